@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import csv
 import io
-import json
 import os
 import signal
 import subprocess
@@ -430,9 +430,9 @@ def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
 def test_what_is_no_answer_is_unscored_with_the_reason(bad, said):
     result = nein.negvqa({"mine": bad}, limit=8, questions=16, device="cpu", out="out", formats=["csv"])
     assert set(result.figures.query("task == 'accuracy' and category == 'Average'")["unscored"]) == {8}
-    rows = [json.loads(line) for line in Path("out/mine/answers.jsonl").read_text().splitlines()]
-    assert {row["error"] for row in rows} == {f"mine {rows[0]['error'].removeprefix('mine ')}"}
-    assert said in rows[0]["error"]
+    with Path("out/mine/scores.csv").open(newline="") as file:
+        reasons = {row["reason"] for row in csv.DictReader(file)}
+    assert all(reason.startswith("mine ") and said in reason for reason in reasons)
 
 
 def test_a_function_that_takes_no_options_cannot_answer_and_is_refused_in_one_sentence():

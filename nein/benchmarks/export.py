@@ -8,6 +8,7 @@ nein export runs/nano --format bundle              a folder with the report, to 
 
 from __future__ import annotations
 
+import functools
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,9 +57,7 @@ def run(config: ExportConfig) -> str:
     atomic.check_writable(config.out)
     folders = finished(config.runs)
     if config.format in ("csv", "parquet"):
-        from nein.reporting import rowtables
-
-        return _listing(rowtables.write(folders, config.out, config.format))
+        return _listing(tables(folders, config.out, config.format))
     if config.format == "bundle":
         return _listing(bundle(config.runs, folders, config.out))
     exported = [one for folder in folders for one in read(folder)]
@@ -116,18 +115,49 @@ def read(folder: Path) -> Iterator[Any]:
     yield reader(folder)
 
 
+def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
+    """The rows of runs by name: those of their blocks, files of rows, scores; and their figures."""
+    from nein.benchmarks.runner import selected
+    from nein.engine import atomic
+    from nein.engine.folder import Folder
+    from nein.reporting import figures as frames
+    from nein.reporting import rowtables
+
+    sources: dict[str, list[tuple[str, Any]]] = {}
+    figures = {}
+    for path in folders:
+        label, folder = path.name if len(folders) == 1 else _label(path, folders), Folder(path)
+        files = sorted([*path.glob("*.jsonl"), *path.glob("samples/*.jsonl")])
+        for file in files:
+            rows = functools.partial(atomic.checked_lines, file)
+            sources.setdefault(file.name.removesuffix(".jsonl"), []).append((label, rows))
+        for stage in folder.manifest()["selected"] if not files else ():
+            sources.setdefault(stage, []).append((label, functools.partial(selected, folder, stage)))
+        if (path / "figures.csv").is_file():
+            figures[label] = frames.read(path / "figures.csv")
+    return rowtables.write(sources, figures, out, kind)
+
+
+def _label(folder: Path, folders: Sequence[Path]) -> str:
+    """The end of a folder that tells it from the others: "ip2p/negative"."""
+    for length in range(1, len(folder.parts) + 1):
+        ends = ["/".join(other.parts[-length:]) for other in folders]
+        if len(set(ends)) == len(ends):
+            return "/".join(folder.parts[-length:])
+    return str(folder)
+
+
 def bundle(paths: Sequence[Path], folders: Sequence[Path], out: Path) -> list[Path]:
     """OUT/index.html with all that lies beside it, and the rows as CSV in OUT/data: a folder to put on a
     server."""
     from nein.engine import atomic
-    from nein.reporting import rowtables
 
     kinds = {benchmark_of(folder) for folder in folders}
     if len(kinds) > 1:
         raise UserError(f"A bundle is of one benchmark, and these runs are of {', '.join(sorted(kinds))}.")
     write_page(kinds.pop(), paths, out / "index.html", PARTS)
     atomic.write_text(out / ".nojekyll", "")  # GitHub's pages pass over files with an underscore otherwise
-    return [out / "index.html", *rowtables.write(folders, out / "data", "csv")]
+    return [out / "index.html", *tables(folders, out / "data", "csv")]
 
 
 #: Benchmark -> configuration and function of the command that reports its runs.

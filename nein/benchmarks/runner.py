@@ -11,11 +11,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import itertools
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,20 @@ import pandas as pd
 
 from nein.config.groups import Foreseen, Scored, Tracked
 from nein.engine import atomic, environment, foresight, images, memory
+from nein.engine.blocks import Blocks
 from nein.engine.executors import Executor
 from nein.engine.exits import UNSCORED
-from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
+from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row
 from nein.engine.processes import Processes
 from nein.engine.shapes import Shape
 from nein.engine.stages import Planned, Stage, Step, open_blocks
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
 from nein.reporting.report import Section
+from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
-FIGURES = "figures.csv"
+FIGURES, SCORES = "figures.csv", "scores.csv"
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,15 @@ class Benchmark:
     holds     What its folders hold, in messages: "answers".
     runs      (configuration, device) -> the runs that are asked for. Finds everything that can be wrong with
               names, data and models; loads nothing.
-    figures   (configuration, run, folder) -> the figures of a run, once all its blocks are there; also writes
-              the canonical files, if there are any beside the blocks.
+    scores    Folder of a run that has all its blocks -> its table of scores.
+    estimates (table of scores, folder) -> the figures that are shown; by default of every metric and variant.
+    decides   (table of scores, folder) -> the rows that say whether a sample is unscored; by default all.
+    figures   In place of these: (configuration, run, folder) -> the figures of a run; also writes the
+              canonical files, if there are any beside the blocks.
     sections  Tables and plots, as specifications over the figures of all runs.
     headline  The tables that a command prints when it ends.
-    unscored  (configuration, folder of a finished run) -> why, for every sample that has no score; None: the
-              reasons of the figure that lacks most.
-    failed    (run, its folder) -> how many samples a model or an endpoint failed on, which the same command
-              tries again; None: it tries nothing again.
+    failed    In place of the rows that have an entry "failed": (run, its folder) -> how many samples a model
+              or an endpoint failed on, which the same command tries again.
     blocks    Output -> shape of its rows, as `Folder.row_shapes`.
     report    (configuration, runs, their folders) -> text for the terminal or None, for a benchmark whose
               report is more than these sections; None: `write_report`.
@@ -86,11 +90,13 @@ class Benchmark:
     title: str
     holds: str
     runs: Callable[[Any, str], Sequence[Run]]
-    figures: Callable[[Any, Run, Folder], pd.DataFrame]
+    scores: Callable[[Folder], ScoreTable] | None = None
+    estimates: Callable[[ScoreTable, Folder], pd.DataFrame] = lambda table, folder: table.figures()
+    decides: Callable[[ScoreTable, Folder], ScoreTable] = lambda table, folder: table
+    figures: Callable[[Any, Run, Folder], pd.DataFrame] | None = None
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()
     report: Callable[[Any, Sequence[Any], Sequence[Folder]], str | None] | None = None
-    unscored: Callable[[Any, Folder], Iterable[str]] | None = None
     failed: Callable[[Run, Folder], int] | None = None
     blocks: Mapping[str, Shape] = field(default_factory=dict)
 
@@ -118,6 +124,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
             told = {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
+            told["selected"] = {stage.name: _selection(stage.blocks) for stage in run.stages}
             facts = {**run.facts, **told}
             path = folder.manifest_path
             finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
@@ -144,16 +151,10 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
     lacking, made_figures = False, []
     for run, folder in zip(runs, folders, strict=True):
-        figures = frames.label(
-            benchmark.figures(config, run, folder), benchmark=benchmark.name, model=run.name
-        )
-        atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
+        figures, reasons, failed = _finish(benchmark, config, run, folder)
         made_figures.append(figures)
-        folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-        reasons = why_unscored(benchmark, config, folder, figures)
         lacking |= bool(reasons)
         if reasons:
-            failed = benchmark.failed(run, folder) if benchmark.failed is not None else 0
             print(unscored_sentence(run.name, reasons, failed), file=sys.stderr, flush=True)
     if trackers:
         tracking.log(trackers, config.out_dir, dataclasses.asdict(config), frames.concat(made_figures))
@@ -205,15 +206,69 @@ def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, secon
     print(f"Planned {said}, took {took} ({planned / seconds:.2f}).", file=sys.stderr, flush=True)
 
 
-def why_unscored(benchmark: Benchmark, config: Any, folder: Folder, figures: pd.DataFrame) -> Counter[str]:
-    """Reason -> how many samples of a run have no score for it; empty where all have one."""
-    if benchmark.unscored is not None:
-        return Counter(benchmark.unscored(config, folder))
+def _finish(
+    benchmark: Benchmark, config: Any, run: Run, folder: Folder
+) -> tuple[pd.DataFrame, Counter[str], int]:
+    """Writes what follows from the blocks of a run, which are read once. Its figures, why samples are
+    unscored, and on how many a model failed."""
+    failed = 0
+    if benchmark.scores is not None:
+        table = benchmark.scores(folder)
+        table.write(folder.path / SCORES)
+        made, reasons = benchmark.estimates(table, folder), benchmark.decides(table, folder).unscored()
+        if "failed" in table.frame:
+            lost = table.frame.dropna(subset="failed")
+            failed = len(lost.drop_duplicates(["id", "metric", "variant"]))
+    else:
+        assert benchmark.figures is not None
+        made = benchmark.figures(config, run, folder)
+        reasons = _most_unscored(made)
+        if reasons and benchmark.failed is not None:
+            failed = benchmark.failed(run, folder)
+    figures = frames.label(made, benchmark=benchmark.name, model=run.name)
+    frames.write(folder.path / FIGURES, figures)
+    folder.update(status=INCOMPLETE if run.partial else COMPLETE)
+    return figures, reasons, failed
+
+
+def _most_unscored(figures: pd.DataFrame) -> Counter[str]:
+    """The reasons of the figure that lacks most."""
     rows = [row for row in frames.records(figures) if row["unscored"]]
     if not rows:
         return Counter()
     most = max(rows, key=lambda row: row["unscored"])
     return Counter(frames.reasons(most) or {"": most["unscored"]})
+
+
+def _selection(blocks: Blocks) -> dict[str, Any]:
+    """Which records of a stage were selected, for the manifest: [[first, end], ...], and the block size."""
+    ranges: list[list[int]] = []
+    if isinstance(blocks.wanted, range):
+        ranges = [[blocks.wanted.start, blocks.wanted.stop]]
+    for index in () if ranges else blocks.wanted:
+        if ranges and ranges[-1][1] == index:
+            ranges[-1][1] = index + 1
+        else:
+            ranges.append([index, index + 1])
+    return {"size": blocks.size, "records": ranges}
+
+
+def selected(folder: Folder, stage: str) -> Iterator[Row]:
+    """The rows of a stage's output of the records that the run's latest command selected, in data order.
+
+    A selection may end inside a block; in a block every record has rows, which lie beside each other.
+    """
+    selection = folder.manifest()["selected"][stage]
+    size = selection["size"]
+    wanted: dict[int, list[tuple[int, int]]] = {}  # block -> parts of it
+    for first, end in selection["records"]:
+        for number in range(first // size, -(-end // size)):
+            wanted.setdefault(number, []).append((first - number * size, end - number * size))
+    for number, parts in wanted.items():
+        records = itertools.groupby(folder.rows(stage, [number]), lambda row: row["id"])
+        for place, (_, rows) in enumerate(records):
+            if any(first <= place < end for first, end in parts):
+                yield from rows
 
 
 def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:

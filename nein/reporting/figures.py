@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nein import statistics
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.statistics import Estimate
@@ -90,45 +88,6 @@ def label(figures: pd.DataFrame, **what: Any) -> pd.DataFrame:
     labelled = figures.assign(**what)
     tidy = _tidy({name: labelled[name].tolist() for name in labelled.columns}, len(labelled))
     return tidy.set_axis(figures.index)
-
-
-def of_scores(
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    by: Sequence[str] = (),
-    metric: str = "accuracy",
-    unit: str = "%",
-    **what: str,
-) -> pd.DataFrame:
-    """A figure per group of score rows: the share of right ones, or the mean of values from 0 to 1.
-
-    rows  `value` (None: unscored, `reason` says why) and `source`, the cluster; `id` where there is none.
-    by    Entries of the rows that make the groups; they become columns of the frame.
-
-    Intervals are `statistics.bounded_mean`'s.
-    """
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in by), []).append(row)
-    made = []
-    for key, members in groups.items():
-        scored = [row for row in members if row["value"] is not None]
-        reasons = Counter(row["reason"] for row in members if row["value"] is None)
-        values = [float(row["value"]) for row in scored]
-        estimate = statistics.bounded_mean(values, [row.get("source", row.get("id")) for row in scored])
-        group = dict(zip(by, map(str, key), strict=True))
-        made.append(
-            figure(
-                estimate,
-                unit=unit,
-                unscored=len(members) - len(scored),
-                reasons=reasons,
-                metric=metric,
-                **group,
-                **what,
-            )
-        )
-    return frame(made)
 
 
 def _tidy(columns: Mapping[str, Sequence[Any]], rows: int) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""All rows of runs as tables for other programs: CSV and parquet, one table per file of rows."""
+"""All rows of runs as tables for other programs: CSV and parquet, one table per name of rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -21,38 +21,27 @@ FIGURES = "figures"
 CHUNK = 4096
 
 
-def write(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
-    """OUT/<rows>.csv or .parquet: the rows of that name of all run folders below each other, and their
-    figures; the column "run" says whose they are. What is a list or a mapping in a row is JSON text. Files of
-    rows are read twice, for the columns and for the rows, and never held."""
-    tables: dict[str, list[tuple[str, Path]]] = {}
-    figures = []
-    for folder in folders:
-        label = folder.name if len(folders) == 1 else _label(folder, folders)
-        for file in sorted([*folder.glob("*.jsonl"), *folder.glob("samples/*.jsonl")]):
-            tables.setdefault(file.name.removesuffix(".jsonl"), []).append((label, file))
-        if (folder / "figures.csv").is_file():
-            figures.append(frames.read(folder / "figures.csv"))
-            figures[-1].insert(0, "run", label)
-    for name, files in tables.items():
-        _write(files, out / f"{name}.{kind}")
+#: Of a table, for every run: its label, and what reads its rows anew.
+Sources: TypeAlias = Sequence[tuple[str, Callable[[], Iterable[Mapping[str, Any]]]]]
+
+
+def write(
+    tables: Mapping[str, Sources], figures: Mapping[str, pd.DataFrame], out: Path, kind: str
+) -> list[Path]:
+    """OUT/<name>.csv or .parquet: the rows of that name of all runs below each other, and their figures; the
+    column "run" says whose they are. What is a list or a mapping in a row is JSON text. Rows are read twice,
+    for the columns and for the rows, and never held."""
+    for name, sources in tables.items():
+        _write(sources, out / f"{name}.{kind}")
     if figures:
-        _write_figures(pd.concat(figures, ignore_index=True), out / f"{FIGURES}.{kind}")
+        together = [frame.assign(run=label) for label, frame in figures.items()]
+        _write_figures(pd.concat(together, ignore_index=True), out / f"{FIGURES}.{kind}")
     return [out / f"{name}.{kind}" for name in (*tables, *([FIGURES] if figures else []))]
 
 
-def _label(folder: Path, folders: Sequence[Path]) -> str:
-    """The end of a folder that tells it from the others: "ip2p/negative"."""
-    for length in range(1, len(folder.parts) + 1):
-        ends = ["/".join(other.parts[-length:]) for other in folders]
-        if len(set(ends)) == len(ends):
-            return "/".join(folder.parts[-length:])
-    return str(folder)
-
-
-def _rows(files: Sequence[tuple[str, Path]]) -> Iterator[dict[str, Any]]:
-    for label, file in files:
-        for row in atomic.checked_lines(file):
+def _rows(sources: Sources) -> Iterator[dict[str, Any]]:
+    for label, read in sources:
+        for row in read():
             yield {"run": label, **{key: _cell(value) for key, value in row.items()}}
 
 
@@ -72,7 +61,7 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[type]]:
     return columns
 
 
-def _write(files: Sequence[tuple[str, Path]], path: Path) -> None:
+def _write(files: Sources, path: Path) -> None:
     columns = _columns(_rows(files))
     if path.suffix == ".csv":
         with atomic.writing(path) as file:

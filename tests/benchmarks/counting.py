@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from metrics import choices, letters
-from nein.benchmarks.runner import Benchmark, Run, machine_identity
+from nein.benchmarks.runner import Benchmark, Run, machine_identity, selected
 from nein.config.commands import Command
 from nein.config.groups import Limit, Machine, Output, Preset
 from nein.config.options import option
@@ -15,8 +15,8 @@ from nein.engine.stages import Model, Stage
 from nein.models.references import resolve, slug
 from nein.nano.captions import plural
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
-from nein.reporting import figures as frames
 from nein.reporting.report import Section
+from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import COUNTS, Across, Row, Table
 
 SENTENCES = {"affirmed": "There are two {things}.", "denied": "There are no two {things}."}
@@ -70,11 +70,11 @@ def ask(model: Any, indices: range, missing: tuple[str, ...]) -> dict[str, list[
     return {"answers": rows}
 
 
-def figures(config: CountingConfig, run: Run, folder: Folder) -> Any:
-    return frames.of_scores(folder.selected("answers", run.stages[0].blocks, str), by=("variant",))
+def scores(folder: Folder) -> ScoreTable:
+    return ScoreTable.of(selected(folder, "answers"))
 
 
 ACCURACY = Table("accuracy", "Accuracy", (Row("model"),), (Across("variant"), *COUNTS))
 PAGE = (Section("accuracy", "Accuracy", (ACCURACY,)),)
-COUNTING = Benchmark("counting", "Counting", "answers", runs, figures, PAGE, (ACCURACY,))
+COUNTING = Benchmark("counting", "Counting", "answers", runs, scores, sections=PAGE, headline=(ACCURACY,))
 COMMAND = Command("count", f"{__name__}:CountingConfig", f"{__name__}:COUNTING", shared=True)

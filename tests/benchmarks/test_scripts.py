@@ -15,11 +15,11 @@ from transformers import MistralConfig, MistralModel
 from benchmarks import common, published, report, scope_tokens, true_size
 from metrics import METRICS
 from nein import statistics
+from nein.benchmarks import export
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import collect, command, comparisons
 from nein.engine import atomic
 from nein.reporting import figures as frames
-from nein.reporting import rowtables
 from tests.helpers import commands
 
 
@@ -83,7 +83,7 @@ def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
     for times in (40, 80):
         scores.write_bytes(lines * times)
         tracemalloc.start()
-        rowtables.write([scores.parent], tmp_path / "out", "csv")
+        export.tables([scores.parent], tmp_path / "out", "csv")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 1 + 80 * lines.count(b"\n")

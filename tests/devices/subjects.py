@@ -17,7 +17,7 @@ from nein.nano import zoo
 from nein.nano.data import NanoSample, iter_samples
 from nein.nano.scenes import render
 from tests.devices.compare import Outcome
-from tests.negvqa.tiny import lines, run
+from tests.negvqa.tiny import answers, run
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def _negvqa(device: str, dtype: str) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         words = ("--model", "nano:negvqa", "--questions", 96, "--out", folder, "--formats", "md")
         assert run(*words, "--device", device, "--dtype", dtype) == 0
-        [file] = Path(folder).glob("*/answers.jsonl")
-        rows = {f"{row['id']} {row['variant']}": row for row in lines(file)}
+        [file] = Path(folder).glob("*/scores.csv")
+        rows = {f"{row['id']} {row['variant']}": row for row in answers(file.parent)}
     numbers = {key: np.exp(np.array(row["logprobs"], float)) for key, row in rows.items()}
     return Outcome(numbers, {key: str(row["text"]) for key, row in rows.items()})
 

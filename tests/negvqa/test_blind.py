@@ -13,7 +13,7 @@ from nein.benchmarks.negvqa import exported, sections
 from nein.benchmarks.negvqa import folder as files
 from nein.models import references
 from nein.reporting import figures as frames
-from tests.negvqa.tiny import figure, lines, run, write_questions
+from tests.negvqa.tiny import answers, figure, run, scores, write_questions
 
 
 class Model:
@@ -70,16 +70,16 @@ def test_without_the_question_one_answer_counts_for_it_and_for_its_negation(tmp_
     assert sum(shares) == pytest.approx(1)  # what is right for one of the two is wrong for the other
     assert model.heard.count((True, "")) == 12
     assert sum(not seen for seen, _ in model.heard) == 24
-    rows = lines(folder / "blind.jsonl")
+    rows = [row for row in scores(folder) if row["metric"] != "accuracy"]
     assert len(rows) == 12 * 4 * 2
-    assert {row["baseline"] for row in rows} == {"text only", "picture only"}
+    assert {row["metric"] for row in rows} == {"text only", "picture only"}
 
 
 def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tmp_path: Path) -> None:
     model = Model(lambda seen, question, texts: 0)
     folder = evaluated(tmp_path, model, "--blind", 5)
     assert share(folder, "text only", "original")["n"] == 8  # two whole blocks of three
-    assert {row["id"] for row in lines(folder / "blind.jsonl")} >= {"10", "17"}
+    assert {row["id"] for row in answers(folder, "blind")} >= {"10", "17"}
     assert "--blind" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
 
 
@@ -87,10 +87,10 @@ def test_no_baseline_is_asked_where_none_is_wanted_and_it_may_be_added_later(tmp
     model = Model(lambda seen, question, texts: 0)
     folder = evaluated(tmp_path, model, "--blind", 0)
     assert len(model.heard) == 24
-    assert not (folder / "blind.jsonl").exists()
+    assert {row["metric"] for row in scores(folder)} == {"accuracy"}
     evaluated(tmp_path, model)
     assert len(model.heard) == 24 + 36
-    assert (folder / "blind.jsonl").exists()
+    assert len({row["metric"] for row in scores(folder)}) == 3
 
 
 def test_baselines_are_exported_beside_the_accuracy(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_cure_has_baselines_of_its_own(tmp_path: Path) -> None:
     }  # fmt: skip
     unsaid = [share(folder, "picture only", "negated")["value"] for folder in (plain, flipped)]
     assert unsaid[0] == unsaid[1]
-    assert {row["baseline"] for row in lines(consistent / "blind.jsonl")} == {"text only"}
-    assert len(lines(consistent / "blind.jsonl")) == 12 * 2 * 2
+    assert {row["metric"] for row in scores(consistent)} - {"accuracy"} == {"text only"}
+    assert len(answers(consistent, "blind")) == 12 * 2
 
 
 def test_baselines_are_marks_on_the_bars_of_accuracy(tmp_path: Path) -> None:

@@ -26,12 +26,12 @@ from metrics.choices import Asked, prompt
 from metrics.choices.endpoint import EndpointChoices
 from metrics.endpoint import Endpoint
 from metrics.letters import SCORINGS
-from nein.benchmarks.negvqa import folder as files
 from nein.engine.answers import AnswerCache
 from tests.loopback import HANG_UP, Server, say
 from tests.metrics.tiny import picture
 from tests.negvqa.test_run import folder_of
-from tests.negvqa.tiny import figure, lines, run, write_questions
+from tests.negvqa.tiny import answers as answers_of
+from tests.negvqa.tiny import figure, run, write_questions
 
 ASKED = Asked(prompt("paper", "What is not there?", ["cat", "dog"]))
 
@@ -52,7 +52,7 @@ def ask(server: Server, questions: Path, out: Path, *more: object) -> int:
 
 
 def answers(out: Path) -> list[dict[str, Any]]:
-    return lines(files.answers(folder_of(out)))
+    return answers_of(folder_of(out).path)
 
 
 def kept(out: Path) -> int:

@@ -10,7 +10,6 @@ import pytest
 from nein.benchmarks.negvqa import figures, paper_numbers, scores
 from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, category_of
 from nein.reporting import figures as frames
-from tests.helpers.memory import Peak
 
 OPTIONS = ["cat", "dog"]
 
@@ -109,7 +108,7 @@ def test_outcomes_of_pairs_are_counted_and_tested() -> None:
     outcomes = [("A", "B")] * 5 + [("A", "A")] * 9 + [("B", "B")] * 2 + [("B", "A")] * 4 + [("A", "?!")]
     rows = scores.score(made(outcomes), ["generated"])
     fixed = [row for row in rows if row["protocol"] == "fixed"]
-    found = {row["metric"]: row for row in figures.paired(figures.of_rows(fixed), AVERAGE)}
+    found = {row["metric"]: row for row in figures.paired(scores.table(fixed), AVERAGE)}
     counts = [round(20 * found[k]["value"]) for k in ("both", "only_original", "only_negated", "neither")]
     assert counts == [5, 9, 2, 4]
     gap = found["gap"]
@@ -135,7 +134,7 @@ def test_mcnemar_is_twice_the_smaller_tail_of_a_fair_coin() -> None:
 
 def test_a_constant_letter_has_no_pair_right_and_a_share_of_a_of_one() -> None:
     rows = [r for r in scores.score(made([("A", "A")] * 8), ["generated"]) if r["protocol"] == "fixed"]
-    found = figures.figures(figures.of_rows(rows))
+    found = figures.figures(scores.table(rows))
     assert frames.pick(found, metric="both", category=AVERAGE)["value"] == 0  # type: ignore[index]
     answered, right = frames.select(found, task="position", variant="negated")["value"]
     assert (answered, right) == (1.0, 0.0)
@@ -148,7 +147,7 @@ def test_pictures_shared_by_questions_widen_the_clustered_interval_only() -> Non
     clumped = [{**row, "source": f"p{int(row['id']) // 10}"} for row in together]
     entries = [
         figures.accuracy(
-            figures.of_rows(scores.score(rows, ["generated"])).where(protocol="fixed", variant="original"),
+            scores.table(scores.score(rows, ["generated"])).where(protocol="fixed", variant="original"),
             AVERAGE, "fixed",
         )
         for rows in (apart, clumped)
@@ -181,7 +180,7 @@ def test_a_failed_answer_is_unscored_and_counted_under_both_protocols() -> None:
     rows[0] |= {"text": None, "error": "the endpoint gave no answer after 6 attempts: HTTP 503"}
     scored = list(scores.score(rows, ["generated"]))
     fixed = [r for r in scored if r["protocol"] == "fixed" and r["variant"] == "original"]
-    found = figures.figures(figures.of_rows(fixed))
+    found = figures.figures(scores.table(fixed))
     entry = frames.pick(found, task="accuracy", category=AVERAGE)
     assert entry is not None
     assert (entry["value"], entry["n"], entry["unscored"]) == (1.0, 1, 1)
@@ -194,7 +193,7 @@ def test_a_failed_answer_is_unscored_and_counted_under_both_protocols() -> None:
 def test_a_category_is_the_mean_of_its_subsets_as_published_and_pooled_when_fixed() -> None:
     rows = made([("A", "B")] * 9)  # nine right answers of one subset, one wrong of another
     rows += [{**row, "id": "x", "subset": "VizWiz", "source": "q"} for row in made([("B", "A")])]
-    scored = figures.of_rows(scores.score(rows, ["generated"])).where(variant="original")
+    scored = scores.table(scores.score(rows, ["generated"])).where(variant="original")
     fixed = figures.accuracy(scored.where(protocol="fixed"), "General", "fixed")
     paper_rows = scored.where(protocol="paper")
     paper = figures.accuracy(paper_rows, "General", "paper")
@@ -213,18 +212,10 @@ def test_probabilities_give_a_letter_of_their_own() -> None:
         ("generated", "original"): "A", ("generated", "negated"): "A",
         ("logprob", "original"): "B", ("logprob", "negated"): "A",
     }  # fmt: skip
-    same = figures.agreement(figures.of_rows(scored))
+    same = figures.agreement(scores.table(scored))
     assert same is not None
     assert (same["value"], same["n"]) == (0.5, 2)
-    assert figures.agreement(figures.of_rows(scored).where(scoring="generated")) is None
+    assert figures.agreement(scores.table(scored).where(scoring="generated")) is None
     missing = list(scores.score(made([("A", "A")]), ["logprob"]))
     assert all(row["value"] is None for row in missing)
     assert Counter(row["reason"] for row in missing) == {"no probabilities of letters": 4}
-
-
-def test_memory_holds_numbers_of_a_question_and_not_its_rows(peak: Peak) -> None:
-    def of(count: int) -> int:
-        answers = (row for number in range(count) for row in made([("A", "B")], id=str(number)))
-        return peak(lambda: figures.of_rows(scores.score(answers, ["generated", "logprob"])))
-
-    assert (of(220) - of(20)) / 200 < 1000  # bytes; the eight rows of a question alone take 4,000

@@ -11,10 +11,10 @@ import pytest
 
 from metrics.letters import EDITIONS
 from nein.benchmarks.negvqa import matching, scores
-from nein.datasets.negvqa.questions import Item
 from nein.models.llm import Outcome, Request
 from tests.loopback import Server, say
-from tests.negvqa.tiny import figure, lines, run, write_questions
+from tests.negvqa.tiny import figure, run, write_questions
+from tests.negvqa.tiny import scores as scores_of
 
 #: What VLMEvalKit's own `extract_answer_from_item` (vlmeval/dataset/utils/multiple_choice.py, unchanged, at
 #: commit 0f27427e of 25 May 2025) did with answers of ours, and with the `replies` of a language model: how
@@ -38,11 +38,9 @@ def test_the_matcher_asks_and_reads_as_the_toolkit_does() -> None:
     assert len(rows) == 150
     for row in rows:
         client = Scripted(row["replies"])
-        item = Item(
-            "7", "GQA", Path(), "p", tuple(row["options"]), {"negated": row["question"]}, {"negated": "A"}
-        )
-        answer = {"id": "7", "variant": "negated", "text": row["answer"], "error": ""}
-        [found] = matching.matched(client, [answer], {"7": item}, EDITIONS[0])
+        asked = {"question": row["question"], "options": row["options"]}
+        answer = {"id": "7", "variant": "negated", "text": row["answer"], "error": "", **asked}
+        [found] = matching.matched(client, [answer], EDITIONS[0])
         assert client.replies == []
         prompts = {hashlib.sha256(one.prompt.encode()).hexdigest()[:16] for one in client.asked}
         assert prompts == {row["prompt"]}
@@ -60,11 +58,11 @@ def test_what_is_drawn_belongs_to_the_question_and_is_none_as_often_as_a_letter(
 
 
 def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about() -> None:
-    item = Item("7", "GQA", Path(), "p", ("cat", "dog"), {"original": "What is it?"}, {"original": "A"})
+    asked = {"question": "What is it?", "options": ["cat", "dog"]}
     client = Scripted([])
     for text, error in (("B", ""), ("Z", ""), (None, "HTTP 503")):
-        answer = {"id": "7", "variant": "original", "text": text, "error": error}
-        assert matching.matched(client, [answer], {"7": item}, EDITIONS[0]) == []
+        answer = {"id": "7", "variant": "original", "text": text, "error": error, **asked}
+        assert matching.matched(client, [answer], EDITIONS[0]) == []
 
 
 def ask(server: Server, questions: Path, out: Path, *more: object) -> int:
@@ -108,7 +106,7 @@ def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_faile
     assert ask(server, questions, out, *matcher) == 0
     assert len(server.requests) == 1
     assert figure(folder, protocol="paper", **what)["value"] == pytest.approx(0.5)
-    row = next(row for row in lines(folder / "scores.jsonl") if row["protocol"] == "paper")
+    row = next(row for row in scores_of(folder) if row["protocol"] == "paper")
     assert (row["letter"], row["reason"]) == ("B", matching.READ)
     counted = figure(folder, task="unread", protocol="paper", variant="negated", reason=matching.READ)
     assert counted["value"] == 12

@@ -19,7 +19,8 @@ from nein.datasets.negvqa import questions as data
 from nein.engine import images
 from nein.engine.folder import Folder
 from tests.metrics.tiny import picture
-from tests.negvqa.tiny import figure, lines, records, run, write_questions
+from tests.negvqa.tiny import answers as answers_of
+from tests.negvqa.tiny import figure, records, run, scores, write_questions
 
 
 @pytest.fixture
@@ -45,15 +46,16 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
     out = tmp_path / "out"
     assert ask(vlms, questions, out, formats="html,md,csv,tex,plots") == 0
     folder = folder_of(out)
-    answers, scores = lines(files.answers(folder)), lines(files.scores(folder))
+    answers, read = answers_of(folder.path), scores(folder.path)
     assert [(row["id"], row["variant"]) for row in answers] == [
         (str(10 + n), variant) for n in range(12) for variant in ("original", "negated")
     ]
-    assert len(scores) == 24 * 2 * 2
+    read = [row for row in read if row["metric"] == "accuracy"]
+    assert len(read) == 24 * 2 * 2
     assert all(len(row["logprobs"]) == 2 and not row["error"] for row in answers)
     # The headline figure again, from the canonical file alone.
     own = [
-        row["value"] for row in scores
+        float(row["value"]) for row in read
         if (row["scoring"], row["protocol"], row["variant"]) == ("logprob", "fixed", "negated")
     ]  # fmt: skip
     what = {"scoring": "logprob", "protocol": "fixed", "variant": "negated", "category": "Average"}
@@ -103,10 +105,10 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
 ) -> None:
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    before = files.answers(folder_of(out)).read_bytes()
+    before = (folder_of(out).path / "scores.csv").read_bytes()
     monkeypatch.setattr("metrics.choices.load", lambda *a, **k: pytest.fail("loaded again"))
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    assert files.answers(folder_of(out)).read_bytes() == before
+    assert (folder_of(out).path / "scores.csv").read_bytes() == before
     where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
     assert run("report", out, *where) == 0
     assert (tmp_path / "again.csv").read_text() == (out / "report.csv").read_text()
@@ -117,11 +119,11 @@ def test_another_configuration_is_refused_by_name_until_overwritten(
 ) -> None:
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob", "--limit", 4) == 0
-    assert len(lines(files.answers(folder_of(out)))) == 8
+    assert len(answers_of(folder_of(out).path)) == 8
     assert ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit") == 2
     assert "prompt paper, not vlmevalkit" in capsys.readouterr().err
     assert ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit", "--overwrite") == 0
-    assert len(lines(files.answers(folder_of(out)))) == 24
+    assert len(answers_of(folder_of(out).path)) == 24
     assert (
         ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit", "--protocol", "paper")
         == 0
@@ -135,7 +137,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
     (questions.parent / "p2.png").write_bytes(b"no picture")
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    answers = lines(files.answers(folder_of(out)))
+    answers = answers_of(folder_of(out).path)
     assert [row["id"] for row in answers if row["error"]] == [
         str(n) for n in (12, 12, 13, 13, 14, 14, 15, 15)
     ]
@@ -147,7 +149,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
     for name in ("p1.png", "p2.png"):
         shutil.copy(fresh.parent / name, questions.parent / name)
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    assert not any(row["error"] for row in lines(files.answers(folder_of(out))))
+    assert not any(row["error"] for row in answers_of(folder_of(out).path))
 
 
 @pytest.mark.parametrize(
@@ -234,16 +236,16 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(
         f'<image>\nDoes the caption "What is number 0? {word} 0" describe this image? Answer only yes or no'
         for word in ("cat", "dog")
     ]
-    answers = lines(out / "judge" / "answers.jsonl")
+    answers = answers_of(out / "judge")
     assert answers[0]["each"] == ["Yes", "Yes"]
     assert answers[0]["text"] == "A: Yes, B: Yes"
     assert answers[0]["logprobs"] == pytest.approx([np.log(0.9), np.log(0.6)])
-    scores = lines(out / "judge" / "scores.jsonl")
-    first = {(r["scoring"], r["protocol"], r["variant"]): r for r in scores if r["id"] == "10"}
+    rows = [row for row in scores(out / "judge") if row["id"] == "10"]
+    first = {(row["scoring"], row["protocol"], row["variant"]): row for row in rows}
     # Yes to both options of the original question: no letter in what is said, but one yes is likelier.
-    assert first["generated", "fixed", "original"]["value"] is None
+    assert first["generated", "fixed", "original"]["value"] == ""
     assert first["generated", "fixed", "original"]["reason"] == "yes to several options"
-    assert first["generated", "paper", "original"]["value"] == 0.0
+    assert first["generated", "paper", "original"]["value"] == "0.0"
     assert first["logprob", "fixed", "original"]["letter"] == "A"
     assert first["generated", "fixed", "negated"]["letter"] == "A"
     overall = {"protocol": "fixed", "category": "Average", "headline": "yes"}
@@ -266,7 +268,7 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vl
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert ask(vlms, file, tmp_path / "out", "--scoring", "logprob") == 0
-    assert {row["source"] for row in lines(files.answers(folder_of(tmp_path / "out")))} == {
+    assert {row["source"] for row in answers_of(folder_of(tmp_path / "out").path)} == {
         "x/p.png",
         "y/p.png",
     }

@@ -16,7 +16,7 @@ from PIL import Image
 
 from nein.nano import zoo
 from tests.loopback import Reply, Server, say
-from tests.negvqa.tiny import lines, run
+from tests.negvqa.tiny import answers, run
 
 QUESTIONS = 12
 
@@ -74,8 +74,8 @@ def test_a_model_behind_an_endpoint_answers_as_it_does_beside_us(served: Server,
     assert run("--model", "nano:negvqa", "--out", tmp_path / "here", *common) == 0
     assert run("--model", f"openai:{served.url}#tiny", "--data", "nano", "--concurrency", 3,
                "--out", tmp_path / "there", *common) == 0  # fmt: skip
-    (here,), (there,) = ([*(tmp_path / name).glob("*/answers.jsonl")] for name in ("here", "there"))
-    mine, theirs = lines(here), lines(there)
+    (here,), (there,) = ([*(tmp_path / name).glob("*/scores.csv")] for name in ("here", "there"))
+    mine, theirs = answers(here.parent), answers(there.parent)
     assert len(served.requests) == len(mine) == 2 * QUESTIONS
     assert served.most > 1
     assert {row["text"] for row in mine} == {"A", "B"}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
+from nein.benchmarks.negvqa.folder import AnswersDir
+from nein.benchmarks.runner import selected
 from nein.engine import images
 from nein.reporting import figures as frames
 from tests.helpers import commands
@@ -102,5 +105,12 @@ def figure(folder: Path, **where: Any) -> dict[str, Any]:
     return found
 
 
-def lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+def answers(folder: Path, stage: str = "answers") -> list[dict[str, Any]]:
+    """What was asked and answered, of the selected questions."""
+    return list(selected(AnswersDir(folder), stage))
+
+
+def scores(folder: Path) -> list[dict[str, str]]:
+    """The lines of a run's scores.csv, as texts."""
+    with (folder / "scores.csv").open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -14,6 +14,7 @@ import pytest
 from nein import statistics
 from nein.engine.errors import UserError
 from nein.reporting import cards, figures, format, page, plots, report, tables
+from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate
 from tests.helpers.drawings import Drawn
 
@@ -52,7 +53,7 @@ def scored() -> dict[str, list[dict[str, Any]]]:
 @pytest.fixture
 def frame(scored: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
     return figures.concat(
-        figures.label(figures.of_scores(own, by=("variant",)), benchmark="counting", model=model)
+        figures.label(ScoreTable.of(own).figures(), benchmark="counting", model=model)
         for model, own in scored.items()
     )
 
@@ -91,7 +92,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path: Pa
 
 
 def test_nothing_scored_is_a_figure_without_a_value() -> None:
-    found = figures.of_scores([{"id": "a", "value": None, "reason": "broken"}])
+    found = ScoreTable.of([{"id": "a", "value": None, "reason": "broken"}]).figures()
     assert figures.to_csv(found).splitlines()[1].startswith("accuracy,0,1,,,")
     assert format.text(figures.records(found)[0]) == "–"
     assert len(figures.frame([])) == len(figures.concat([])) == 0

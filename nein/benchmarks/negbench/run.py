@@ -419,7 +419,7 @@ NEGBENCH = Benchmark(
     "NegBench",
     "results",
     runs,
-    figures_of_run,
+    figures=figures_of_run,
     report=write_report,
     failed=failed,
     blocks=files.BLOCKS,

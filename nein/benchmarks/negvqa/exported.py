@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.baselines import BASELINES
+from nein.benchmarks.negvqa import scores
 from nein.benchmarks.negvqa.folder import AnswersDir
 from nein.datasets import hub
 from nein.datasets.negvqa.categories import AVERAGE
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import interchange
@@ -65,20 +65,13 @@ def _result(row: dict[str, Any]) -> Result:
 
 
 def _samples(path: Path) -> Iterator[Sample]:
-    run = AnswersDir(path)
-    answers = run.read_answers()
-    asked = next(answers, None)
-    for row in run.read_scores():
-        while asked is not None and (asked["id"], asked["variant"]) != (row["id"], row["variant"]):
-            asked = next(answers, None)
-        if asked is None:
-            raise UserError(
-                f"'{path}/scores.jsonl' has '{row['id']}', which answers.jsonl lacks; give the run's "
-                "command again."
-            )
+    for row in scores.of_folder(AnswersDir(path)):
+        if row["metric"] in BASELINES:
+            continue
+        asked = row["asked"]
         facts = {"subset": row["subset"], "source": row["source"], "variant": row["variant"]}
         yield Sample(
             _key(row), f"{row['id']}.{row['variant']}", asked["question"], asked["text"] or "",
-            row["letter"] or "", f"{row['scoring']}, {row['protocol']}", row["value"], row["reason"],
+            row["letter"] or "", f"{row['scoring']}, {row['protocol']}", row["value"], row["reason"] or "",
             (asked["answer"],), tuple(asked["options"]), facts,
         )  # fmt: skip

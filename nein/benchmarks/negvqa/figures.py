@@ -6,10 +6,9 @@ p -/+ 1.96 sqrt(p (1 - p) / n), which takes questions about one picture for inde
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,20 +17,13 @@ import pandas as pd
 
 from nein import statistics
 from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
-from nein.benchmarks.negvqa.scores import PROTOCOLS
 from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER
 from nein.datasets.negvqa.questions import VARIANTS
-from nein.reporting import columns
 from nein.reporting import figures as frames
-from nein.reporting.columns import NONE, Scores
+from nein.reporting.scores import ScoreTable
 from nein.statistics import bootstrap
 from nein.statistics.estimates import Estimate
 
-#: What figures need of a row, besides its value.
-KEYS = (
-    "id", "variant", "subset", "category", "source", "answer", "scoring", "protocol", "letter", "reason",
-    "baseline",
-)  # fmt: skip
 #: What can become of a pair -> the values of its original and its negated question.
 OUTCOMES = {
     "both": (1.0, 1.0),
@@ -53,7 +45,7 @@ def normal_interval(value: float, n: int) -> tuple[float, float]:
     return value - reach, value + reach
 
 
-def figures(scores: Scores, asking: str | None = None) -> pd.DataFrame:
+def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
     """Every figure of one model; columns besides the usual: scoring, protocol, category, subset, interval,
     reason, headline ("yes": of the scoring that stands for the model).
 
@@ -69,17 +61,17 @@ def figures(scores: Scores, asking: str | None = None) -> pd.DataFrame:
                 without the question: "text only", "picture only", and "gain over text", accuracy minus the
                 former, paired
 
-    scores  `KEYS` of the lines of scores.jsonl, and of blind.jsonl.
+    scores  As `nein.benchmarks.negvqa.scores` makes it.
     asking  How a judge was asked; None for other models.
     """
-    scored = scores.where(baseline=None)
     made: list[dict[str, Any]] = []
-    for scoring in scored.distinct("scoring"):
-        for protocol in PROTOCOLS:
-            read = scored.where(scoring=scoring, protocol=protocol)
-            rows = [entry for part in _PARTS for entry in part(read, protocol)]
-            rows += _blind(read, scores.where(scoring=scoring, protocol=None), protocol)
-            made += [{**entry, "scoring": scoring, "protocol": protocol} for entry in rows]
+    scored = scores.where(metric="accuracy")
+    for (scoring, protocol), rows in scored.groups("scoring", "protocol"):
+        parts = [_accuracies(rows, protocol), _unread(rows)]
+        if protocol == "fixed":
+            blind = scores.where(scoring=scoring, metric=BASELINES)
+            parts += [_by_subset(rows), _blind(rows, blind), _pairs(rows), _positions(rows)]
+        made += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     both = agreement(scored)
     frame = frames.frame([*made, *([both] if both else [])])
     return frames.label(frame, headline=np.where(frame["scoring"] == headline(frame, asking), "yes", ""))
@@ -94,62 +86,47 @@ def headline(frame: pd.DataFrame, asking: str | None) -> str:
     return next((name for name in order if scored.get(name)), str(next(iter(scored.index), "")))
 
 
-def of_rows(scored: Iterable[Mapping[str, Any]], blind: Iterable[Mapping[str, Any]] = ()) -> Scores:
-    """What `figures` takes, of lines of scores.jsonl and blind.jsonl."""
-    return columns.of_rows(itertools.chain(scored, blind), KEYS)
-
-
-def categories_of(rows: Scores) -> list[str]:
+def categories_of(rows: ScoreTable) -> list[str]:
     """The categories that occur, in the paper's order, then the average."""
-    present = {*rows.distinct("category")}
+    present = {*rows.names("category")}
     return [*(c for c in (*CATEGORIES, OTHER) if c in present), AVERAGE]
 
 
-def _in(rows: Scores, category: str) -> Scores:
+def _in(rows: ScoreTable, category: str) -> ScoreTable:
     return rows if category == AVERAGE else rows.where(category=category)
 
 
-def _accuracies(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
+def _accuracies(rows: ScoreTable, protocol: str) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
-        members = rows.where(variant=variant)
-        for category in categories_of(members):
+        of_variant = rows.where(variant=variant)
+        for category in categories_of(of_variant):
+            members = _in(of_variant, category)
             estimate = accuracy(members, category, protocol)
             what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
             what |= {"category": category, "unit": "%"}
-            what["unscored"] = len(_in(members, category)) - (estimate.n if estimate else 0)
-            yield frames.figure(estimate, **what, interval="clustered")
-            yield frames.figure(normal(estimate), **what, interval="normal")
+            yield members.described(estimate, **what, interval="clustered")
+            yield members.described(normal(estimate), **what, interval="normal")
 
 
-def accuracy(rows: Scores, category: str, protocol: str) -> Estimate | None:
-    """Share of right answers in a category, or overall (`AVERAGE`).
+def accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
+    """Share of right answers of the rows of a category, or of all (`AVERAGE`).
 
     protocol  "fixed": over all questions of the category. "paper": the unweighted mean of its subsets'
               accuracies, as the released notebook has it; the average is over all questions in both.
     """
-    members = _in(rows, category)
-    scored = members.scored
-    subsets = sorted(scored.distinct("subset"))
+    scored = rows.scored
+    subsets = sorted(scored.names("subset"))
     if protocol != "paper" or category == AVERAGE or len(subsets) < 2:
-        return _pooled(members)
-    # Columns: right answers per subset, then questions per subset.
-    table = np.zeros((len(scored), 2 * len(subsets)))
-    for column, subset in enumerate(subsets):
-        here = scored.places["subset"] == scored.names["subset"].index(subset)
-        table[here, column] = scored.value[here]
-        table[here, len(subsets) + column] = 1
+        return rows.estimate()
+    # (questions, 2 subsets): right answers per subset, then questions per subset
+    there = np.stack([(scored.frame["subset"] == subset).to_numpy() for subset in subsets], axis=1)
+    table = np.concatenate([there * scored.values[:, None], there], axis=1).astype(np.float64)
 
     def mean_of_subsets(sums: np.ndarray) -> np.ndarray:
         return (sums[:, : len(subsets)] / sums[:, len(subsets) :]).mean(1)
 
     none, each = [0.0] * len(subsets), [1.0] * len(subsets)
-    clusters = scored.clusters("source")
-    return bootstrap.statistic(mean_of_subsets, table, clusters, [*none, *each], [*each, *each])
-
-
-def _pooled(rows: Scores) -> Estimate | None:
-    scored = rows.scored
-    return statistics.bounded_mean(scored.value, scored.clusters("source"))
+    return bootstrap.statistic(mean_of_subsets, table, scored.clusters, [*none, *each], [*each, *each])
 
 
 def normal(estimate: Estimate | None) -> Estimate | None:
@@ -160,60 +137,45 @@ def normal(estimate: Estimate | None) -> Estimate | None:
     return replace(estimate, low=low, high=high, standard_error=None)
 
 
-def _by_subset(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
-    if protocol != "fixed":
-        return
-    for subset in rows.distinct("subset"):
-        ends = []
-        for variant in VARIANTS:
-            members = rows.where(subset=subset, variant=variant)
-            ends.append(estimate := _pooled(members))
-            yield frames.figure(
-                estimate, unit="%", unscored=len(members) - (estimate.n if estimate else 0), task="subsets",
-                metric="accuracy", variant=variant, subset=subset,
-            )  # fmt: skip
-        first, second = ends
-        if first and second:
-            drop = first.value - second.value
-            yield frames.number(drop, unit="points", task="subsets", metric="difference", subset=subset)
+def _by_subset(rows: ScoreTable) -> Iterator[dict[str, Any]]:
+    for (subset,), members in rows.groups("subset"):
+        what = {"task": "subsets", "subset": subset}
+        ends = [members.where(variant=v).figure(metric="accuracy", variant=v, **what) for v in VARIANTS]
+        yield from ends
+        first, second = (end["value"] for end in ends)
+        if first is not None and second is not None:
+            yield frames.number(first - second, unit="points", metric="difference", **what)
 
 
-def _blind(rows: Scores, blind: Scores, protocol: str) -> Iterator[dict[str, Any]]:
-    if protocol != "fixed":
-        return
+def _blind(rows: ScoreTable, blind: ScoreTable) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
         seen, unseen = rows.where(variant=variant), blind.where(variant=variant)
         for category in categories_of(unseen) if len(unseen) else ():
             what: dict[str, Any] = {"task": "blind", "variant": variant, "category": category}
             for baseline in BASELINES:
-                members = _in(unseen, category).where(baseline=baseline)
-                if not len(members):
-                    continue
-                share = _pooled(members)
-                unscored = len(members) - (share.n if share else 0)
-                yield frames.figure(share, unit="%", unscored=unscored, metric=baseline, **what)
-            alone = _in(unseen, category).where(baseline=TEXT_ONLY)
-            with_picture, without, clusters = _pairs_of(seen, alone)
+                if len(members := _in(unseen, category).where(metric=baseline)):
+                    yield members.figure(metric=baseline, **what)
+            alone = _in(unseen, category).where(metric=TEXT_ONLY)
+            with_picture, without, clusters = seen.pair(alone)
             gain = statistics.bounded_mean(with_picture - without, clusters, -1.0, 1.0)
             unscored = len(alone) - (gain.n if gain else 0)
             yield frames.figure(gain, unit="points", unscored=unscored, metric=GAIN, **what)
 
 
-def _pairs(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
-    if protocol == "fixed":
-        for category in categories_of(rows):
-            yield from paired(rows, category)
+def _pairs(rows: ScoreTable) -> Iterator[dict[str, Any]]:
+    for category in categories_of(rows):
+        yield from paired(_in(rows, category), category)
 
 
-def paired(rows: Scores, category: str) -> list[dict[str, Any]]:
+def paired(rows: ScoreTable, category: str) -> list[dict[str, Any]]:
     """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's.
 
     The gap is the mean of (original - negated) over pairs scored in both, clustered by picture, and "ratio"
     accuracy on the original over accuracy on the negated questions. Its `p` respects pictures
     (`nein.statistics.paired_test`); that of "mcnemar" takes pairs for independent.
     """
-    first, second = (_in(rows, category).where(variant=variant) for variant in VARIANTS)
-    original, negated, clusters = _pairs_of(first, second)
+    first, second = (rows.where(variant=variant) for variant in VARIANTS)
+    original, negated, clusters = first.pair(second)
     test = statistics.pairs_test(original, negated, clusters)
     n, unscored = len(original), len(first) - len(original)
     counts = {
@@ -222,6 +184,7 @@ def paired(rows: Scores, category: str) -> list[dict[str, Any]]:
     told, denied = counts["both"] + counts["only_original"], counts["both"] + counts["only_negated"]
     in_gap: dict[str, Any] = {"task": "gap", "category": category}
     in_outcomes: dict[str, Any] = {"task": "outcomes", "category": category, "unscored": unscored}
+    mcnemar_p = mcnemar(counts["only_original"], counts["only_negated"])
     return [
         frames.number(told / n if n else None, unit="%", n=n, metric="original", **in_gap),
         frames.number(denied / n if n else None, unit="%", n=n, metric="negated", **in_gap),
@@ -236,19 +199,9 @@ def paired(rows: Scores, category: str) -> list[dict[str, Any]]:
             frames.number(count / n if n else None, unit="%", n=n, metric=name, **in_outcomes)
             for name, count in counts.items()
         ),
-        frames.number(
-            None, unit="", n=n, metric="mcnemar", **in_outcomes,
-            p=mcnemar(counts["only_original"], counts["only_negated"]),
-        ),
+        frames.number(None, unit="", n=n, metric="mcnemar", p=mcnemar_p, **in_outcomes),
         frames.number(None, unit="", n=n, metric="clustered", p=test and test.p, **in_outcomes),
     ]  # fmt: skip
-
-
-def _pairs_of(first: Scores, second: Scores) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Both values and the picture of every question that is scored in both, in the order of the first."""
-    one, other = first.value, second.values_by("id")[first.places["id"]]
-    both = ~(np.isnan(one) | np.isnan(other))
-    return one[both], other[both], first.of(both).clusters("source")
 
 
 def mcnemar(first: int, second: int) -> float:
@@ -259,51 +212,38 @@ def mcnemar(first: int, second: int) -> float:
     return float(binomtest(first, first + second).pvalue) if first + second else 1.0
 
 
-def _positions(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
-    if protocol == "fixed":
-        for variant in VARIANTS:
-            yield from position(rows.where(variant=variant), variant)
-
-
-def position(rows: Scores, variant: str) -> list[dict[str, Any]]:
+def _positions(rows: ScoreTable) -> Iterator[dict[str, Any]]:
     """Share of "A" among the letters given, with its clustered interval, and among the right letters of the
     same questions: a model without a bias has the two alike."""
-    given = rows.of(rows.places["letter"] != NONE)
-    said = np.array([letter == "A" for letter in given.of_each("letter")], dtype=np.float64)
-    share = statistics.bounded_mean(said, given.clusters("source"))
-    right = len(given.where(answer="A")) / len(given) if len(given) else None
-    what: dict[str, Any] = {"task": "position", "variant": variant, "unit": "%"}
-    return [
-        frames.figure(share, metric="answered", **what),
-        frames.number(right, metric="right", n=len(given), **what),
-    ]
+    for variant in VARIANTS:
+        members = rows.where(variant=variant)
+        given = ScoreTable(members.frame[members.frame["letter"].notna()])
+        said = (given.frame["letter"] == "A").to_numpy(np.float64)
+        right = len(given.where(answer="A")) / len(given) if len(given) else None
+        what: dict[str, Any] = {"task": "position", "variant": variant, "unit": "%"}
+        yield frames.figure(statistics.bounded_mean(said, given.clusters), metric="answered", **what)
+        yield frames.number(right, metric="right", n=len(given), **what)
 
 
-def agreement(scored: Scores) -> dict[str, Any] | None:
+def agreement(scored: ScoreTable) -> dict[str, Any] | None:
     """Share of questions whose generated and likeliest letters are the same, of those that have both; None
     where one way of scoring was not asked for."""
-    scorings = scored.distinct("scoring")
-    if len(scorings) < 2:
+    fixed = scored.where(protocol="fixed").frame
+    letters = [
+        part.set_index(["id", "variant"])["letter"] for _, part in fixed.groupby("scoring", observed=True)
+    ]
+    if len(letters) < 2:
         return None
-    fixed = scored.where(protocol="fixed")
-    same = n = 0
-    for variant in VARIANTS:
-        letters = np.full((len(scorings), len(scored.names["id"])), NONE)
-        for line, scoring in zip(letters, scorings, strict=True):
-            rows = fixed.where(scoring=scoring, variant=variant)
-            line[rows.places["id"]] = rows.places["letter"]
-        both = letters[:, (letters != NONE).all(0)]
-        same, n = same + int((both == both[0]).all(0).sum()), n + both.shape[1]
+    first, second = (each.dropna() for each in letters)
+    both = first.to_frame("first").join(second.rename("second"), how="inner")
+    same, n = int((both["first"] == both["second"]).sum()), len(both)
     return frames.number(same / n if n else None, unit="%", n=n, task="agreement", metric="same")
 
 
-def _unread(rows: Scores, protocol: str) -> Iterator[dict[str, Any]]:
+def _unread(rows: ScoreTable) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
-        reasons = Counter(filter(None, rows.where(variant=variant).of_each("reason")))
+        reasons = Counter(rows.where(variant=variant).frame["reason"].dropna())
         for reason, count in reasons.most_common():
             yield frames.number(
                 count, unit="count", task="unread", metric="answers", variant=variant, reason=reason
             )
-
-
-_PARTS = (_accuracies, _by_subset, _pairs, _positions, _unread)

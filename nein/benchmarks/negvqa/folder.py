@@ -1,9 +1,7 @@
 """The files of one run: one model on one set of questions.
 
 OUT/<model>/manifest.json, answers/*.jsonl   see `nein.engine.folder`
-OUT/<model>/answers.jsonl        canonical: one line per question and variant, in data order
-OUT/<model>/scores.jsonl         canonical: the same read under both protocols, value or reason
-OUT/<model>/blind.jsonl          of some questions: without the picture, and without the question
+OUT/<model>/scores.csv           every answer read under both protocols, value or reason; for people
 OUT/<model>/figures.csv          every figure with intervals, n and unscored; reports on edited pictures cite
                                  those of their judge
 OUT/cache/                       answers of endpoints
@@ -12,36 +10,28 @@ OUT/report.html, .md, .csv, .tex, *.png
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from nein.benchmarks.runner import FIGURES
-from nein.engine import atomic
-from nein.engine.folder import Folder, Row, runs_below
+from nein.engine.folder import Folder, runs_below
 from nein.engine.shapes import Shape
 
-_QUESTION = {"id": str, "variant": str, "subset": str, "category": str}
+ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
+#: Rows of a block: what was asked, what the model wrote, and what a matcher made of it.
 _ANSWER = {
-    **_QUESTION, "question": str, "options": [str], "answer": str, "text": (str, None),
-    "logprobs": ([(float, None)], None), "error": str,
-}  # fmt: skip
-#: Rows of a block: what the model wrote, and what a matcher made of it.
-_WRITTEN = {
-    "id": str, "variant": str, "text": (str, None), "logprobs": ([(float, None)], None), "error": str,
+    "id": str, "variant": str, "subset": str, "category": str, "source": str, "question": str,
+    "options": [str], "answer": str, "text": (str, None), "logprobs": ([(float, None)], None), "error": str,
 }  # fmt: skip
 _MATCH = {"id": str, "variant": str, "letter": (str, None), "reason": str, "error": str}
 BLOCKS: Mapping[str, Shape] = {
-    "answers": _WRITTEN, "blind": {**_WRITTEN, "baseline": str}, "matches": _MATCH,
-}  # fmt: skip
-SCORE_ROW = {
-    **_QUESTION, "source": str, "scoring": str, "protocol": str, "letter": (str, None),
-    "value": (float, None), "reason": str,
+    ANSWERS: _ANSWER, BLIND: {**_ANSWER, "baseline": str}, MATCHES: _MATCH,
 }  # fmt: skip
 _MANIFEST = {
     "preset": str,
     "protocol": str,
     "reference": str,
     "identity": {"prompt": str, "asking?": (str, None)},
+    "scoring": [str],
     "letters": str,
     "matcher": str,
     "limit": (int, None),
@@ -66,31 +56,7 @@ class AnswersDir(Folder):
     facts = _MANIFEST
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "answers", BLOCKS)
-
-    def read_answers(self) -> Iterator[Row]:
-        """One at a time."""
-        return atomic.checked_lines(answers(self), _ANSWER)
-
-    def read_scores(self) -> Iterator[Row]:
-        """One at a time, in the order of the answers."""
-        return atomic.checked_lines(scores(self), SCORE_ROW)
-
-
-def answers(folder: Folder) -> Path:
-    return folder.path / "answers.jsonl"
-
-
-def scores(folder: Folder) -> Path:
-    return folder.path / "scores.jsonl"
-
-
-def blind(folder: Folder) -> Path:
-    return folder.path / "blind.jsonl"
-
-
-def figures(folder: Folder) -> Path:
-    return folder.path / FIGURES
+        super().__init__(path, ANSWERS, BLOCKS)
 
 
 def find(out: Path) -> list[AnswersDir]:

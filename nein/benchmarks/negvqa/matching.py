@@ -9,13 +9,14 @@ released script sets a key, and its paper does not say whether a language model 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from metrics import choices
 from metrics.letters import LETTERS, parse
 from metrics.loading import fingerprint
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
+from nein.benchmarks.negvqa.folder import ANSWERS, MATCHES
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder, Row
@@ -24,7 +25,6 @@ from nein.engine.stages import Model, Stage
 from nein.models import llm, references
 from nein.models.llm.parsing import Plain
 
-MATCHES = "matches"  # the stage and its output
 ATTEMPTS = 3
 MAX_TOKENS = 2048  # of the toolkit's client
 READ = "no letter by the rule; the matcher reads one"
@@ -60,20 +60,15 @@ def identity(config: NegvqaConfig) -> dict[str, Any]:
     return {"matcher": references.identity(str(reference(config))), "letters": config.letters}
 
 
-def stage(
-    config: NegvqaConfig, folder: Folder, answers: str, asked: Mapping[str, Any], blocks: Blocks, device: str
-) -> Stage:
+def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> Stage:
     """Rows for answers without a letter: id, variant, `said` by the matcher, `letter` or the `reason` why it
-    found none, and `error` where it failed, for which it is asked again.
-
-    answers  The output with what the model wrote.     asked  id -> the question (`nein.datasets.negvqa`).
-    """
+    found none, and `error` where it failed, for which it is asked again."""
 
     def read(number: int) -> list[Row]:
-        return folder.read(answers, number)
+        return folder.read(ANSWERS, number)
 
     def work(client: Any, rows: list[Row], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {MATCHES: matched(client, rows, asked, config.letters)}
+        return {MATCHES: matched(client, rows, config.letters)}
 
     def load() -> Any:
         options = llm.LlmOptions(
@@ -87,29 +82,29 @@ def stage(
         return {"matcher": (fingerprint(client.describe()), client.describe())}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        open_ = (row for row in read(number) if _unread(row, asked, config.letters))
+        open_ = (row for row in read(number) if _unread(row, config.letters))
         return {MATCHES: [{**_blank((row["id"], row["variant"])), "error": reason} for row in open_]}
 
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(row["error"] for row in rows)
 
     model = Model(config.matcher, load, describe, references.place(str(reference(config))))
-    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=answers)
+    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=ANSWERS)
 
 
-def matched(client: Any, rows: Sequence[Row], asked: Mapping[str, Any], letters: str) -> list[Row]:
+def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
     """See `stage`. `client`: a `nein.models.llm.Client`."""
-    open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, asked, letters)}
+    open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, letters)}
     done: dict[tuple[str, str], Row] = {}
     for attempt in range(ATTEMPTS):
-        requests = [llm.Request(_prompt(row, asked), seed=attempt) for row in open_.values()]
+        requests = [llm.Request(_prompt(row), seed=attempt) for row in open_.values()]
         for key, outcome in zip(list(open_), client.complete(requests, Said), strict=True):
-            made = _row(key, outcome, asked[key[0]].options, letters)
+            made = _row(key, outcome, open_[key]["options"], letters)
             if made is not None:
                 done[key] = made
                 del open_[key]
-    for key in open_:
-        drawn = draw(key, len(asked[key[0]].options))
+    for key, row in open_.items():
+        drawn = draw(key, len(row["options"]))
         done[key] = {**_blank(key), "letter": drawn, "reason": DRAWN}
     return [done[key] for row in rows if (key := (row["id"], row["variant"])) in done]
 
@@ -121,16 +116,15 @@ def draw(key: tuple[str, str], options: int) -> str | None:
     return rng.choice([*LETTERS[:options], None])
 
 
-def _unread(row: Row, asked: Mapping[str, Any], letters: str) -> bool:
+def _unread(row: Row, letters: str) -> bool:
     if row["error"] or row["text"] is None or row.get("each") is not None:
         return False
-    letter = parse(row["text"], asked[row["id"]].options, letters)
+    letter = parse(row["text"], row["options"], letters)
     return letter.letter is None and not letter.declined
 
 
-def _prompt(row: Row, asked: Mapping[str, Any]) -> str:
-    item = asked[row["id"]]
-    return choices.matching(item.questions[row["variant"]], item.options, row["text"])
+def _prompt(row: Row) -> str:
+    return choices.matching(row["question"], row["options"], row["text"])
 
 
 def _row(

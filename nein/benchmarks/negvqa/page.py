@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nein.benchmarks.negvqa import folder as files
-from nein.benchmarks.negvqa.folder import AnswersDir
+from nein.benchmarks.negvqa import scores
+from nein.benchmarks.negvqa.folder import ANSWERS, AnswersDir
+from nein.benchmarks.runner import selected
 from nein.datasets.negvqa.questions import VARIANTS, Item
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.reporting import cards, page, record, thumbnails
+from nein.reporting import cards, page, thumbnails
 from nein.reporting.cards import Cell
 from nein.reporting.thumbnails import Thumbnail
 
@@ -37,8 +38,8 @@ class Questions:
     """What was asked, said and read, of the questions that are shown.
 
     asked     Question id -> its two lines, of the first model.
-    replies   (model, question id, variant) -> line of answers.jsonl.
-    verdicts  The same with the scoring -> line of scores.jsonl, protocol "fixed".
+    replies   (model, question id, variant) -> its row in a block.
+    verdicts  The same with the scoring -> how it was read under the protocol "fixed".
     headlines Model -> the scoring that makes an answer right or wrong, where it has that.
     pictures  Question id -> its picture; empty: no pictures.
     """
@@ -126,31 +127,28 @@ class Questions:
 
 
 def questions(
-    answers: Mapping[str, Lines],
-    scores: Mapping[str, Lines],
+    answers: Mapping[str, tuple[Lines, Sequence[str]]],
     items: Sequence[Item] | None,
     limit: int,
     headlines: Mapping[str, str],
 ) -> Questions:
     """The first model's questions in data order, `limit` random ones if there are more.
 
-    answers, scores  Model -> lines of answers.jsonl, which are read twice, and of scores.jsonl.
-    items            The questions with their pictures, or None: no pictures.
+    answers  Model -> (rows of its answers, which the first model's are read twice of; how they are scored).
+    items    The questions with their pictures, or None: no pictures.
     """
     first = next(iter(answers))
-    shown = dict.fromkeys(cards.drawn(_ids(first, answers[first]), limit))
-    replies = {
-        (model, row["id"], row["variant"]): row
-        for model, read in answers.items()
-        for row in read()
-        if row["id"] in shown
-    }
-    verdicts = {
-        (model, row["id"], row["variant"], row["scoring"]): row
-        for model, read in scores.items()
-        for row in read()
-        if row["id"] in shown and row["protocol"] == "fixed"
-    }
+    shown = dict.fromkeys(cards.drawn(_ids(first, answers[first][0]), limit))
+    replies, verdicts = {}, {}
+    for model, (read, scorings) in answers.items():
+        for row in read():
+            if row["id"] not in shown:
+                continue
+            key = model, row["id"], row["variant"]
+            replies[key] = row
+            for scoring in scorings:
+                said = scores.read(row, scoring, "fixed", "fixed")
+                verdicts[(*key, scoring)] = {"scoring": scoring, **said}
     return Questions(
         {name: [replies[first, name, variant] for variant in VARIANTS] for name in shown},
         list(answers),
@@ -167,10 +165,7 @@ def _ids(model: str, answers: Lines) -> list[str]:
     for row in answers():
         halves.setdefault(row["variant"], {})[sys.intern(row["id"])] = None
     original, negated = (halves[variant] for variant in VARIANTS)
-    if original.keys() != negated.keys():
-        torn = next(
-            name for name in itertools.chain(original, negated) if name not in original or name not in negated
-        )
+    if torn := next(iter(original.keys() ^ negated.keys()), None):
         raise UserError(f"The answers of '{model}' lack a half of question '{torn}'; give its command again.")
     return list(original)
 
@@ -181,13 +176,11 @@ def part(
     """What the page shows of single questions; arguments as of `questions`, with finished runs by name."""
 
     def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
-        answers = {name: folder.read_answers for name, folder in named.items()}
-        scores = {name: folder.read_scores for name, folder in named.items()}
-        shown = questions(answers, scores, items, limit, headlines)
+        answers = {
+            name: (functools.partial(selected, folder, ANSWERS), folder.manifest()["scoring"])
+            for name, folder in named.items()
+        }
+        shown = questions(answers, items, limit, headlines)
         return shown.described(), shown.details()
 
-    lines = [[files.answers(folder), files.scores(folder)] for folder in named.values()]
-    hashes = [[record.of_file(path) for path in both] for both in lines]
-    data = [folder.manifest()["data"]["sha256"] for folder in named.values()]
-    made_of = record.digest([list(named), hashes, data, items is not None, limit, dict(headlines)])
-    return cards.browser(make, title="Answers", made_of=made_of)
+    return cards.browser(make, title="Answers")

@@ -12,6 +12,7 @@ from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa import page, paper_numbers, sections
 from nein.benchmarks.negvqa.config import ReportConfig
 from nein.benchmarks.negvqa.folder import AnswersDir
+from nein.benchmarks.runner import FIGURES
 from nein.config.groups import FORMATS
 from nein.datasets.negvqa.categories import AVERAGE
 from nein.datasets.negvqa.questions import Item
@@ -60,7 +61,7 @@ def read(named: Mapping[str, Folder], manifests: dict[str, dict[str, Any]]) -> p
     """The figures of all runs, and the paper's Table 1; beside it stand runs on the paper's data only."""
     parts, comparable = [], {}
     for name, folder in named.items():
-        figures = frames.label(frames.read(files.figures(folder)), benchmark="negvqa", model=name)
+        figures = frames.label(frames.read(folder.path / FIGURES), benchmark="negvqa", model=name)
         parts.append(figures)
         if paper_numbers.is_negvqa(manifests[name]["data"]):
             comparable[name] = (figures, manifests[name]["reference"])

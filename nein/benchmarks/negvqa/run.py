@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,13 @@ from metrics.endpoint import is_endpoint
 from metrics.served import is_served
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
-from nein.benchmarks.negvqa import folder as files
-from nein.benchmarks.negvqa import matching
+from nein.benchmarks.negvqa import matching, scores
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
+from nein.benchmarks.negvqa.folder import ANSWERS, BLIND, BLOCKS, MATCHES, AnswersDir
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Item, Questions
-from nein.engine import atomic, images
+from nein.engine import images
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -31,10 +31,9 @@ from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import mending_answers, references
 from nein.models.remembered import Remembered, batched
-from nein.reporting.columns import Collected
+from nein.reporting.scores import ScoreTable
 
 JUDGE = "judge"
-ANSWERS, BLIND = "answers", "blind"  # the stages and their outputs
 NO_PICTURE = "no picture: "
 
 
@@ -116,6 +115,7 @@ def _run(
         "reference": reference,
         "preset": config.preset,
         "protocol": config.protocol,
+        "scoring": [name for name in config.scoring if name in identity["scoring"]],
         "letters": config.letters,
         "matcher": EXACT if (model := matching.reference(config)) is None else f"{LLM}{model}",
         "data": {
@@ -128,10 +128,9 @@ def _run(
     }
     stages, outputs = _asking(reference, config, asked.items, load, cure), {}
     if matches(reference, config):
-        by_id = {item.id: item for item in asked.items}
-        folder = Folder(config.out_dir / name, ANSWERS, files.BLOCKS)
-        stages.append(matching.stage(config, folder, ANSWERS, by_id, stages[0].blocks, device))
-        outputs[matching.MATCHES] = matching.identity(config)
+        folder = AnswersDir(config.out_dir / name)
+        stages.append(matching.stage(config, folder, stages[0].blocks, device))
+        outputs[MATCHES] = matching.identity(config)
     return Run(name, name, identity, tuple(stages), facts, outputs)
 
 
@@ -234,7 +233,8 @@ def _asking(
 
         def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
             there = [items[index] for index in blocks.members(number)]
-            return {output: [_row(item, one, Reply(error=reason)) for item in there for one in askings]}
+            error = Reply(error=reason)
+            return {output: [row for item in there for one in askings for row in _rows(item, one, error)]}
 
         def usable(output: str, rows: list[Row]) -> bool:
             """A question that failed is asked again, one without a picture as soon as that is there."""
@@ -247,7 +247,7 @@ def _asking(
         return Stage(output, (output,), blocks, read, work, lost, model, usable, feeds=feeds)
 
     blocks = Blocks.first(len(items), config.block_size, config.limit)
-    stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (matching.MATCHES,))]
+    stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (MATCHES,))]
     if config.blind:
         stages.append(stage(BLIND, _baselines(cure), spread(blocks, config.blind)))
     return stages
@@ -293,9 +293,9 @@ def _answers(
     wording: str,
     read_by: Sequence[str],
 ) -> list[Row]:
-    """A row per question and way of asking, in order."""
+    """The rows of every question and way of asking, in order."""
     readable = [(item, picture) for item, picture in block if not isinstance(picture, str)]
-    rows: dict[tuple[str, Asking], Row] = {}
+    rows: dict[tuple[str, Asking], list[Row]] = {}
     for unseen in (False, True):
         these = [one for one in askings if (one.baseline == TEXT_ONLY) == unseen]
         if not these:
@@ -303,75 +303,33 @@ def _answers(
         pictures = [grey() if unseen else picture for _, picture in readable]
         asked = [[one.asked(item, wording) for one in these] for item, _ in readable]
         for (item, _), said in zip(readable, model.answer(pictures, asked, read_by), strict=True):
-            rows |= {(item.id, one): _row(item, one, reply) for one, reply in zip(these, said, strict=True)}
+            rows |= {(item.id, one): _rows(item, one, reply) for one, reply in zip(these, said, strict=True)}
     for item, picture in block:
         if isinstance(picture, str):
-            rows |= {(item.id, one): _row(item, one, Reply(error=picture)) for one in askings}
-    return [rows[item.id, one] for item, _ in block for one in askings]
+            rows |= {(item.id, one): _rows(item, one, Reply(error=picture)) for one in askings}
+    return [row for item, _ in block for one in askings for row in rows[item.id, one]]
 
 
-def _row(item: Item, asking: Asking, reply: Reply) -> Row:
-    return {
-        "id": item.id,
-        "variant": asking.variant,
-        **({"baseline": asking.baseline} if asking.baseline else {}),
-        "text": reply.text,
-        "logprobs": None if reply.logprobs is None else list(reply.logprobs),
-        **({} if reply.each is None else {"each": list(reply.each)}),
-        "error": reply.error,
-    }
-
-
-# --- the canonical files -----------------------------------------------------------------------
-
-
-def figures(config: NegvqaConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    """The figures of a run; writes answers.jsonl, scores.jsonl and, with baselines, blind.jsonl, in data
-    order, for the selection. Rows are read as they are written, and never held."""
-    from nein.benchmarks.negvqa import figures, scores
-
-    items = load_questions(config).items
-    by_id = {item.id: item for item in items}
-    stages = {stage.name: stage for stage in run.stages}
-
-    def selected(output: str) -> Iterator[Row]:
-        return folder.selected(output, stages[output].blocks, lambda index: items[index].id)
-
-    read_by = [name for name in config.scoring if name in run.identity["scoring"]]
-    atomic.write_lines(files.answers(folder), _answer_lines(by_id, selected(ANSWERS)))
-    matches = selected(matching.MATCHES) if matching.MATCHES in stages else ()
-    made = Collected(figures.KEYS)
-    scored = scores.score(_answer_lines(by_id, selected(ANSWERS)), read_by, config.letters, matches)
-    atomic.write_lines(files.scores(folder), made.passing(scored))
-    if BLIND in stages:
-        scored = scores.blind(_unseen_lines(by_id, selected(BLIND)), read_by)
-        atomic.write_lines(files.blind(folder), made.passing(scored))
-    return figures.figures(made.scores(), run.identity.get("asking"))
-
-
-def _answer_lines(items: Mapping[str, Item], rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows, each with what was asked."""
-    for row in rows:
-        item = items[row["id"]]
-        yield {
+def _rows(item: Item, asking: Asking, reply: Reply) -> list[Row]:
+    """What was asked and answered; what was said without the question counts for it and for its negation."""
+    return [
+        {
             "id": item.id,
-            "variant": row["variant"],
+            "variant": variant,
             "subset": item.subset,
             "category": item.category,
             "source": item.source,
-            "question": item.questions[row["variant"]],
+            **({"baseline": asking.baseline} if asking.baseline else {}),
+            "question": item.questions[variant],
             "options": list(item.options),
-            "answer": item.answers[row["variant"]],
-            **{key: row[key] for key in ("text", "logprobs", "each", "error") if key in row},
+            "answer": item.answers[variant],
+            "text": reply.text,
+            "logprobs": None if reply.logprobs is None else list(reply.logprobs),
+            **({} if reply.each is None else {"each": list(reply.each)}),
+            "error": reply.error,
         }
-
-
-def _unseen_lines(items: Mapping[str, Item], rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows of baselines, each with what was asked; without the question an answer counts for both."""
-    for row in rows:
-        for variant in [row["variant"]] if row["variant"] else VARIANTS:
-            [line] = _answer_lines(items, [{**row, "variant": variant}])
-            yield {**line, "baseline": row["baseline"]}
+        for variant in ([asking.variant] if asking.variant else VARIANTS)
+    ]
 
 
 def write_report(config: NegvqaConfig, runs: Sequence[Run], folders: Sequence[Folder]) -> str:
@@ -384,29 +342,26 @@ def write_report(config: NegvqaConfig, runs: Sequence[Run], folders: Sequence[Fo
     )  # fmt: skip
 
 
-def unscored(config: NegvqaConfig, folder: Folder) -> Iterator[str]:
-    """Why, for every question and negation without a score under `--protocol`, in the scoring named first."""
-    scoring = ""
-    for row in atomic.checked_lines(files.scores(folder), files.SCORE_ROW):
-        scoring = scoring or row["scoring"]
-        if (row["protocol"], row["scoring"], row["value"]) == (config.protocol, scoring, None):
-            yield row["reason"]
+def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
+    """The scores under `--protocol`, by the scoring named first."""
+    facts = folder.manifest()
+    return table.where(metric="accuracy", protocol=facts["protocol"], scoring=facts["scoring"][0])
 
 
-def failed(run: Run, folder: Folder) -> int:
-    """How many questions and negations lack an answer, or one of the matcher's."""
-    rows = (folder.rows(stage.name, stage.blocks.numbers) for stage in run.stages)
-    return sum(bool(row["error"]) for each in rows for row in each)
+def estimates(table: ScoreTable, folder: Folder) -> pd.DataFrame:
+    from nein.benchmarks.negvqa import figures
+
+    return figures.figures(table, folder.manifest()["identity"].get("asking"))
 
 
 NEGVQA = Benchmark(
     "negvqa",
     "NegVQA",
-    "answers",
+    ANSWERS,
     runs,
-    figures,
+    lambda folder: scores.table(scores.of_folder(AnswersDir(folder.path))),
+    estimates,
+    decides,
     report=write_report,
-    unscored=unscored,
-    failed=failed,
-    blocks=files.BLOCKS,
+    blocks=BLOCKS,
 )

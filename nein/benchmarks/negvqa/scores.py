@@ -7,13 +7,31 @@ from typing import Any
 
 from metrics.choices import Reply
 from metrics.letters import EDITIONS, by_option, parse
+from nein.benchmarks.negvqa.folder import ANSWERS, BLIND, MATCHES, AnswersDir
+from nein.benchmarks.runner import selected
+from nein.reporting.scores import ScoreTable
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
 #: VLMEvalKit's rule, then its matcher where there is one; an answer in which neither finds a letter is wrong.
 #: Of a judge asked about one option at a time, the only yes is the letter (`metrics.letters.by_option`). A
 #: question without an answer is unscored in both: the toolkit, too, asks it again.
 PROTOCOLS = ("fixed", "paper")
+#: Columns besides the usual, where metric is "accuracy", or a baseline, which is read under "fixed" alone.
+DETAILS = ("subset", "category", "answer", "scoring", "protocol", "letter", "failed")
 Row = Mapping[str, Any]
+
+
+def of_folder(folder: AnswersDir) -> Iterator[dict[str, Any]]:
+    """The score rows of a run that has all its answers."""
+    facts = folder.manifest()
+    matches = selected(folder, MATCHES) if MATCHES in facts["selected"] else ()
+    yield from score(selected(folder, ANSWERS), facts["scoring"], facts["letters"], matches)
+    if BLIND in facts["selected"]:
+        yield from score(selected(folder, BLIND), facts["scoring"])
+
+
+def table(rows: Iterable[Row]) -> ScoreTable:
+    return ScoreTable.of(rows, DETAILS)
 
 
 def score(
@@ -22,9 +40,10 @@ def score(
     letters: str = EDITIONS[0],
     matches: Iterable[Row] = (),
 ) -> Iterator[dict[str, Any]]:
-    """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored), `reason`.
+    """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored), `reason`, and
+    `asked`, the answer's own row.
 
-    answers  Lines of answers.jsonl.
+    answers  Rows of blocks (`nein.benchmarks.negvqa.run`), those of baselines too.
     letters  The edition of VLMEvalKit's rule for "paper" (`metrics.letters.EDITIONS`).
     matches  What the matcher made of some of the answers, in their order: rows of
              `nein.benchmarks.negvqa.matching`.
@@ -35,33 +54,17 @@ def score(
         own = None
         if match is not None and (match["id"], match["variant"]) == (row["id"], row["variant"]):
             own, match = match, next(waiting, None)
+        what = {key: row[key] for key in ("id", "variant", "subset", "category", "source", "answer")}
+        what |= {"metric": row.get("baseline", "accuracy"), "asked": row}
         for scoring in scorings:
-            for protocol in PROTOCOLS:
-                yield {
-                    **{key: row[key] for key in ("id", "variant", "subset", "category", "source", "answer")},
-                    "scoring": scoring,
-                    "protocol": protocol,
-                    **read(row, scoring, protocol, letters, own),
-                }
+            for protocol in PROTOCOLS[:1] if "baseline" in row else PROTOCOLS:
+                said = read(row, scoring, protocol, letters, own)
+                yield {**what, "scoring": scoring, "protocol": protocol, **said}
     assert match is None, f"the match of '{match['id']}' belongs to no answer, or is out of order"
 
 
-def blind(answers: Iterable[Row], scorings: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A row per answer of a baseline and scoring, read under the protocol "fixed".
-
-    answers  As of `score`, each with its `baseline`.
-    """
-    for row in answers:
-        for scoring in scorings:
-            yield {
-                **{key: row[key] for key in ("id", "variant", "category", "source", "baseline")},
-                "scoring": scoring,
-                **read(row, scoring, "fixed", EDITIONS[0], None),
-            }
-
-
-def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None) -> dict[str, Any]:
-    """The letter of one answer, with its value or the reason why it has none.
+def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None = None) -> dict[str, Any]:
+    """The letter of one answer, with its value or the reason why it has none; `failed`: there is no answer.
 
     match  What the matcher made of it, if it was asked.
     """
@@ -82,7 +85,8 @@ def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None)
         reason = (
             "" if letter else "no probabilities of letters" if logprobs is None else "no letter is likeliest"
         )
+    made = {"letter": letter, "reason": reason or None, "failed": "yes" if failed else None}
     if letter is not None:
-        return {"letter": letter, "value": float(letter == row["answer"]), "reason": reason}
+        return {**made, "value": float(letter == row["answer"])}
     wrong = protocol == "paper" and scoring == "generated" and not failed
-    return {"letter": None, "value": 0.0 if wrong else None, "reason": reason}
+    return {**made, "value": 0.0 if wrong else None}

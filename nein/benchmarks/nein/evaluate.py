@@ -234,4 +234,4 @@ def failed(run: Run, folder: Folder) -> int:
     return report.unanswered(folder.manifest())
 
 
-NEIN = Benchmark("nein", "NeIn", "edits", runs, figures, report=write_report, failed=failed)
+NEIN = Benchmark("nein", "NeIn", "edits", runs, figures=figures, report=write_report, failed=failed)

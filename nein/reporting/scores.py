@@ -1,0 +1,167 @@
+"""The scores of a run as one table: a row per sample and metric, of which all figures are made.
+
+A benchmark makes it once, of the rows of its blocks; estimates, pairs and the file scores.csv come from it.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from nein import statistics
+from nein.engine import atomic
+from nein.reporting import figures as frames
+from nein.statistics import Estimate
+
+#: Columns of every table, besides "value". source: what samples that depend on each other share: a picture.
+COLUMNS = ("id", "source", "metric", "variant", "reason")
+
+
+class Pairs(NamedTuple):
+    """first, second: (n,) float64, the values of pairs scored in both; clusters: of each, its source."""
+
+    first: np.ndarray
+    second: np.ndarray
+    clusters: list[int]
+
+
+class ScoreTable:
+    """A thin class on a DataFrame, whose rows are in the order in which they were given.
+
+    frame  `value`: (n,) float64, NaN where a sample is unscored; all other columns: categories, NaN for none.
+           Some 30 bytes a row, besides the names of samples.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]], details: Sequence[str] = ()) -> ScoreTable:
+        """The table of rows, which are read once and not kept.
+
+        rows     `value` (a number; None: unscored, for the `reason`), `id`, and what else they have of
+                 `COLUMNS` and `details`. Without a `source` a sample is its own, without a `metric` it is
+                 "accuracy".
+        details  Further columns.
+        """
+        names = (*COLUMNS, *details)
+        codes: dict[str, dict[Any, int]] = {name: {} for name in names}
+        columns = {name: array("i") for name in names}
+        each = [(name, codes[name], columns[name]) for name in names]
+        values = array("d")
+        for row in rows:
+            defaults = {"source": row["id"], "metric": "accuracy"}
+            for name, known, column in each:
+                entry = row.get(name, defaults.get(name))
+                column.append(-1 if entry is None else known.setdefault(entry, len(known)))
+            value = row["value"]
+            values.append(math.nan if value is None else value)
+        made: dict[str, Any] = {
+            name: pd.Categorical.from_codes(np.frombuffer(column, np.intc), list(known))  # type: ignore[arg-type]
+            for name, known, column in each
+        }
+        return cls(pd.DataFrame({**made, "value": np.frombuffer(values, np.float64)}, copy=False))
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def where(self, **wanted: Any) -> ScoreTable:
+        """The rows with these entries; a tuple stands for any of its members, None for no entry."""
+        chosen = np.ones(len(self), dtype=bool)
+        for name, entry in wanted.items():
+            column = self.frame[name]
+            if entry is None:
+                chosen &= column.isna().to_numpy()
+            else:
+                chosen &= column.isin(entry if isinstance(entry, tuple) else (entry,)).to_numpy()
+        return ScoreTable(self.frame[chosen])
+
+    def names(self, column: str) -> list[Any]:
+        """The entries of a column, in order of first appearance."""
+        return self.frame[column].dropna().unique().tolist()
+
+    def groups(self, *by: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
+        """(entries of the columns `by`, "" for none; their rows), in order of first appearance."""
+        if not by:
+            yield (), self
+            return
+        for key, part in self.frame.groupby(list(by), observed=True, sort=False, dropna=False):
+            yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)
+
+    @property
+    def scored(self) -> ScoreTable:
+        return ScoreTable(self.frame[self.frame["value"].notna()])
+
+    @property
+    def values(self) -> np.ndarray:
+        """(n,) float64, NaN where unscored."""
+        return self.frame["value"].to_numpy()
+
+    @property
+    def clusters(self) -> list[int]:
+        """A number for every row, the same where the source is."""
+        return self.frame["source"].cat.codes.tolist()
+
+    def unscored(self) -> Counter[str]:
+        """Reason -> how many rows have no value for it, the commonest first."""
+        reasons = self.frame.loc[self.frame["value"].isna(), "reason"].astype(object).fillna("")
+        return Counter(dict(Counter(reasons).most_common()))
+
+    def estimate(self, low: float | None = 0.0, high: float = 1.0) -> Estimate | None:
+        """The mean of the scored rows, clustered by source; None without any.
+
+        low, high  The range of values, which the interval respects; low=None: values without a range.
+        """
+        scored = self.scored
+        if low is None:
+            return statistics.mean(scored.values, scored.clusters)
+        return statistics.bounded_mean(scored.values, scored.clusters, low, high)
+
+    def figure(
+        self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any
+    ) -> dict[str, Any]:
+        """`estimate` as a row of the frame of figures, with how many rows are unscored and why.
+
+        what  Columns that say what it is of (`nein.reporting.figures`).
+        """
+        return self.described(self.estimate(low, high), unit=unit, **what)
+
+    def described(self, estimate: Estimate | None, *, unit: str, **what: Any) -> dict[str, Any]:
+        """Another estimate of these rows as a row of the frame of figures."""
+        reasons = self.unscored()
+        return frames.figure(estimate, unit=unit, unscored=reasons.total(), reasons=reasons, **what)
+
+    def figures(
+        self, *by: str, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any
+    ) -> pd.DataFrame:
+        """The frame with a figure of every group of rows that share metric, variant and the columns `by`."""
+        columns = tuple(dict.fromkeys(("metric", "variant", *by)))
+        return frames.frame(
+            part.figure(
+                unit=unit, low=low, high=high, **what, **dict(zip(columns, map(str, key), strict=True))
+            )
+            for key, part in self.groups(*columns)
+        )
+
+    def pair(self, other: ScoreTable, on: Sequence[str] = ("id",)) -> Pairs:
+        """The values of both tables where they have the same entries `on`, which name one row of each."""
+        mine, theirs = self.frame[[*on, "source", "value"]], other.frame[[*on, "value"]]
+        both = mine.merge(theirs, on=list(on), suffixes=("", "_other"), validate="one_to_one")
+        both = both.dropna(subset=["value", "value_other"])
+        clusters = pd.factorize(both["source"])[0].tolist()
+        return Pairs(both["value"].to_numpy(), both["value_other"].to_numpy(), clusters)
+
+    def write(self, path: Path) -> None:
+        """The table as CSV, for people and spreadsheets: nothing reads it back."""
+        shown = self.frame.drop(columns=[name for name in self.frame if self.frame[name].isna().all()])
+        for name in shown.columns.drop("value", errors="ignore"):
+            shown[name] = shown[name].map(frames.harmless)
+        with atomic.writing(path) as file:
+            shown.to_csv(file, index=False, lineterminator="\n", mode="wb")

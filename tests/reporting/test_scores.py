@@ -1,0 +1,83 @@
+"""The table of scores: rows in, estimates and pairs out."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nein import statistics
+from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
+from tests.helpers.memory import Peak
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "b", "source": "p", "variant": "told", "kind": "x", "value": 1.0},
+    {"id": "a", "source": "p", "variant": "told", "value": None, "reason": "=broken"},
+    {"id": "c", "source": "q", "variant": "told", "kind": "y", "value": 0.5},
+    {"id": "c", "source": "q", "variant": "denied", "kind": "x", "value": 0.0},
+    {"id": "b", "source": "p", "variant": "denied", "kind": "x", "value": 1.0},
+]
+
+
+@pytest.fixture
+def table() -> ScoreTable:
+    return ScoreTable.of(iter(ROWS), ["kind"])
+
+
+def test_rows_are_chosen_by_their_entries_and_by_having_none(table: ScoreTable) -> None:
+    assert table.where(id="b").values.tolist() == [1.0, 1.0]
+    assert table.where(id="b", variant="told").values.tolist() == [1.0]
+    assert len(table.where(kind=None)) == 1
+    assert len(table.where(kind=("x", "y"))) == 4
+    assert len(table.where(kind="z")) == len(ScoreTable.of([]).where(id="b")) == 0
+    assert table.names("kind") == ["x", "y"]
+    assert table.where(variant="denied").names("id") == ["c", "b"]
+    assert [(key, len(part)) for key, part in table.groups("variant", "kind")] == [
+        (("told", "x"), 1), (("told", ""), 1), (("told", "y"), 1), (("denied", "x"), 2),
+    ]  # fmt: skip
+
+
+def test_an_estimate_counts_what_is_unscored_with_the_reason(table: ScoreTable) -> None:
+    told = table.where(variant="told")
+    assert told.estimate() == statistics.bounded_mean([1.0, 0.5], ["p", "q"])
+    assert told.estimate(None) == statistics.mean([1.0, 0.5], ["p", "q"])
+    figure = told.figure(task="results")
+    assert (figure["value"], figure["n"], figure["unscored"]) == (0.75, 2, 1)
+    assert figure["reasons"] == {"=broken": 1}
+    assert table.where(id="a").estimate() is None
+    by_variant = frames.records(table.figures(model="m"))
+    assert [(row["metric"], row["variant"], row["value"]) for row in by_variant] == [
+        ("accuracy", "told", 0.75), ("accuracy", "denied", 0.5),
+    ]  # fmt: skip
+
+
+def test_pairs_are_the_samples_scored_in_both(table: ScoreTable) -> None:
+    first, second, clusters = table.where(variant="denied").pair(table.where(variant="told"))
+    np.testing.assert_array_equal(first, [0.0, 1.0])
+    np.testing.assert_array_equal(second, [0.5, 1.0])
+    assert len(set(clusters)) == 2
+    other = ScoreTable.of([{"id": "b", "variant": "told", "value": 0.0}, {"id": "d", "value": 1.0}])
+    first, second, _ = table.pair(other, on=("id", "variant"))
+    assert (first.tolist(), second.tolist()) == ([1.0], [0.0])
+
+
+def test_the_flat_table_has_every_row_and_runs_nothing_in_a_spreadsheet(
+    table: ScoreTable, tmp_path: Path
+) -> None:
+    table.write(tmp_path / "scores.csv")
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["value"] for row in rows] == ["1.0", "", "0.5", "0.0", "1.0"]
+    assert rows[1]["reason"] == "'=broken"
+
+
+def test_a_row_takes_some_tens_of_bytes(peak: Peak) -> None:
+    def of(count: int) -> int:
+        rows = ({**ROWS[n % 5], "id": str(n // 20), "source": str(n // 40)} for n in range(count))
+        return peak(lambda: ScoreTable.of(rows, ["kind"]))
+
+    assert (of(22_000) - of(2_000)) / 20_000 < 120  # while it is made; a row alone takes 400
