@@ -34,7 +34,7 @@ def write(
     for name, sources in tables.items():
         _write(sources, out / f"{name}.{kind}")
     if figures:
-        together = [frame.assign(run=label) for label, frame in figures.items()]
+        together = [frame.assign(run=label)[["run", *frame]] for label, frame in figures.items()]
         _write_figures(pd.concat(together, ignore_index=True), out / f"{FIGURES}.{kind}")
     return [out / f"{name}.{kind}" for name in (*tables, *([FIGURES] if figures else []))]
 
