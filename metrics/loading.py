@@ -14,10 +14,13 @@ from typing import Any
 
 import torch
 
-from arithmetic import attention, products
-from arithmetic.dtypes import DTYPES
 from metrics.base import MetricError, choose
 
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 #: Under which key a training checkpoint has its model.
 _STATES = ("state_dict", "model", "model_state_dict")
 #: Files of a model folder that can change what the model computes.
@@ -74,6 +77,15 @@ def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
     total = hashlib.sha256()
     for name, _size, _mtime in stamp:
         total.update(name.encode() + b"\0" + bytes.fromhex(file_sha256(Path(folder, name))))
+    return total.hexdigest()
+
+
+def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names and contents of tensors: what weights are, however they were stored."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 
@@ -313,10 +325,7 @@ def load_model(
             f"'{lacking[0]}'; it is of another class, or was saved by another version than {library()} reads."
         )
     if "quantization_config" not in kwargs:
-        from metrics import layers
-
         model = model.to(device)
-        products.install(model, layers.KINDS)
     model.eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
@@ -383,20 +392,12 @@ class SharedTokenizer:
 
 
 @contextlib.contextmanager
-def exact(model: Any = None) -> Iterator[None]:
-    """No gradients, and no TensorFloat-32 while measuring (it moves cosines in the fourth decimal).
-
-    model  Its attention goes in tiles where that pays.
-    """
-    tiles = model is not None and attention.pays(model.device, model.dtype, model)
+def exact() -> Iterator[None]:
+    """No gradients, and no TensorFloat-32 while measuring (it moves cosines in the fourth decimal)."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        with (
-            torch.inference_mode(),
-            torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
-            attention.tiled() if tiles else contextlib.nullcontext(),
-        ):
+        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before

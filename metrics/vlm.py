@@ -54,7 +54,7 @@ class VisionChat:
     ) -> tuple[list[list[int]], torch.Tensor]:
         """Answers to a batch, greedy ones unless `drawing` says how they are drawn (`do_sample`,
         `temperature`, ...): ids up to the end of each, and the first step's logits, (N, V) float32."""
-        with exact(self.model):
+        with exact():
             output = self.model.generate(
                 **{key: self._place(value) for key, value in inputs.items()},
                 **{"do_sample": False, **drawing},

@@ -1,16 +1,12 @@
 """Any image-text-to-text model of transformers, asked multiple-choice questions in batches.
 
-Pictures of one size are asked about together. The first questions of all of them are one batch, the second
-ones (the negated questions, say) the next: what the vision tower made of the pictures is kept in between, so
-that a picture is looked at once. The answer and the log-probabilities of the letters come from the same
-forward; when only the latter are wanted there is no other.
+Pictures of one size are asked about together: the first questions of all of them are one batch, the second
+ones (the negated questions, say) the next. The answer and the log-probabilities of the letters come from the
+same forward; when only the latter are wanted there is no other.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,16 +20,6 @@ from metrics.choices.prompts import Prompt
 from metrics.judges.words import first_tokens
 from metrics.letters import LETTERS, SCORINGS
 from metrics.loading import Source, fingerprint
-
-#: Names under which transformers' models keep what looks at the pixels.
-TOWERS = (
-    "vision_tower",
-    "vision_model",
-    "high_res_vision_model",
-    "visual",
-    "vision_encoder",
-    "vision_backbone",
-)
 
 
 class TransformersChoices(vlm.VisionChat):
@@ -53,8 +39,6 @@ class TransformersChoices(vlm.VisionChat):
         self.batch_size = batch_size
         self._letters = letter_tokens(self._tokenizer)
         self._in_order = self.templated and self._keeps_order()
-        for module in towers(model):
-            Memory(module)
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
@@ -151,42 +135,6 @@ def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
         for token in ids:
             counts[token] = counts.get(token, 0) + 1
     return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in tokens_of.items()}
-
-
-def towers(model: Any) -> list[Any]:
-    """The outermost modules of a model that look at pixels, by the names transformers uses."""
-    named = [(name, module) for name, module in model.named_modules() if name.split(".")[-1] in TOWERS]
-    inner = {name for name, _ in named if any(name.startswith(f"{other}.") for other, _ in named)}
-    return [module for name, module in named if name not in inner]
-
-
-class Memory:
-    """Replaces a module's `forward` by one that gives the last result again for equal arguments. Every thread
-    has a memory of its own."""
-
-    def __init__(self, module: Any) -> None:
-        self._forward = module.forward
-        self._last = threading.local()
-        self.calls = 0
-        functools.update_wrapper(self, module.forward)  # the library looks at signatures
-        module.forward = self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        last = getattr(self._last, "pair", None)
-        if last is None or not _equal(last[0], (args, kwargs)):
-            self.calls += 1
-            last = self._last.pair = ((args, kwargs), self._forward(*args, **kwargs))
-        return copy.copy(last[1])  # callers write into what they are given
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    return type(one) is type(other) and not isinstance(one, torch.Tensor) and bool(one == other)
 
 
 def load(

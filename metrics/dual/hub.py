@@ -102,7 +102,7 @@ class HubDual:
         for image in images:
             check_image(image)
         parts = []
-        with exact(self.model):
+        with exact():
             for start in range(0, len(images), self.batch_size):
                 batch = list(images[start : start + self.batch_size])
                 inputs = self.processor(images=batch, return_tensors="pt", input_data_format="channels_last")
@@ -112,7 +112,7 @@ class HubDual:
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
         parts = []
-        with exact(self.model):
+        with exact():
             for start in range(0, len(texts), self.batch_size):
                 tokens = self.tokenizer(
                     list(texts[start : start + self.batch_size]),

@@ -136,7 +136,6 @@ def of(
 
 
 def _source(name: str, model: Any) -> Any:
-    from arithmetic.contents import tensor_digest
-    from metrics.loading import Source
+    from metrics.loading import Source, tensor_digest
 
     return Source(f"{name}, in memory", None, tensor_digest(model.state_dict()))

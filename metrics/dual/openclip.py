@@ -27,8 +27,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from arithmetic import products
-from arithmetic.contents import tensor_digest
 from metrics.base import MetricError, Origin, check_image, choose
 from metrics.encoders.clip import stack
 from metrics.loading import (
@@ -41,6 +39,7 @@ from metrics.loading import (
     from_pretrained,
     source_fields,
     state_dict,
+    tensor_digest,
 )
 from metrics.preprocess import map_images
 
@@ -124,36 +123,7 @@ class OpenClipDual:
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, width) of sentences in one pass, on the device and in the model's number type."""
-        tokens = self.tokenizer(list(texts)).to(self.device)
-        tower = _causal_tower(self.model)
-        if tower is None:
-            return self.model.encode_text(tokens, **self.TEXT)
-        return _unpadded(tower, tokens)
-
-
-def _causal_tower(model: Any) -> Any | None:
-    """The text encoder of `open_clip.CLIP` or `CustomTextCLIP` in which a token sees those before it alone
-    and the feature is the state at the highest id, the end of the sentence; None for any other."""
-    tower = getattr(model, "text", model)
-    highest = getattr(tower, "pool_type", getattr(model, "text_pool_type", "")) == "argmax"
-    causal = getattr(tower, "attn_mask", None) is not None and hasattr(tower, "transformer")
-    more = getattr(tower, "cls_emb", None) is not None or getattr(tower, "use_pad_mask", False)
-    return tower if highest and causal and not more else None
-
-
-def _unpadded(tower: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """What a causal tower gives for (N, L) int64 ids, (N, width), without working out what stands behind the
-    end of the longest sentence: open_clip fills up to 77 tokens, which nothing looks at."""
-    ends = tokens.argmax(1)
-    tokens = tokens[:, : int(ends.max()) + 1]
-    length, dtype = tokens.shape[1], tower.transformer.get_cast_dtype()
-    x = tower.token_embedding(tokens).to(dtype) + tower.positional_embedding[:length].to(dtype)
-    x = tower.transformer(x, attn_mask=tower.attn_mask[:length, :length])
-    x = tower.ln_final(x[torch.arange(len(x), device=x.device), ends])
-    if tower.text_projection is None:
-        return x
-    linear = isinstance(tower.text_projection, torch.nn.Linear)
-    return tower.text_projection(x) if linear else x @ tower.text_projection
+        return self.model.encode_text(self.tokenizer(list(texts)).to(self.device), **self.TEXT)
 
 
 def load(
@@ -177,7 +147,6 @@ def load(
         except UNFIT as error:
             raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {_first(error)}") from error
     model.eval().requires_grad_(False)
-    products.install(model)
     folder = name.removeprefix("local-dir:")
     digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())
     source = Source(path_or_id, None, digest)

@@ -56,24 +56,12 @@ class ClipEncoder:
         """Projected image features, not normalised: (H, W, 3) uint8 pictures -> (N, D) float32."""
         crops = map_images(self.preprocess, images)
         parts = []
-        with exact(self.model):
+        with exact():
             for start in range(0, len(crops), self.batch_size):
-                pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size])).to(
-                    self.model.device
-                )
-                parts.append(self._features(pixels))
+                pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size]))
+                x = self.preprocess.normalise(pixels.to(self.model.device)).to(self.model.dtype)
+                parts.append(pooled(self.model.get_image_features(pixel_values=x)))
         return stack(parts, self.model.config.projection_dim)
-
-    def _features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(N, D) of (N, H, W, 3) uint8 crops."""
-        from metrics.layers import first_tokens
-
-        own = self.preprocess
-        first = first_tokens(self.model.vision_model, pixels, own.mean, own.std)
-        if first is not None:
-            return self.model.visual_projection(first)
-        x = own.normalise(pixels).to(self.model.dtype)
-        return pooled(self.model.get_image_features(pixel_values=x))
 
     def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
         """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
@@ -85,7 +73,7 @@ class ClipEncoder:
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Projected text features, not normalised: (N, D) float32. Texts are cut at the model's limit."""
         parts = []
-        with exact(self.model):
+        with exact():
             for start in range(0, len(texts), self.batch_size):
                 parts.append(self.text_features(texts[start : start + self.batch_size]))
         return stack(parts, self.model.config.projection_dim)
@@ -128,21 +116,13 @@ def load(
     device: str,
     dtype: str,
     batch_size: int = 32,
-    patches: bool = False,
 ) -> ClipEncoder:
-    """Load a CLIPModel, its tokenizer and the numbers of its transform from a folder or the hub.
-
-    patches  Whether more will be read of a picture's last state than the first token, of which features are.
-    """
+    """Load a CLIPModel, its tokenizer and the numbers of its transform from a folder or the hub."""
     from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
-
-    from metrics.layers import read_first_only
 
     model, source = load_model(
         CLIPModel, path_or_id, model_type="clip", revision=revision, device=device, dtype=dtype
     )
-    if not patches:
-        read_first_only(model.vision_model)
     commit = source.revision
     processor = from_pretrained(AutoImageProcessor, source.reference, revision=commit)
     tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=commit)

@@ -40,29 +40,19 @@ class DinoEncoder:
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, D) float32, not normalised."""
-        from metrics.layers import first_tokens
-
         crops = map_images(self.preprocess, images)
         parts = []
-        with exact(self.model):
+        with exact():
             for start in range(0, len(crops), self.batch_size):
-                pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size])).to(
-                    self.model.device
-                )
-                first = first_tokens(self.model, pixels, self.preprocess.mean, self.preprocess.std)
-                if first is None:
-                    x = self.preprocess.normalise(pixels).to(self.model.dtype)
-                    first = self.model(pixel_values=x).last_hidden_state[:, 0]
-                parts.append(first)
+                pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size]))
+                x = self.preprocess.normalise(pixels.to(self.model.device)).to(self.model.dtype)
+                parts.append(self.model(pixel_values=x).last_hidden_state[:, 0])  # N T D => N D
         return stack(parts, self.model.config.hidden_size)
 
 
 def load_vit(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> tuple[Any, Source, Any]:
-    """(ViTModel without pooling layer, of whose last state the class token alone is to be read, source, image
-    processor)."""
+    """(ViTModel without pooling layer, source, image processor)."""
     from transformers import AutoImageProcessor, ViTModel
-
-    from metrics.layers import read_first_only
 
     model, source = load_model(
         ViTModel,
@@ -73,7 +63,6 @@ def load_vit(path_or_id: str, *, revision: str | None, device: str, dtype: str) 
         dtype=dtype,
         add_pooling_layer=False,
     )
-    read_first_only(model)
     return model, source, from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
 
 

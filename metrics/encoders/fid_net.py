@@ -87,8 +87,6 @@ class ViTFidEncoder:
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, D) float32."""
-        from metrics.layers import first_tokens
-
         resized = map_images(self.preprocess, images)
         mean = torch.tensor(self.mean, device=self.model.device).view(1, 3, 1, 1)
         std = torch.tensor(self.std, device=self.model.device).view(1, 3, 1, 1)
@@ -96,11 +94,8 @@ class ViTFidEncoder:
         with exact():
             for start in range(0, len(resized), self.batch_size):
                 x = torch.from_numpy(np.stack(resized[start : start + self.batch_size])).to(self.model.device)
-                first = first_tokens(self.model, x, self.mean, self.std)
-                if first is None:
-                    x = ((x.permute(0, 3, 1, 2) / 255 - mean) / std).to(self.model.dtype).contiguous()
-                    first = self.model(pixel_values=x).last_hidden_state[:, 0]
-                parts.append(first)
+                x = ((x.permute(0, 3, 1, 2) / 255 - mean) / std).to(self.model.dtype).contiguous()
+                parts.append(self.model(pixel_values=x).last_hidden_state[:, 0])  # N T D => N D
         return stack(parts, self.model.config.hidden_size)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from metrics.base import MetricError, Origin, choose
 from metrics.loading import DTYPES, Source, check_folder, exact, fingerprint, folder_digest, source_fields
 
 NETS = ("alex", "vgg", "squeeze")
-#: Of `lpips.normalize_tensor`.
-_EPSILON = 1e-10
 _KEYS = {"net", "lpips", "version"}
 
 
@@ -72,41 +69,30 @@ class LpipsNetwork:
         with exact():
             for rows in groups.values():
                 for chunk in _by_target(rows, target_of, self.batch_size):
-                    shares = Counter(target_of[row] for row in chunk)
-                    pictures = [*(targets[owner] for owner in shares), *(images[row] for row in chunk)]
-                    result[chunk] = self._compared(self._scaled(pictures), list(shares.values()))
+                    places = {
+                        owner: k for k, owner in enumerate(dict.fromkeys(target_of[row] for row in chunk))
+                    }
+                    pictures = [*(targets[owner] for owner in places), *(images[row] for row in chunk)]
+                    owners = [places[target_of[row]] for row in chunk]
+                    result[chunk] = self._compared(self._scaled(pictures), owners, len(places))
         return result
 
     def _scaled(self, images: Sequence[np.ndarray]) -> torch.Tensor:
-        """(N, 3, H, W), channels last, as the trunk expects it. Version 0.0 of LPIPS had no input scaling;
-        the module keeps that behaviour under its version number."""
-        pixels = torch.from_numpy(np.stack(list(images))).to(self._parameter.device)
-        scale, shift = torch.ones(3, device=pixels.device), torch.zeros(3, device=pixels.device)
-        if self.module.version == "0.1":
-            layer = self.module.scaling_layer
-            scale, shift = (part.flatten().to(torch.float32) for part in (layer.scale, layer.shift))
-        # Of whole rows: a pass over three channels at a time takes several times as long.
-        factor, offset = (
-            part.repeat(pixels.shape[2]) for part in (1 / (127.5 * scale), -(1 + shift) / scale)
-        )
-        rows = torch.addcmul(offset, pixels.flatten(2).to(torch.float32), factor)  # N H 3W
-        return rows.unflatten(2, (-1, 3)).permute(0, 3, 1, 2).to(self._parameter.dtype)
+        """(N, 3, H, W) as the trunk expects it. Version 0.0 had no input scaling."""
+        pixels = torch.from_numpy(np.stack(list(images))).to(self._parameter.device)  # N H W 3
+        x = pixels.permute(0, 3, 1, 2).to(self._parameter.dtype) / 127.5 - 1
+        return self.module.scaling_layer(x) if self.module.version == "0.1" else x
 
-    def _compared(self, x: torch.Tensor, shares: Sequence[int]) -> np.ndarray:
-        """Distances of pictures from targets, which stand before them: of the first so many from the first
-        target, and so on. Slice after slice of the trunk, so that no more than two are kept."""
-        net, count = self.module.net, len(shares)
-        total = torch.zeros(len(x) - count, dtype=torch.float64, device=x.device)
-        for level in range(net.N_slices):
-            x = getattr(net, f"slice{level + 1}")(x)
-            length = torch.linalg.vector_norm(x, dim=1, keepdim=True).add_(_EPSILON)
-            unit, gap = x[:count] / length[:count], torch.empty_like(x[count:])
-            parts = (part.split(list(shares)) for part in (x[count:], length[count:], gap))
-            for target, edited, by, into in zip(unit, *parts, strict=True):
-                torch.addcdiv(target, edited, by, value=-1, out=into)
-            squared = gap.square_()
+    def _compared(self, x: torch.Tensor, owners: Sequence[int], count: int) -> np.ndarray:
+        """Distances of the pictures behind the first `count`, which are targets; owners: whose each is."""
+        import lpips
+
+        total: Any = 0
+        for level, features in enumerate(self.module.net(x)):
+            unit = lpips.normalize_tensor(features)  # N C h w
+            squared = (unit[count:] - unit[:count][list(owners)]) ** 2
             weighted = self.module.lins[level](squared) if self.module.lpips else squared
-            total += (weighted.sum((1, 2, 3)) / weighted[0, 0].numel()).double()
+            total = total + weighted.sum(1).mean((1, 2)).double()
         return total.cpu().numpy()
 
 

@@ -64,7 +64,7 @@ class BlipMatcher:
         choose("head", head, ("itc", "itm"))
         result = [np.zeros(len(row)) for row in texts]
         wanted = [i for i, row in enumerate(texts) if row]
-        with exact(self.model):
+        with exact():
             sentences = self._sentences([t for row in texts for t in row]) if head == "itc" else {}
             for start in range(0, len(wanted), self.batch_size):
                 chunk = wanted[start : start + self.batch_size]

@@ -73,7 +73,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
     folder = Path(path_or_id)
     config = {**_settings(folder), **options}
     kind, file = named(config["model_type"]), folder / WEIGHTS
-    base = clip.load(located(config["base"]), revision=None, device=device, dtype=dtype, patches=True)
+    base = clip.load(located(config["base"]), revision=None, device=device, dtype=dtype)
     head = _filled(kind, load_file(file), file).to(base.model.device, torch.float32)
     return kind(base, head.eval().requires_grad_(False), config, file_sha256(file))
 

@@ -83,7 +83,7 @@ class Owlv2Detector:
         check_batch(images, labels, "labels")
         result: list[dict[str, Detection]] = [{} for _ in images]
         wanted = [i for i, row in enumerate(labels) if row]
-        with exact(self.model):
+        with exact():
             self._read([label for row in labels for label in row])
             for start in range(0, len(wanted), self.batch_size):
                 chunk = wanted[start : start + self.batch_size]

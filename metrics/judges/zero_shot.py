@@ -52,7 +52,7 @@ class ZeroShotDetector:
     ) -> list[dict[str, Detection]]:
         """Look for `labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score above `threshold` count."""
         check_batch(images, labels, "labels")
-        with exact(self.model):
+        with exact():
             return [
                 self._detect(image, list(dict.fromkeys(row)), threshold)
                 for image, row in zip(images, labels, strict=True)

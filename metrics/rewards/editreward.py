@@ -108,7 +108,7 @@ class EditReward(SingleJudge):
 
     def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
         outputs = []
-        with exact(self.model):
+        with exact():
             pictures = [self._resized(picture) for picture in (source, edit)]
             for k, question in enumerate(self.settings.questions):
                 state = self.state(pictures, question.replace("{text_prompt}", instruction))

@@ -31,7 +31,7 @@ class Matching(SingleJudge):
         return {**self.model.describe(), "kind": "matching"}
 
     def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
-        with exact(self.model.model):
+        with exact():
             before, after = self.model.look([source, edit])
             no, yes = self.model.decide(joined(before, after)[None], [instruction])[0].tolist()
         check_finite(no, yes)

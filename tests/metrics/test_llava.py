@@ -67,58 +67,6 @@ def test_answers_do_not_depend_on_batches(judged, size, monkeypatch) -> None:
     assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
 
 
-@pytest.mark.parametrize("length", [1, 2, 10])
-def test_a_right_guess_at_an_answer_spares_a_pass_and_no_guess_changes_one(
-    judged, length, monkeypatch
-) -> None:
-    judge, _ = judged
-    monkeypatch.setattr(judge, "max_new_tokens", length)
-    image, prompt = IMAGES[3], QUESTIONS[3][2]
-    inputs = judge.processor(images=image, text=prompt, return_tensors="pt")
-    with torch.no_grad():
-        right = int(judge.model(**inputs).logits[0, -1].argmax())
-    expected = naive(judge.model, judge.processor, image, prompt, length)
-    passes: list[int] = []
-    original = judge._continued
-    monkeypatch.setattr(judge, "_continued", lambda *given: passes.append(1) or original(*given))
-    counts = []
-    for guesses in ([], [right + 1, right], [right + 1, right + 2]):
-        monkeypatch.setattr(judge, "_likely", guesses)
-        passes.clear()
-        assert said(judge.ask([image], [[prompt]])) == [[expected]]
-        counts.append(len(passes))
-    without, guessed, wrong = counts
-    assert wrong == without
-    assert guessed == max(1, without - 1)
-
-
-def test_likely_answers_are_what_goes_on_after_a_prompt_in_one_token(llava) -> None:
-    words = llava.processor.tokenizer.convert_ids_to_tokens(llava._likely)
-    assert [word.strip("\u2581\u0120 ") for word in words] == ["Yes", "No"]
-    assert llava._answers_of_one_token(["Yes", "unspeakablewordofmanytokens"]) == llava._likely[:1]
-
-
-def test_more_questions_than_their_beginning_is_long_are_answered_in_several_goes(llava, monkeypatch) -> None:
-    goes = []
-    original = llava._decode
-
-    def counting(cache, prefix, suffixes):
-        goes.append([len(row) for row in suffixes])
-        assert max(map(len, suffixes)) == 1 or max(sum(map(len, row)) for row in suffixes) <= prefix
-        return original(cache, prefix, suffixes)
-
-    monkeypatch.setattr(llava, "_decode", counting)
-    many = [ASK(f"{word} {other}") for word in WORDS for other in WORDS]
-    few = QUESTIONS[1]
-    expected = [
-        [naive(llava.model, llava.processor, image, prompt) for prompt in row]
-        for image, row in ((IMAGES[0], many), (IMAGES[4], few))
-    ]
-    assert said(llava.ask([IMAGES[0], IMAGES[4]], [many, few])) == expected
-    assert len(goes) > 1
-    assert [sum(row) for row in zip(*goes, strict=True)] == [len(many), len(few)]
-
-
 def test_prompts_that_differ_before_the_picture_are_answered_too(llava) -> None:
     prompts = [
         "[INST] <image>\nDoes this image contain car? [/INST]",
@@ -137,33 +85,6 @@ def test_one_question_that_begins_another_is_answered_too(llava) -> None:
     ]
     expected = [[naive(llava.model, llava.processor, IMAGES[2], p) for p in prompts]]
     assert said(llava.ask([IMAGES[2]], [prompts])) == expected
-
-
-def test_the_picture_goes_through_the_vision_tower_once_for_all_questions(llava, monkeypatch) -> None:
-    calls = []
-    original = llava.model.model.get_image_features
-
-    def counting(pixel_values, *args, **kwargs):
-        calls.append(len(pixel_values))
-        return original(pixel_values, *args, **kwargs)
-
-    monkeypatch.setattr(llava.model.model, "get_image_features", counting)
-    llava.ask([IMAGES[0], IMAGES[4]], [[ASK(w) for w in WORDS]] * 2)
-    assert calls == [2], "pictures of one size are looked at together, and once"
-
-
-def test_a_question_asked_twice_is_answered_once_and_returned_twice(llava, monkeypatch) -> None:
-    rows = []
-    original = llava._decode
-
-    def counting(cache, prefix, suffixes):
-        rows.append([len(row) for row in suffixes])
-        return original(cache, prefix, suffixes)
-
-    monkeypatch.setattr(llava, "_decode", counting)
-    answers = llava.ask(IMAGES[:1], [[ASK("car"), ASK("dog"), ASK("car")]])
-    assert rows == [[2]]
-    assert answers[0][0] == answers[0][2] != answers[0][1]
 
 
 def test_p_yes_and_p_no_are_the_first_steps_probabilities(llava) -> None:
@@ -295,50 +216,3 @@ def test_the_fingerprint_depends_on_wording_and_precision(models: Path, llava) -
     other = metrics.load_judge("vqa", str(models / "llava"), template="plain")
     half = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
     assert len({llava.fingerprint, other.fingerprint, half.fingerprint}) == 3
-
-
-def test_vision_layers_that_nobody_reads_are_not_worked_out(models: Path) -> None:
-    from transformers import LlavaNextForConditionalGeneration
-
-    folder = tiny.make_llava(models / "unread", seed=3)
-    judge = metrics.load_judge("vqa", str(folder))
-    plain = LlavaNextForConditionalGeneration.from_pretrained(folder).eval()
-    asked = [naive(plain, judge.processor, IMAGES[0], prompt) for prompt in QUESTIONS[0]]
-    assert said(judge.ask(IMAGES[:1], QUESTIONS[:1])) == [asked]
-    tower = judge.model.model.vision_tower
-    idle = [part for part in tower.modules() if part is not tower and "forward" in vars(part)]
-    assert len(idle) == 1  # the last: what goes into it is read
-
-
-def test_a_tile_that_equals_the_one_before_is_looked_at_once(models: Path) -> None:
-    from transformers import LlavaNextForConditionalGeneration
-
-    folder = tiny.make_llava(models / "tiles", seed=3, pinpoints=((32, 32), (32, 64)))
-    judge = metrics.load_judge("vqa", str(folder))
-    plain = LlavaNextForConditionalGeneration.from_pretrained(folder).eval()
-    images, prompts = [picture(7, 32, 32), picture(8, 32, 32), IMAGES[0]], QUESTIONS[1]
-    rows: list[int] = []
-    tower = judge.model.model.vision_tower
-    patches = next(part for part in tower.modules() if isinstance(part, torch.nn.Conv2d))
-    patches.register_forward_pre_hook(lambda part, inputs: rows.append(len(inputs[0])))
-    found = said(judge.ask(images, [prompts] * 3))
-    assert found == [[naive(plain, judge.processor, image, prompt) for prompt in prompts] for image in images]
-    assert sum(rows) == 1 + 1 + 3  # small pictures are their only tile; the third has two and itself
-
-
-def test_of_the_last_layer_only_tokens_that_are_read_are_worked_out(models: Path) -> None:
-    judge = metrics.load_judge("vqa", str(models / "llava"))
-    shapes: list[tuple[int, ...]] = []
-    last = judge.model.model.language_model.layers[-1]
-    hook = last.mlp.down_proj.register_forward_pre_hook(lambda part, given: shapes.append(given[0].shape[:2]))
-    images, questions = [IMAGES[0], IMAGES[4]], [QUESTIONS[0], QUESTIONS[2]]
-    found = said(judge.ask(images, questions))
-    # Of the beginnings nothing; then the ends of three questions, and of two guesses at each answer; then at
-    # most a token of each.
-    assert shapes[0] == (2, 9)
-    assert all(shape in {(2, k) for k in (1, 2, 3)} for shape in shapes[1:])
-    naive(judge.model, judge.processor, IMAGES[0], QUESTIONS[0][0])
-    assert max(shape[1] for shape in shapes) > 10  # whoever else asks the model has all of it
-    hook.remove()
-    last.last = False  # as in a language model whose layers are not known
-    assert said(judge.ask(images, questions)) == found

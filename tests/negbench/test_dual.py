@@ -116,22 +116,6 @@ def test_open_clip_scores_as_its_own_forward_does(open_clip_folder: Path) -> Non
     assert cosine * model.scale + model.bias == pytest.approx(own.numpy(), rel=1e-4)
 
 
-def test_open_clip_works_out_no_padding_and_gives_the_same_features(open_clip_folder: Path) -> None:
-    model = metrics.load_dual(str(open_clip_folder))
-    texts = ["a dog", "a photo of a dog and no cat " * 3, "no dog", "a bird " * 60]
-    with torch.inference_mode():
-        expected = model.model.encode_text(model.tokenizer(texts)).numpy()
-    lengths: list[int] = []
-    model.model.transformer.register_forward_hook(lambda _, inputs, output: lengths.append(output.shape[1]))
-    # Keys that no query sees add zeros; what is left is the order of adding.
-    np.testing.assert_allclose(model.encode_text(texts), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(model.encode_text(texts[:3]), expected[:3], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(model.encode_text(texts[:1]), expected[:1], rtol=1e-4, atol=1e-5)
-    full, few, least = lengths
-    assert full == model.model.context_length
-    assert least < few < full
-
-
 def test_quick_gelu_is_a_choice_that_changes_the_features(
     open_clip_checkpoint: tuple[Path, Path], open_clip_folder: Path, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ class LocalModel:
     def answer(
         self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
     ) -> Answer:
-        with self._lock, exact(self.model):
+        with self._lock, exact():
             try:
                 return self._generate(prompt, temperature, max_tokens, seed)
             except MODEL_ERRORS as error:
