@@ -19,18 +19,17 @@ from typing import Any
 from editors.base import Editor, EditorError, EditRequest, EditResult, Origin, located
 from editors.function import as_editor, at_place, is_place
 from editors.presets import (
+    BASIC,
     DEFAULT_CONFIG,
     DEFAULT_ROWS,
-    OPTIONS,
     PRESETS,
-    ZONE_MODELS,
     EditorPreset,
     canonical,
     is_checkpoint,
     near_match,
     preset_row,
 )
-from editors.zone.files import find_missing
+from editors.zone import find_missing
 
 __all__ = [
     "DEFAULT_CONFIG",
@@ -43,10 +42,10 @@ __all__ = [
     "Origin",
     "as_editor",
     "available",
+    "can",
     "check",
     "check_models",
     "get_editor",
-    "has_maps",
     "is_known",
     "is_place",
     "model_options",
@@ -56,38 +55,13 @@ __all__ = [
     "preset_row",
     "spelled",
     "takes",
-    "takes_negative_prompt",
-    "weights_attention",
 ]
-
-# Kind -> class and the options it takes. Adding an editor is one class, one line here, and rows in presets.py
-# if it has a checkpoint.
-_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "identity": ("editors.basic:Identity", ()),
-    "solid": ("editors.basic:Solid", ("color",)),
-    "instruct-pix2pix": ("editors.instruct_pix2pix:InstructPix2Pix", OPTIONS["instruct-pix2pix"]),
-    "pipeline": ("editors.pipelines:DiffusersPipeline", OPTIONS["pipeline"]),
-    "zone": ("editors.zone.adapter:Zone", OPTIONS["zone"]),
-}
-# Kind -> the options that name a further model, as a folder, a file or a hub id ("owner/name@revision").
-_MODEL_OPTIONS: dict[str, tuple[str, ...]] = {"zone": ZONE_MODELS}
-# Of these, how what is on the hub is laid out; the others are files of the user's.
-FURTHER_LAYOUTS = {"magicbrush": "pipeline", "sam": "transformers"}
-# Kinds whose results carry intermediate pictures when a request asks for them.
-_KINDS_WITH_MAPS = ("zone",)
-# Kinds that can be guided away from a text of the request.
-_KINDS_WITH_NEGATIVE_PROMPT = ("instruct-pix2pix", "pipeline", "zone")
-# Kinds in which the attention to words of the instruction can be weighted.
-_KINDS_WITH_WEIGHTS = ("instruct-pix2pix", "zone")
-_BASIC = ("identity", "solid")
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
 #: whatever `as_editor` takes: an editor, a class or function that makes one, or a function that edits.
 PLUGINS = "nein.editors"
-
-
 #: Ours, which no installed package can take, and for which no package has to be looked at.
-_OURS = frozenset({*_BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
+_OURS = frozenset({*BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
 
 
 def plugins() -> dict[str, metadata.EntryPoint]:
@@ -113,8 +87,7 @@ def spelled(name: str) -> str:
         return name
     match = canonical(name, sorted(_OURS)) or canonical(name, plugins())
     if match is None:
-        _kind(name)  # says what there is
-        raise AssertionError(f"{name!r} is known, and has no name")
+        raise _unknown(name)
     return match
 
 
@@ -125,36 +98,27 @@ def is_foreign(name: str) -> bool:
 
 def needs_checkpoint(name: str) -> bool:
     """Whether the editor has weights to load (`preset_row` then has a row for it)."""
-    return name not in _BASIC and not is_foreign(name)
+    return not is_foreign(name) and name not in BASIC
+
+
+def can(name: str, what: str) -> bool:
+    """Whether requests to the editor may have what they need not: "negative_prompt", "weights", "maps".
+
+    A pipeline whose class takes no negative prompt gives an error for every request that has one.
+    """
+    return not is_foreign(name) and what in _row(name).can
 
 
 def model_options(name: str) -> tuple[str, ...]:
-    """The options of an editor that name a model beside its checkpoint."""
-    return () if is_foreign(name) else _MODEL_OPTIONS.get(_kind(name), ())
+    """The options of an editor that name a model (folder, file or hub id) beside its checkpoint."""
+    return () if is_foreign(name) else tuple(_row(name).layouts)
 
 
 def check_models(name: str, **models: str) -> None:
     """Raise EditorError when a file that has to be on this machine is not; `models` by option, loads none."""
-    if "action" in models and _kind(name) == "zone":
-        missing = find_missing(models["action"])
-        if missing:
+    for option, reference in models.items():
+        if _row(name).layouts.get(option, "") is None and (missing := find_missing(reference)):
             raise EditorError(missing)
-
-
-def has_maps(name: str) -> bool:
-    """Whether the editor's results carry intermediate pictures when a request asks for them."""
-    return not is_foreign(name) and _kind(name) in _KINDS_WITH_MAPS
-
-
-def takes_negative_prompt(name: str) -> bool:
-    """Whether the editor reads `EditRequest.negative_prompt`. A pipeline whose class does not gives an error
-    for every request that has one."""
-    return not is_foreign(name) and _kind(name) in _KINDS_WITH_NEGATIVE_PROMPT
-
-
-def weights_attention(name: str) -> bool:
-    """Whether the editor reads `EditRequest.weights`."""
-    return not is_foreign(name) and _kind(name) in _KINDS_WITH_WEIGHTS
 
 
 def check(name: str, **overrides: Any) -> None:
@@ -174,7 +138,7 @@ def check(name: str, **overrides: Any) -> None:
 
 def options_of(name: str) -> list[str]:
     """The options `get_editor(name, ...)` takes besides those of every editor; EditorError if unknown."""
-    return list(_KINDS[_kind(name)][1])
+    return list(_row(name).values)
 
 
 def takes(name: str, option: str) -> bool:
@@ -204,9 +168,7 @@ def origins(
         ]
     else:
         parts = [Origin.of("pipeline", place, revision)]
-    for option in model_options(name):
-        layout = FURTHER_LAYOUTS.get(option)
-        parts.append(Origin.of(layout, options[option], None) if layout else None)
+    parts += [Origin.of(layout, options[option], None) for option, layout in row.layouts.items() if layout]
     return [part for part in parts if part is not None]
 
 
@@ -255,7 +217,7 @@ def get_editor(
         thing = at_place(name) if is_place(name) else _plugin(name)
         machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
         return as_editor(thing, name=name, **machine, **overrides)
-    factory = pkgutil.resolve_name(_KINDS[_kind(name)][0])
+    factory = pkgutil.resolve_name(_row(name).place)
     if not needs_checkpoint(name):
         if checkpoint is not None:
             raise EditorError(f"editor {name!r} has no model; leave out checkpoint={checkpoint!r}")
@@ -282,18 +244,16 @@ def _plugin(name: str) -> Any:
 
 
 def _row(name: str) -> EditorPreset:
-    if name in PRESETS:
-        return PRESETS[name]
+    if name in BASIC or name in PRESETS:
+        return BASIC.get(name) or PRESETS[name]
+    if name not in _OURS and not is_checkpoint(name):
+        raise _unknown(name)
     only_nano = (name, "nano") in DEFAULT_ROWS and (name, "paper") not in DEFAULT_ROWS
     return preset_row(name, "nano" if only_nano else "paper")
 
 
-def _kind(name: str) -> str:
-    if name in _BASIC:
-        return name
-    if name in PRESETS or any(name == editor for editor, _ in DEFAULT_ROWS) or is_checkpoint(name):
-        return _row(name).kind
-    raise EditorError(
+def _unknown(name: str) -> EditorError:
+    return EditorError(
         f"unknown editor {name!r}{near_match(name, available())}; choose one of: {', '.join(available())}, "
         f"or give a local folder or hub id (owner/name) of an editing pipeline of diffusers"
     )

@@ -25,9 +25,8 @@ from editors.base import EditorError, EditRequest, EditResult, check_count, fing
 from editors.batching import edit_in_batches
 from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from editors.machine import Machine
-from editors.noise import SampleNoise
 from editors.resize import fit, get_rule
-from editors.sampling import ancestral_step, effective_config, euler_ancestral, get_guidance
+from editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, get_guidance
 
 OUTPUTS = ("resized", "input")
 ROUNDINGS = ("round", "truncate")

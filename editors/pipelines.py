@@ -1,4 +1,4 @@
-"""Diffusers' own editing pipelines behind one adapter; `editors.recipes` says how each of them is called.
+"""Diffusers' own editing pipelines behind one adapter; presets.yaml says how each of them is called.
 
 Unlike `editors.instruct_pix2pix` this runs the pipelines as they are. What the adapter adds is what a
 comparison needs: a generator on the CPU for every sample, so that an edit is a function of its seed; one
@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import numbers
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import diffusers
 import numpy as np
 import torch
+from huggingface_hub import hf_hub_download
 from PIL import Image
 
 from editors.base import EditorError, EditRequest, EditResult, check_count, fingerprint
 from editors.batching import edit_in_batches
 from editors.checkpoint import LOAD_ERRORS, content_hash, quiet, split_hub_id, unusable
 from editors.machine import Machine
-from editors.recipes import Recipe, Size, get_recipe
-from editors.resize import fit
+from editors.presets import PIPELINES
+from editors.resize import SIZES, Size, fit
 
 # CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
 _COSXL = {
@@ -37,10 +40,70 @@ _COSXL = {
     "prediction_type": "v_prediction",
     "sigma_schedule": "exponential",
 }
+#: The instruction as a class wants it; always verbatim within.
+_PROMPTS: dict[str, Callable[[str], str]] = {
+    "": str,
+    "omnigen": lambda instruction: f"<img><|image_1|></img> {instruction}",
+    "fibo": lambda instruction: json.dumps({"edit_instruction": instruction}, ensure_ascii=False),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one class of diffusers is called.
+
+    image, nested    Argument that takes the picture, and how many lists it has to be in.
+    prompt           Key of `_PROMPTS`.
+    guidance, image_guidance   Argument that takes the scale of that name; "" if the class has none.
+    size             Key of `SIZES`: what is passed as width and height; "" leaves it to the pipeline.
+    fit              The picture is cropped and resized to that size beforehand, as InstructPix2Pix does.
+    batched          Several pictures of one size in one call give what one call each gives.
+    resolution       Argument that takes the resolution; "" if there is none.
+    fixed            Further arguments of every call.
+    kontext          The pipeline recomputes both sides from an area, and resizes the picture to a size of one
+                     megapixel unless told otherwise.
+    denoiser         Component that torch.compile is for.
+    float32          Components that stay in float32 whatever the dtype.
+    result           Field of the output that holds the pictures; of "frames" the last is the edit.
+    needs            Package that the class calls without checking that it is there.
+    reads            "instruction", or "object" for an editor that is told what to remove.
+    output           What a reader should know about the size of the results.
+    """
+
+    image: str = "image"
+    nested: int = 0
+    prompt: str = ""
+    guidance: str = "guidance_scale"
+    image_guidance: str = ""
+    size: str = ""
+    fit: bool = False
+    batched: bool = False
+    resolution: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    kontext: bool = False
+    denoiser: str = "transformer"
+    float32: tuple[str, ...] = ()
+    result: str = "images"
+    needs: str = ""
+    reads: str = "instruction"
+    output: str = ""
+
+
+RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}
+
+
+def get_recipe(name: str) -> Recipe:
+    """How diffusers' class `name` is called; EditorError for a class that is no editor we know."""
+    if name not in RECIPES:
+        raise EditorError(
+            f"{name!r} is not an editing pipeline that can be called here; there are "
+            f"StableDiffusionInstructPix2PixPipeline, {', '.join(RECIPES)}"
+        )
+    return RECIPES[name]
 
 
 class DiffusersPipeline:
-    """Edits by any class of `editors.recipes.RECIPES`.
+    """Edits by any class of `RECIPES`.
 
     checkpoint            Local folder, hub id, "owner/name@revision", or one .safetensors file, local or as
                           "owner/name:FILE", for which `config` names the folder or hub id of configurations.
@@ -111,7 +174,7 @@ class DiffusersPipeline:
         _place(self._pipeline, self._recipe, self._machine)
 
     def _resolution(self, given: int | None) -> int | None:
-        chosen = self._recipe.size is not None or self._recipe.resolution != ""
+        chosen = self._recipe.size or self._recipe.resolution
         if given is not None and not chosen:
             raise EditorError(f"{self._class} decides about sizes itself; leave out resolution={given}")
         return (given or 1024) if chosen else None
@@ -158,9 +221,9 @@ class DiffusersPipeline:
             return f"{self._class} removes a named object, and the request names none"
         source = (request.image.shape[1], request.image.shape[0])
         together = (source, bool(request.negative_prompt))
-        if self._recipe.size is None or self.resolution is None:
+        if not self._recipe.size or self.resolution is None:
             return together, (request, source)
-        return together, (request, self._recipe.size(source, self.resolution))
+        return together, (request, SIZES[self._recipe.size](source, self.resolution))
 
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
         requests = [request for request, _ in items]
@@ -185,14 +248,14 @@ class DiffusersPipeline:
         """[(H, W, 3) float in [0, 1]] of a pipeline that takes an instruction."""
         recipe = self._recipe
         generators = [_generator(request) for request in requests]
-        prompts = [recipe.prompt(request.instruction) for request in requests]
+        prompts = [_PROMPTS[recipe.prompt](request.instruction) for request in requests]
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
-        if recipe.size is not None:
+        if recipe.size:
             arguments |= {"width": size[0], "height": size[1]}
         if recipe.resolution:
             arguments[recipe.resolution] = self.resolution
-        if recipe.follow is not None and self.resolution is not None:
-            arguments |= recipe.follow(size, self.resolution)
+        if recipe.kontext:
+            arguments |= {"max_area": size[0] * size[1], "_auto_resize": self.resolution == 1024}
         several = recipe.batched and len(requests) > 1
         avoided = [request.negative_prompt or self.negative_prompt or "" for request in requests]
         if self.negative_prompt is not None or any(avoided):
@@ -255,7 +318,7 @@ def _load(
         source, revision = split_hub_id(source, revision)
     try:
         if file or Path(source).is_file():
-            path = _fetched(source, file, revision) if file else source
+            path = hf_hub_download(source, file, revision=revision) if file else source
             return _load_file(path, name, config, machine), {"class": None, "file": file or Path(path).name}
         index = diffusers.DiffusionPipeline.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
@@ -277,12 +340,6 @@ def _load(
     if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
         raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
     return pipeline, published
-
-
-def _fetched(repository: str, file: str, revision: str | None) -> str:
-    from huggingface_hub import hf_hub_download
-
-    return hf_hub_download(repository, file, revision=revision)
 
 
 def _load_file(path: str, name: str | None, config: str | None, machine: Machine) -> Any:

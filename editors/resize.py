@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 
 from editors.base import EditorError
 
+Size = tuple[int, int]
 ZONE_MULTIPLE = 32
 
 
@@ -121,3 +122,45 @@ def get_rule(name: str) -> Callable[[np.ndarray, int], np.ndarray]:
     if name not in RULES:
         raise EditorError(f"unknown resize rule {name!r}; choose one of: {', '.join(RULES)}")
     return RULES[name]
+
+
+# --- sizes that pipelines of diffusers are asked for ---------------------------------------------------
+
+
+def area32(size: Size, resolution: int) -> Size:
+    """The picture's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
+    ratio = math.sqrt(size[0] / size[1])
+    width, height = (max(32, round(resolution * r / 32) * 32) for r in (ratio, 1 / ratio))
+    return width, height
+
+
+def kontext(size: Size, resolution: int) -> Size:
+    """The size FLUX.1 Kontext was trained at whose aspect ratio is closest, scaled to `resolution`.
+
+    Without it the pipeline answers every picture with a square. Sizes: diffusers 0.42.1,
+    PREFERRED_KONTEXT_RESOLUTIONS in pipelines/flux/pipeline_flux_kontext.py (for 1024).
+    """
+    widths = (672, 688, 720, 752, 800, 832, 880, 944, 1024, 1104, 1184, 1248, 1328, 1392, 1456, 1504, 1568)
+    pairs = zip(widths, reversed(widths), strict=True)
+    width, height = min(pairs, key=lambda pair: abs(size[0] / size[1] - pair[0] / pair[1]))
+    scale = resolution / 1024
+    return max(16, round(width * scale / 16) * 16), max(16, round(height * scale / 16) * 16)
+
+
+def chronoedit(size: Size, resolution: int) -> Size:
+    """Area of 720 x 1280 at resolution 960, sides floored to multiples of 16.
+
+    Source: example in diffusers 0.42.1, pipelines/chronoedit/pipeline_chronoedit.py.
+    """
+    ratio = math.sqrt(size[1] / size[0])
+    width, height = round(resolution / ratio) // 16 * 16, round(resolution * ratio) // 16 * 16
+    return max(16, width), max(16, height)
+
+
+#: (size of the picture, resolution) -> size of the result, each as (width, height).
+SIZES: dict[str, Callable[[Size, int], Size]] = {
+    "r64": lambda size, resolution: r64_size(*size, resolution),
+    "area32": area32,
+    "kontext": kontext,
+    "chronoedit": chronoedit,
+}

@@ -1,9 +1,13 @@
-"""Euler-ancestral sampling and the two published ways of guiding it, as functions of tensors."""
+"""Noise per sample, Euler-ancestral sampling and the two published ways of guiding it.
+
+Noise belongs to a sample: one CPU generator each, float32, whatever the batch, device or dtype. It is a
+function of the seed and the latent shape alone; the global random state is not touched.
+"""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,3 +158,26 @@ def ancestral_step(
     sigma_down = (sigma_next**2 - sigma_up**2) ** 0.5
     x = x + derivative * (sigma_down - sigma)
     return x if noise is None else x + noise * sigma_up
+
+
+class SampleNoise:
+    """Successive standard-normal draws for a batch of samples.
+
+    seeds   One per sample, 0 <= seed < 2**63.
+    shape   Shape of one sample's latent, e.g. (4, 64, 64).
+    device  Where the draws are wanted; they are always made on the CPU, since generators of different
+            devices give different numbers.
+    """
+
+    def __init__(self, seeds: Sequence[int], shape: tuple[int, ...], device: torch.device) -> None:
+        self._generators = [torch.Generator("cpu").manual_seed(int(seed)) for seed in seeds]
+        self._shape = shape
+        self._device = device
+
+    def draw(self) -> torch.Tensor:
+        """The next draw: (B, *shape) float32 on the device."""
+        # Pinned memory lets the copy run while the GPU is still busy with the previous step.
+        batch = torch.empty((len(self._generators), *self._shape), pin_memory=self._device.type == "cuda")
+        for row, generator in zip(batch, self._generators, strict=True):
+            row.normal_(generator=generator)
+        return batch.to(self._device, non_blocking=True)

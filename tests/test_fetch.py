@@ -17,7 +17,7 @@ import yaml
 
 import editors
 import metrics
-from editors.presets import _ROWS
+from editors.presets import PRESETS
 from nein import cli, fetch
 from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
@@ -41,14 +41,14 @@ NANO = {"vqa": "llava", "ovd": "owlv2", "itm": "blip"}
 # What is named
 
 
-PUBLISHED = [row for row in _ROWS if row.preset == "paper" and row.checkpoint]
+PUBLISHED = [row for row in PRESETS.values() if row.preset == "paper" and row.checkpoint]
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row.name)
 def test_fetch_names_every_model_of_every_published_editor(row: editors.EditorPreset) -> None:
     repositories = {row.checkpoint.partition(":")[0]}
     repositories |= {model for model in row.models.values() if not model.endswith(".pth")}
-    repositories |= {row.config} if row.config else set()
+    repositories |= {row.values["config"]} if row.values.get("config") else set()
     assert repositories <= {need.reference for need in needs.of_editors([row.name], "paper")}
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from editors.base import EditorError
 from editors.checkpoint import explained
-from editors.zone.files import WEIGHTS, find_missing
+from editors.zone import WEIGHTS, find_missing
 
 #: In the order of the classifier's outputs.
 ACTIONS = ("CHANGE", "ADD", "REMOVE")

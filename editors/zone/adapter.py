@@ -14,9 +14,8 @@ from editors.attention import BRANCHES, AttentionRecord, install
 from editors.base import EditorError, EditRequest, EditResult, digest
 from editors.checkpoint import load_pipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
-from editors.noise import SampleNoise
 from editors.resize import zone_frame
-from editors.sampling import dpm_solver
+from editors.sampling import SampleNoise, dpm_solver
 from editors.zone import PROTOCOLS, blend, masks, pictures
 from editors.zone.action import Reading, decide, load_classifier
 from editors.zone.fusion import fuse, shares

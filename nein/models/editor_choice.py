@@ -48,7 +48,7 @@ class EditorChoice:
     @property
     def has_maps(self) -> bool:
         """Whether the editor can return intermediate pictures."""
-        return self.published is None and self.made is None and editors.has_maps(self.row)
+        return self.published is None and self.made is None and editors.can(self.row, "maps")
 
     @property
     def plain(self) -> str:

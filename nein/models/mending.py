@@ -142,7 +142,7 @@ class Cure:
     does: str
     knows: str
     change: Callable[[editors.EditRequest, Sequence[str]], Sent]
-    possible: Callable[[str], bool] = lambda editor: True
+    needs: str = ""
 
 
 _READ = "nothing: object and negation are read from the sentence"
@@ -152,19 +152,19 @@ CURES: dict[str, Cure] = {
         "X is the negative prompt of classifier-free guidance, beside the sentence",
         _READ,
         _avoided,
-        editors.takes_negative_prompt,
+        "negative_prompt",
     ),
     "negative-prompt-alone": Cure(
         "X is the negative prompt, and the instruction is empty",
         _READ,
         _avoided_alone,
-        editors.takes_negative_prompt,
+        "negative_prompt",
     ),
     "attention": Cure(
         f"the attention to X in the sentence is multiplied by {AWAY:g} (Prompt-to-Prompt, arXiv:2208.01626)",
         _READ,
         _attenuated,
-        editors.weights_attention,
+        "weights",
     ),
 }
 
@@ -178,7 +178,8 @@ def check(arm: str, row: str) -> None:
         from nein.models.llm.loading import check
 
         return check(arm.removeprefix(LLM))
-    if not CURES[chosen("cure", arm, [*CURES, f"{LLM}MODEL", f"{best_of.PREFIX}N:JUDGE"])].possible(row):
+    needs = CURES[chosen("cure", arm, [*CURES, f"{LLM}MODEL", f"{best_of.PREFIX}N:JUDGE"])].needs
+    if needs and not editors.can(row, needs):
         raise UserError(
             f"'{row}' cannot be mended by '{arm}': {CURES[arm].does}, which this editor cannot do; leave it "
             "out, or take --mend rewrite."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pkgutil
 import random
 from dataclasses import replace
 
@@ -10,54 +12,46 @@ import numpy as np
 import pytest
 import torch
 
-from editors import EditRequest, get_editor
+from editors import PRESETS, EditRequest, get_editor
+from editors.machine import Machine
+from editors.presets import BASIC, EditorPreset
 from tests.editors import tiny_pipelines
 
-OPTIONS = {
-    "identity": {},
-    "solid": {"color": "#0a141e"},
-    "instruct-pix2pix": {"batch_size": 8},
-    "pipeline": {"batch_size": 8, "steps": 2, "resolution": 64},
-    "zone": {"batch_size": 8},
-}
-# Editors that cut masks at thresholds: there, a last bit may decide over a whole pixel, of few.
-THRESHOLDED = ("zone",)
+ROWS = [*BASIC.values(), *PRESETS.values()]
 
 
-@pytest.fixture(scope="module")
-def pipeline_folder(tmp_path_factory):
-    return tiny_pipelines.save("StableDiffusionXLInstructPix2PixPipeline", tmp_path_factory.mktemp("sdxl"))
+def row_of(place: str) -> EditorPreset:
+    """The first row of a class whose models, if it has any, are all embedded or can be built tiny."""
+    for row in (row for row in ROWS if row.place == place):
+        models = [row.checkpoint or "", *row.models.values()] if row.needs_checkpoint else []
+        if row.pipeline in tiny_pipelines.BUILDERS or all(model.startswith("nano:") for model in models):
+            return row
+    raise AssertionError(f"the contract needs a row of {place} with embedded models (nano:NAME)")
 
 
-@pytest.fixture(params=sorted(OPTIONS))
-def build(request, tiny_editor, zone_editor, pipeline_folder):
-    name = request.param
-    builders = {"instruct-pix2pix": tiny_editor, "zone": zone_editor}
+CLASSES = [row_of(place) for place in sorted({row.place for row in ROWS})]
+
+
+@pytest.fixture(scope="module", params=CLASSES, ids=lambda row: row.name)
+def build(request, tmp_path_factory):
+    """An editor of every class, from the table alone: small, whatever the row says about size and steps."""
+    row = request.param
+    small = {name: value for name, value in {"steps": 2, "resolution": 64}.items() if name in row.values}
+    if row.pipeline:
+        small["checkpoint"] = str(tiny_pipelines.save(row.pipeline, tmp_path_factory.mktemp(row.name)))
 
     def make(**options):
-        if name in builders:
-            return builders[name](**{**OPTIONS[name], **options})
-        if name == "pipeline":
-            return get_editor(str(pipeline_folder), **{**OPTIONS[name], **options})
-        return get_editor(name, **OPTIONS[name])
+        return get_editor(row.name, **small, **{"batch_size": 8, **options})
 
-    make.thresholded = name in THRESHOLDED
-    make.name = name
+    # Editors that cut masks at thresholds: there, a last bit may decide over a whole pixel, of few.
+    make.thresholded = "maps" in row.can
     return make
 
 
 @pytest.fixture(scope="module")
-def built():
-    """Kind -> an editor that is there already."""
-    return {}
-
-
-@pytest.fixture
-def editor(build, built):
+def editor(build):
     """One for all tests that a past of its own would not help; that it has none, others test."""
-    if build.name not in built:
-        built[build.name] = build()
-    return built[build.name]
+    return build()
 
 
 def check_close(build, one, other):
@@ -71,10 +65,11 @@ def images(results):
     return np.stack([result.image for result in results])
 
 
-def test_every_kind_of_editor_is_under_contract():
-    import editors
-
-    assert set(editors._KINDS) == set(OPTIONS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_option_of_a_row_is_a_parameter_of_its_class(row):
+    taken = {*inspect.signature(pkgutil.resolve_name(row.place)).parameters, *Machine.__dataclass_fields__}
+    assert set(row.values) <= taken
+    assert set(row.layouts) <= set(row.values)
 
 
 def test_results_come_in_request_order_with_their_ids_and_are_uint8_rgb(build, editor, requests_of):

@@ -1,4 +1,4 @@
-"""Every class of `editors.recipes` on a tiny pipeline: as a direct call gives it, reproducible, described."""
+"""Every class of diffusers that we call, tiny: as a direct call gives it, reproducible, described."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from PIL import Image
 
 import editors
 from editors import PRESETS, EditorError, EditRequest, get_editor
-from editors.recipes import RECIPES, kontext
+from editors.pipelines import RECIPES
+from editors.resize import kontext
 from tests.editors import (
     tiny_flux2,  # noqa: F401 - adds its builders
     tiny_more,
@@ -159,7 +160,7 @@ def test_the_instruction_goes_in_verbatim_and_the_negative_prompt_never_changes(
     for sentence in sentences:
         image_of(editor, request_of(instruction=sentence))
     row = next(row for row in PRESETS.values() if row.pipeline == name)
-    assert [call.get("negative_prompt") for call in calls] == [row.negative_prompt] * 2
+    assert [call.get("negative_prompt") for call in calls] == [row.options().get("negative_prompt")] * 2
     if RECIPES[name].reads == "object":
         assert [call["editing_prompt"] for call in calls] == [["cat"], ["cat"]]
         assert editor.describe()["reads"] == "object"
@@ -207,16 +208,16 @@ def test_a_request_with_a_negative_prompt_does_not_change_those_beside_it(build,
 
 
 def test_every_recipe_has_a_row_with_sources_and_a_pipeline_in_the_library():
-    rows = {row.pipeline: row for row in PRESETS.values() if row.kind == "pipeline"}
+    rows = {row.pipeline: row for row in PRESETS.values() if row.pipeline}
     assert set(rows) == set(RECIPES)
     for name, row in rows.items():
         assert hasattr(diffusers, name)
         assert row.sources["*"]
         assert row.note
         assert RECIPES[name].output
-        assert (row.guidance_scale is not None) == (RECIPES[name].guidance != "")
-        assert (row.image_guidance_scale is not None) == (RECIPES[name].image_guidance != "")
-        assert (row.resolution is not None) == bool(RECIPES[name].size or RECIPES[name].resolution)
+        assert ("guidance_scale" in row.options()) == (RECIPES[name].guidance != "")
+        assert ("image_guidance_scale" in row.options()) == (RECIPES[name].image_guidance != "")
+        assert ("resolution" in row.options()) == bool(RECIPES[name].size or RECIPES[name].resolution)
 
 
 def test_every_recipe_is_exercised_on_a_tiny_pipeline():

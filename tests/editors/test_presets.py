@@ -8,6 +8,7 @@ import editors
 from editors import PRESETS, EditorError, preset_row
 
 # Literal copies of the published settings: a change of the table has to be made twice, on purpose.
+FIELDS = ("steps", "guidance_scale", "image_guidance_scale", "resize", "resolution")
 PUBLISHED = {
     "ip2p": ("timbrooks/instruct-pix2pix", 100, 7.5, 1.5, "r64", 512),
     "magicbrush": ("vinesmsuic/magicbrush-jul7", 100, 7.5, 1.5, "r64", 512),
@@ -17,69 +18,40 @@ PUBLISHED = {
     "hqedit-readme-intended": ("MudeHui/HQ-Edit", 30, 7.0, 1.5, "squash", 512),
     "hqedit-space": ("MudeHui/ip2p-warp-gpt4v", 20, 7.0, 1.5, "r64", 512),
     "instructdiffusion": (None, 100, 5.0, 1.25, "r64", 512),
-    "zone": ("timbrooks/instruct-pix2pix", 20, 7.5, 1.5, "zone", 512),
+    "zone": ("timbrooks/instruct-pix2pix", 20, 7.5, 1.5, None, 512),
 }
 # The rest of ZONE's row: the other models and every constant of its masks.
 PUBLISHED_ZONE = {
-    "magicbrush": "vinesmsuic/magicbrush-jul7",
-    "sam": "facebook/sam-vit-huge",
-    "action": "ckpts/action_classifier.pth",
-    "protocol": "paper",
-    "blend_beta": 0.2,
-    "map_stride": 32,
-    "against": "last",
-    "floor": "zero",
-    "mask_threshold": 108,
-    "least_area": 64,
-    "points_per_side": 32,
-    "segment_quality": 0.88,
-    "segment_stability": 0.95,
-    "dilation": 4,
-    "smooth_radius": 200.0,
-    "smooth_threshold": 30,
-    "smooth_closing": 21,
-    "edge_alpha": 0.6,
-}
+    "magicbrush": "vinesmsuic/magicbrush-jul7", "sam": "facebook/sam-vit-huge",
+    "action": "ckpts/action_classifier.pth", "rounding": "round", "protocol": "paper", "blend_beta": 0.2,
+    "map_stride": 32, "against": "last", "floor": "zero", "mask_threshold": 108, "least_area": 64,
+    "points_per_side": 32, "segment_quality": 0.88, "segment_stability": 0.95, "dilation": 4,
+    "smooth_radius": 200.0, "smooth_threshold": 30, "smooth_closing": 21, "edge_alpha": 0.6,
+}  # fmt: skip
 
 
 def test_paper_rows_hold_the_published_settings():
-    found = {
-        row.name: (
-            row.checkpoint,
-            row.steps,
-            row.guidance_scale,
-            row.image_guidance_scale,
-            row.resize,
-            row.resolution,
-        )
-        for row in PRESETS.values()
-        if row.preset == "paper" and row.kind != "pipeline"
-    }
-    assert found == PUBLISHED
+    rows = [row for row in PRESETS.values() if row.preset == "paper" and not row.pipeline]
+    assert {row.name: (row.checkpoint, *map(row.values.get, FIELDS)) for row in rows} == PUBLISHED
 
 
 def test_zones_row_holds_the_published_constants_and_nano_only_shrinks_lengths():
-    paper, nano = PRESETS["zone"], PRESETS["zone-nano"]
-    assert {**paper.models, **paper.settings} == PUBLISHED_ZONE
-    assert set(nano.settings) == set(paper.settings)
-    assert set(nano.models) == set(paper.models)
-    changed = {key for key in paper.settings if nano.settings[key] != paper.settings[key]}
-    assert changed <= {
-        "protocol", "map_stride", "against", "floor", "least_area", "points_per_side", "segment_quality",
-        "segment_stability", "dilation", "smooth_radius", "smooth_closing",
+    paper, nano = (PRESETS[name].options() for name in ("zone", "zone-nano"))
+    assert {key: value for key, value in paper.items() if key not in FIELDS} == PUBLISHED_ZONE
+    assert set(nano) == set(paper)
+    assert {key for key in paper if nano[key] != paper[key]} <= {
+        "guidance_scale", "resolution", "magicbrush", "sam", "action", "protocol", "map_stride", "against",
+        "floor", "least_area", "points_per_side", "segment_quality", "segment_stability", "dilation",
+        "smooth_radius", "smooth_closing",
     }  # fmt: skip
-    assert all(model.startswith("nano:") for model in (nano.checkpoint, *nano.models.values()))
 
 
 @pytest.mark.parametrize("row", PRESETS.values(), ids=lambda row: row.name)
-def test_every_row_forces_the_spacing_and_names_its_sources(row):
-    if row.kind != "pipeline":
-        assert row.timestep_spacing == "linspace"
-        expected = "DPMSolverMultistepScheduler" if row.kind == "zone" else "EulerAncestralDiscreteScheduler"
-        assert row.scheduler == expected
+def test_every_row_names_its_sources_and_the_nano_ones_are_embedded(row):
     assert row.sources["*"]
     assert row.note
-    assert set(row.options()) <= set(editors.presets.OPTIONS[row.kind])
+    models = (row.checkpoint or "", *row.models.values())
+    assert row.preset != "nano" or all(model.startswith("nano:") for model in models)
 
 
 @pytest.mark.parametrize(
@@ -107,13 +79,9 @@ def test_editor_and_preset_pick_the_row(name, preset, row):
 @pytest.mark.parametrize("name", ["owner/model", "./folder", "nano:ip2p"])
 def test_a_checkpoint_gets_the_values_of_instruct_pix2pix_and_its_own_resolution(name):
     paper, nano = preset_row(name, "paper"), preset_row(name, "nano")
-    assert (paper.checkpoint, paper.steps, paper.guidance_scale) == (name, 100, 7.5)
-    assert (nano.steps, nano.guidance_scale) == (
-        PRESETS["ip2p-nano"].steps,
-        PRESETS["ip2p-nano"].guidance_scale,
-    )
-    assert paper.resolution is None
-    assert nano.resolution is None
+    assert paper.checkpoint == nano.checkpoint == name
+    for row, parent in ((paper, "ip2p"), (nano, "ip2p-nano")):
+        assert row.options() == {k: v for k, v in PRESETS[parent].options().items() if k != "resolution"}
 
 
 def test_a_local_folder_without_a_slash_is_a_checkpoint(tmp_path, monkeypatch):

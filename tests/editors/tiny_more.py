@@ -1,4 +1,4 @@
-"""Tiny pipelines of the later classes in `editors.recipes`; see `tests.editors.tiny_pipelines`."""
+"""Tiny pipelines of the later classes in `editors.pipelines.RECIPES`; see `tests.editors.tiny_pipelines`."""
 
 from __future__ import annotations
 

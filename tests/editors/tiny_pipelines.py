@@ -1,4 +1,4 @@
-"""Tiny randomly initialised pipelines of the classes in `editors.recipes`, one builder per class."""
+"""Tiny randomly initialised pipelines, one builder per class of `editors.pipelines.RECIPES`."""
 
 from __future__ import annotations
 
