@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metrics.dual.base import DualEncoder
-from nein.datasets.negbench import inversions
-from nein.datasets.negbench.inversions import Parts
+from nein.datasets.negbench import remedy_texts
+from nein.datasets.negbench.remedy_texts import Parts
 from nein.engine.seeds import sample_seed
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Adapted:
     protocol   "fixed": every caption is encoded with the weights at the end. "paper": each of those that are
                adapted to has its feature from when it was its turn (`neat.adapt`), and is read as the
                released code reads it (`neat.cleaned`); only others are encoded with the weights at the end.
-    published  Caption -> its parts; others are taken apart by `inversions.by_rule`.
+    published  Caption -> its parts; others are taken apart by `remedy_texts.invert`.
     """
 
     def __init__(
@@ -86,6 +86,6 @@ class Adapted:
         """Index of a text that denies something -> what it is taken apart into."""
         from metrics.dual.neat import Reading
 
-        ruled = inversions.by_rule(texts)
+        ruled = remedy_texts.invert(texts)
         parts = [self._published.get(text, rule) for text, rule in zip(texts, ruled, strict=True)]
         return {k: Reading(*map(change, (texts[k], *these))) for k, these in enumerate(parts) if these}

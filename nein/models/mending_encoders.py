@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from metrics.dual.base import DualEncoder, normalise
-from nein.datasets.negbench import inversions, opposites
+from nein.datasets.negbench import remedy_texts
 from nein.engine.errors import UserError
 from nein.models.adapting import Adapted
 from nein.wording import denials
@@ -28,8 +28,8 @@ _ARM = re.compile(r"(?P<kind>decompose|steer|neat)(?::(?P<number>\d+(?:\.\d+)?))
 #: Kind -> the largest number that it takes, its default, and the reader of the file that it takes.
 _KINDS: dict[str, tuple[float, float, Callable[[Path], Any] | None]] = {
     "decompose": (10.0, LAMBDA, None),
-    "steer": (1.0, ALPHA, opposites.read),
-    "neat": (0.0, 0.0, inversions.read),
+    "steer": (1.0, ALPHA, remedy_texts.read_pairs),
+    "neat": (0.0, 0.0, remedy_texts.read_inversions),
 }
 
 
@@ -39,8 +39,8 @@ class Arm:
 
     kind    "decompose", "steer" or "neat".
     number  Lambda or alpha.
-    file    Of the sentences that steering learns from; None: `nein.datasets.negbench.opposites.drawn`. Of
-            captions taken apart, for NEAT; None: `nein.datasets.negbench.inversions.by_rule`.
+    file    Of the sentences that steering learns from; None: `remedy_texts.drawn_pairs`. Of captions taken
+            apart, for NEAT; None: `remedy_texts.invert`.
     """
 
     kind: str
@@ -81,7 +81,7 @@ class Arm:
             return Decomposed(model, self.number)
         if self.adapts:
             return Adapted(model, protocol, seed, self._content() if self.file else None)
-        return Steered(model, self.number, self._content() if self.file else opposites.drawn())
+        return Steered(model, self.number, self._content() if self.file else remedy_texts.drawn_pairs())
 
     def _content(self) -> Any:
         reader = _KINDS[self.kind][2]
@@ -150,7 +150,7 @@ class Steered:
     here those are steered in which `nein.wording.denials` reads something absent.
     """
 
-    def __init__(self, model: DualEncoder, alpha: float, pairs: opposites.Pairs) -> None:
+    def __init__(self, model: DualEncoder, alpha: float, pairs: remedy_texts.Pairs) -> None:
         from metrics.dual import steering
         from metrics.loading import fingerprint
 

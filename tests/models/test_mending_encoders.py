@@ -13,7 +13,7 @@ import metrics
 from metrics.dual.base import DualEncoder, normalise, prepare, products
 from metrics.dual.controls import ControlEncoder
 from nein.benchmarks.negbench import models
-from nein.datasets.negbench import opposites
+from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.polarity import denies
 from nein.engine.errors import UserError
 from nein.models.mending_encoders import Arm, Decomposed, Steered, direction
@@ -106,7 +106,7 @@ def test_a_direction_is_that_of_a_logistic_regression_with_c_1() -> None:
 
 
 def test_only_captions_that_deny_something_are_steered(nano_clip: DualEncoder) -> None:
-    steered = Steered(nano_clip, 0.5, opposites.drawn()[:40])
+    steered = Steered(nano_clip, 0.5, remedy_texts.drawn_pairs()[:40])
     texts = ["A cat on a mat.", "There is no dog.", "A dog."]
     plain, moved = nano_clip.encode_text(texts), steered.encode_text(texts)
     np.testing.assert_array_equal(moved[[0, 2]], plain[[0, 2]])
@@ -130,6 +130,6 @@ def test_pairs_decide_what_a_steered_model_is(tmp_path: Path) -> None:
 
 
 def test_no_pair_of_ours_is_in_a_held_out_wording_or_about_a_held_out_object() -> None:
-    said = " ".join(text.lower() for pair in opposites.drawn() for text in pair)
+    said = " ".join(text.lower() for pair in remedy_texts.drawn_pairs() for text in pair)
     assert not re.search(rf"\b(includes?|lacks|{'|'.join(HELD_OUT)})\b", said)
-    assert all(denies(denied) and not denies(affirmed) for affirmed, denied in opposites.drawn())
+    assert all(denies(denied) and not denies(affirmed) for affirmed, denied in remedy_texts.drawn_pairs())

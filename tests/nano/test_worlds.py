@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.datasets.negbench import drawn, rewording
+from nein.datasets.negbench import drawn, sentences
 from nein.datasets.nein.loading import load
 from nein.engine.errors import UserError
 from nein.nano import data, worlds
@@ -92,7 +92,7 @@ def test_colours_stay_apart_in_a_sketch() -> None:
 # --- what is taught, and what is not -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("wordings", [("code",), ("code", *rewording.VARIED)])
+@pytest.mark.parametrize("wordings", [("code",), ("code", *sentences.VARIED)])
 def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(
     wordings: tuple[str, ...],
 ) -> None:

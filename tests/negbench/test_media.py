@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.datasets.negbench import video
+from nein.datasets.negbench import media
 from nein.datasets.negbench.media import Drawn, Files
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
@@ -71,7 +71,7 @@ def test_drawn_pictures_come_from_the_function() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 40, 300, 301])
 def test_frames_are_the_middles_of_four_equal_parts(length: int) -> None:
-    found = video.frame_numbers(length)
+    found = media.frame_numbers(length)
     count = min(4, length)
     edges = [int((length - 1) * k / count) for k in range(count + 1)]
     assert found == [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
@@ -84,16 +84,16 @@ def test_the_frames_of_a_video_are_the_ones_asked_for(tmp_path: Path) -> None:
     found = Files(tmp_path).frames("elsewhere/v.mp4")
     assert [frame.shape for frame in found] == [(48, 64, 3)] * 4
     levels = [float(frame.mean()) / 5 for frame in found]
-    assert levels == pytest.approx(video.frame_numbers(40), abs=1.0)
+    assert levels == pytest.approx(media.frame_numbers(40), abs=1.0)
     assert path.is_file()
 
 
 def test_a_video_of_fewer_frames_has_as_many_as_it_has(tmp_path: Path) -> None:
     # Released sampler: min(4, length) intervals; more would weigh the first frame twice in the mean.
-    assert video.frame_numbers(3) == [0, 0, 2]
-    assert video.frame_numbers(1) == [0]
+    assert media.frame_numbers(3) == [0, 0, 2]
+    assert media.frame_numbers(1) == [0]
     write_video(tmp_path / "v.mp4", 2)
-    assert len(video.frames(tmp_path / "v.mp4")) == 2
+    assert len(media.video_frames(tmp_path / "v.mp4")) == 2
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
@@ -103,7 +103,7 @@ def test_a_truncated_video_is_an_error_of_that_video(tmp_path: Path, kept: float
         cut = tmp_path / f"cut.{suffix}"
         cut.write_bytes(data[: int(kept * len(data))])
         try:
-            found = video.frames(cut)
+            found = media.video_frames(cut)
         except ImageError as error:
             assert str(cut) in str(error)  # noqa: PT017 - either is right, by container
         else:  # a container that can be read without its end: what is there is the video
@@ -116,10 +116,10 @@ def test_an_mp4_file_with_its_index_first_is_read_only_if_it_is_whole(tmp_path: 
     whole = write_video(tmp_path / "v.mp4", 120, movflags="faststart").read_bytes()
     (tmp_path / "cut.mp4").write_bytes(whole[: int(kept * len(whole))])
     if kept == 1.0:
-        assert len(video.frames(tmp_path / "cut.mp4")) == 4
+        assert len(media.video_frames(tmp_path / "cut.mp4")) == 4
         return
     with pytest.raises(ImageError, match=r"cut short; \d+ of its 120 frames"):
-        video.frames(tmp_path / "cut.mp4")
+        media.video_frames(tmp_path / "cut.mp4")
 
 
 def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(tmp_path: Path) -> None:
@@ -140,12 +140,12 @@ def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(t
         held = container.streams.video[0].frames
         shown = sum(1 for _ in container.decode(video=0))
     assert shown < held
-    assert len(video.frames(tmp_path / "clip.mp4")) == 4
+    assert len(media.video_frames(tmp_path / "clip.mp4")) == 4
 
 
 def test_a_file_that_is_no_video_says_so(tmp_path: Path) -> None:
     (tmp_path / "x.mp4").write_bytes(b"no video at all")
     with pytest.raises(ImageError, match="cannot be decoded"):
-        video.frames(tmp_path / "x.mp4")
+        media.video_frames(tmp_path / "x.mp4")
     with pytest.raises(ImageError, match="missing"):
-        video.frames(tmp_path / "y.mp4")
+        media.video_frames(tmp_path / "y.mp4")

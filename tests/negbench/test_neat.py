@@ -20,7 +20,7 @@ from metrics.dual.base import DualEncoder, normalise
 from metrics.dual.controls import ControlEncoder
 from metrics.dual.neat import Reading
 from metrics.dual.steering import stream
-from nein.datasets.negbench import drawn_tests, inversions
+from nein.datasets.negbench import drawn_tests, remedy_texts
 from nein.engine.errors import UserError
 from nein.models import adapting
 from nein.models.adapting import Adapted
@@ -158,20 +158,20 @@ def test_as_released_captions_lose_case_and_points() -> None:
 
 def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path: Path) -> None:
     texts = ["A cat on a mat. There is no dog.", "A cat.", "There is no dog"]
-    assert inversions.by_rule(texts) == [
+    assert remedy_texts.invert(texts) == [
         ("A cat on a mat.", "A photo of a dog.", "A photo of a dog with no cat and no mat."),
         None,
         ("A photo.", "A photo of a dog.", "A photo of a dog."),
     ]
     file = drawn_tests.folder("neat-coco", scenes=12) / drawn_tests.NEAT
-    parts = inversions.read(file)
+    parts = remedy_texts.read_inversions(file)
     with file.open(newline="", encoding="utf-8") as opened:
         row = next(csv.DictReader(opened))
     assert len(parts) >= 4
     assert any(affirmed in row["pos_captions"] for affirmed, _, _ in parts.values())
     header = "captions,pos_captions,neg_captions,inverted_captions"
     (tmp_path / "y.csv").write_text(f"{header}\n['a'],['b'],\"[['c', 'd']]\",['e']\n")
-    assert inversions.read(tmp_path / "y.csv") == {"a": ("b", "c d", "e")}
+    assert remedy_texts.read_inversions(tmp_path / "y.csv") == {"a": ("b", "c d", "e")}
     (tmp_path / "x.csv").write_text(f"{header}\n\"['a']\",[],[],[]\n")
     with pytest.raises(UserError, match=r"line 2: not every caption has"):
         Arm.parse(f"neat@{tmp_path / 'x.csv'}").around(ControlEncoder("random"))

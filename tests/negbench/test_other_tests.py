@@ -15,7 +15,7 @@ import torch
 
 from metrics.choices import Reply
 from nein.benchmarks.negbench import figures, matching, results, sections
-from nein.datasets.negbench import drawn_tests, loading, other_tests, registry, scope
+from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.blocks import Blocks
@@ -275,8 +275,8 @@ def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(publi
 @pytest.mark.parametrize("name", registry.SCOPE)
 def test_the_same_pictures_are_spoken_of_in_every_language(tmp_path: Path, name: str) -> None:
     code = registry.SCOPE[name]
-    scope.write(tmp_path, "val", 6, code)
-    rows = json.loads((tmp_path / scope.FILE).read_text(encoding="utf-8"))
+    drawn_tests.write_scope(tmp_path, "val", 6, code)
+    rows = json.loads((tmp_path / "scope.json").read_text(encoding="utf-8"))
     for row, pair in zip(rows, drawn_scope.pairs("val", 6), strict=True):
         said = LANGUAGES[code].pair(pair.construction, pair.named, pair.depth)
         assert (row["caption_0"], row["caption_1"]) == said

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from nein.datasets.negbench import loading, medical, medical_twins, official, sentences
+from nein.datasets.negbench import loading, medical, official, sentences
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import AFFIRMATION, TEMPLATES
 from nein.engine.errors import UserError
@@ -137,7 +137,7 @@ def test_a_drawn_twin_goes_from_its_table_to_files_that_evaluation_reads(
     dataset = tmp_path / "out" / "dataset"
     assert "says nothing" not in (dataset / "README.md").read_text()
     assert "drawn twin" in (dataset / "README.md").read_text()
-    table = medical_twins.table(source, 24)
+    table = medical.drawn_table(source, 24)
     (data,) = loading.load(str(dataset), image_roots=[str(table.parent)])
     assert {task.name for task in data.tasks} == {
         "own/mcq", "own/mcq-control", "own/binary", "own/binary-control",
@@ -158,11 +158,11 @@ def test_a_twin_is_drawn_once_and_in_the_published_form(
 ) -> None:
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
     for source, header in (("chexpert", HEADER), ("ham10000", HAM10000.splitlines()[0])):
-        path = medical_twins.table(source, 12)
+        path = medical.drawn_table(source, 12)
         assert path.read_text().splitlines()[0] == header
         stamp = path.stat().st_mtime_ns
-        assert medical_twins.table(source, 12).stat().st_mtime_ns == stamp
+        assert medical.drawn_table(source, 12).stat().st_mtime_ns == stamp
         assert len(list(path.parent.rglob("*.jpg"))) == 12
-    labels = pd.read_csv(medical_twins.table("chexpert", 60))["Edema"]
+    labels = pd.read_csv(medical.drawn_table("chexpert", 60))["Edema"]
     assert set(labels.dropna()) == {1.0, 0.0, -1.0}
     assert labels.isna().any()

@@ -16,7 +16,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from nein.config import options
 from nein.config.options import Names
-from nein.datasets.negbench.rewording import VARIED
+from nein.datasets.negbench.sentences import VARIED
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
 from train.options import Learning, option

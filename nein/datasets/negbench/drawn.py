@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nein.datasets.negbench import official, rewording
+from nein.datasets.negbench import official, sentences
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import (
@@ -49,7 +49,7 @@ CAPTIONS = 2  # per scene, of the five that are drawn
 
 
 #: Wording of a world -> that of its sentences.
-WORDING = {ALL: "code", TAUGHT: "code", VARIED: "code", UNSEEN: rewording.UNSEEN, NEGATOR: rewording.NEGATOR}
+WORDING = {ALL: "code", TAUGHT: "code", VARIED: "code", UNSEEN: sentences.UNSEEN, NEGATOR: sentences.NEGATOR}
 
 
 def scene(split: str, index: int, world: World = NANO) -> Scene:
@@ -83,11 +83,11 @@ def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ..
 def _images(split: str, scenes: int, world: World) -> Iterator[Concepts]:
     for index in range(scenes):
         drawn = scene(split, index, world)
-        sentences = captions(drawn, rng_for(split, index, "negbench captions"))
+        said = captions(drawn, rng_for(split, index, "negbench captions"))
         yield Concepts(
             f"{split}-{index:06d}",
             reference(split, index, world),
-            tuple(sentences),
+            tuple(said),
             tuple(name for name in drawn.categories if name in world.named),
             unsure=tuple(name for name in CATEGORIES if name not in world.named),
         )
@@ -183,14 +183,14 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     present = rng.choice(image.positives)
     denied, said = rng.choice(image.captions), rng.random() < 0.5
     before = rng.random() < 0.5
-    forms = rewording.CAPTION_FORMS[wording]
+    forms = sentences.CAPTION_FORMS[wording]
 
     def option(form: str, name: str) -> Option:
         sentence = forms[form].format(x=name, thing="image")
         text = f"{sentence}. {denied}" if before else f"{denied} {sentence}."
-        return Option(text, NEGATION if form == rewording.ABSENCE else AFFIRMATION)
+        return Option(text, NEGATION if form == sentences.ABSENT else AFFIRMATION)
 
-    no, yes = rewording.ABSENCE, rewording.PRESENCE
+    no, yes = sentences.ABSENT, sentences.PRESENT
     right = option(yes, present) if said else option(no, absent)
     made = [right, option(no, present), option(yes, absent), option(yes, other)]
     order = list(range(len(made)))
@@ -214,7 +214,7 @@ def _drawn(image: Concepts, seed: int, wordings: Sequence[str]) -> str:
 def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
     """The item with its denials in another wording."""
     forms = {name: ABSENCE.format(x=name, thing="image") for name in item.negatives or ()}
-    denial = rewording.CAPTION_FORMS[wording][rewording.ABSENCE]
+    denial = sentences.CAPTION_FORMS[wording][sentences.ABSENT]
     captions = list(item.captions)
     for name, sentence in forms.items():
         other = f"{denial.format(x=name, thing='image')}."

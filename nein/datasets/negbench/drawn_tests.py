@@ -16,13 +16,16 @@ from typing import Any
 
 from PIL import Image
 
-from nein.datasets.negbench import drawn, scope
+from nein.datasets.negbench import drawn
 from nein.datasets.negbench.drawn import scene
 from nein.datasets.negbench.registry import SCOPE
-from nein.nano import data
+from nein.engine.images import write_png
+from nein.nano import data, scope
 from nein.nano.captions import PLACES, plural
 from nein.nano.draw import CATEGORIES, LOOKS
 from nein.nano.scenes import Item, Scene, box, place, render, rng_for
+from nein.wording.languages import LANGUAGES
+from nein.wording.languages.base import DENIES
 from nein.wording.nouns import with_article
 
 SCENES = 300
@@ -218,6 +221,23 @@ def simpleneg(root: Path, split: str, count: int) -> None:
     _write_json(root / "simpleneg.json", rows)
 
 
+def write_scope(root: Path, split: str, count: int, language: str = "en") -> None:
+    """Negation in scope: the pictures and scope.json, [{image_0, image_1, caption_0, caption_1, denies_0,
+    denies_1, construction, others, depth}], caption k true of picture k; `denies`: whether a caption has a
+    denying word."""
+    rows = []
+    for number, pair in enumerate(scope.pairs(split, count)):
+        said = LANGUAGES[language].pair(pair.construction, pair.named, pair.depth)
+        row: dict[str, str | int | bool] = {}
+        for k, (one, text) in enumerate(zip(pair.scenes, said, strict=True)):
+            row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
+            row[f"caption_{k}"] = text
+            row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]
+            write_png(root / f"images/{number:05d}_{k}.png", render(one))
+        rows.append({**row, "construction": pair.construction, "others": pair.others, "depth": pair.depth})
+    _write_json(root / "scope.json", rows)
+
+
 #: Row of `registry.ROWS` -> what draws its twin, and the file that is written last, where that depends on
 #: it with the {split}.
 WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
@@ -230,7 +250,7 @@ WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
     "naturalbench": (naturalbench, "NaturalBench-Retrieval/metadata.json"),
     "simpleneg": (simpleneg, "simpleneg.json"),
     "nein": (data.write, "{split}.json"),
-    **{name: (functools.partial(scope.write, language=code), scope.FILE) for name, code in SCOPE.items()},
+    **{name: (functools.partial(write_scope, language=code), "scope.json") for name, code in SCOPE.items()},
 }
 
 
@@ -275,7 +295,7 @@ def _save(path: Path, one: Scene) -> None:
 
 def _write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -1,10 +1,16 @@
 """Pictures and videos behind the references of a task: files found by name, or scenes drawn on demand.
 
 A reference to a region is that of the picture and a box, `region("a.jpg", (0, 0, 20, 30.5))`.
+
+NegBench takes 4 frames of a video: [0, last] is cut into 4 equal intervals at `linspace(0, last, 5)`,
+truncated to whole numbers, and the middle of each, rounded, is taken. Of a video with fewer frames as many
+are taken as it has. Source: github.com/m1k2zoo/negbench @ 2ac009b,
+benchmarks/src/training/video_utils/frame_sampler.py. Frames are decoded by PyAV (FFmpeg).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from functools import cached_property
@@ -70,14 +76,14 @@ class Files:
             if candidate.is_file():
                 return candidate
         named = self._by_name.get(file_name(reference), [])
-        if len(named) == 1:
-            return named[0]
         if not named:
             raise ImageError(f"{reference}: there is no file of this name below '{self.root}'")
-        raise ImageError(
-            f"{reference}: {len(named)} files below '{self.root}' have this name; "
-            "give the folder of the right one as --image-root"
-        )
+        if len(named) > 1:
+            raise ImageError(
+                f"{reference}: {len(named)} files below '{self.root}' have this name; "
+                "give the folder of the right one as --image-root"
+            )
+        return named[0]
 
     def listing(self) -> list[str]:
         """References of all pictures below the root, or beside the file that was read, by name. Raises
@@ -100,9 +106,7 @@ class Files:
         reference, box = whole(reference)
         path = self.path(reference)
         if path.suffix.lower() in VIDEO_SUFFIXES:
-            from nein.datasets.negbench import video
-
-            return video.frames(path, FRAMES)
+            return video_frames(path)
         picture = decode(path)
         return [picture if box is None else crop(picture, box)]
 
@@ -125,3 +129,76 @@ class Drawn:
     def frames(self, reference: str) -> list[np.ndarray]:
         pictures = self._draw(reference)
         return pictures if isinstance(pictures, list) else [pictures]
+
+
+def frame_numbers(length: int, count: int = FRAMES) -> list[int]:
+    """Which frames of a video of `length` frames are looked at: `count`, or `length` if that is fewer.
+
+    >>> frame_numbers(100)
+    [12, 36, 62, 86]
+    """
+    if length < 1:
+        raise ValueError(f"a video needs at least one frame, not {length}")
+    edges = np.linspace(0, length - 1, min(count, length) + 1).astype(int)
+    return [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
+
+
+def video_frames(path: Path, count: int = FRAMES) -> list[np.ndarray]:
+    """The frames that `frame_numbers` names, as (H, W, 3) uint8 RGB.
+
+    Raises ImageError for a file that is missing, is no video, or ends before its last needed frame; UserError
+    when PyAV is not installed.
+    """
+    try:
+        import av
+    except ImportError:
+        raise UserError("Videos need one more package: pip install 'nein[negbench]'.") from None
+    if not path.is_file():
+        raise ImageError(f"{path}: the file is missing")
+    try:
+        length, promised = _length(path)
+        if length == 0:
+            raise ImageError(f"{path}: the video has no frame that can be decoded")
+        if promised:
+            raise ImageError(
+                f"{path}: the video is cut short; {length} of its {promised} frames can be decoded"
+            )
+        wanted = frame_numbers(length, count)
+        pictures: dict[int, np.ndarray] = {}
+        with av.open(str(path)) as container:
+            for number, frame in enumerate(container.decode(video=0)):
+                if number in wanted:
+                    pictures[number] = frame.to_ndarray(format="rgb24")
+                if number >= wanted[-1]:
+                    break
+    except (av.FFmpegError, IndexError, EOFError) as error:
+        detail = getattr(error, "strerror", None) or "there is no video in it"
+        raise ImageError(f"{path}: the video cannot be decoded ({detail})") from None
+    return [pictures[number] for number in wanted]
+
+
+def _length(path: Path) -> tuple[int, int]:
+    """(frames that can be decoded, frames that the container promises if the file ends before them, else 0).
+
+    Counting decodes once: containers may be wrong about their length. So may even a whole MP4 file be: a clip
+    cut out of a longer video without coding it again holds frames that are not to be shown (its edit list).
+    There the index says where every frame lies, and thus whether the file has them.
+    """
+    import av
+
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        promised, length = stream.frames, 0
+        try:
+            for _ in container.decode(stream):
+                length += 1
+        except av.FFmpegError:
+            if promised == 0:
+                raise
+        if "mp4" in container.format.name.split(","):
+            end = path.stat().st_size
+            whole = all(entry.pos + entry.size <= end for entry in stream.index_entries)
+        else:
+            whole = promised <= length
+        return length, 0 if whole else promised

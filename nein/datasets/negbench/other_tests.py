@@ -11,7 +11,7 @@
     metadata.json         NaturalBench-Retrieval: two pictures and their captions
     simpleneg.json        SimpleNeg (Sammani et al., CVPR Workshops 2026): a caption with a denial, and two
                           questions about the pictures that it finds
-    scope.json            our own: two drawn scenes and two sentences (`nein.datasets.negbench.scope`)
+    scope.json            our own: two drawn scenes and two sentences (`drawn_tests.write_scope`)
 
 SugarCrepe and NaturalBench are about more than negation. Of them those items are read in which the rule
 `nein.datasets.negbench.polarity.denies` finds a denying word in one of the two captions, or in a question.
@@ -21,15 +21,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nein.datasets.negbench import official, pairs
 from nein.datasets.negbench.media import region
-from nein.datasets.negbench.official import Records
-from nein.datasets.negbench.pairs import ALL_FOUR, NO, ONE_PICTURE, ONE_QUESTION, YES, Pair
+from nein.datasets.negbench.pairs import NO, YES, Pair
 from nein.datasets.negbench.polarity import denies
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -41,9 +39,11 @@ from nein.datasets.negbench.records import (
     RetrievalItem,
     check_questions,
 )
+from nein.datasets.nein.samples import load_folder
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
+from nein.wording import families
 from nein.wording.languages.base import DEPTH, OTHERS
 
 ANSWERS = ("yes", "no")
@@ -65,18 +65,22 @@ _SCOPE = {
 }  # fmt: skip
 _SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
+_BEAF_ASKED = re.compile(r"Is there (an? .+) in the image\?")
 
 
 def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
     """The questions of a file. Raises UserError, naming file and item, for what is no such file."""
-    questions = tuple(READERS[reader](path, protocol))
+    questions = tuple(cc_neg(path, protocol) if reader == "cc-neg" else READERS[reader](path))
     if not questions:
         raise UserError(f"'{path}' holds no item that this test asks about.")
     check_questions(questions, str(path))
     return questions
 
 
-def valse(path: Path, protocol: str) -> Iterator[Question]:
+# --- captions to choose from -------------------------------------------------------------------
+
+
+def valse(path: Path) -> Iterator[Question]:
     """VALSE, existence: {name: {image_file, caption, foil, mturk: {caption, foil, other}, ...}}.
 
     Of 534 items those 505 are read whose caption at least two of three annotators took for the only true one,
@@ -87,7 +91,7 @@ def valse(path: Path, protocol: str) -> Iterator[Question]:
             yield _captions(name, item["image_file"], (item["caption"], item["foil"]))
 
 
-def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
+def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
     """CC-Neg: a torch file with image_paths and annotations, {json: {caption}, sop_data: {negative-prompt}};
     the last 40,000 are for evaluation.
 
@@ -108,7 +112,7 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
         yield _captions(str(number), images[number], texts, (AFFIRMATION, NEGATION))
 
 
-def sugarcrepe(path: Path, protocol: str) -> Iterator[Question]:
+def sugarcrepe(path: Path) -> Iterator[Question]:
     """SugarCrepe: {number: {filename, caption, negative_caption}}; the items in which one of the two denies
     something and the other does not."""
     for name, item in _items(path, dict, _SUGARCREPE):
@@ -117,7 +121,7 @@ def sugarcrepe(path: Path, protocol: str) -> Iterator[Question]:
             yield _captions(name, item["filename"], texts)
 
 
-def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
+def negrefcocog(path: Path) -> Iterator[Question]:
     """NegRefCOCOg: [{image, phrase, ref_bbox, bbox_list}], boxes as x, y, width, height in pixels. As its
     authors do, a model is shown each box cut out, and the phrase is held against every one."""
     for name, item in _items(path, list, _NEGREFCOCOG):
@@ -131,24 +135,29 @@ def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
         yield Question(name, image, options, boxes.index(right), NEGATION, source=image)
 
 
-def neat(path: Path, protocol: str) -> Iterator[Question]:
+def neat(path: Path) -> Iterator[Question]:
     """NEAT's copies of NegBench's negated captions: filepath, captions, inverted_captions, the latter two
     texts of Python lists. An inversion denies what the caption affirms and affirms what it denies."""
     seen: Counter[str] = Counter()
-    for row in Records(path, ("filepath", "captions", "inverted_captions")):
+    for row in official.Records(path, ("filepath", "captions", "inverted_captions")):
         where = f"'{path}', line {row.line}"
         image = official.cell(row.cells, "filepath", path, row.line)
-        columns = ("captions", "inverted_captions")
-        captions, inversions = (official.strings(row.cells[k], f"{where}, {k}") for k in columns)
-        if len(captions) != len(inversions):
+        captions, inverted = (
+            official.strings(row.cells[name], f"{where}, {name}")
+            for name in ("captions", "inverted_captions")
+        )
+        if len(captions) != len(inverted):
             raise UserError(f"{where}: there are not as many inversions as captions.")
-        for texts in zip(captions, inversions, strict=True):
+        for texts in zip(captions, inverted, strict=True):
             seen[image] += 1
             name = f"{official.file_name(image)}#{seen[image]}"
             yield Question(name, image, tuple(map(Option, texts)), 0, source=image)
 
 
-def beaf(path: Path, protocol: str) -> Iterator[Question]:
+# --- questions ---------------------------------------------------------------------------------
+
+
+def beaf(path: Path) -> Iterator[Question]:
     """BEAF: [{id, image, question, orig_img, removed_q, gt}], the original of a picture before its copies. A
     copy from which something was removed has the name of its original with a number:
     COCO_val2014_000000001171_00.png.
@@ -175,7 +184,7 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
         )  # fmt: skip
 
 
-def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
+def naturalbench(path: Path) -> Iterator[Question]:
     """NaturalBench as its repository has it: [question, image, answer, type], four for a pair of pictures:
     the first question about the first and the second picture, then the second question. Those fours are
     read in which a question, or one of its options, denies something."""
@@ -188,109 +197,107 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
         if not any(map(denies, said)):
             continue
         pair = f"{four[0][2]} {four[1][2]}"
-        for k, (asked, options, image, right) in enumerate(four):
-            groups = (
-                (ONE_QUESTION, f"{number}/q{k // 2}", 2),
-                (ONE_PICTURE, f"{number}/i{k % 2}", 2),
-                (ALL_FOUR, str(number), 4),
-            )
+        for place, (asked, options, image, right) in enumerate(four):
+            k, m = divmod(place, 2)
             yield Question(
-                f"{number}/q{k // 2}i{k % 2}", image, tuple(map(Option, options)), right, pairs.kind(asked),
-                source=pair, asked=asked, groups=groups,
+                f"{number}/q{k}i{m}", image, tuple(map(Option, options)), right, pairs.kind(asked),
+                source=pair, asked=asked, groups=pairs.asked_groups(str(number), k, m),
             )  # fmt: skip
 
 
-def naturalbench_retrieval(path: Path, protocol: str) -> Iterator[Question]:
-    """NaturalBench-Retrieval: [{index, image_0, image_1, caption_0, caption_1}], caption k true of picture k.
-    Those are read in which a caption denies something.
+def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int]:
+    """(question, options, image, right option) of a row of NaturalBench."""
+    if len(row) != 4:
+        raise UserError(f"{where} is not [question, image, answer, type].")
+    asked, image, answer, _ = row
+    for suffix in _SUFFIXES:
+        asked = asked.removesuffix(suffix)
+    lettered = _LETTERED.fullmatch(asked)
+    options = (YES, NO) if lettered is None else (lettered[2].strip(), lettered[3].strip())
+    answers = (YES, NO) if lettered is None else ("A", "B")
+    if answer not in answers:
+        raise UserError(f"{where}: the answer is '{answer}', not {' or '.join(answers)}.")
+    return (asked if lettered is None else lettered[1]).strip(), options, image, answers.index(answer)
 
-    text: the right caption for both pictures; image: the right picture for both captions; group: all of it.
-    """
+
+# --- pairs of pictures -------------------------------------------------------------------------
+
+
+def natural_pairs(path: Path) -> Iterator[Pair]:
+    """NaturalBench-Retrieval: [{index, image_0, image_1, caption_0, caption_1}], caption k true of picture k.
+    Those are read in which a caption denies something."""
     for name, item in _items(path, list, _RETRIEVAL):
         if denies(item["caption_0"]) or denies(item["caption_1"]):
-            yield from pairs.compared(_pair(name, item))
+            yield _pair(name, item)
 
 
-def scope(path: Path, protocol: str) -> Iterator[Question]:
-    """`scope.write`'s pairs, as NaturalBench-Retrieval's: the four comparisons of a pair are right together,
-    by construction and by difficulty."""
+def scope_pairs(path: Path) -> Iterator[Pair]:
+    """What `drawn_tests.write_scope` wrote. The four comparisons of a pair are right together, by
+    construction and by difficulty; questions are put in English, whatever the language of the sentence."""
     for name, item in _items(path, list, _SCOPE):
-        yield from pairs.compared(_of_scope(name, item))
+        yield _pair(
+            name, item, groups=((item["construction"], name, 4),),
+            difficulty=((OTHERS, item["others"]), (DEPTH, item["depth"])),
+            denies=(item["denies_0"], item["denies_1"]),
+        )  # fmt: skip
 
 
-def scope_asked(path: Path, protocol: str) -> Iterator[Question]:
-    """`scope.write`'s pairs: of both sentences, whether they are true of either picture. The question is put
-    in English, whatever the language of the sentence."""
-    for name, item in _items(path, list, _SCOPE):
-        yield from pairs.asked(_of_scope(name, item))
+def nein_pairs(path: Path) -> Iterator[Pair]:
+    """NeIn's annotations, with the folders of pictures beside them: the picture with the object and a
+    sentence that affirms it, the source picture and the sample's own sentence. Samples of other families than
+    `families.DENYING` are left out."""
+    for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
+        if (sample.family or "plain") in families.DENYING:
+            images = [f"{file.parent.name}/{file.name}" for file in (sample.sample_path, sample.source_path)]
+            texts = families.affirmed(sample.template, sample.object), sample.negative
+            yield Pair(sample.id, (images[0], images[1]), texts, sample.source_id)
 
 
-def _of_scope(name: str, item: dict[str, Any]) -> Pair:
-    return replace(
-        _pair(name, item),
-        groups=((item["construction"], name, 4),),
-        difficulty=((OTHERS, item["others"]), (DEPTH, item["depth"])),
-        denies=(item["denies_0"], item["denies_1"]),
-    )
-
-
-def _pair(name: str, item: dict[str, Any]) -> Pair:
-    images, texts = ((item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption"))
-    return Pair(name, images, texts)
-
-
-def nein(path: Path, protocol: str) -> Iterator[Question]:
-    """NeIn's annotations, with the folders of pictures beside them: see `pairs.of_nein`."""
-    for pair in pairs.of_nein(path):
-        yield from pairs.compared(pair)
-
-
-def nein_asked(path: Path, protocol: str) -> Iterator[Question]:
-    """The same pairs, each caption asked of either picture."""
-    for pair in pairs.of_nein(path):
-        yield from pairs.asked(pair)
-
-
-def beaf_pairs(path: Path, protocol: str) -> Iterator[Question]:
-    """`beaf`'s file: a picture and its copy without a thing, with a caption that affirms it and one that
-    denies it."""
-    for pair in _beaf_pairs(path):
-        yield from pairs.compared(pair)
-
-
-def beaf_asked(path: Path, protocol: str) -> Iterator[Question]:
-    """The same pairs, each caption asked of either picture."""
-    for pair in _beaf_pairs(path):
-        yield from pairs.asked(pair)
-
-
-def _beaf_pairs(path: Path) -> Iterator[Pair]:
+def beaf_pairs(path: Path) -> Iterator[Pair]:
+    """`beaf`'s file: a picture and its copy without a thing, with "There is a car in the image." and "There
+    is no car in the image."."""
     items = [item for _, item in _items(path, list, _BEAF)]
     whole = {_original(item): item["image"] for item in items if item["orig_img"]}
-    copies = {i["image"]: whole[_original(i)] for i in items if not i["orig_img"] and _original(i) in whole}
-    return pairs.of_beaf(items, path, copies)
+    for item in items:
+        if item["orig_img"] or not item["removed_q"] or item["gt"] != "no" or _original(item) not in whole:
+            continue
+        match = _BEAF_ASKED.fullmatch(item["question"])
+        if match is None:
+            raise UserError(
+                f"'{path}', id {item['id']}: the question \"{item['question']}\" is not of the form "
+                "'Is there a THING in the image?'."
+            )
+        thing, image = match[1], whole[_original(item)]
+        texts = f"There is {thing} in the image.", f"There is no {thing.partition(' ')[2]} in the image."
+        yield Pair(str(item["id"]), (image, item["image"]), texts, image)
+
+
+def _pair(name: str, item: dict[str, Any], **more: Any) -> Pair:
+    images, texts = ((item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption"))
+    return Pair(name, images, texts, **more)
+
+
+def _each(
+    pairs_of: Callable[[Path], Iterable[Pair]], ask: Callable[[Pair], Iterable[Question]]
+) -> Callable[[Path], Iterator[Question]]:
+    return lambda path: (question for pair in pairs_of(path) for question in ask(pair))
 
 
 def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
     """SimpleNeg: [caption, is what it denies there?, is what it affirms there?]. No picture belongs to a
     caption: whatever it finds among any pictures is asked both questions. Raises UserError."""
-    items = tuple(
-        RetrievalItem(name, "", (row[0],), NEGATED, asked=(row[1], row[2]))
-        for name, row in _items(path, list, [str])
-        if _is_triple(row, f"'{path}', row {name}")
-    )
+    items = []
+    for name, row in _items(path, list, [str]):
+        if len(row) != 3 or not all(text.strip() for text in row):
+            wanted = "[caption, question about what it denies, about what it affirms]"
+            raise UserError(f"'{path}', row {name} is not {wanted}.")
+        items.append(RetrievalItem(name, "", (row[0],), NEGATED, asked=(row[1], row[2])))
     if not items:
         raise UserError(f"'{path}' holds no caption.")
-    return items
+    return tuple(items)
 
 
-def _is_triple(row: list[str], where: str) -> bool:
-    if len(row) != 3 or not all(text.strip() for text in row):
-        raise UserError(f"{where} is not [caption, question about what it denies, about what it affirms].")
-    return True
-
-
-READERS: dict[str, Callable[[Path, str], Iterator[Question]]] = {
+READERS: dict[str, Callable[[Path], Iterator[Question]]] = {
     "valse": valse,
     "cc-neg": cc_neg,
     "sugarcrepe": sugarcrepe,
@@ -298,13 +305,13 @@ READERS: dict[str, Callable[[Path, str], Iterator[Question]]] = {
     "neat": neat,
     "beaf": beaf,
     "naturalbench": naturalbench,
-    "naturalbench-retrieval": naturalbench_retrieval,
-    "scope": scope,
-    "scope-asked": scope_asked,
-    "nein": nein,
-    "nein-asked": nein_asked,
-    "beaf-pairs": beaf_pairs,
-    "beaf-asked": beaf_asked,
+    "naturalbench-retrieval": _each(natural_pairs, pairs.compared),
+    "scope": _each(scope_pairs, pairs.compared),
+    "scope-asked": _each(scope_pairs, pairs.asked),
+    "nein": _each(nein_pairs, pairs.compared),
+    "nein-asked": _each(nein_pairs, pairs.asked),
+    "beaf-pairs": _each(beaf_pairs, pairs.compared),
+    "beaf-asked": _each(beaf_pairs, pairs.asked),
 }
 
 
@@ -321,21 +328,6 @@ def _original(item: dict[str, Any]) -> str:
     """The name of the picture that a picture of BEAF was made from, without its suffix."""
     stem = PurePosixPath(item["image"]).stem
     return stem if item["orig_img"] else stem.rpartition("_")[0]
-
-
-def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int]:
-    """(question, options, image, right option) of a row of NaturalBench."""
-    if len(row) != 4:
-        raise UserError(f"{where} is not [question, image, answer, type].")
-    asked, image, answer, _ = row
-    for suffix in _SUFFIXES:
-        asked = asked.removesuffix(suffix)
-    lettered = _LETTERED.fullmatch(asked)
-    options = (YES, NO) if lettered is None else (lettered[2].strip(), lettered[3].strip())
-    answers = (YES, NO) if lettered is None else ("A", "B")
-    if answer not in answers:
-        raise UserError(f"{where}: the answer is '{answer}', not {' or '.join(answers)}.")
-    return (asked if lettered is None else lettered[1]).strip(), options, image, answers.index(answer)
 
 
 def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:

@@ -12,23 +12,15 @@ A model that is shown one picture is asked of both captions whether they are tru
 from __future__ import annotations
 
 import itertools
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from nein.datasets.negbench.polarity import denies
 from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question
-from nein.datasets.nein.samples import load_folder
-from nein.engine.errors import UserError
-from nein.wording import families
 
 YES, NO = "Yes", "No"
 TEXT, IMAGE, GROUP = "text", "image", "group"
 ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
-_BEAF = re.compile(r"Is there (an? .+) in the image\?")
 
 
 @dataclass(frozen=True)
@@ -78,10 +70,7 @@ def asked(pair: Pair) -> Iterator[Question]:
     """Of both captions, whether they are true of either picture."""
     for k, m in itertools.product((0, 1), (0, 1)):
         text = pair.captions[k]
-        groups = (
-            (ONE_QUESTION, f"{pair.name}/q{k}", 2), (ONE_PICTURE, f"{pair.name}/i{m}", 2),
-            (ALL_FOUR, pair.name, 4), *pair.groups,
-        )  # fmt: skip
+        groups = (*asked_groups(pair.name, k, m), *pair.groups)
         yield Question(
             f"{pair.name}/q{k}i{m}", pair.images[m], (Option(YES), Option(NO)), int(k != m),
             pair.kinds[k], source=pair.cluster, asked=f"Is it true of the picture? {text}", groups=groups,
@@ -89,36 +78,12 @@ def asked(pair: Pair) -> Iterator[Question]:
         )  # fmt: skip
 
 
+def asked_groups(name: str, question: int, picture: int) -> tuple[Group, ...]:
+    """What a question about a picture of a pair belongs to."""
+    return (
+        (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_PICTURE, f"{name}/i{picture}", 2), (ALL_FOUR, name, 4),
+    )  # fmt: skip
+
+
 def kind(text: str) -> str:
     return NEGATION if denies(text) else AFFIRMATION
-
-
-def of_nein(path: Path) -> Iterator[Pair]:
-    """NeIn's samples: the picture with the object and a sentence that affirms it, the source picture and the
-    sample's own sentence. Those of other families than `families.DENYING` are left out."""
-    for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
-        if (sample.family or "plain") in families.DENYING:
-            images = [f"{file.parent.name}/{file.name}" for file in (sample.sample_path, sample.source_path)]
-            texts = families.affirmed(sample.template, sample.object), sample.negative
-            yield Pair(sample.id, (images[0], images[1]), texts, sample.source_id)
-
-
-def of_beaf(items: list[dict[str, Any]], path: Path, original: dict[str, str]) -> Iterator[Pair]:
-    """BEAF's pictures and their copies without a thing: "There is a car in the image.", "There is no car in
-    the image."
-
-    original  Name of a copy -> name of the picture it was made from.
-    """
-    for item in items:
-        if not item["removed_q"] or item["gt"] != "no" or item["image"] not in original:
-            continue
-        match = _BEAF.fullmatch(item["question"])
-        if match is None:
-            raise UserError(
-                f"'{path}', id {item['id']}: the question {json.dumps(item['question'])} is not of the form "
-                "'Is there a THING in the image?'."
-            )
-        thing = match[1]
-        texts = f"There is {thing} in the image.", f"There is no {thing.partition(' ')[2]} in the image."
-        whole = original[item["image"]]
-        yield Pair(str(item["id"]), (whole, item["image"]), texts, whole)

@@ -124,9 +124,9 @@ def _table(config: BuildConfig) -> Path:
     """The table of a medical set, or of its drawn twin."""
     if config.instances != "nano":
         return Path(str(config.instances))
-    from nein.datasets.negbench import medical_twins
+    from nein.datasets.negbench import medical
 
-    return medical_twins.table(config.source, config.scenes)
+    return medical.drawn_table(config.source, config.scenes)
 
 
 def _captioned(config: BuildConfig) -> Iterator[Concepts]:
