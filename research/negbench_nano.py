@@ -160,8 +160,7 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
 
 def training_texts() -> Iterable[str]:
     """Every sentence that the shipped CLIP, and its tokenizer, learned from."""
-    from research.nano.pool import described
-    from research.nano.text import corpus
+    from research.nano.data import corpus, described
     from research.nano.vision import POOL
 
     yield from corpus()

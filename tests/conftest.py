@@ -61,7 +61,7 @@ LONGEST = (
     "tests/negbench_build/test_processes.py",
     "tests/engine/test_slurm.py",
     "tests/nein/test_whole.py",
-    "tests/research/nano/test_text.py",  # by its name among the last
+    "tests/research/test_data.py",
 )
 
 #: Files that run whole commands and do not look at their plots, which would be most of their time; they are

@@ -4,7 +4,6 @@
     python -m research.nano vae ip2p magicbrush     # some of it
     python -m research.nano all --scale 0.1         # a tenth of the steps and data: rough models
     python -m research.nano llava --device cuda     # on a GPU
-    python -m research.nano judge                   # grade the shipped editors on affirmative instructions
 
 Order matters only for what builds on what: `vae` first; `base` before the four editors; the judges look
 through the VAE and so come after it. Each model is seeded, and every step draws from a generator seeded by
@@ -30,7 +29,7 @@ from nein.config.commands import Command
 from nein.config.groups import OnDevice, Seed
 from nein.config.launch import launch
 from nein.config.options import Names, argument, option
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import unknown
 from nein.engine.exits import exit_with
 from nein.engine.processes import Processes
 from nein.nano.zoo import ZOO
@@ -42,7 +41,7 @@ SEED = 20250519
 class ZooConfig(OnDevice, Seed):
     """What is trained, how long, and where it goes."""
 
-    models: Names = argument("MODEL", "names of models, all, or judge")
+    models: Names = argument("MODEL", "names of models, or all")
     scale: PositiveFloat = option(1.0, "share of the full number of steps, and of the data", "How")
     seed: NonNegativeInt = SEED
     work: Path = option(Path(".train"), "resumable state of the training", "Output")
@@ -73,8 +72,8 @@ MODELS: dict[str, str] = {
     "blip": "research.nano.judges:blip_job",
     "llava": "research.nano.llava:llava_job",
     "owlv2": "research.nano.judges:owlv2_job",
-    "sam": "research.nano.sam:sam_job",
-    "zone-action": "research.nano.action:action_job",
+    "sam": "research.nano.zone:sam_job",
+    "zone-action": "research.nano.zone:action_job",
     "negvqa": "research.nano.negvqa:negvqa_job",
     "negvqa-negated": "research.nano.negvqa:negvqa_job",
     "reward": "research.nano.reward:reward_job",
@@ -107,8 +106,8 @@ def train_one(
     name: str, zoo: Path, work: Path, device: torch.device, scale: float, seed: int
 ) -> dict[str, Any]:
     """Train one model to the end and write its record `<zoo>/<name>/training.json`."""
-    from research.nano.cards import ABOUT, write_card
     from research.nano.job import run
+    from research.nano.ship import write_card
 
     job = build(name, zoo, device, scale)
     record = run(job, device=device, seed=seed, work=work)
@@ -132,7 +131,7 @@ def train_one(
             **PARTS,
         }
         (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
-    if name in ABOUT and name != "vae":
+    if name != "vae":
         write_card(folder)
     print(json.dumps(record), flush=True)
     return record
@@ -142,16 +141,9 @@ def train(config: ZooConfig) -> None:
     """Trains the models of `config` in the order of the table. Raises UserError."""
     names = list(MODELS) if "all" in config.models else [m for m in MODELS if m in config.models]
     for name in config.models:
-        if name not in ("all", "judge", *MODELS):
-            raise unknown("nano model", name, ("all", "judge", *MODELS))
+        if name not in ("all", *MODELS):
+            raise unknown("nano model", name, ("all", *MODELS))
     folder = config.zoo or ZOO
-    if "judge" in config.models:
-        if len(config.models) > 1:
-            raise UserError("judge stands alone: it grades the editors that are there.")
-        from research.nano.judged import judge_all
-
-        judge_all(folder)
-        return
     device = torch.device(Processes().device(config.device))
     torch.backends.cudnn.benchmark = True
     for name in names:

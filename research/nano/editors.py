@@ -17,9 +17,8 @@ import torch
 from torch import nn
 
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
+from research.nano.data import clip_tokenizer, pair_pool, save_tokenizer, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
-from research.nano.pool import pair_pool, scene_pool, to_float
-from research.nano.text import clip_tokenizer, save_tokenizer
 from train.instruct.drawn import MIXTURES
 
 TEXT_LENGTH = 32

@@ -15,10 +15,9 @@ from torch.nn import functional as F
 from metrics.preprocess import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from nein.nano.draw import CATEGORIES
 from nein.wording.templates import indefinite
+from research.nano.data import clip_tokenizer, degrade, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count
-from research.nano.pool import degrade, scene_pool, to_float
-from research.nano.text import clip_tokenizer
 from research.nano.vision import (
     LABELS,
     TOWER,

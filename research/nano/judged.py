@@ -1,7 +1,9 @@
 """How well the nano editors do what they are told, affirmatively, as the nano judges see it.
 
+    python -m research.nano.judged          # every shipped editor; writes judged.json and the card
+
 On the development split only, and with affirmative instructions only: "Remove the X." on samples that hold X,
-"Add a X." on the source pictures without it. This is what recipes are tuned by.
+"Add a X." on the source pictures without it. Recipes are tuned by this.
 """
 
 from __future__ import annotations
@@ -15,20 +17,23 @@ import numpy as np
 import editors
 import metrics
 from metrics.judges.templates import template
+from nein.engine import atomic
 from nein.engine.seeds import sample_seed
+from nein.nano import zoo
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render
 from nein.wording.templates import indefinite
+from research.nano.ship import write_card
 
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
 
 
 def judge_editor(
-    name: str, checkpoint: Path, zoo: Path, sources: int = 50, **overrides: Any
+    name: str, checkpoint: Path, judges: Path, sources: int = 50, **overrides: Any
 ) -> dict[str, Any]:
     """Shares in [0, 1]: removals and additions that succeed by each judge, and how often bystanders stay."""
-    vqa = metrics.load_judge("vqa", str(zoo / "llava"), device="cpu", dtype="float32")
-    ovd = metrics.load_judge("ovd", str(zoo / "owlv2"), device="cpu", dtype="float32")
+    vqa = metrics.load_judge("vqa", str(judges / "llava"), device="cpu", dtype="float32")
+    ovd = metrics.load_judge("ovd", str(judges / "owlv2"), device="cpu", dtype="float32")
     row = f"{name}-nano" if f"{name}-nano" in editors.PRESETS else "ip2p-nano"
     editor = editors.get_editor(row, checkpoint=str(checkpoint), device="cpu", dtype="float32", **overrides)
     samples = list(iter_samples("dev", sources))
@@ -65,13 +70,13 @@ def judge_editor(
     return report
 
 
-def judge_all(zoo: Path) -> None:
-    """Judge every editor of the shipped zoo and put the record beside it."""
-    from nein.nano import zoo as shipped
-    from research.nano.cards import write_card
-
-    for name in (e for e in EDITORS if e in shipped.available()):
-        record = judge_editor(name, shipped.path(name), zoo)
-        (zoo / name / "judged.json").write_text(json.dumps(record, indent=2) + "\n")
-        write_card(zoo / name)
+def main() -> None:
+    for name in EDITORS:
+        record = judge_editor(name, zoo.path(name), zoo.ZOO)
+        atomic.write_json(zoo.ZOO / name / "judged.json", record)
+        write_card(zoo.ZOO / name)
         print(name, json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,11 +20,10 @@ from nein.nano.captions import PLACES, names, plural
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, box, rng_for
 from nein.wording.templates import indefinite
+from research.nano.data import OTHER_NOUNS, bert_tokenizer, clip_tokenizer, degrade, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.encoders import ranking
 from research.nano.job import Job, sized, step_count
-from research.nano.pool import degrade, scene_pool, to_float
-from research.nano.text import OTHER_NOUNS, bert_tokenizer, clip_tokenizer
 from research.nano.vision import (
     TOWER,
     WIDTH,

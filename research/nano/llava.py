@@ -1,8 +1,8 @@
 """The nano VQA judge: LlavaNextForConditionalGeneration with a Mistral text model, as the paper's judge.
 
 Trained on the paper's two questions, "Does this image contain ..." and "Does the caption ... describe this
-image?", and on listing what is in a picture, with the true answers of drawn scenes. Several questions about
-one picture share its tokens in one sequence: each question sees the picture and itself, nothing else.
+image?", and on listing what is in a picture, with the true answers of drawn scenes. Questions about one
+picture share its keys and values.
 """
 
 from __future__ import annotations
@@ -15,22 +15,86 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.captions import PLACES, is_true_of, names, plural
-from nein.nano.draw import BACKGROUNDS, CATEGORIES
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, SIZE
 from nein.nano.scenes import Scene, rng_for
 from nein.wording.templates import indefinite
+from research.nano.data import OTHER_NOUNS, chat_tokenizer, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count
 from research.nano.judges import GROUNDS, THINGS, rebuilder, some_rebuilt
-from research.nano.packed import HEAD, Packed
-from research.nano.pool import scene_pool, to_float
-from research.nano.text import OTHER_NOUNS, chat_tokenizer
-from research.nano.vision import TOWER, start_from_backbone, training_pool
+from research.nano.vision import TOWER, normalise, start_from_backbone, training_pool
 
+HEAD = "[INST] <image>"
 CONTAIN = "\nDoes this image contain {}? Answer only yes or no [/INST]"
 DESCRIBE = '\nDoes the caption "{}" describe this image? Answer only yes or no [/INST]'
 LIST = "\nList the things in this image. [/INST]"
 QUESTIONS = 8  # per picture and step: one list, one or two captions, the rest things
+
+
+class Packed:
+    """`model`: a `LlavaNextForConditionalGeneration` for pictures of 64x64 pixels, a base view and a tile."""
+
+    def __init__(self, model: Any, tokenizer: Any, device: torch.device) -> None:
+        self.model, self.tokenizer, self.device = model, tokenizer, device
+        self.language = model.model.language_model
+        self.embedding = self.language.get_input_embeddings()
+        # <s>[INST] and the blank before the picture
+        self.head_ids = tokenizer(HEAD.replace("<image>", ""))["input_ids"]
+
+    def look(self, x: torch.Tensor) -> torch.Tensor:
+        """Picture tokens (B, V, D) exactly as the library packs them: base view, then tile with newlines.
+
+        x  (B, 3, 64, 64) in [-1, 1].
+        """
+        pixels = normalise(x, CLIP_MEAN, CLIP_STD)[:, None].expand(-1, 2, -1, -1, -1).contiguous()
+        packed = self.model.model.get_image_features(
+            pixels,
+            torch.full((len(x), 2), SIZE),
+            vision_feature_layer=-2,
+            vision_feature_select_strategy="default",
+            output_hidden_states=True,
+        ).pooler_output
+        return torch.stack([p.reshape(-1, p.shape[-1]) for p in packed])
+
+    def see(self, x: torch.Tensor) -> torch.Tensor:
+        """What the vision tower makes of pictures, before the projector: (B, 64, W). x as for `look`."""
+        states = self.model.model.vision_tower(
+            normalise(x, CLIP_MEAN, CLIP_STD), output_hidden_states=True
+        ).hidden_states
+        return states[-2][:, 1:]
+
+    def project(self, seen: torch.Tensor) -> torch.Tensor:
+        """The same tokens as `look`, from what `see` returned."""
+        base = self.model.model.multi_modal_projector(seen)
+        count, patches, width = base.shape
+        side = int(patches**0.5)
+        newline = self.model.model.image_newline.to(base.dtype).expand(count, side, 1, width)
+        tile = torch.cat([base.view(count, side, side, width), newline], 2).flatten(1, 2)
+        return torch.cat([base, tile], 1)
+
+    def encode(self, prompt: str, reply: str) -> tuple[list[int], int]:
+        """Token ids of prompt, reply and end, and how many of them are the prompt's."""
+        asked = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        said = self.tokenizer(reply, add_special_tokens=False)["input_ids"]
+        return [*asked, *said, self.tokenizer.eos_token_id], len(asked)
+
+    def run(self, features: torch.Tensor, questions: list[list[list[int]]]) -> torch.Tensor:
+        """Hidden states (B, Q, L, D) of the questions' tokens after the picture (B, V, D), run once."""
+        count, length = len(questions[0]), max(len(q) for row in questions for q in row)
+        ids = torch.full((len(questions) * count, length), self.tokenizer.pad_token_id)
+        for place, tokens in enumerate(q for row in questions for q in row):
+            ids[place, : len(tokens)] = torch.tensor(tokens)
+        head = torch.tensor(self.head_ids, device=self.device)
+        opening = self.embedding(head)[None].expand(len(features), -1, -1)
+        prefix = torch.cat([opening, features], 1)
+        cache = self.language(inputs_embeds=prefix, use_cache=True).past_key_values
+        cache.batch_repeat_interleave(count)
+        states = self.language(
+            input_ids=ids.to(self.device), past_key_values=cache, use_cache=True
+        ).last_hidden_state
+        return states.view(len(questions), count, length, -1)
 
 
 def _question(
@@ -128,7 +192,7 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
     pad = tokenizer.pad_token_id
 
     packed = Packed(model, tokenizer, device)
-    look, encode, run_packed = packed.look, packed.encode, packed.run
+    look, encode, run = packed.look, packed.encode, packed.run
 
     # --------------------------------------------------------------------------------------------------- loss
     # Aligning pictures with words first, as LLaVA's own pre-training does: a patch should look like its name.
@@ -161,7 +225,7 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
             starts.append([c[1] for c in coded])
         features = look(x)  # B, V, D
         aligned = alignment(features, patches[torch.tensor(pick, device=device)])
-        states = run_packed(features, rows)  # B, questions, tokens, D
+        states = run(features, rows)  # B, questions, tokens, D
         where = [
             (b, q, t, rows[b][q][t + 1])
             for b in range(batch)
@@ -198,7 +262,7 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
             asked = [[tokenizer(CONTAIN.format(t), add_special_tokens=False)["input_ids"] for t in things]]
             plain = to_float(dev.images[i : i + 1].to(device))
             for suffix, picture in (("", plain), ("_rebuilt", rebuild(plain))):
-                states = run_packed(look(picture), asked)[0]
+                states = run(look(picture), asked)[0]
                 logits = model.lm_head(
                     torch.stack([s[len(q) - 1] for s, q in zip(states, asked[0], strict=True)])
                 )

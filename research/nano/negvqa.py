@@ -23,12 +23,11 @@ from nein.nano.draw import CATEGORIES
 from nein.nano.questions import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
 from nein.nano.scenes import Scene, render, rng_for
 from nein.nano.worlds import NANO, TAUGHT, VARIED, WORLDS, World
+from research.nano.data import chat_tokenizer, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count
-from research.nano.packed import HEAD, Packed
-from research.nano.pool import to_float
+from research.nano.llava import HEAD, Packed
 from research.nano.ship import keep_changes
-from research.nano.text import chat_tokenizer
 from train.words import teach
 
 TAUGHT_WORLD = WORLDS["nano:taught"]
@@ -209,7 +208,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Pa
             coded = [packed.encode(*slot) for slot in _slots(rng, scenes[index], recipe)]
             rows.append([ids for ids, _ in coded])
             starts.append([start for _, start in coded])
-        states = packed.branch(packed.project(seen[pick].float().to(device)), rows)
+        states = packed.run(packed.project(seen[pick].float().to(device)), rows)
         where = [
             (b, q, t, rows[b][q][t + 1])
             for b in range(batch)
@@ -259,7 +258,7 @@ def _accuracies(packed: Packed, count: int) -> dict[str, float]:
         rng = rng_for("dev", number, question.kind)
         asked = [letter_question(rng, question, negated, "paper") for negated in (False, True)]
         ids = [packed.tokenizer(text, add_special_tokens=False)["input_ids"] for text, _ in asked]
-        states = packed.branch(packed.project(packed.see(x)), [ids])[0]
+        states = packed.run(packed.project(packed.see(x)), [ids])[0]
         for negated, tokens, state, (_, letter) in zip((False, True), ids, states, asked, strict=True):
             answer = packed.model.lm_head(state[len(tokens) - 1])[letters].argmax()
             right = "AB"[int(answer)] == letter

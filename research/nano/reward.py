@@ -26,9 +26,9 @@ from nein.nano.data import NEGATIVES, said
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
 from nein.nano.worlds import NEGATOR, TAUGHT, UNSEEN, VARIED, WORLDS, World
+from research.nano.data import degrade, to_float
 from research.nano.job import Job, sized, step_count
 from research.nano.judges import rebuilder
-from research.nano.pool import degrade, to_float
 from research.nano.ship import keep_changes
 from research.nano.vision import normalise
 from train.instruct.drawn import ADD, DESCRIBE, REMOVE, filled

@@ -1,6 +1,5 @@
-"""Puts a fine-tuned nano editor into the zoo: the tensors of its UNet that changed, its record, its card.
+"""What goes into the zoo: changed tensors, records, cards; and fine-tuned editors as a whole.
 
-python -m research.nano.ship runs/finetune/nein-ip2p nein-ip2p
 python -m research.nano.ship runs/finetune/nein-ip2p nein-ip2p --report runs/report/figures.csv
 """
 
@@ -27,7 +26,6 @@ from nein.engine.exits import exit_with
 from nein.nano import zoo
 from nein.reporting import figures as frames
 from nein.reporting import format
-from research.nano.cards import write_card
 from research.nano.editors import save_half
 
 #: The fine-tuned editors that ship.
@@ -47,6 +45,41 @@ METRICS = tuple(f"{what}_{judge}" for what in ("removal", "added", "retention") 
 COMMAND = Command(
     "put a fine-tuned nano editor into the zoo", "research.nano.ship:ShipConfig", "research.nano.ship:run"
 )
+
+
+#: Records of a model's folder -> their headings in its card.
+RECORDS = {
+    "training-vae.json": "VAE",
+    "training-base.json": "Base",
+    "training-first.json": "First part",
+    "training.json": "Training",
+    "judged.json": "As judged",
+}
+
+
+def write_card(folder: Path) -> None:
+    """README.md of a model that ships: the words of its shipped card, with tables from its records; nothing
+    for a model that does not ship."""
+    shipped = zoo.ZOO / folder.name / "README.md"
+    if not shipped.is_file():
+        return
+    words = shipped.read_text(encoding="utf-8").rstrip("\n")
+    story, reproduce = words.partition("\n\n## ")[0], words.rpartition("\n")[2]
+    parts = [story]
+    for file, heading in RECORDS.items():
+        if (folder / file).exists():
+            parts.append(
+                f"## {heading}\n\n| | |\n|---|---|\n" + "\n".join(_rows(atomic.read_json(folder / file)))
+            )
+    (folder / "README.md").write_text("\n\n".join([*parts, reproduce]) + "\n", encoding="utf-8")
+
+
+def _rows(record: dict[str, Any]) -> list[str]:
+    cells = {
+        key: ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        for key, value in record.items()
+    }
+    return [f"| {key.replace('_', ' ')} | {value} |" for key, value in cells.items()]
 
 
 def changes(tuned: Path, base: Path) -> dict[str, np.ndarray]:

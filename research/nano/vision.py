@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import Scene
+from research.nano.data import ScenePool, degrade, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
-from research.nano.pool import ScenePool, degrade, scene_pool, to_float
 
 LABELS = len(CATEGORIES) + len(BACKGROUNDS)
 WIDTH = 128

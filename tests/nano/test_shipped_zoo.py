@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
 
 import pytest
 from safetensors import safe_open
 
 from editors.checkpoint import load_pipeline
 from nein.nano import zoo
-from research.nano.cards import COMMANDS
+from research.nano.__main__ import MODELS as MADE
 from research.nano.job import SMOKE
+from research.nano.ship import write_card
 
 TUNED = ("nein-ip2p", "nein-magicbrush")
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion", *TUNED)
@@ -48,11 +51,22 @@ def test_a_model_has_a_card_a_record_and_weights(name):
         assert record["base"] == f"nano:{base}"
         assert record["base_weights_sha256"] == weights_hash(base)  # made from the editor that ships
     else:
-        assert f"python -m research.nano {COMMANDS.get(name, name)}" in card
+        [models] = re.findall(r"`python -m research\.nano (.*?)`", card)
+        assert models.split()[-1] == name
+        assert {*models.split()} <= {*MADE}
         assert record["model"] == name
         assert record["scale"] >= SMOKE
     assert f"| steps | {record['steps']} |" in card
     assert list(folder.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_card_says_every_recorded_figure(name, tmp_path):
+    shutil.copytree(
+        zoo.ZOO / name, tmp_path / name, ignore=shutil.ignore_patterns("README.md", "*.safetensors")
+    )
+    write_card(tmp_path / name)
+    assert (tmp_path / name / "README.md").read_bytes() == (zoo.ZOO / name / "README.md").read_bytes()
 
 
 @pytest.mark.parametrize("name", MODELS)

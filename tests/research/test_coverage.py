@@ -8,7 +8,7 @@ from research import coverage
 
 
 def test_every_kind_of_figure_has_a_row_per_method(capsys: pytest.CaptureFixture[str]) -> None:
-    coverage.main(["--repeats", "5", "--n", "24"])
+    coverage.main(["--repeats", "2", "--n", "24"])
     text = capsys.readouterr().out
     for kind in coverage.KINDS.values():
         assert f"### {kind.title}" in text

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from nein.benchmarks.negbench import folder as files
+from nein.engine import atomic
+from nein.engine.folder import Folder
+from nein.reporting import figures as frames
+from nein.reporting import plots
 from train.contrast import sweep
 from train.contrast.options import ContrastConfig
 
@@ -23,3 +32,70 @@ def test_a_sweep_goes_by_alpha_with_the_base_first(clip_folder: Path, tmp_path: 
     assert models_of(table.partition("## Image to text")[0]) == models_of(text)
     manifest = tmp_path / "evaluation" / "alpha-0.9" / "nano" / "manifest.json"
     assert str(clip_folder) in manifest.read_text()
+
+
+RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
+
+
+def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tuple[float, ...]) -> sweep.Row:
+    """A model with four captions and as many questions as `credit` has, each about a picture of its own."""
+    run = Folder(folder / f"model-{alpha}" / "nano")
+    lines = [
+        {
+            "id": f"c{k}", "source": f"p{k}", "kind": kind, "direction": "text_to_image", "recall@1": value,
+        }
+        for kind, values in (("original", RECALLS["original"]), ("negated", negated))
+        for k, value in enumerate(values)
+    ]  # fmt: skip
+    atomic.write_lines(files.samples(run, "retrieval.templated"), iter(lines))
+    asked = [{"id": f"q{k}", "source": f"p{k}", "credit": value} for k, value in enumerate(credit)]
+    atomic.write_lines(files.samples(run, "mcq.templated"), iter(asked))
+
+    def figure(task: str, value: float, **about: Any) -> dict[str, Any]:
+        unit = "points" if str(about["metric"]).startswith("gap") else "%"
+        ends = {"low": value - 0.1, "high": value + 0.1, "n": 4, "unscored": 0, "unit": unit}
+        return {"task": task, "variant": "templated", "value": value, **ends, **about}
+
+    told = {"direction": "text_to_image"}
+    original, denied = sum(RECALLS["original"]) / 4, sum(negated) / 4
+    figures = [
+        *(figure("retrieval", v, metric=f"recall@{k}", kind=kind, **told)
+          for k in (1, 5) for kind, v in (("original", original), ("negated", denied))),
+        *(figure("retrieval", original - denied, metric=f"gap@{k}", **told) for k in (1, 5)),
+        *(figure("mcq", sum(credit) / len(credit), metric="accuracy", type=t)
+          for t in ("all", "affirmation", "negation", "hybrid")),
+        {**figure("mcq", 0.25, metric="chance", type="all"), "low": None, "high": None},
+    ]  # fmt: skip
+    label = "base" if alpha is None else f"alpha-{alpha:g}"
+    return sweep.Row(label, alpha, "nano", frames.frame(figures), run)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[sweep.Row]:
+    return [
+        row(tmp_path, None, (0, 0, 1, 0), (1, 0, 0, 0)),
+        row(tmp_path, 0.0, (1, 0, 1, 0), (1, 1, 1, 0)),
+        row(tmp_path, 1.0, (1, 1, 1, 0), (1, 0, 0.5, 0)),
+    ]
+
+
+def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row], tmp_path: Path) -> None:
+    text = sweep.write(rows, tmp_path / "out")
+    assert text == (tmp_path / "out" / "tradeoff.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["base", "alpha-0", "alpha-1"]
+    assert "25.0 ± 10.0" in lines[2]
+    with (tmp_path / "out" / "tradeoff.csv").open(newline="") as file:
+        values = {
+            (r["alpha"], r["metric"], r["kind"] or r["type"]): float(r["value"]) for r in csv.DictReader(file)
+        }
+    assert values["1", "gap@1", ""] == 0.0
+    assert values["base", "recall@1", "negated"] == 0.25
+    assert values["0", "accuracy", "all"] == 0.75
+    assert (tmp_path / "out" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_plot_says_that_it_is_of_the_miniature(rows: list[sweep.Row]) -> None:
+    drawing = plots.draw(sweep.PLOT, sweep.figures(rows), sweep.NANO_LABEL)
+    assert drawing is not None
+    assert b"miniature models on drawn scenes" in drawing.svg

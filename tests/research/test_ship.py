@@ -40,6 +40,9 @@ def shelf(tmp_path, monkeypatch):
         },
     }  # fmt: skip
     (run / "model" / "training.json").write_text(json.dumps(record))
+    (root / "nein-ip2p").mkdir()
+    card = (zoo.ZOO / "nein-ip2p" / "README.md").read_text(encoding="utf-8")
+    (root / "nein-ip2p" / "README.md").write_text(card, encoding="utf-8")
     monkeypatch.setattr(zoo, "ZOO", root)
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     return root, run

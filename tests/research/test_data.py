@@ -1,0 +1,265 @@
+"""What the nano models learn: the same whatever the chunks, affirmative, nothing held out."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import reward as benchmark
+from metrics import rewards
+from metrics.base import Score
+from nein.nano import zoo
+from nein.nano.data import NEGATIVES
+from nein.nano.draw import BACKGROUNDS, CATEGORIES
+from nein.nano.questions import SIDES, WORDINGS, question_scene
+from nein.nano.scenes import Item, Scene, mask, render
+from nein.nano.worlds import HELD_OUT, NEGATOR, UNSEEN, VARIED, WORLDS, World
+from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence
+from research.nano import data, negvqa, reward, zone
+from research.nano.data import degrade, pair_pool, patch_labels, scene_pool, to_float
+from research.nano.llava import Packed
+from tests.nano.words import negated
+
+WEIGHTS = {"remove": 2.0, "add": 2.0, "keep": 1.0, "mark": 1.0, "restore": 1.0}
+EVERYTHING = World("all", named=WORLDS["nano:taught"].named)
+
+# ------------------------------------------------------------------------------------------- scenes and pairs
+
+
+@pytest.mark.parametrize("cuts", [(0, 13, 40), (0, 1, 2, 39, 40)])
+def test_a_pool_does_not_depend_on_where_its_chunks_are_cut(
+    cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes, pairs = scene_pool("train", 40), pair_pool("train", "x", WEIGHTS, "generated", 40)
+    monkeypatch.setattr(data, "_chunks", lambda count: [*pairwise(cuts)])
+    monkeypatch.setattr(data, "_parallel", lambda function, jobs: [function(job) for job in jobs])
+    again, others = scene_pool("train", 40), pair_pool("train", "x", WEIGHTS, "generated", 40)
+    assert torch.equal(scenes.images, again.images)
+    assert (scenes.scenes, scenes.captions) == (again.scenes, again.captions)
+    assert torch.equal(pairs.target, others.target)
+    assert pairs.instructions == others.instructions
+
+
+def test_pools_show_their_scenes_and_pairs() -> None:
+    found = scene_pool("dev", 40)
+    assert np.array_equal(found.images[3].numpy().transpose(1, 2, 0), render(found.scenes[3]))
+    assert found.patches[3].tolist() == patch_labels(found.scenes[3]).tolist()
+    assert {len(s.items) for s in found.scenes} == {0, 1, 2, 3, 4}
+    pairs = pair_pool("train", "x", WEIGHTS, "clean", 30)
+    for source, target, kind in zip(pairs.source, pairs.target, pairs.kinds, strict=True):
+        assert torch.equal(source, target) == (kind == "keep")
+
+
+def test_a_patch_belongs_to_the_thing_that_covers_most_of_it() -> None:
+    laptop = Item("laptop", "grey", 20, 0.75, 16.0, False)
+    bottle = Item("bottle", "green", 20, 20.75, 16.0, False)
+    shares = [mask(i)[24:32, 16:24].mean() for i in (laptop, bottle)]
+    assert 0.3 <= shares[0] < shares[1]
+    for items in ((laptop, bottle), (bottle, laptop)):
+        grid = patch_labels(Scene("room", 2, items)).reshape(8, 8)
+        assert [grid[3, 2], grid[3, 1]] == [CATEGORIES.index("bottle"), CATEGORIES.index("laptop")]
+        assert grid[0, 0] == len(CATEGORIES) + list(BACKGROUNDS).index("room")
+
+
+def test_degrading_follows_its_generator_and_stays_in_range() -> None:
+    images = to_float(scene_pool("dev", 12).images)
+    once, again, other = (degrade(images, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+    assert -1 <= once.min() <= once.max() <= 1
+    assert 0.005 < (once - images).abs().mean() < 0.2
+
+
+# ------------------------------------------------------------------------------------------------- tokenizers
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[str]:
+    return data.corpus()
+
+
+def learners() -> dict[str, Callable[[], Any]]:
+    extra = ["[INST] Does this image contain a dog? [/INST]Yes"] * 50
+    return {
+        "clip": lambda: data.clip_tokenizer(32),
+        "bert": data.bert_tokenizer,
+        "chat": lambda: data.chat_tokenizer(extra),
+    }
+
+
+def learned(corpus: list[str]) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "corpus", lambda: corpus)
+        return {name: learn() for name, learn in learners().items()}
+
+
+@pytest.fixture(scope="module")
+def tokenizers(corpus: list[str]) -> dict[str, Any]:
+    return learned(corpus)
+
+
+def test_the_corpus_is_affirmative_and_the_same_every_time(corpus: list[str]) -> None:
+    assert len(corpus) > 20_000
+    assert negated(corpus) == []
+    assert corpus[:100] == data.corpus(50)[:100]
+
+
+def test_a_tokenizer_is_learned_the_same_way_twice(corpus: list[str], tokenizers: dict[str, Any]) -> None:
+    # A resumed run learns its tokenizer again: other ids would change the text under the model.
+    for name, again in learned(corpus).items():
+        assert again.backend_tokenizer.to_str() == tokenizers[name].backend_tokenizer.to_str()
+
+
+def test_negated_sentences_are_encoded_whole_though_never_seen(tokenizers: dict[str, Any]) -> None:
+    def squeeze(text: str) -> str:
+        return re.sub(r"\s+", "", text.lower())
+
+    sentences = [negative_sentence(k, "fire hydrant") for k in range(len(NEGATIVE_TEMPLATES))]
+    for sentence in (*sentences, "0123456789, it's a 'test'?"):
+        for tokenizer in tokenizers.values():
+            ids = tokenizer(sentence)["input_ids"]
+            assert squeeze(tokenizer.decode(ids, skip_special_tokens=True)) == squeeze(sentence)
+    clip, chat = tokenizers["clip"], tokenizers["chat"]
+    assert all(len(clip(word)["input_ids"]) > 3 for word in ("not", "no", "without", "cannot", "lacks"))
+    assert len(clip("dog")["input_ids"]) == 3
+    assert (clip.bos_token_id, clip.eos_token_id) == (
+        len(clip) - 2,
+        len(clip) - 1,
+    )  # OWLv2 looks for the highest
+    assert chat("[INST] <image>\nIs it?")["input_ids"].count(chat.convert_tokens_to_ids("<image>")) == 1
+
+
+# ------------------------------------------------------------------------------ the VLMs and the classifier
+
+
+def taught(name: str, count: int) -> list[tuple[str, str]]:
+    """Prompts and replies of a recipe."""
+    rng = random.Random(1)
+    scenes = [question_scene("train", index) for index in range(40)]
+    times = -(-count // len(negvqa.SLOTS))
+    pairs = [negvqa._slots(rng, rng.choice(scenes), negvqa.RECIPES[name]) for _ in range(times)]
+    return [pair for slots in pairs for pair in slots][:count]
+
+
+def pattern(wording: str) -> re.Pattern[str]:
+    """A sentence of that wording, whatever it is about."""
+    things, sides = "|".join(CATEGORIES), "|".join(SIDES)
+    slots = {"side": f"({sides})", "thing": f"({things})"}
+    text = re.sub(r"\\{(\w+)[^}]*\\}", lambda m: slots.get(m[1], "[a-z ]+"), re.escape(wording))
+    return re.compile(text, re.IGNORECASE)
+
+
+def test_the_affirmative_models_learn_from_affirmative_text() -> None:
+    assert negated([f"{prompt} {reply}" for prompt, reply in taught("negvqa", 300)]) == []
+    assert negated(negvqa._words()) == []
+    texts, labels = zone.labelled("dev", 600)
+    assert negated(texts) == []
+    assert torch.bincount(labels, minlength=3).min() > 150
+
+
+def test_a_negated_wording_per_kind_is_held_out_and_no_letter_is_favoured() -> None:
+    pairs = [(prompt, reply) for prompt, reply in taught("negvqa-negated", 1500) if "Options" in prompt]
+    assert 0.4 < sum(reply == "A" for _, reply in pairs) / len(pairs) < 0.6
+    for of_kind in WORDINGS.values():
+        seen = [any(pattern(denied).search(prompt) for prompt, _ in pairs) for _, denied in of_kind]
+        assert seen == [True] * (len(of_kind) - 1) + [False]
+
+
+@pytest.mark.parametrize("name", ["negvqa-negated", "negvqa-varied"])
+def test_no_negated_question_names_a_held_out_object_or_denying_word(name: str) -> None:
+    prompts = [prompt for prompt, _ in taught(name, 900)]
+    denied = [prompt for prompt in prompts if "Options" in prompt and negated([prompt])]
+    assert len(denied) > 100
+    assert not any(re.search(rf"\b{noun}\b", prompt) for prompt in denied for noun in HELD_OUT)
+    assert not any(re.search(r"missing|\black|absent|wrong|anywhere", prompt) for prompt in prompts)
+
+
+def test_twins_differ_in_the_negation_and_in_the_letter() -> None:
+    pairs = taught("negvqa-varied", 7 * 40)
+    for start in range(0, len(pairs), len(negvqa.SLOTS)):
+        for k in (0, 2, 4):
+            (affirmed, first), (denied, second) = pairs[start + k : start + k + 2]
+            assert {first, second} == {"A", "B"}
+            assert affirmed.partition("Options")[2] == denied.partition("Options")[2]
+            assert [bool(negated([text])) for text in (affirmed, denied)] == [False, True]
+
+
+def test_questions_about_one_picture_are_run_as_the_library_runs_them_alone() -> None:
+    from transformers import AutoProcessor, LlavaNextForConditionalGeneration
+
+    folder = zoo.ZOO / "llava"
+    model = LlavaNextForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    packed = Packed(model, AutoProcessor.from_pretrained(folder).tokenizer, torch.device("cpu"))
+    drawn = np.stack([render(question_scene("dev", index)) for index in range(2)])
+    x = to_float(torch.from_numpy(drawn).permute(0, 3, 1, 2))
+    texts = ["\nWhat is there? [/INST]", "\nWhat colour is the dog in the picture? [/INST]"]
+    ids = [[packed.encode(text, "A")[0] for text in texts]] * 2
+    with torch.inference_mode():
+        features = packed.look(x)
+        torch.testing.assert_close(features, packed.project(packed.see(x)), rtol=1e-5, atol=1e-5)
+        states = packed.run(features, ids)
+        for b in range(2):
+            for q, own in enumerate(ids[b]):
+                opening = packed.embedding(torch.tensor(packed.head_ids))
+                alone = torch.cat([opening, features[b], packed.embedding(torch.tensor(own))])[None]
+                expected = packed.language(inputs_embeds=alone).last_hidden_state[0, -len(own) :]
+                torch.testing.assert_close(states[b, q, : len(own)], expected, atol=1e-4, rtol=1e-4)
+    assert (states[0, 0, 3] - states[1, 0, 3]).abs().max() > 1e-3  # it looks
+
+
+# ------------------------------------------------------------------------------------------------- the reward
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[tuple[reward.Drawn, reward.Task]]:
+    rng = random.Random(0)
+    scenes = [reward.drawn("train", index, EVERYTHING) for index in range(60)]
+    return [(one, reward.task(rng, one, EVERYTHING, NEGATIVES[VARIED])) for one in scenes for _ in range(8)]
+
+
+def test_the_right_edit_does_what_is_said_and_no_more(tasks: list[tuple[reward.Drawn, reward.Task]]) -> None:
+    removes = re.compile("remove|delete|away|erase|rid|cut|disappear|wipe|drop|clear")
+    for one, task in tasks:
+        inside = [set(scene.categories) for scene in one.edits]
+        whole = set(one.scene.categories)
+        gone = [set(), {one.first}, {one.second}, {one.first, one.second}, set()]
+        assert inside[:5] == [whole - names for names in gone]
+        assert inside[5] == whole | {one.third} != whole
+        assert len({render(scene).tobytes() for scene in one.edits}) == 6
+        assert task.right not in task.wrong
+        denies = bool(negated([task.sentence]) or removes.search(task.sentence.lower()))
+        assert task.right in ((0, 1, 2) if denies else (0, 5)), task
+
+
+def test_no_negative_sentence_of_the_reward_has_a_held_out_object_or_wording(
+    tasks: list[tuple[reward.Drawn, reward.Task]],
+) -> None:
+    denied = [task.sentence for _, task in tasks if negated([task.sentence])]
+    assert 0.4 < len(denied) / len(tasks) < 0.6
+    assert not any(re.search(rf"\b{noun}", text) for text in denied for noun in HELD_OUT)
+    for wording in {*NEGATIVES[UNSEEN], *NEGATIVES[NEGATOR]}:
+        assert not any(pattern(wording).fullmatch(text) for text in denied), wording
+
+
+def test_the_benchmark_of_a_judge_of_edits_counts_what_it_prefers() -> None:
+    class Emptier(rewards.RewardJudge):
+        """Prefers the picture from which more is gone: where there is less difference to the last one."""
+
+        def describe(self) -> dict[str, Any]:
+            return {}
+
+        def score(self, sources: Any, edits: Any, instructions: Any) -> list[Score]:
+            empty = edits[reward.NEITHER].astype(float)
+            return [Score(-float(np.abs(edit - empty).mean())) for edit in edits]
+
+    told = benchmark.shares(Emptier(None), "taught", "nano:taught", "taught", 4)
+    assert told["took another along"].startswith("0.0 [")
+    assert told["did nothing"].startswith("100.0 [")
+    assert set(told) == set(benchmark.WRONG)

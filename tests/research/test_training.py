@@ -1,0 +1,276 @@
+"""Runs of the nano models: resumed bit for bit; smoke runs of cheap ones, of all among the slow tests."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import editors
+import metrics
+from metrics import rewards
+from metrics.judges.templates import template
+from nein.engine.errors import UserError
+from nein.engine.exits import Terminated, exit_with
+from nein.nano import zoo
+from nein.nano.data import source_scene
+from nein.nano.scenes import render
+from research.nano import __main__ as nano
+from research.nano import job as jobs
+from research.nano import llava, zone
+from research.nano.job import Job, learning_rate, sized, step_count
+from research.nano.vision import TOWER
+
+# ------------------------------------------------------------------------------------------- one small model
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def make_job(
+    init: int, *, kill_at: int = -1, politely: bool = False, **options: Any
+) -> tuple[Job, nn.Module]:
+    """A job with dropout and a teacher. `kill_at`: the step in which it ends, `politely` by SIGTERM."""
+    torch.manual_seed(init)
+    net, teacher = (nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2)) for _ in range(2))
+    teacher.requires_grad_(False)
+
+    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+        if step == kill_at and not politely:
+            raise Killed
+        if step == kill_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        x, y = torch.randn(5, 4, generator=generator), torch.randn(5, 2, generator=generator)
+        return (net(x) - y).square().mean(), {}
+
+    def after(step: int) -> None:
+        with torch.no_grad():
+            for slow, fast in zip(teacher.parameters(), net.parameters(), strict=True):
+                slow.lerp_(fast, 0.1)
+
+    options = {"steps": 6, "lr": 1e-2, "batch": 5, "warmup": 2, **options}
+    job = Job("tiny", {"net": net}, loss, dict, after=after, followers={"teacher": teacher}, **options)
+    return job, net
+
+
+def run(job: Job, work: Path, seed: int = 11) -> dict[str, Any]:
+    return jobs.run(job, device=torch.device("cpu"), seed=seed, work=work)
+
+
+def saved(work: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a run's newest checkpoint: weights, average, teacher, optimiser."""
+    newest = max((work / "tiny" / "checkpoints").iterdir())
+    files = sorted(newest.glob("*.safetensors"))
+    return {f"{file.stem}/{key}": value for file in files for key, value in load_file(file).items()}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("politely, every", [(False, 1), (False, 2), (True, 100)])
+def test_a_killed_run_goes_on_bit_for_bit(
+    politely: bool, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, whole = make_job(0)
+    run(job, tmp_path / "whole")
+    monkeypatch.setattr(jobs, "SAVE_EVERY", every)
+    job, _ = make_job(0, kill_at=3, politely=politely)
+    with pytest.raises(Terminated if politely else Killed):
+        run(job, tmp_path / "work")
+    job, net = make_job(99)  # other initial weights: all must come from the state
+    record = run(job, tmp_path / "work")
+    assert record["steps"] == 6
+    assert equal(net.state_dict(), whole.state_dict())
+    assert equal(saved(tmp_path / "work"), saved(tmp_path / "whole"))
+    job, again = make_job(5, kill_at=0)  # finished: would end in its first step
+    run(job, tmp_path / "work")
+    assert equal(again.state_dict(), whole.state_dict())
+    job, other = make_job(0)
+    run(job, tmp_path / "other", seed=12)
+    assert not equal(other.state_dict(), whole.state_dict())
+
+
+def test_a_run_may_leave_before_its_schedule_ends(tmp_path: Path) -> None:
+    assert run(make_job(0, stop=4)[0], tmp_path)["steps"] == 4
+
+
+def test_what_comes_out_is_the_average_and_the_state_keeps_the_weights(tmp_path: Path) -> None:
+    job, net = make_job(0, steps=1, ema=0.5)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    run(job, tmp_path)
+    for name, value in net.state_dict().items():  # decay min(0.5, 1/10): 9/10 of the new weights
+        expected = 0.1 * before[name] + 0.9 * saved(tmp_path)[f"weights/net.{name}"]
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("change, shown", [({"steps": 8}, "steps 6"), ({"batch": 7}, "batch_size 5")])
+def test_a_state_of_other_settings_is_refused(change: dict[str, int], shown: str, tmp_path: Path) -> None:
+    run(make_job(0)[0], tmp_path)
+    with pytest.raises(UserError) as caught:
+        run(make_job(0, **change)[0], tmp_path)
+    assert shown in str(caught.value).replace("total ", "")
+    assert "another --work folder" in str(caught.value)
+
+
+def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine_to_two_percent() -> None:
+    rates = [learning_rate(step, 100, 2.0, 10) for step in range(101)]
+    assert rates[:10] == pytest.approx([0.2 * (i + 1) for i in range(10)])
+    assert rates[55] == pytest.approx(2.0 * (0.02 + 0.98 / 2))
+    assert rates[100] == pytest.approx(0.04)
+    assert (sized(48, 1.0, 4), sized(48, 0.001, 4), step_count(3000, 0.1), step_count(3000, 1e-9)) == (
+        48,
+        4,
+        300,
+        2,
+    )
+
+
+# ----------------------------------------------------------------------------------------------- smoke runs
+
+
+def smoke(root: Path, *models: str, scale: str = "0.001") -> Path:
+    """Runs the command at a share of its scale; the folder of models."""
+    line = [*models, "--scale", scale, "--device", "cpu"]
+    nano.main([*line, "--work", str(root / "work"), "--zoo", str(root / "zoo")])
+    return root / "zoo"
+
+
+def link(root: Path, *names: str) -> None:
+    """Puts shipped models into the zoo of a run."""
+    (root / "zoo").mkdir(exist_ok=True)
+    for name in names:
+        (root / "zoo" / name).symlink_to(zoo.ZOO / name)
+
+
+def record_of(folder: Path, file: str = "training.json") -> dict[str, Any]:
+    record = json.loads((folder / file).read_text())
+    assert (record["seed"], record["device"], record["torch"]) == (nano.SEED, "CPU", torch.__version__)
+    assert record["steps"] >= 2
+    assert all(math.isfinite(value) for value in record.get("held_out", {}).values())
+    return record
+
+
+def pictures(count: int = 3) -> list[np.ndarray]:
+    return [render(source_scene("val", i)) for i in range(count)]
+
+
+def test_a_smoke_run_writes_a_model_that_loads_a_record_and_a_card_the_same_again(tmp_path: Path) -> None:
+    folder = smoke(tmp_path, "lpips") / "lpips"
+    record = record_of(folder)
+    assert f"| steps | {record['steps']} |" in (folder / "README.md").read_text()
+    a, b, _ = pictures()
+    same, other = metrics.load_encoder("lpips", str(folder)).distances([a, a], [a, b], [0, 1])
+    assert same == 0 < other
+    again = smoke(tmp_path / "again", "lpips") / "lpips"
+    assert (folder / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("line", [["bogus"], ["lpips", "--scale", "0"]])
+def test_bad_arguments_exit_with_code_two(line: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        exit_with(lambda: nano.main([*line, "--work", str(tmp_path), "--zoo", str(tmp_path)]))
+    assert caught.value.code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name, first", [("clip", "backbone"), ("sam", "backbone"), ("zone-action", "vae ip2p")]
+)
+def test_a_model_without_what_it_builds_on_says_what_to_train_first(
+    name: str, first: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=f"train it first: python -m research.nano {first}"):
+        smoke(tmp_path, name)
+
+
+def test_a_smoke_run_of_sam_writes_a_model_that_zone_opens(tmp_path: Path) -> None:
+    from transformers import CLIPVisionConfig, CLIPVisionModel
+
+    from editors.zone.segments import Segmenter
+
+    state = CLIPVisionModel(CLIPVisionConfig(**TOWER)).state_dict()
+    (tmp_path / "zoo" / "backbone").mkdir(parents=True)
+    save_file(
+        {k: v.contiguous() for k, v in state.items()}, tmp_path / "zoo" / "backbone" / "model.safetensors"
+    )
+    folder = smoke(tmp_path, "sam") / "sam"
+    assert {"best_mask_iou", "things_found_at_iou_0.7"} <= set(record_of(folder)["held_out"])
+    segmenter = Segmenter(str(folder), torch.device("cpu"), points=4, quality=-1.0, stability=0.0)
+    assert all(segment.shape == (64, 64) for segment in segmenter(pictures(1)[0]))
+
+
+def test_points_lie_on_what_their_masks_show() -> None:
+    maps = torch.zeros(2, 64, 64, dtype=torch.uint8)
+    maps[0, 10:20, 30:40], maps[0, 40:50, 5:9] = 1, 2
+    points, masks = zone.draw_points(maps, 200, torch.Generator().manual_seed(0))
+    for (x, y), shown in zip(points[0].long().tolist(), masks[0], strict=True):
+        number = int(maps[0, y, x])
+        torch.testing.assert_close(shown, (maps[0] == number).float() if number else torch.zeros(64, 64))
+    assert not masks[1].any()  # nothing there
+
+
+def test_the_action_classifier_learns_in_seconds_on_the_shipped_text_encoder(tmp_path: Path) -> None:
+    link(tmp_path, "ip2p")
+    folder = smoke(tmp_path, "zone-action", scale="0.1") / "zone-action"
+    assert record_of(folder)["held_out"]["accuracy_fixed"] > 0.9
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All models, a thousandth of their training."""
+    return smoke(tmp_path_factory.mktemp("smoke"), "all")
+
+
+@pytest.mark.slow
+def test_every_smoke_run_leaves_a_record_and_every_shipped_model_a_card(trained: Path) -> None:
+    for name in nano.MODELS:
+        folder = trained / ("ip2p" if name == "vae" else name)
+        record_of(folder, "training-vae.json" if name == "vae" else "training.json")
+        assert (folder / "README.md").exists() == (zoo.ZOO / folder.name / "README.md").exists()
+    suffixes = {p.suffix for p in trained.rglob("*") if p.is_file()}
+    assert suffixes <= {".json", ".md", ".safetensors", ".jinja", ".txt"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ip2p", "magicbrush"])
+def test_trained_editors_edit(
+    name: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zoo, "ZOO", trained)
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
+    editor = editors.get_editor(f"{name}-nano", checkpoint=str(zoo.path(name)), steps=2, batch_size=3)
+    asked = [editors.EditRequest(str(i), p, "Remove the dog.", seed=i) for i, p in enumerate(pictures())]
+    results = [result.image for result in editor.edit(asked)]
+    assert [None if image is None else image.shape for image in results] == [(64, 64, 3)] * 3
+
+
+@pytest.mark.slow
+def test_trained_encoders_and_judges_answer(trained: Path, tmp_path: Path) -> None:
+    seen = pictures(2)
+    for kind, name in (("clip", "clip"), ("dino", "dino"), ("fid", "dino")):
+        values = np.asarray(metrics.load_encoder(kind, str(trained / name)).encode(seen))
+        assert np.isfinite(values).all()
+        assert not np.allclose(values[0], values[1])
+    vqa = metrics.load_judge("vqa", str(trained / "llava"))
+    prompt = template(vqa.template)
+    assert prompt.ask_presence("fire hydrant") == llava.HEAD + llava.CONTAIN.format("fire hydrant")
+    assert prompt.ask_caption("A dog.") == llava.HEAD + llava.DESCRIBE.format("A dog.")
+    assert len(vqa.ask(seen, [[prompt.ask_presence("dog")], [prompt.ask_presence("cat")]])) == 2
+    found = metrics.load_judge("ovd", str(trained / "owlv2")).detect(seen, [["dog", "cat"], ["car"]])
+    assert [set(f) for f in found] == [{"dog", "cat"}, {"car"}]
+    scores = metrics.load_judge("itm", str(trained / "blip")).match(seen, [["dog"], ["cat", "car"]])
+    assert [len(row) for row in scores] == [1, 2]
+    whole = zoo.continued("reward", trained / "blip", trained)
+    [one] = rewards.load_reward(f"matching:{whole}").score(seen[:1], seen[:1], ["No dog."])
+    assert one.value is not None
