@@ -1,15 +1,13 @@
 """The report of a full-size evaluation: 24,182 samples by 7 editors, made up, written and opened in Chromium.
 
     python -m benchmarks.report [--samples 24182] [--editors 7] [--tracks 1] [--side 64] [--out FOLDER]
-                                [--before CHECKOUT]
 
 Prints how long `nein report` takes, the size of the page and of the files beside it, and (where Chromium with
 chromedriver is installed) the time until the page is ready, until its first pictures are drawn, and of one
 search and one sort. Scores, features and pictures are random: this measures the report, not an editor.
 
-`--before` is a checkout of commit 3ee297b (`git worktree add FOLDER 3ee297b`): its `nein-report` gets the
-same runs, and the ratio of the times is printed. Times are of whole commands, start of Python included; those
-of the processor (user and system) mean something on a machine that does other work as well.
+Times are of whole commands, start of Python included; those of the processor (user and system) mean something
+on a machine that does other work as well.
 """
 
 from __future__ import annotations
@@ -32,9 +30,12 @@ import safetensors.numpy
 
 from metrics.fid import jackknife_interval
 from nein.benchmarks.nein import figures
-from nein.benchmarks.nein.runs import RunDir, scores_of
+from nein.benchmarks.nein import records as of_runs
+from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
 from nein.engine.images import write_png
+from nein.reporting import figures as frames
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
 
 TRACKS = ("negative", "remove")
@@ -42,8 +43,6 @@ OBJECTS = [f"thing {i}" for i in range(80)]
 IMAGE = ("l1", "l2", "clip_i", "dino", "lpips")
 #: Columns of the features for FID, as many as the miniature network has, and rows of a file of them.
 COLUMNS, BLOCK = 96, 16
-#: What the older checkout is started with.
-BEFORE = "import sys; from nein.cli import main_report; main_report(sys.argv[1:])"
 EVIDENCE = {
     "removal_vqa": {
         "answer": "Yes",
@@ -97,18 +96,23 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
     config = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
     for number, track in itertools.product(range(editors), TRACKS[:tracks]):
         run = RunDir(root / "runs", f"editor-{number}", track)
-        run.open({}, {"config": config, "data": origin}, overwrite=False)
+        told = {"of": count, "block": BLOCK, "first": count}
+        run.open({}, {"config": config, "data": origin, "selection": told}, overwrite=False)
         run.update(status="complete")
         _link(run.path / "images", [row["NeIn"] for row in records], edited)
-        atomic.write_lines(run.path / "edits.jsonl", (_edit(i, row, track) for i, row in enumerate(records)))
         values = rng.uniform(size=(count, 10))
-        atomic.write_lines(
-            run.path / "scores.jsonl",
-            (_score(row["NeIn"], m, k, values[i]) for i, row in enumerate(records)
-             for k, m in enumerate([*IMAGE, *EVIDENCE])),
-        )  # fmt: skip
+        rows = [_edit(i, row, track) for i, row in enumerate(records)]
+        columns = {EDIT: rows} | {
+            scores_of(metric): [_score(row["NeIn"], metric, k, values[i]) for i, row in enumerate(records)]
+            for k, metric in enumerate([*IMAGE, *EVIDENCE])
+        }
+        for output, column in columns.items():
+            if output != EDIT:
+                run.open_output(output, {}, overwrite=False)
+            for number, start in enumerate(range(0, count, BLOCK)):
+                run.write(output, number, column[start : start + BLOCK])
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
-        figures.of(run)
+        frames.write(run.path / FIGURES, figures.summarise(of_runs.read(run)))
     return root / "runs"
 
 
@@ -123,7 +127,7 @@ def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Gen
         ids = [row["NeIn"] for row in records[rows]]
         about = {"block": number, "track": run.track, "ids": ids, "target_keys": sources[rows]}
         texts = {"about": json.dumps(about)}
-        run.write(scores_of("fid"), number, [])
+        run.write(scores_of("fid"), number, [_score(name, "", 0, [1.0]) for name in ids])
         file = safetensors.numpy.save({"edited": edited[rows], "target": target[rows]}, metadata=texts)
         run.feature_path("fid", number).write_bytes(file)
     made = jackknife_interval(edited, target, sources)
@@ -131,21 +135,6 @@ def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Gen
     return {"value": made.value, **ends, "n": len(records), "n_unscored": 0, "reasons": {},
             "clusters": len(names), "reference": "per sample", "left_out": list(made.left_out),
             "columns": COLUMNS, "sources": "the same in all runs"}  # fmt: skip
-
-
-def as_before(runs: Path, root: Path) -> Path:
-    """The same runs as commit 3ee297b writes them."""
-    for manifest in sorted(runs.glob("*/*/manifest.json")):
-        old = root / "runs" / manifest.parent.relative_to(runs)
-        old.mkdir(parents=True)
-        (old / "manifest.json").write_text(json.dumps({**json.loads(manifest.read_text()), "format": 1}))
-        for name in ("edits.jsonl", "scores.jsonl", "corpus.json"):
-            (old / name).hardlink_to(manifest.parent / name)
-        (old / "images").symlink_to(manifest.parent / "images")
-        (old / "features").mkdir()
-        for file in (manifest.parent / "scores" / "fid").rglob("*.safetensors"):
-            (old / "features" / f"block-{file.name}").hardlink_to(file)
-    return root / "runs"
 
 
 class Taken(NamedTuple):
@@ -184,10 +173,10 @@ def _edit(index: int, row: dict[str, str], track: str) -> dict[str, Any]:
             "width": 64, "height": 64, "error": None, "note": ""}  # fmt: skip
 
 
-def _score(name: str, metric: str, column: int, values: np.ndarray) -> dict[str, Any]:
+def _score(name: str, metric: str, column: int, values: Sequence[float]) -> dict[str, Any]:
     value = float(values[column])
     value = float(value < 0.2) if metric.startswith("removal") else round(value, 6)
-    return {"id": name, "metric": metric, "value": value, "reason": "", "detail": EVIDENCE.get(metric, {})}
+    return {"id": name, "value": value, "reason": "", "detail": EVIDENCE.get(metric, {})}
 
 
 def look(page: Path) -> dict[str, float]:
@@ -241,7 +230,6 @@ def main() -> None:
     )
     parser.add_argument("--side", type=int, default=64, help="pixels of a picture, a multiple of 8")
     parser.add_argument("--out", type=Path, help="keep everything here (default: a temporary folder)")
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="of commit 3ee297b, to compare with")
     options = parser.parse_args()
     if options.samples < 12:
         parser.error("--samples must be at least 12, or the search for thing 11 finds nothing")
@@ -260,16 +248,6 @@ def main() -> None:
         print(f"page: {page.stat().st_size / 2**20:.1f} MiB; beside it: {len(beside)} files, {size:.0f} MiB")
         for name, value in look(page).items():
             print(f"{name}: {value:.2f}{'' if 'MiB' in name else ' s'}")
-        if options.before:
-            shutil.rmtree(root / "before", ignore_errors=True)
-            asked = ["-o", str(root / "before" / "report.html"), "--formats", "html,csv"]
-            old = timed(
-                ["-c", BEFORE, str(as_before(runs, root / "before")), *asked], options.before.resolve()
-            )
-            print(
-                f"before: {old.clock:.1f} s ({old.processor:.1f} s of the processor), "
-                f"{old.clock / now.clock:.1f} ({old.processor / now.processor:.1f}) times as long"
-            )
 
 
 if __name__ == "__main__":

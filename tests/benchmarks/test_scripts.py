@@ -16,8 +16,10 @@ from benchmarks import common, published, report, scope_tokens, true_size
 from metrics import METRICS
 from nein import statistics
 from nein.benchmarks import export
+from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import collect, command, comparisons
+from nein.benchmarks.nein.reporting import command, comparisons
+from nein.benchmarks.nein.runs import RunDir
 from nein.engine import atomic
 from nein.reporting import figures as frames
 from tests.helpers import commands
@@ -35,21 +37,18 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     compared = frames.pick(figures, task="comparisons", metric="fid", statistic="difference")
     assert compared is not None
     assert compared["low"] < compared["high"]
-    files = sorted(path.name for path in report.as_before(runs, tmp_path / "old").glob("editor-0/negative/*"))
-    assert files == ["corpus.json", "edits.jsonl", "features", "images", "manifest.json", "scores.jsonl"]
 
 
 @pytest.mark.usefixtures("often_swept")
 def test_runs_that_are_read_keep_their_values_and_find_what_judges_said_again(tmp_path: Path) -> None:
     runs = report.make(tmp_path, 40, editors=1, side=8)
     tracemalloc.start()
-    [run], _ = collect.load([runs])
+    [run], _ = records.load([runs])
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    rows = list(run.directory.scores())
-    with run.said() as said:
-        assert [row for name in run.edits for row in said(name)] == rows
-        assert said("nobody") == []
+    rows = list(run.run.scores())
+    assert [row for name in run.place for row in run.said(name)] == rows
+    assert run.said("nobody") == []
     assert run.values("l1") == {row["id"]: row["value"] for row in rows if row["metric"] == "l1"}
     # Rows with what judges said are 12 KiB a sample in memory, a quarter of which is edits and values.
     assert held < 40 * 6 * 2**10
@@ -58,13 +57,12 @@ def test_runs_that_are_read_keep_their_values_and_find_what_judges_said_again(tm
 def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Path) -> None:
     runs = report.make(tmp_path, 40, editors=2, side=8)
     for editor, gone in ((0, "_1"), (1, "_2")):
-        for name in ("edits.jsonl", "scores.jsonl"):
-            path = runs / f"editor-{editor}" / "negative" / name
-            rows = [row for row in atomic.read_lines(path) if not row["id"].endswith(gone)]
-            atomic.write_lines(path, reversed(rows) if editor else rows)
-    (first, second), _ = collect.load([runs])
+        run = RunDir(runs, f"editor-{editor}", "negative")
+        kept = [i for i, edit in enumerate(run.read_edits()) if not edit["id"].endswith(gone)]
+        run.update(selection={"of": 40, "block": 16, "indices": kept})
+    (first, second), _ = records.load([runs])
     for metric in ("l1", "removal_vqa"):
-        one = comparisons.compare(comparisons.Shared.of(first, second), metric)
+        one = comparisons.compare((first, second), metric, records.shared(first, second))
         test = statistics.paired_test(
             first.values(metric), second.values(metric), first.sources, METRICS[metric].span
         )
@@ -78,7 +76,9 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
 @pytest.mark.usefixtures("often_swept")
 def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
     runs, peaks = report.make(tmp_path, 8, editors=1, side=8), []
-    [scores] = runs.glob("*/*/scores.jsonl")
+    run = RunDir(runs, "editor-0", "negative")
+    scores = run.path / "scores.jsonl"
+    atomic.write_lines(scores, run.scores())
     lines = scores.read_bytes()
     for times in (40, 80):
         scores.write_bytes(lines * times)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from nein.benchmarks.nein import figures, sections
+from nein.benchmarks.nein import figures, records, sections
+from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import records_hash
 from nein.engine.errors import UserError
@@ -55,25 +57,35 @@ def scores() -> list[dict[str, Any]]:
     ]
 
 
+def read(edits: list[dict[str, Any]], rows: list[dict[str, Any]] | None = None) -> records.Records:
+    return records.of_rows(
+        RunDir(Path("nowhere"), "e", "negative"), "e", edits, scores() if rows is None else rows
+    )
+
+
+def figures_of(edits: list[dict[str, Any]], rows: list[dict[str, Any]] | None = None) -> pd.DataFrame:
+    return figures.summarise(read(edits, rows))
+
+
 def test_a_removal_that_should_not_be_is_left_out_of_the_whole() -> None:
-    left = figures.values_of(edits(FAMILIES), scores())
-    assert left["removal_vqa"] == {"a": 1.0, "c": 1.0, "d": None}
-    assert left["l1"] == VALUES["l1"]
-    assert figures.values_of(edits({}), scores()) == VALUES
-    whole = frames.pick(figures.of_rows(edits(FAMILIES), scores(), {}), task="results", metric="removal_vqa")
+    left = read(edits(FAMILIES))
+    assert left.values("removal_vqa") == {"a": 1.0, "c": 1.0, "d": None}
+    assert left.values("l1") == VALUES["l1"]
+    assert {metric: read(edits({})).values(metric) for metric in VALUES} == VALUES
+    whole = frames.pick(figures_of(edits(FAMILIES)), task="results", metric="removal_vqa")
     assert whole is not None
     assert (whole["value"], whole["n"], whole["unscored"]) == (1.0, 2, 1)
 
 
 def test_every_family_has_its_own_figures_unscored_samples_counted() -> None:
-    found = frames.select(figures.of_rows(edits(FAMILIES), scores(), {}), task="families")
+    found = frames.select(figures_of(edits(FAMILIES)), task="families")
     stays = "double_negation (object must stay: Removal ↓)"
     assert frames.values(found, "group") == ["plain", stays, "implicit"]
     by = {(f["group"], f["metric"]): (f["value"], f["n"], f["unscored"]) for f in frames.records(found)}
     assert by[stays, "removal_vqa"] == (0.0, 1, 0)
     assert by["implicit", "removal_vqa"] == (1.0, 1, 1)
     assert by["implicit", "l1"] == (pytest.approx(0.35), 2, 0)
-    assert not len(frames.select(figures.of_rows(edits({}), scores(), {}), task="families"))
+    assert not len(frames.select(figures_of(edits({})), task="families"))
 
 
 def test_a_family_is_read_hashed_and_turns_the_target_round(make_data: Make) -> None:
@@ -139,7 +151,7 @@ def told(levels: dict[str, tuple[int, int]], families: dict[str, str] = FAMILIES
 
 def test_edits_have_a_figure_for_every_difficulty_by_family_and_of_all_together() -> None:
     levels = {"a": (0, 0), "b": (0, 0), "c": (0, 0), "d": (2, 1)}
-    every = figures.of_rows(told(levels), scores(), {})
+    every = figures_of(told(levels))
     made = frames.select(every, task="difficulty", metric="l1")
     assert [(f["group"], f["axis"], f["level"], f["value"]) for f in frames.records(made)] == [
         ("all families", OTHERS, "0", pytest.approx(0.2)),
@@ -153,11 +165,11 @@ def test_edits_have_a_figure_for_every_difficulty_by_family_and_of_all_together(
         ("implicit", DEPTH, "0", pytest.approx(0.3)),
         ("implicit", DEPTH, "1", pytest.approx(0.4)),
     ]
-    assert not len(frames.select(figures.of_rows(edits(FAMILIES), scores(), {}), task="difficulty"))
+    assert not len(frames.select(figures_of(edits(FAMILIES)), task="difficulty"))
 
 
 def test_removal_by_difficulty_is_that_of_objects_that_must_go() -> None:
-    made = figures.of_rows(told(dict.fromkeys("abcd", (0, 0))), scores(), {})
+    made = figures_of(told(dict.fromkeys("abcd", (0, 0))))
     removal = frames.select(made, task="difficulty", metric="removal_vqa", axis=DEPTH)
     assert frames.values(removal, "group") == ["all families", "plain", "implicit"]
     together = frames.pick(removal, group="all families")
@@ -168,7 +180,7 @@ def test_removal_by_difficulty_is_that_of_objects_that_must_go() -> None:
 def test_below_a_denial_a_family_has_figures_of_its_own() -> None:
     rows = told({"a": (0, 0), "b": (0, 1), "c": (0, 0), "d": (0, 1)}, dict.fromkeys("abcd", "neither_nor"))
     rows[3]["stays"] = True
-    found = frames.select(figures.of_rows(rows, scores(), {}), task="families", metric="l1")
+    found = frames.select(figures_of(rows), task="families", metric="l1")
     assert [(f["group"], f["n"]) for f in frames.records(found)] == [
         ("neither_nor", 2),
         ("neither_nor below a denial", 1),
@@ -179,7 +191,7 @@ def test_below_a_denial_a_family_has_figures_of_its_own() -> None:
 def test_both_difficulties_of_edits_are_drawn_and_stand_in_a_table() -> None:
     rows = told({"a": (0, 0), "b": (1, 0), "c": (0, 1), "d": (0, 1)}, dict.fromkeys("abcd", "scoped"))
     obeyed = [{"id": key, "metric": "obeyed", "value": 1.0, "reason": ""} for key in "abcd"]
-    made = frames.label(figures.of_rows(rows, obeyed, {}), model="magicbrush", variant="negative")
+    made = figures_of(rows, obeyed)
     section = sections.families()
     assert [plot.key for plot in section.plots if len(plot.shown(made))] == ["other_things", "denials_above"]
     shown = section.tables[1].sheet(made)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nein.benchmarks.nein import figures, records
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import collect, judge_tables
+from nein.benchmarks.nein.reporting import judge_tables
 from nein.benchmarks.nein.reporting.command import report
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
@@ -142,18 +143,16 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         assert rate.high is not None
         assert rate.low <= expected <= rate.high
         assert rate.high < 0.97  # found out
-    [run] = collect.load([out])[0]
+    [run] = records.load([out])[0]
     assert calibration.fits(run)
-    judged = frames.pick(run.figures, task="results", metric="removal_vqa")
+    judged = frames.pick(figures.summarise(run), task="results", metric="removal_vqa")
     assert judged is not None
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
     _, line = judge_tables.corrected([run], [calibration])
     assert line["low"] <= share <= line["high"]
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
     labels = tmp_path / "labels.csv"
-    truth_of = {
-        s.nein: s.object not in known[decode(run.directory.image_path(s.nein)).tobytes()] for s in samples
-    }
+    truth_of = {s.nein: s.object not in known[decode(run.run.image_path(s.nein)).tobytes()] for s in samples}
     picked = random.Random(1).sample(samples, 60)
     labels.write_text(
         "editor,track,id,gone\n"
@@ -233,7 +232,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     out = tmp_path / "out"
     scored_run(world, out, evaluate)
     commands.exit_code("calibrate", out, "--limit", "12", "--device", "cpu", "--judges", "vqa")
-    [run] = collect.load([out])[0]
+    [run] = records.load([out])[0]
     [found] = judge_tables.load([out / "calibration"], explicit=True)
     rows = judge_tables.corrected([run], [found])
     by_metric = {row["metric"]: row for row in rows if row["statistic"] == "corrected"}

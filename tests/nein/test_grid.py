@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
 from nein.reporting import contact_sheet
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row
+from tests.helpers import runs
 
 RED_RGB = (0xB3, 0x26, 0x1E)
 
@@ -37,9 +37,6 @@ def make_run(tmp_path: Path, dataset: Dataset) -> Callable[..., RunDir]:
 
     def make(editor="ip2p", track="negative", color=(200, 30, 40), scores=None, failed=(), out="out", **data):
         run = RunDir(tmp_path / out, editor, track)
-        run.path.mkdir(parents=True)
-        origin = {**dataset.origin, "records_sha256": dataset.records_sha256, **data}
-        run.manifest_path.write_text(json.dumps({"identity": {}, "data": origin}))
         edits = []
         for sample in dataset.samples:
             edit: dict[str, object] = {
@@ -51,15 +48,13 @@ def make_run(tmp_path: Path, dataset: Dataset) -> Callable[..., RunDir]:
             else:
                 write_png(run.image_path(sample.id), np.full((24, 32, 3), color, np.uint8))
             edits.append(edit)
-        (run.path / "edits.jsonl").write_text("".join(json.dumps(edit) + "\n" for edit in edits))
         lines = [
             {"id": s.id, "metric": m, "value": v, "reason": "because", "detail": {}}
             for m, values in (scores or {}).items()
             for s, v in zip(dataset.samples, values, strict=True)
         ]
-        if lines:
-            (run.path / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return run
+        origin = {**dataset.origin, "records_sha256": dataset.records_sha256, **data}
+        return runs.write(run, edits, lines, data=origin, size=2)
 
     return make
 
@@ -147,7 +142,7 @@ def test_verdicts_are_read_from_the_scores(make_run, dataset):
 def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dataset):
     samples = dataset.samples
     run = make_run(failed=[samples[0].id])
-    (run.path / "edits.jsonl").write_text("".join((run.path / "edits.jsonl").open().readlines()[:-1]))
+    run.block_path(EDIT, 3).unlink()
     run.image_path(samples[1].id).unlink()
     samples[1].sample_path.write_bytes(samples[1].sample_path.read_bytes()[:40])
     found = grid.read_runs([run.out])
@@ -165,10 +160,10 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
 def test_a_run_still_under_way_is_drawn_from_its_blocks(make_run, dataset):
     run = make_run()
     rows = run.read_edits()
-    (run.path / "edits.jsonl").unlink()
-    run.write(EDIT, 0, rows[:2])
+    for number in (1, 2, 3):
+        run.block_path(EDIT, number).unlink()
     (records,) = grid.read_runs([run.out])
-    assert list(records.edits) == [row["id"] for row in rows[:2]]
+    assert list(records.place) == [row["id"] for row in rows[:2]]
     assert ids(grid.choose(dataset, [records], number=5)) == [row["id"] for row in rows[:2]]
 
 

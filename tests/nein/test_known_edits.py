@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from metrics.base import Score
+from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
-from nein.benchmarks.nein.reporting import collect, judge_tables
+from nein.benchmarks.nein.reporting import judge_tables
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.engine.errors import UserError
@@ -168,7 +169,7 @@ def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_ch
         "--out", out,
     )  # fmt: skip
     assert done.code == 0
-    loaded, _ = collect.load([out])
+    loaded, _ = records.load([out])
     [alone] = judge_tables.rewarded(loaded, [])
     assert (alone["model"], alone["statistic"], alone["value"]) == ("identity+best-of-2-removal", "gain", 0)
     given = ["--judges", "reward", "--device", "cpu", "--limit", "4", "--data", str(world)]

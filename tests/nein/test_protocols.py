@@ -9,7 +9,7 @@ import pytest
 
 import metrics
 from metrics import METRICS, Batch, Item, Settings
-from nein.benchmarks.nein import protocols
+from nein.benchmarks.nein import protocols, records
 from nein.benchmarks.nein.protocols import NoEvidence, Rules, verdict
 from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
@@ -117,7 +117,7 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
     rules = protocols.Rules.of("fixed")
     for row in run.scores():  # what is stored is what the evidence gives
         assert not row["detail"] or protocols.verdict(row["metric"], row, rules) == row["value"]
-    found = {(s.metric, s.quirk): s for s in protocols.shifts(run)}
+    found = {(s.metric, s.quirk): s for s in protocols.shifts(records.read(run))}
     failed = sum(edit["image"] is None for edit in run.read_edits())
     assert 0 < failed < 12
     moved = found["removal_vqa", "answers"]  # "no" removes only where case does not matter

@@ -9,13 +9,12 @@ import pytest
 
 from metrics import METRICS
 from nein import statistics
-from nein.benchmarks.nein import figures, paper_numbers, report, sections
-from nein.benchmarks.nein.reporting import collect
-from nein.benchmarks.nein.runs import RunDir
-from nein.engine import atomic
+from nein.benchmarks.nein import figures, paper_numbers, records, report, sections
+from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.wording import templates
+from tests.helpers import runs
 
 
 def write_run(
@@ -31,10 +30,6 @@ def write_run(
     """A finished run with these per-sample values; two samples to a source image."""
     run = RunDir(out, editor, track)
     n = len(next(iter(scores.values())))
-    run.open(
-        {"seed": 0}, {"config": {"preset": preset, "protocol": "fixed", "align": "stretch"}}, overwrite=False
-    )
-    run.update(status=status, data={"records_sha256": "x"})
     edits = [
         {
             "id": f"s{i}",
@@ -49,15 +44,15 @@ def write_run(
         }
         for i in range(n)
     ]
-    atomic.write_lines(run.path / "edits.jsonl", iter(edits))
     rows = [
         {"id": f"s{i}", "metric": m, "value": v, "reason": "" if v is not None else "no answer", "detail": {}}
         for m, column in scores.items()
         for i, v in enumerate(column)
     ]
-    atomic.write_lines(run.path / "scores.jsonl", iter(rows))
-    atomic.write_json(run.path / "corpus.json", {"fid": fid} if fid else {})
-    return run
+    if fid:
+        runs.write_fid(run, fid)
+    config = {"preset": preset, "protocol": "fixed", "align": "stretch"}
+    return runs.write(run, edits, rows, config=config, status=status)
 
 
 def test_the_table_has_arrows_intervals_and_counts(tmp_path: Path) -> None:
@@ -152,27 +147,33 @@ def test_only_complete_runs_are_shown_and_the_others_are_named(tmp_path: Path) -
     assert "not shown because not complete: hqedit/negative." in text
 
 
-def test_scores_of_a_sample_that_was_not_edited_are_a_sentence(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
+def test_blocks_that_are_not_of_the_same_samples_are_a_sentence(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2], "l2": [0.1, 0.2]})
     kept, lost = run.read_edits()
-    atomic.write_lines(run.path / "edits.jsonl", [kept])
+    run.write(EDIT, 0, [kept, {**lost, "id": "other"}])
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
-        collect.read(run, "ip2p")
+        records.read(run)
+    run.write(EDIT, 0, [kept, kept])
+    with pytest.raises(UserError, match="must have one row for each of 2 samples"):
+        records.read(run)
+    run.write(EDIT, 0, [kept, lost])
+    run.write(scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
+    with pytest.raises(UserError, match="has a row of 's1' where other metrics have 's0'"):
+        records.read(run)
 
 
 def test_a_run_holds_columns_and_gives_the_values_of_a_metric_by_sample(tmp_path: Path) -> None:
-    run = collect.read(write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None]}), "ip2p")
+    run = records.read(write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None]}))
     assert run.values("l1") == {"s0": 0.1, "s1": None}
     assert run.values("dino") == {}
-    columns = [*run.numbers.values(), *run.asked.values()]
-    assert [(column.dtype.kind, column.shape) for column in columns] == [("f", (2,)), ("b", (2,))]
+    assert [(column.dtype.kind, column.shape) for column in run.numbers.values()] == [("f", (2,))]
 
 
 def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there are no runs there"):
+    with pytest.raises(UserError, match="holds no run"):
         report.report(tmp_path)
     write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7]}, status="edited")
-    with pytest.raises(UserError, match="none of the 1 runs there is complete"):
+    with pytest.raises(UserError, match="None of the 1 runs there is complete"):
         report.report(tmp_path)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.engine import atomic
 from nein.engine.images import pixel_hash, write_png
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal, template_of
+from tests.helpers import runs
 
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 
@@ -81,12 +82,6 @@ def write_run(
         "source_images": str(data / "coco_for_val"), "nein_images": str(data / "nein_val"),
         "records_sha256": "x",
     }  # fmt: skip
-    run.open({"seed": 0}, {"config": {**setting, **(config or {})}, "data": origin}, overwrite=False)
-    run.update(status="complete")
-    for kind, description in (models or {}).items():
-        run.note("models", kind, description)
-    call = {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
-    run.note("invocations", "first", call)
     edits, scores = [], []
     for index, row in enumerate(rows):
         noun = row["T_generated"].removeprefix("Add ").partition(" ")[2].rstrip(".")
@@ -108,14 +103,15 @@ def write_run(
             reason = "" if value is not None else f"not edited: {edit['error']}" if not good else "no answer"
             scores.append({"id": row["NeIn"], "metric": metric, "value": value, "reason": reason,
                            "detail": _detail(metric, index, value, answer) if good else {}})  # fmt: skip
-    atomic.write_lines(run.path / "edits.jsonl", iter(edits))
-    atomic.write_lines(run.path / "scores.jsonl", iter(scores))
-    run.write(EDIT, 0, edits)
+    runs.write(run, edits, scores, config={**setting, **(config or {})}, data=origin, size=len(rows))
+    for kind, description in (models or {}).items():
+        run.note("models", kind, description)
+    call = {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
+    run.note("invocations", "first", call)
     run.cost(EDIT, 0, {"seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}}, "one")
-    corpus: dict[str, Any] = {}
     if features:
-        corpus["fid"] = _features(run, rows, features, failed)
-    atomic.write_json(run.path / "corpus.json", corpus)
+        runs.write_fid(run, _features(run, rows, features, failed))
+        runs.finish(run)
     return run
 
 
@@ -139,7 +135,6 @@ def _features(
     told = {"about": json.dumps(about)}
     file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=told)
     atomic.write_bytes(run.feature_path("fid", 0), file)
-    run.write(scores_of("fid"), 0, [])
     found = jackknife_interval(edited, target, [rows[index]["COCO"] for index in kept])
     ends = {"low": found.low, "high": found.high, "standard_error": found.standard_error}
     return {"value": found.value, **ends, "n": len(kept), "n_unscored": len(rows) - len(kept), "reasons": {},

@@ -8,10 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from nein.engine import atomic
+from nein.benchmarks.nein.runs import EDIT, scores_of
 from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.report import write
+from tests.helpers import runs
 from tests.reporting import made
 from tests.reporting.conftest import MARKUP, report
 
@@ -366,15 +367,18 @@ def test_all_that_a_judge_may_say_is_said_in_words(browser: Any, tmp_path: Path)
         (names[1], "removal_vqa", None, "neither yes nor no", unread),
         (names[2], "removal_ovd", 1.0, "", {"score": 0.0, "threshold": 0.1}),
     ]
-    keys = ("id", "metric", "value", "reason", "detail")
-    atomic.write_lines(run.path / "scores.jsonl", (dict(zip(keys, row, strict=True)) for row in said))
-    stays = [{**edit, "stays": edit["id"] == names[2]} for edit in run.read_edits()]
-    atomic.write_lines(run.path / "edits.jsonl", iter(stays))
+    for metric in {metric for _, metric, *_ in said}:
+        told = {name: what for name, of, *what in said if of == metric}
+        filled = [(name, *told.get(name, (None, "left out", {}))) for name in names]
+        keys = ("id", "value", "reason", "detail")
+        run.open_output(scores_of(metric), {}, overwrite=False)
+        run.write(scores_of(metric), 0, (dict(zip(keys, row, strict=True)) for row in filled))
+    runs.rewrite(run, EDIT, lambda edit: {**edit, "stays": edit["id"] == names[2]})
     path = tmp_path / "report.html"
     assert report([str(run.path), "-o", str(path), "--formats", "html"]) == 0
     cells = (
         "return [...document.querySelectorAll('#dialog-body tbody tr')]"
-        ".map(r => [...r.cells].map(c => c.textContent))"
+        ".map(r => [...r.cells].map(c => c.textContent)).filter(r => r[2] != 'left out')"
     )
     opened = Page(browser, path).open(f"#sample={names[0]}")
     opened.until(lambda: opened.script(cells))
@@ -382,10 +386,10 @@ def test_all_that_a_judge_may_say_is_said_in_words(browser: Any, tmp_path: Path)
         ["L1", "6.2", "", ""],
         ["Removal (VQA)", "100.0", "the judge said no",
          'answer: "Né \\"no\\"\\n" · P(yes) 0.062 · P(no) 0.188 · asked: Is there a <b>cat</b>?'],
-        ["Removal (OVD)", "0.0", "", "box score 0.750 (threshold 0.1)"],
-        ["AUC-Removal", "25.0", "", "box score 0.750 (threshold 1.0)"],
         ["Retention (VQA)", "50.0", "lost: man",
          'in the sample: man "Yes", red car no time · in the edit: man "No"'],
+        ["Removal (OVD)", "0.0", "", "box score 0.750 (threshold 0.1)"],
+        ["AUC-Removal", "25.0", "", "box score 0.750 (threshold 1.0)"],
         ["Retention (OVD)", "33.3", "", "in the sample: man 0.512, car 1.000 · in the edit: man 0.000"],
     ]  # fmt: skip
     opened = Page(browser, path).open(f"#sample={names[1]}")

@@ -19,6 +19,8 @@ import scipy.linalg
 import scipy.stats
 
 SCALE = {"fid": 1, "lpips": 1}
+#: The rows of a run, which all are in one block here.
+BLOCK = "000/000000.jsonl"
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -29,14 +31,16 @@ class Raw:
     """A run as it lies on disk."""
 
     def __init__(self, folder: Path) -> None:
-        self.edits = {row["id"]: row for row in lines(folder / "edits.jsonl")}
+        self.edits = {row["id"]: row for row in lines(folder / "edit" / BLOCK)}
         self.values: dict[str, dict[str, float]] = defaultdict(dict)
         self.unscored: dict[str, int] = defaultdict(int)
-        for row in lines(folder / "scores.jsonl"):
-            if row["value"] is None:
-                self.unscored[row["metric"]] += 1
-            else:
-                self.values[row["metric"]][row["id"]] = row["value"]
+        for file in (folder / "scores").glob(f"*/{BLOCK}"):
+            metric = file.parents[1].name
+            for row in lines(file):
+                if row["value"] is None:
+                    self.unscored[metric] += 1
+                else:
+                    self.values[metric][row["id"]] = row["value"]
         with (folder / "scores" / "fid" / "000" / "000000.safetensors").open("rb") as file:
             tensors = safetensors.numpy.load(file.read())
         self.edited, self.target = tensors["edited"].astype(float), tensors["target"].astype(float)
@@ -47,7 +51,7 @@ class Raw:
 
 @pytest.fixture(scope="module")
 def raw(out: Path) -> dict[tuple[str, str], Raw]:
-    return {(p.parent.parent.name, p.parent.name): Raw(p.parent) for p in out.glob("*/*/scores.jsonl")}
+    return {(p.parent.parent.name, p.parent.name): Raw(p.parent) for p in out.glob("*/*/manifest.json")}
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,10 @@ import torch
 import editors
 from editors.checkpoint import LoadedPipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
-from nein.benchmarks.nein import conclude, figures, grid, models
+from nein.benchmarks.nein import grid, models
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing, editor_model
+from nein.benchmarks.nein.evaluate import conclude
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
@@ -78,8 +79,7 @@ def assess(
     if executor.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
-        facts = {**plan.dataset.origin, "records_sha256": plan.dataset.records_sha256}
-        run.open(identity, {"config": config.as_dict(), "data": facts}, overwrite=True)
+        run.open(identity, {"config": config.as_dict(), **plan.facts()}, overwrite=True)
         for name in names:
             run.open_output(
                 scores_of(name), models.score_identity(name, config, executor.device), overwrite=True
@@ -93,8 +93,8 @@ def assess(
         executor.compute(lambda _: [Step(run, stage, run.label) for stage in stages])
     if not executor.is_main:
         return {}
-    run.update(counts=conclude.write(run, plan, names, config.protocol), status=COMPLETE)
-    results = frames.records(frames.select(figures.summarise(run), task="results"))
+    results = frames.records(frames.select(conclude(run, names, config.protocol), task="results"))
+    run.update(status=COMPLETE)
     return {figure["metric"]: figure for figure in results}
 
 

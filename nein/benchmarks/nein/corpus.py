@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import safetensors
 
 from metrics import METRICS, MetricError
-from nein.benchmarks.nein.plan import Plan
+from nein.benchmarks.nein.records import Records
 from nein.benchmarks.nein.runs import RunDir, identity_hash, scores_of
 from nein.engine.errors import UserError
 
@@ -43,46 +43,45 @@ class Features:
         return list(first.values())
 
 
-def read(run: RunDir, metric: str = "fid") -> Features | None:
-    """The features of the samples in edits.jsonl, or None when the run has none."""
-    return of_blocks(
-        run, metric, sorted(run.done(scores_of(metric))), {r["id"]: r["source_id"] for r in run.read_edits()}
-    )
-
-
-def of_blocks(
-    run: RunDir, metric: str, blocks: Iterable[int], source_of: Mapping[str, str]
-) -> Features | None:
-    """The features in `blocks` of the samples in `source_of` (sample id -> source id); None without any."""
+def read(run: Records, metric: str = "fid") -> Features | None:
+    """The features of the samples of a run; None without any."""
+    blocks = [number for number in run.run.selection().numbers if number in run.run.done(scores_of(metric))]
     ids: list[str] = []
     edited, target, keys = [], [], []
     for number in blocks:
-        tensors, about = _block(run, metric, number)
+        tensors, about = _block(run.run, metric, number)
         for index, (name, key) in enumerate(zip(about["ids"], about["target_keys"], strict=True)):
-            if name in source_of:
+            if name in run.sources:
                 ids.append(name)
                 edited.append(tensors["edited"][index])
                 target.append(tensors["target"][index])
                 keys.append(key)
     if not ids:
         return None
-    return Features(ids, np.stack(edited), np.stack(target), keys, [source_of[name] for name in ids])
+    return Features(ids, np.stack(edited), np.stack(target), keys, [run.sources[name] for name in ids])
 
 
-def figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequence[str]) -> dict[str, Any]:
+def figure(metric: str, run: Records, protocol: str) -> dict[str, Any]:
     """The metric of the selection, or what corpus.json already says about the same features: an interval
-    takes minutes. A block that was made again may have other features, and of other samples."""
+    takes minutes. A block that was made again may have other features, and of other samples.
+
+    protocol  "paper": against every target once, as a folder of the COCO images would be; "fixed": against
+              the target of every sample, so that both sets weigh the scenes alike.
+    """
+    folder, blocks = run.run, run.run.selection()
+    rows = (row for number in blocks.numbers for row in folder.chosen(scores_of(metric), number, blocks))
+    reasons = [row["reason"] for row in rows if row["reason"]]
     seal = identity_hash(
         {
-            "samples": [sample.id for sample in plan.selection()],
-            "identity": run.metrics()[metric],
-            "features": [_content(run, metric, number) for number in plan.blocks.numbers],
-            "reasons": list(reasons),
+            "samples": [edit["id"] for edit in run.edits],
+            "identity": folder.metrics()[metric],
+            "features": [_content(folder, metric, number) for number in blocks.numbers],
+            "reasons": reasons,
         }
     )
-    if (earlier := run.read_corpus().get(metric, {})).get("seal") == seal:
+    if (earlier := folder.read_corpus().get(metric, {})).get("seal") == seal:
         return dict(earlier)
-    return {**_figure(metric, run, plan, protocol, reasons), "seal": seal}
+    return {**_figure(metric, read(run, metric), run, protocol, reasons), "seal": seal}
 
 
 def _content(run: RunDir, metric: str, number: int) -> dict[str, Any]:
@@ -107,18 +106,13 @@ def _block(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarray]
     return tensors, about
 
 
-def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequence[str]) -> dict[str, Any]:
-    """In the form of a summary's entry.
-
-    protocol  "paper": against every target once, as a folder of the COCO images would be; "fixed": against
-              the target of every sample, so that both sets weigh the scenes alike.
-    reasons   Why samples have no features.
-    """
-    source_of = {sample.id: sample.source_id for sample in plan.selection()}
-    features = of_blocks(run, metric, plan.blocks.numbers, source_of)
+def _figure(
+    metric: str, features: Features | None, run: Records, protocol: str, reasons: Sequence[str]
+) -> dict[str, Any]:
+    """An entry of corpus.json."""
     n = len(features.ids) if features is not None else 0
     entry: dict[str, Any] = {"value": None, "low": None, "high": None, "standard_error": None}
-    entry |= {"n": n, "n_unscored": len(source_of) - n, "reasons": dict(Counter(reasons).most_common(5))}
+    entry |= {"n": n, "n_unscored": len(run.edits) - n, "reasons": dict(Counter(reasons).most_common(5))}
     chosen: list[int] = []
     if features is not None:
         chosen = features.unique_targets() if protocol == "paper" else list(range(n))
@@ -131,7 +125,7 @@ def _figure(metric: str, run: RunDir, plan: Plan, protocol: str, reasons: Sequen
     try:
         made = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
     except MetricError as error:
-        return {**entry, "n": 0, "n_unscored": len(source_of), "reasons": {str(error): 1}}
+        return {**entry, "n": 0, "n_unscored": len(run.edits), "reasons": {str(error): 1}}
     return {
         **entry,
         "value": made.value,

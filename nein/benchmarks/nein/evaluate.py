@@ -13,7 +13,7 @@ import pandas as pd
 from editors import Editor
 from metrics import METRICS
 from nein.benchmarks import runner
-from nein.benchmarks.nein import conclude, models, report
+from nein.benchmarks.nein import corpus, models, records, report
 from nein.benchmarks.nein import figures as of_run
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.edit import editing, editor_model
@@ -23,6 +23,7 @@ from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, validate_images
+from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
@@ -202,26 +203,54 @@ def _run(
         "editor": folder.editor,
         "track": folder.track,
         "config": config.as_dict(),
-        "data": {
-            **plan.dataset.origin,
-            "records_sha256": plan.dataset.records_sha256,
-            "n": len(plan.dataset.samples),
-            "selected": len(plan.selected),
-        },
+        **plan.facts(),
     }
-    partial = "score" not in config.stages and not conclude.whole_metrics(folder, plan)
+    partial = "score" not in config.stages and not folder.whole_metrics(plan.blocks)
     return Run(folder.label, folder.label, identity, stages, facts, outputs, partial)
 
 
 def figures(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    """The figures of a run; also writes edits.jsonl, scores.jsonl and corpus.json from the blocks, in data
-    order, for the selection."""
-    plan, place = load_plan(config), of_folder(folder)
-    wanted = config.metrics if "score" in config.stages else conclude.whole_metrics(place, plan)
-    place.update(counts=conclude.write(place, plan, wanted, config.protocol))
-    if not wanted:
-        return frames.frame([])
-    return of_run.summarise(place)
+    """The figures of a run, once its blocks are there."""
+    place = of_folder(folder)
+    wanted = config.metrics if "score" in config.stages else []
+    return conclude(place, wanted, config.protocol)
+
+
+def conclude(run: RunDir, wanted: Sequence[str], protocol: str) -> pd.DataFrame:
+    """The figures of a run whose blocks are there, and its counts for the manifest. Every metric that is
+    there for the whole selection has figures, also one that an earlier command computed; one that is there
+    for a part of it is left out, with a warning.
+
+    Raises UserError when one of `wanted` is not there for every selected sample.
+    """
+    blocks = run.selection()
+    names, begun = run.whole_metrics(blocks), run.metrics()
+    if missing := [name for name in wanted if name not in names]:
+        raise UserError(
+            f"'{run.path}' lacks {', '.join(missing)} for some samples; "
+            "give the same command again to score them."
+        )
+    if partial := [name for name in begun if name not in names and run.done(scores_of(name))]:
+        log.warning(
+            "%s: %s scored on a smaller selection only, and left out; add to --metrics to complete",
+            run.label,
+            ", ".join(partial),
+        )
+    read = records.read(run)
+    edited = sum(edit["image"] is not None for edit in read.edits)
+    counts: dict[str, Any] = {"selected": len(blocks.wanted), "edited": edited}
+    counts["edit_errors"] = len(read.edits) - edited
+    whole = {name: corpus.figure(name, read, protocol) for name in names if METRICS[name].kind == "corpus"}
+    if whole:
+        atomic.write_json(run.path / "corpus.json", whole)
+    if names:
+        lost = {name: sum(read.reasons[name].values()) for name in read.reasons}
+        lost |= {name: entry["n_unscored"] for name, entry in whole.items()}
+        counts |= {"unscored": {name: lost[name] for name in names}, "unanswered": read.unanswered}
+    atomic.write_lines(run.path / "edits.jsonl", read.edits)
+    atomic.write_lines(run.path / "scores.jsonl", run.scores())
+    run.update(counts=counts)
+    return of_run.summarise(read) if names else frames.frame([])
 
 
 def write_report(config: EvalConfig, runs: Sequence[Run], folders: Sequence[Folder]) -> str | None:

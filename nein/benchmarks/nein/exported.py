@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from metrics import METRICS
-from nein.benchmarks.nein import figures, report, runs
+from nein.benchmarks.nein import figures, records, runs
+from nein.benchmarks.nein.records import Records
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine.folder import COMPLETE, Folder
 from nein.reporting import figures as frames
@@ -17,19 +18,20 @@ from nein.reporting.interchange import Exported, Judge, Result, Sample, public
 
 def read(path: Path) -> Exported:
     """The run in a folder OUT/<editor>/<track>."""
-    run = runs.of_folder(Folder(path, "edits"))
+    run = runs.of_folder(Folder(path))
+    read = records.read(run)
     manifest = public(run.manifest())
     config, identity, data = manifest.get("config", {}), manifest["identity"], manifest.get("data", {})
-    rows = frames.records(frames.select(figures.of(run), task="results"))
+    rows = frames.records(frames.select(figures.summarise(read), task="results"))
     questions = _questions(run)
     results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
-    results += _gaps(run)
+    results += _gaps(read)
     shown = ("kind", "split", "records_sha256", "n", "selected", "revision")
     return Exported(
         "nein", "NeIn", run.editor, run.track, str(identity.get("checkpoint") or identity.get("editor")),
         {"name": _name(data, config), **{key: data.get(key) for key in shown}},
         data.get("name"), str(config.get("preset")),
-        str(config.get("protocol")), results, lambda: _samples(run), manifest, path,
+        str(config.get("protocol")), results, lambda: _samples(read), manifest, path,
     )  # fmt: skip
 
 
@@ -59,13 +61,12 @@ def _name(data: dict[str, Any], config: dict[str, Any]) -> str:
     return str(data.get("name") or (given if given.startswith("nano") else Path(given).name))
 
 
-def _gaps(run: RunDir) -> Iterator[Result]:
+def _gaps(denied: Records) -> Iterator[Result]:
     """Of the negative track, where its control is finished too."""
-    control = runs.of_folder(Folder(run.path.with_name("remove"), "edits"))
-    if run.track != "negative" or control.manifest().get("status") != COMPLETE:
+    control = runs.of_folder(Folder(denied.run.path.with_name("remove")))
+    if denied.track != "negative" or control.manifest().get("status") != COMPLETE:
         return
-    records = {(run.editor, one.track): report.told_by(one) for one in (run, control)}
-    told = report.gaps(records)
+    told = figures.gaps([denied, records.read(control)])
     for metric in frames.values(frames.select(told, task="gap"), "metric"):
         rows = frames.records(frames.select(told, task="gap", metric=metric))
         by = {row["statistic"]: row for row in rows}
@@ -82,10 +83,9 @@ def _questions(run: RunDir) -> dict[str, str]:
     return found
 
 
-def _samples(run: RunDir) -> Iterator[Sample]:
-    edits = {edit["id"]: edit for edit in run.read_edits()}
-    for row in run.scores():
-        edit, detail = edits[row["id"]], row["detail"]
+def _samples(run: Records) -> Iterator[Sample]:
+    for row in run.run.scores():
+        edit, detail = run.edits[run.place[row["id"]]], row["detail"]
         answer = detail.get("answer", "" if row["value"] is None else str(row["value"]))
         facts = {key: edit.get(key) for key in ("object", "source_id", "seed", "sha256", "template")}
         yield Sample(

@@ -21,10 +21,7 @@ and have a row of their own, where lower is better. Their target is the sample i
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,25 +29,19 @@ import pandas as pd
 
 from metrics import METRICS
 from nein import statistics
-from nein.benchmarks.nein import minimal_pairs, negation_gap, paper_numbers
-from nein.benchmarks.nein.runs import RunDir
-from nein.benchmarks.runner import FIGURES
+from nein.benchmarks.nein import minimal_pairs, paper_numbers
+from nein.benchmarks.nein.records import REMOVALS, Records, shared
+from nein.engine.folder import Row
 from nein.reporting import figures as frames
 from nein.statistics import Estimate
-from nein.statistics.estimates import Clusters, Columns
-from nein.wording.families import CELLS, LABELS
+from nein.statistics.estimates import Clusters
+from nein.wording.families import LABELS
 from nein.wording.languages.base import DEPTH
+from nein.wording.templates import NEGATIVE_TEMPLATES
 
-Values = dict[str, dict[str, float | None]]
-Row = Mapping[str, Any]
-REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
-REMOVAL = (*REMOVALS, "auc_removal")
-#: Cells of minimal pairs in which Removal says nothing.
-_NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
 BELOW = " below a denial"
 FAMILY_NOTE = " (object must stay: Removal ↓)"
 ALL_FAMILIES = "all families"
-TRACKS = ("negative", "remove", "add")
 PRINTED = ", as printed in the paper"
 
 
@@ -58,141 +49,80 @@ def unit(metric: str) -> str:
     return "%" if METRICS[metric].unit == "per cent" else ""
 
 
-def of(run: RunDir) -> pd.DataFrame:
-    """The figures of a complete run as its evaluation wrote them; worked out and written where it did not."""
-    path = run.path / FIGURES
-    if not path.exists():
-        frames.write(path, summarise(run))
-    return frames.label(frames.read(path), benchmark="nein", model=run.editor, variant=run.track)
-
-
-def summarise(run: RunDir) -> pd.DataFrame:
-    """The figures of a complete run from its canonical files."""
-    figures = of_rows(run.read_edits(), run.scores(), run.read_corpus())
-    return frames.label(figures, benchmark="nein", model=run.editor, variant=run.track)
-
-
-def of_rows(edits: Sequence[Row], scores: Iterable[Row], corpus: Mapping[str, Row]) -> pd.DataFrame:
-    """The figures of one run: edits.jsonl, scores.jsonl (read once) and what exists only for the whole
-    (corpus.json)."""
-    clusters = {edit["id"]: edit["source_id"] for edit in edits}
-    reasons: dict[str, Counter[str]] = {}
-    before: dict[str, dict[str, bool | None]] = {}
-    every = _by_metric(scores, reasons, before)
-    whole = _asked(edits, every)
+def summarise(run: Records) -> pd.DataFrame:
+    """The figures of one run."""
     rows: list[dict[str, Any]] = []
+    corpus = run.run.read_corpus()
     for metric in METRICS:
         if metric in corpus:
             rows.append(_of_the_whole(metric, corpus[metric]))
             rows += _limit(metric, corpus[metric])
-        elif metric in whole:
-            values = whole[metric]
-            rows.append(
-                _figure(metric, values, clusters, task="results", reasons=_common(reasons.get(metric)))
-            )
+        elif metric in run.every and run.asked(metric).any():
+            reasons = dict(run.reasons[metric].most_common())
+            rows.append(_figure(run, metric, run.asked(metric), task="results", reasons=reasons))
     for metric in REMOVALS:
-        if metric in every:
-            rows += minimal_pairs.of_run(edits, every[metric], before.get(metric, {}), metric)
-    rows += _by_family(edits, every, clusters)
-    return frames.frame([*rows, *_by_difficulty(edits, whole, clusters)])
+        if metric in run.every:
+            rows += minimal_pairs.of_run(run, metric)
+    figures = frames.frame([*rows, *_by_family(run), *_by_difficulty(run)])
+    return frames.label(figures, benchmark="nein", model=run.name, variant=run.track)
 
 
-def _by_family(edits: Sequence[Row], every: Values, clusters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _by_family(run: Records) -> Iterator[dict[str, Any]]:
     """The figures of every family; of one whose sentences also stand below a denial, apart from these."""
-    parts: dict[str, set[str]] = {}
-    for edit in sorted(edits, key=lambda edit: bool(_depth(edit))):
+    parts: dict[str, list[int]] = {}
+    for place, edit in sorted(enumerate(run.edits), key=lambda item: bool(_depth(item[1]))):
         if edit.get("family") in LABELS:
             note = (BELOW if _depth(edit) else "") + (FAMILY_NOTE if edit.get("stays") else "")
-            parts.setdefault(f"{edit['family']}{note}", set()).add(edit["id"])
+            parts.setdefault(f"{edit['family']}{note}", []).append(place)
     for group in sorted(parts, key=lambda group: LABELS.index(group.partition(" ")[0])):
-        for metric, column in every.items():
-            values = {key: value for key, value in column.items() if key in parts[group]}
-            if values:
-                yield _figure(metric, values, clusters, task="families", group=group)
+        for metric in run.every:
+            yield _figure(run, metric, np.array(parts[group]), task="families", group=group)
 
 
 def _depth(edit: Row) -> int:
     return int(edit.get("difficulty", {}).get(DEPTH, 0))
 
 
-def _by_difficulty(
-    edits: Sequence[Row], whole: Values, clusters: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
+def _by_difficulty(run: Records) -> Iterator[dict[str, Any]]:
     """An axis is read where those behind it are at 0."""
-    axes = list(dict.fromkeys(axis for edit in edits for axis in edit.get("difficulty", ())))
-    for place, axis in enumerate(axes):
-        levels: dict[tuple[str | None, int], set[str]] = {}
-        for edit in edits:
+    axes = list(dict.fromkeys(axis for edit in run.edits for axis in edit.get("difficulty", ())))
+    for number, axis in enumerate(axes):
+        levels: dict[tuple[str | None, int], list[int]] = {}
+        for place, edit in enumerate(run.edits):
             amounts = edit.get("difficulty", {})
-            if axis in amounts and not any(amounts.get(other) for other in axes[place + 1 :]):
+            if axis in amounts and not any(amounts.get(other) for other in axes[number + 1 :]):
                 for group in (ALL_FAMILIES, edit.get("family")):
-                    levels.setdefault((group, amounts[axis]), set()).add(edit["id"])
+                    levels.setdefault((group, amounts[axis]), []).append(place)
         for group in (ALL_FAMILIES, *LABELS):
-            for metric, column in whole.items():
+            for metric in run.every:
                 for level in sorted(level for name, level in levels if name == group):
-                    part = {key: value for key, value in column.items() if key in levels[group, level]}
-                    if part:
+                    part = np.array(levels[group, level])
+                    part = part[run.asked(metric)[part]]
+                    if len(part):
                         what = {"group": group, "axis": axis, "level": str(level)}
-                        yield _figure(metric, part, clusters, task="difficulty", **what)
+                        yield _figure(run, metric, part, task="difficulty", **what)
 
 
-def values_of(edits: Sequence[Row], scores: Iterable[Row]) -> Values:
-    """Metric -> sample id -> value or None; Removal only of samples whose object must go."""
-    return _asked(edits, _by_metric(scores))
-
-
-def _asked(edits: Sequence[Row], every: Values) -> Values:
-    stays = {edit["id"] for edit in edits if edit.get("stays") or edit.get("family") in _NO_REMOVAL}
-    return {
-        metric: {key: value for key, value in column.items() if key not in stays}
-        if stays and metric in REMOVAL
-        else column
-        for metric, column in every.items()
-    }
-
-
-def _by_metric(
-    scores: Iterable[Row],
-    reasons: dict[str, Counter[str]] | None = None,
-    before: dict[str, dict[str, bool | None]] | None = None,
-) -> Values:
-    """Metric -> sample id -> value. reasons: is given, per metric, why samples have none; before: whether the
-    judge saw the object in the unedited picture, of those where that was asked."""
-    values: Values = {}
-    for row in scores:
-        values.setdefault(row["metric"], {})[sys.intern(row["id"])] = row["value"]
-        if row["value"] is None and reasons is not None:
-            reasons.setdefault(row["metric"], Counter())[row["reason"]] += 1
-        if before is not None and "present_before" in row.get("detail", ()):
-            before.setdefault(row["metric"], {})[row["id"]] = row["detail"]["present_before"]
-    return values
-
-
-def _common(reasons: Counter[str] | None) -> dict[str, int] | None:
-    return reasons and dict(reasons.most_common())
-
-
-def estimate(metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str]) -> Estimate | None:
-    """Its mean with the interval of its kind."""
-    every = np.array([*values.values()], dtype=np.float64)
-    scored = ~np.isnan(every)
-    sources = [*map(clusters.__getitem__, itertools.compress(values, scored))]
-    return _estimate(metric, every[scored], sources)
-
-
-def _estimate(metric: str, numbers: np.ndarray, sources: Clusters) -> Estimate | None:
-    """The same of numbers (n,) and their clusters."""
-    if METRICS[metric].span is None:
-        return statistics.mean(numbers, sources)
-    return statistics.bounded_mean(numbers, sources, *METRICS[metric].range)
-
-
-def _figure(
-    metric: str, values: Mapping[str, float | None], clusters: Mapping[str, str], **what: Any
-) -> dict[str, Any]:
-    summary = estimate(metric, values, clusters)
-    unscored = len(values) - (summary.n if summary else 0)
+def _figure(run: Records, metric: str, places: np.ndarray, **what: Any) -> dict[str, Any]:
+    """The mean over the edits at some places, (m,) int64, or where (n,) bool is true."""
+    values, clusters = run.every[metric][places], run.clusters.of(places)
+    scored = ~np.isnan(values)
+    summary = mean(metric, values[scored], clusters.of(scored))
+    unscored = int((~scored).sum())
     return frames.figure(summary, unit=unit(metric), unscored=unscored, metric=metric, **what)
+
+
+def estimate(metric: str, values: Mapping[str, float | None], sources: Mapping[str, str]) -> Estimate | None:
+    """The mean of a metric. values, sources: sample id -> value or None, and -> source image."""
+    scored = {name: value for name, value in values.items() if value is not None}
+    return mean(metric, np.array([*scored.values()]), [sources[name] for name in scored])
+
+
+def mean(metric: str, numbers: np.ndarray, clusters: Clusters) -> Estimate | None:
+    """The mean of numbers (n,), none of them NaN, with the interval of the metric's kind."""
+    if METRICS[metric].span is None:
+        return statistics.mean(numbers, clusters)
+    return statistics.bounded_mean(numbers, clusters, *METRICS[metric].range)
 
 
 def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
@@ -240,67 +170,96 @@ def printed(editor: str, name: str) -> pd.DataFrame:
 # --- the gap -------------------------------------------------------------------------------
 
 
-def gaps(
-    told: Values, denied: Values, edits: Sequence[Row], clusters: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
-    """The negation gap of an editor, in all and per template of the negative instruction.
+def gaps(runs: Sequence[Records]) -> pd.DataFrame:
+    """The negation gaps of the editors whose control was run, in all and per template of the negative
+    instruction."""
+    by_track = {(run.name, run.track): run for run in runs}
+    rows: list[dict[str, Any]] = []
+    for (name, track), denied in by_track.items():
+        told = by_track.get((name, "remove"))
+        if track == "negative" and told is not None:
+            for metric in REMOVALS:
+                judged = f"{name} ({REMOVALS[metric]})"
+                rows += [{**row, "model": name, "judged": judged} for row in gap(told, denied, metric)]
+    return frames.label(frames.frame(rows), benchmark="nein") if rows else frames.frame(rows)
 
-    told, denied  Values of its run with "Remove the X." and of the one that says X is absent.
-    edits         Of the latter.
-    """
-    template_of = {edit["id"]: edit["template"] for edit in edits}
-    for metric in REMOVALS:
-        if metric not in told or metric not in denied:
-            continue
-        first, second = told[metric], denied[metric]
-        test = statistics.paired_test(first, second, clusters)
-        if test is None:
-            continue
-        what: dict[str, Any] = {"task": "gap", "metric": metric}
-        for name, values in (("remove", first), ("negative", second)):
-            scored = [value for value in values.values() if value is not None]
-            yield frames.number(sum(scored) / len(scored), unit="%", n=len(scored), statistic=name, **what)
-        yield frames.figure(
-            test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what
-        )
-        yield frames.figure(statistics.ratio(first, second, clusters), unit="", statistic="ratio", **what)
-        rows = [
-            {"id": key, "value": value, "template": template_of[key], "source_id": clusters[key]}
-            for key, value in second.items()
-        ]
-        for gap in negation_gap.gap_by_template(rows, [{"id": k, "value": v} for k, v in first.items()]):
-            ends = {"value": gap.estimate, "low": gap.low, "high": gap.high, "n": gap.n, "unit": "points"}
-            group = negation_gap.template_name(gap.template)
-            yield {"task": "gap_by_template", "metric": metric, "group": group, **ends}
+
+def gap(told: Records, denied: Records, metric: str) -> Iterator[dict[str, Any]]:
+    """The gap of an editor by one judge. told: its run with "Remove the X."; denied: the one that says X is
+    absent."""
+    if metric not in told.numbers or metric not in denied.numbers:
+        return
+    first_places, places = shared(told, denied)
+    first, second = told.numbers[metric][first_places], denied.numbers[metric][places]
+    both = ~(np.isnan(first) | np.isnan(second))
+    first, second, places = first[both], second[both], places[both]
+    clusters = denied.clusters.of(places)
+    test = statistics.pairs_test(first, second, clusters)
+    if test is None:
+        return
+    what: dict[str, Any] = {"task": "gap", "metric": metric}
+    for name, run in (("remove", told), ("negative", denied)):
+        scored = run.numbers[metric][~np.isnan(run.numbers[metric])]
+        yield frames.number(float(scored.mean()), unit="%", n=len(scored), statistic=name, **what)
+    yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what)
+    ratio = statistics.pairs_ratio(first, second, clusters)
+    yield frames.figure(ratio, unit="", statistic="ratio", **what)
+    said = [denied.edits[place]["template"] for place in places]
+    for template in sorted(set(said), key=lambda index: (index is None, index or 0)):
+        here = np.array([index == template for index in said])
+        lost = statistics.bounded_mean((first - second)[here], clusters.of(here), -1.0, 1.0)
+        assert lost is not None
+        ends = {"value": lost.value, "low": lost.low, "high": lost.high, "n": lost.n, "unit": "points"}
+        yield {"task": "gap_by_template", "metric": metric, "group": template_name(template), **ends}
+
+
+def template_name(template: int | None) -> str:
+    """ "No {S} in the image." with X for the object; "another sentence" for None."""
+    return "another sentence" if template is None else NEGATIVE_TEMPLATES[template].replace("{S}", "X")
 
 
 # --- parts of a run ------------------------------------------------------------------------
 
 
+def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:
+    """Removal and Retention by template, object and source image size. sizes: source id -> size class;
+    order: of the classes."""
+    kinds: dict[str, tuple[Callable[[Row], Any], Callable[[Any], str], Sequence[Any]]] = {
+        "by_template": (lambda edit: edit["template"], template_name, range(len(NEGATIVE_TEMPLATES))),
+        "by_object": (lambda edit: edit["object"], str, ()),
+        "by_size": (lambda edit: sizes.get(edit["source_id"]), str, order),
+    }
+    parts = []
+    for task, (group_of, shown, places) in kinds.items():
+        rows = [
+            {**row, "model": run.name, "variant": run.track}
+            for run in loaded
+            for row in breakdown(task, run, group_of, shown, places)
+        ]
+        if len({row["group"] for row in rows}) > 1:
+            parts.append(frames.frame(rows))
+    return frames.label(frames.concat(parts), benchmark="nein")
+
+
 def breakdown(
     task: str,
-    numbers: Mapping[str, np.ndarray],
-    edits: Iterable[Row],
-    clusters: Columns,
+    run: Records,
     group_of: Callable[[Row], Any],
     shown: Callable[[Any], str] = str,
     order: Sequence[Any] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Removal and Retention of the samples of every group, sorted; edits of group None are left out.
-
-    numbers  Metric -> value of every edit, NaN where it has none, (n,) float64. clusters: of the edits.
-    """
+    """Removal and Retention of the samples of every group, sorted; edits of group None are left out."""
     groups: dict[Any, list[int]] = {}
-    for place, edit in enumerate(edits):
+    for place, edit in enumerate(run.edits):
         if (group := group_of(edit)) is not None:
             groups.setdefault(group, []).append(place)
-    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in numbers]
+    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in run.numbers]
     for group in sorted(groups, key=lambda g: (list(order).index(g) if g in order else -1, g)):
         places = np.array(groups[group])
         for metric in chosen:
-            scored = places[~np.isnan(numbers[metric][places])]
-            mean = _estimate(metric, numbers[metric][scored], clusters.of(scored))
+            scored = places[~np.isnan(run.numbers[metric][places])]
+            share = mean(metric, run.numbers[metric][scored], run.clusters.of(scored))
             unscored = len(places) - len(scored)
             yield frames.figure(
-                mean, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
+                share, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
             )

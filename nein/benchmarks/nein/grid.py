@@ -8,23 +8,21 @@ drawn from a run directory alone; no model is loaded.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from metrics import METRICS
-from nein.benchmarks.nein import runs
+from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import GridConfig
-from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.records import REMOVALS, Records
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, near_match, unknown
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
-
-# A verdict is a number of a metric; these words are what a person reads.
-JUDGES = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
 
 
 @dataclass(frozen=True)
@@ -37,23 +35,13 @@ class Column:
 
     name: str
     caption: str
-    records: Records | None = None
-
-
-@dataclass
-class Records:
-    """What a run has written so far: edits by sample id, values by metric and sample id."""
-
-    run: RunDir
-    origin: Mapping[str, Any]
-    edits: Mapping[str, Mapping[str, Any]]
-    scores: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    run: Records | None = None
 
 
 def grid(options: GridConfig) -> str:
     """Draws the picture; returns its path, a line. Raises UserError for anything the user can mend."""
     drawn = read_runs(options.runs, options.tracks)
-    dataset = loading.reload(drawn[0].origin, options.data, options.split)
+    dataset = loading.reload(drawn[0].manifest["data"], options.data, options.split)
     chosen = choose(
         dataset,
         drawn,
@@ -64,7 +52,7 @@ def grid(options: GridConfig) -> str:
         seed=options.seed,
     )
     shown = choose_columns(columns(drawn), options.columns)
-    metric = options.metric if options.metric not in JUDGES else None
+    metric = options.metric if options.metric not in REMOVALS else None
     rows = [
         replace(
             build_row(sample, shown, metric, captions=options.captions, verdicts=options.verdicts),
@@ -86,42 +74,21 @@ def grid(options: GridConfig) -> str:
 # --- reading -----------------------------------------------------------------------------
 
 
-def read_runs(paths: Sequence[Path], tracks: Sequence[str] | None = None) -> list[Records]:
-    """Every run at or below `paths`, grouped by editor in the order found; all must be on the same data."""
-    by_folder: dict[Path, Records] = {}
-    for path in paths:
-        below = runs.find(path)
-        if not below:
-            raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
-        for run in below:
-            if not tracks or run.track in tracks:
-                by_folder.setdefault(run.path.resolve(), _read_run(run))
-    if not by_folder:
-        raise UserError(f"There is no run of track {', '.join(tracks or ())} there.")
-    records = list(by_folder.values())
-    first = records[0]
-    for other in records[1:]:
-        if other.origin.get("records_sha256") != first.origin.get("records_sha256"):
+def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[Records]:
+    """Every run at or below `paths`, also one under way, grouped by editor in the order found; all must be on
+    the same data."""
+    found = [run for run in records.below(paths) if not tracks or run.track in tracks]
+    if not found:
+        raise UserError(f"There is no run of track {', '.join(tracks)} there.")
+    loaded = [records.read(run) for run in found]
+    for run in loaded:
+        if "annotations" not in run.manifest.get("data", {}):
             raise UserError(
-                f"'{first.run.path}' and '{other.run.path}' were made on different data; draw them apart."
+                f"'{run.run.manifest_path}' does not say where the data are; it is no run of nein eval."
             )
-    order = list(dict.fromkeys(r.run.editor for r in records))
-    return sorted(records, key=lambda r: (order.index(r.run.editor), TRACKS.index(r.run.track)))
-
-
-def _read_run(run: RunDir) -> Records:
-    manifest = run.manifest() or {}
-    if "annotations" not in manifest.get("data", {}):
-        raise UserError(f"'{run.manifest_path}' does not say where the data are; it is no run of nein eval.")
-    if (run.path / "edits.jsonl").exists():
-        edits = {row["id"]: row for row in run.read_edits()}
-    else:  # a run still under way has only its blocks
-        edits = {row["id"]: row for row in run.rows(runs.EDIT, sorted(run.done(runs.EDIT)))}
-    records = Records(run, manifest["data"], edits)
-    if (run.path / "scores.jsonl").exists():
-        for row in run.scores():
-            records.scores.setdefault(row["metric"], {})[row["id"]] = row["value"]
-    return records
+    records.check_same_data(loaded, "draw them apart")
+    order = list(dict.fromkeys(run.name for run in loaded))
+    return sorted(loaded, key=lambda run: (order.index(run.name), TRACKS.index(run.track)))
 
 
 # --- choosing ----------------------------------------------------------------------------
@@ -129,7 +96,7 @@ def _read_run(run: RunDir) -> Records:
 
 def choose(
     dataset: Dataset,
-    records: Sequence[Records],
+    loaded: Sequence[Records],
     *,
     ids: Sequence[str] | None = None,
     select: str = "random",
@@ -151,14 +118,14 @@ def choose(
                 guess = f"; did you mean '{near}'?" if near else "."
                 raise UserError(f"There is no sample '{name}' in the data{guess}")
         return [by_id[name] for name in ids]
-    edited = [sample for sample in dataset.samples if any(sample.id in run.edits for run in records)]
+    edited = [sample for sample in dataset.samples if any(sample.id in run.place for run in loaded)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")
     ranked = sorted(edited, key=lambda sample: hashlib.sha256(f"{seed}:{sample.id}".encode()).hexdigest())
     if select == "random":
         drawn = set(ranked[:number])
         return [sample for sample in edited if sample in drawn]
-    means = _means(records, metric or "removal_vqa")
+    means = _means(loaded, metric or "removal_vqa")
     scored = [sample for sample in ranked if sample.id in means]
     ascending = METRICS[metric or "removal_vqa"].higher_is_better == (select == "worst")
     return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[:number]
@@ -167,9 +134,9 @@ def choose(
 def _means(runs: Sequence[Records], metric: str) -> dict[str, float]:
     """Sample id -> mean of the metric over the runs that scored it."""
     values: dict[str, list[float]] = {}
-    for records in runs:
-        for name, value in records.scores.get(metric, {}).items():
-            if value is not None:
+    for run in runs:
+        for name, value in zip(run.place, run.every.get(metric, np.array([])).tolist(), strict=False):
+            if value == value:
                 values.setdefault(name, []).append(value)
     if not values:
         raise UserError(f"These runs have no scores of {metric}; score it with nein eval --metrics {metric}.")
@@ -181,10 +148,8 @@ def _means(runs: Sequence[Records], metric: str) -> dict[str, float]:
 
 def columns(runs: Sequence[Records]) -> list[Column]:
     """The sample, every run, and the target."""
-    heads = [_head(records, runs) for records in runs]
-    edits = [
-        Column(head.replace("\n", "/"), head, records) for head, records in zip(heads, runs, strict=True)
-    ]
+    heads = [_head(run, runs) for run in runs]
+    edits = [Column(head.replace("\n", "/"), head, run) for head, run in zip(heads, runs, strict=True)]
     return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
 
 
@@ -214,7 +179,7 @@ def build_row(
     captions  What is said above the pictures: "all", the "instruction" alone, or "none".
     verdicts  Whether the judges' verdicts stand below every edit.
     """
-    tracks = list(dict.fromkeys(column.records.run.track for column in columns if column.records))
+    tracks = list(dict.fromkeys(column.run.track for column in columns if column.run))
     lines = [sample.instruction(track) for track in tracks or ["negative"]]
     if len(tracks) > 1:
         lines = [f"{track}: {line}" for track, line in zip(tracks, lines, strict=True)]
@@ -225,8 +190,8 @@ def build_row(
 
 
 def _cell(sample: Sample, column: Column, metric: str | None, verdicts: bool) -> Cell:
-    if column.records is not None:
-        return _edit_cell(sample.id, column.records, metric, verdicts)
+    if column.run is not None:
+        return _edit_cell(sample.id, column.run, metric, verdicts)
     return _source_cell(sample.sample_path if column.name == "sample" else sample.source_path)
 
 
@@ -237,23 +202,29 @@ def _source_cell(path: Path) -> Cell:
         return Cell(None, str(error), color=RED)
 
 
-def _edit_cell(sample_id: str, records: Records, shown: str | None, verdicts: bool) -> Cell:
-    edit = records.edits.get(sample_id)
+def _edit_cell(name: str, run: Records, shown: str | None, verdicts: bool) -> Cell:
+    edit = run.edit(name)
     if edit is None:
         return Cell(None, "not edited yet")
     if edit["image"] is None:
         return Cell(None, f"failed: {edit['error']}", color=RED)
-    cell = _source_cell(records.run.path / edit["image"])
+    cell = _source_cell(run.run.path / edit["image"])
+    place = run.place[name]
     badges = [
-        verdict(name, records.scores[metric][sample_id])
-        for metric, name in JUDGES.items()
-        if verdicts and sample_id in records.scores.get(metric, {})
+        verdict(judge, _value(run, metric, place))
+        for metric, judge in REMOVALS.items()
+        if verdicts and metric in run.every
     ]
-    if shown and sample_id in records.scores.get(shown, {}):
-        value, info = records.scores[shown][sample_id], METRICS[shown]
+    if shown and shown in run.every:
+        value, info = _value(run, shown, place), METRICS[shown]
         number = "unscored" if value is None else f"{value * info.scale:.3g}"
         badges.append(Badge(f"{info.title} {number}", GREY))
     return Cell(cell.picture, cell.message, badges)
+
+
+def _value(run: Records, metric: str, place: int) -> float | None:
+    value = float(run.every[metric][place])
+    return None if np.isnan(value) else value
 
 
 def verdict(judge: str, value: float | None) -> Badge:
@@ -263,8 +234,8 @@ def verdict(judge: str, value: float | None) -> Badge:
     return Badge(f"{judge}: removed", GREEN) if value == 1 else Badge(f"{judge}: still there", RED)
 
 
-def _head(records: Records, runs: Sequence[Records]) -> str:
-    several = len({other.run.track for other in runs}) > 1
+def _head(run: Records, runs: Sequence[Records]) -> str:
+    several = len({other.track for other in runs}) > 1
     outs = {other.run.out.resolve() for other in runs}
-    name = records.run.editor if len(outs) == 1 else f"{records.run.out.name}/{records.run.editor}"
-    return f"{name}\n{records.run.track}" if several else name
+    name = run.name if len(outs) == 1 else f"{run.run.out.name}/{run.name}"
+    return f"{name}\n{run.track}" if several else name

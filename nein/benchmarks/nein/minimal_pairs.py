@@ -13,12 +13,13 @@ understands. What is there before is the same under either sentence, and so deci
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from nein import statistics
+from nein.benchmarks.nein.records import Records
 from nein.reporting.figures import figure
 from nein.statistics import two_way
 from nein.wording.families import CELLS
@@ -30,27 +31,20 @@ _WANTED = np.array([[1.0, 1.0], [0.0, 0.0]])
 _BEFORE = np.array([[1.0, 0.0], [1.0, 0.0]])
 
 
-def of_run(
-    edits: Sequence[Mapping[str, Any]],
-    removal: Mapping[str, float | None],
-    before: Mapping[str, bool | None],
-    metric: str,
-) -> Iterator[dict[str, Any]]:
+def of_run(run: Records, metric: str) -> Iterator[dict[str, Any]]:
     """The figures of a run by one judge (task "minimal_pairs"); nothing where the data are others.
-
-    removal  Sample id -> 1.0 where the judge does not see the object in the edit, 0.0 where it does, or None.
-    before   Sample id -> whether it sees the object in the unedited picture, or None.
 
     statistic: "change" by cell (group), "part" (group: text, picture, interaction), "obeyed" by cell and for
     all four together, "agrees" (the judge with the data, about the unedited pictures).
     """
     cells: dict[str, dict[tuple[int, int], tuple[float, float] | None]] = {}
     source: dict[str, str] = {}
-    for edit in edits:
+    gone, seen = run.every[metric], run.before.get(metric, np.full(len(run.edits), np.nan))
+    for place, edit in enumerate(run.edits):
         if (label := edit.get("family")) in CELLS:
             name = edit["id"].removesuffix(f"_{label.replace(', ', '_')}")
-            gone, seen = removal.get(edit["id"]), before.get(edit["id"])
-            verdicts = None if gone is None or seen is None else (float(seen), 1.0 - gone)
+            known = not np.isnan(gone[place] + seen[place])
+            verdicts = (float(seen[place]), 1.0 - float(gone[place])) if known else None
             cells.setdefault(name, {})[CELLS[label]] = verdicts
             source[name] = edit["source_id"]
     whole = {name: four for name, four in cells.items() if len(four) == len(CELLS)}

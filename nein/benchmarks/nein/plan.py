@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine.blocks import Blocks
@@ -31,3 +32,17 @@ class Plan:
     def selection(self) -> list[Sample]:
         """The selected samples: what tables count."""
         return [self.dataset.samples[index] for index in self.selected]
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's manifest says of its data and of the samples that are selected."""
+        indices, count = self.selected, len(self.selected)
+        first = {"first": count} if indices == tuple(range(count)) else {"indices": list(indices)}
+        return {
+            "data": {
+                **self.dataset.origin,
+                "records_sha256": self.dataset.records_sha256,
+                "n": len(self.dataset.samples),
+                "selected": count,
+            },
+            "selection": {"of": len(self.dataset.samples), "block": self.batch_size, **first},
+        }

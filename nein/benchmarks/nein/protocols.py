@@ -1,6 +1,6 @@
 """The two protocols side by side for one finished run: which named quirk moves which figure by how much.
 
-Works from the evidence in scores.jsonl (raw answers, scores of boxes, objects asked about) and the features
+Works from the evidence in score rows (raw answers, scores of boxes, objects asked about) and the features
 of the Frechet distance. No model is run.
 """
 
@@ -14,7 +14,7 @@ from metrics import METRICS
 from metrics.answers import paper_present, paper_removed, parse_yes_no
 from nein import statistics
 from nein.benchmarks.nein import corpus
-from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.records import Records
 from nein.reporting.figures import number
 
 Rule = Literal["paper", "fixed"]
@@ -145,13 +145,12 @@ class Shift:
     note: str = ""
 
 
-def shifts(run: RunDir) -> list[Shift]:
+def shifts(run: Records) -> list[Shift]:
     """Every quirk that concerns a metric of the run, alone and together, metric by metric."""
-    source_of = {row["id"]: row["source_id"] for row in run.read_edits()}
     wanted = {metric: _sides(quirks) for metric, quirks in MOVES.items() if metric != "fid"}
     sides: dict[str, dict[str, dict[str, float | None]]] = {}
     refused: dict[tuple[str, str], NoEvidence] = {}
-    for row in run.scores():
+    for row in run.run.scores():
         metric = row["metric"]
         for name, rules in wanted.get(metric, {}).items():
             values = sides.setdefault(metric, {}).setdefault(name, {})
@@ -166,7 +165,7 @@ def shifts(run: RunDir) -> list[Shift]:
         for name in sides.get(metric, {}):
             if name != FIXED:
                 why = refused.get((metric, FIXED)) or refused.get((metric, name))
-                moved.append(_shift(metric, name, sides[metric], why, source_of))
+                moved.append(_shift(metric, name, sides[metric], why, run.sources))
     return moved
 
 
@@ -177,13 +176,13 @@ def _sides(quirks: Sequence[str]) -> dict[str, Rules]:
     return {FIXED: Rules(), **{quirk: ALONE[quirk] for quirk in quirks}, **both}
 
 
-def rows(run: RunDir, name: str) -> list[dict[str, Any]]:
-    """`shifts` as rows of the frame (task "protocols"), for a run that tables call `name`."""
+def rows(run: Records) -> list[dict[str, Any]]:
+    """`shifts` as rows of the frame (task "protocols")."""
     made = []
     for shift in shifts(run):
         unit = "%" if METRICS[shift.metric].unit == "per cent" else ""
         what = {"benchmark": "nein", "task": "protocols", "metric": shift.metric, "quirk": shift.quirk}
-        what |= {"model": name, "variant": run.track, "note": shift.note}
+        what |= {"model": run.name, "variant": run.track, "note": shift.note}
         made += [
             {**number(shift.fixed, unit=unit, n=shift.n_fixed), **what, "statistic": "fixed"},
             {**number(shift.paper, unit=unit, n=shift.n_paper), **what, "statistic": "paper"},
@@ -213,7 +212,7 @@ def _shift(
     return Shift(metric, quirk, _mean(fixed.values()), _mean(paper.values()), n_fixed, n_paper, flips, change)
 
 
-def _fid_shift(run: RunDir) -> list[Shift]:
+def _fid_shift(run: Records) -> list[Shift]:
     features = corpus.read(run)
     if features is None or len(features.ids) < 2:
         return []

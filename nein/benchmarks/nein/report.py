@@ -10,10 +10,9 @@ from typing import Any
 import pandas as pd
 
 from metrics import METRICS
-from nein.benchmarks.nein import figures, paper_numbers, sections
-from nein.benchmarks.nein.runs import RunDir, find
+from nein.benchmarks.nein import figures, records, sections
+from nein.benchmarks.nein.records import REMOVALS, Records
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE
 from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.reporting import report as reporting
@@ -35,26 +34,19 @@ Facts = Mapping[str, Any]
 
 
 def report(out: Path) -> str:
-    """Writes the tables of every complete run below `out` from the figures of each: OUT/table.md,
-    figures.csv and, where the control was run, the negation gap per template as a picture; returns the text.
+    """Writes the tables of every complete run below `out`: OUT/table.md, figures.csv and, where the control
+    was run, the negation gap per template as a picture; returns the text.
 
     Raises UserError when no run is complete.
     """
-    runs = find(out)
-    complete = [run for run in runs if (run.manifest() or {}).get("status") == COMPLETE]
-    if not complete:
-        why = f"none of the {len(runs)} runs there is complete" if runs else "there are no runs there"
-        raise UserError(f"Nothing to report in '{out}': {why}; run the stages edit and score first.")
-    complete.sort(key=order)
-    parts = []
-    for run in complete:
-        parts.append(figures.of(run))
-        if preset(run.manifest() or {}) == "paper" and run.track == "negative":
-            parts.append(figures.printed(run.editor, run.editor))
-    parts.append(gaps({(run.editor, run.track): told_by(run) for run in complete}))
-    frame = frames.concat(parts)
-    unfinished = [run.label for run in runs if run not in complete]
-    told = {run.label: run.manifest() or {} for run in complete}
+    try:
+        complete, unfinished = records.finished([out])
+    except UserError as error:
+        raise UserError(f"Nothing to report in '{out}': {error}") from None
+    runs = [records.read(run) for run in complete]
+    results = together(runs)
+    frame = frames.concat([results, figures.gaps(runs)])
+    told = {run.label: run.manifest for run in runs}
     reporting.write(
         out, frame, title=f"NeIn, {label(told.values())}", subtitle=HOW, findings=findings(frame),
         notes=notes(frame, told, unfinished), formats=("md", "csv", "plots"),
@@ -68,28 +60,14 @@ def report(out: Path) -> str:
     return (out / "table.md").read_text(encoding="utf-8")
 
 
-def told_by(run: RunDir) -> tuple[Sequence[Facts], figures.Values]:
-    """Edits and values of a run, as `gaps` takes them."""
-    edits = run.read_edits()
-    return edits, figures.values_of(edits, run.scores())
-
-
-def gaps(records: Mapping[tuple[str, str], tuple[Sequence[Facts], figures.Values]]) -> pd.DataFrame:
-    """The negation gaps of the editors whose control was run.
-
-    records  (Editor, track) -> edits, and values by metric and sample.
-    """
-    rows: list[dict[str, Any]] = []
-    for (editor, track), (edits, values) in records.items():
-        twin = records.get((editor, "remove"))
-        if track != "negative" or twin is None:
-            continue
-        clusters = {edit["id"]: edit["source_id"] for edit in edits}
-        rows += [
-            {**row, "model": editor, "judged": f"{editor} ({figures.REMOVALS[row['metric']]})"}
-            for row in figures.gaps(twin[1], values, edits, clusters)
-        ]
-    return frames.label(frames.frame(rows), benchmark="nein") if rows else frames.frame(rows)
+def together(runs: Sequence[Records]) -> pd.DataFrame:
+    """The figures of all runs, with what the paper prints of its editors where the preset is the paper's."""
+    parts = []
+    for run in runs:
+        parts.append(figures.summarise(run))
+        if preset(run.manifest) == "paper" and run.track == "negative":
+            parts.append(figures.printed(run.run.editor, run.name))
+    return frames.concat(parts)
 
 
 def preset(manifest: Facts) -> str:
@@ -113,7 +91,7 @@ def finding(frame: pd.DataFrame) -> list[str]:
 
 def _gap(frame: pd.DataFrame) -> str | None:
     told = frames.select(frame, task="gap")
-    for metric in frames.values(told, "metric", tuple(figures.REMOVALS)):
+    for metric in frames.values(told, "metric", tuple(REMOVALS)):
         rows = [
             {f["statistic"]: f for f in frames.records(frames.select(told, model=editor, metric=metric))}
             for editor in frames.values(told, "model")
@@ -121,7 +99,7 @@ def _gap(frame: pd.DataFrame) -> str | None:
         gaps = [Gap(by["gap"]["model"], by["remove"], by["negative"], by["gap"]) for by in rows if by]
         sentence = widest(
             gaps,
-            what=f"Removal (judged by {figures.REMOVALS[metric]})",
+            what=f"Removal (judged by {REMOVALS[metric]})",
             change='"Remove the X." becomes a sentence that says X is absent',
             models="editors",
         )
@@ -152,7 +130,7 @@ def _removal(frame: pd.DataFrame) -> str | None:
 
 def _ends(figures_of: pd.DataFrame) -> tuple[Any, Any, str]:
     """(the highest, the lowest, whose) of the figures of the first judge that has one; None, None, ""."""
-    for metric, judge in figures.REMOVALS.items():
+    for metric, judge in REMOVALS.items():
         rows = [f for f in frames.records(frames.select(figures_of, metric=metric)) if f["value"] is not None]
         if rows:
             rows.sort(key=lambda figure: -figure["value"])
@@ -262,10 +240,3 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
             example = f", for instance: {others[0]}" if others else ""
             said.append(f"{name}: {more} are unscored in {METRICS[figure['metric']].title}{example}")
     return said
-
-
-def order(run: RunDir) -> tuple[int, str, int]:
-    """Of runs in tables: editors as in the paper, the instruction under test first."""
-    names = list(paper_numbers.ROW_OF)
-    place = names.index(run.editor) if run.editor in names else len(names)
-    return place, run.editor, figures.TRACKS.index(run.track)

@@ -1,32 +1,32 @@
 """The files of one run: one editor on one instruction track.
 
     OUT/<editor>/<track>/
-      manifest.json            status, configuration, data, counts: see `nein.engine.folder`
+      manifest.json            status, configuration, data, selection, counts: see `nein.engine.folder`
       edit/000/000012.jsonl    a block of edits
       scores/<metric>/000/000012.jsonl         a block of scores
       scores/<metric>/000/000012.safetensors   beside it, of a corpus metric: what samples add to the whole
       images/<id>.png          the edits
       maps/<id>.png            intermediate pictures of an edit, where they were asked for
-      edits.jsonl              canonical: the selection in data order
-      scores.jsonl             canonical: a line per sample and metric
-      corpus.json              figures that exist only for the whole (FID)
+      corpus.json              FID of the selection, which takes minutes: kept for the same features
       figures.csv              figures with intervals
 
-The identity of the folder decides the images, that of `scores/<metric>` one metric. Stages, limits and
-metrics may be added to a run at any time; a change of an identity is refused with the key that differs.
+Blocks are the record: whoever reads a run reads the selected samples from them (`RunDir.read_edits`,
+`RunDir.scores`). The identity of the folder decides the images, that of `scores/<metric>` one metric. Stages,
+limits and metrics may be added to a run at any time; a change of an identity is refused with the key that
+differs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from metrics import METRICS
 from nein.engine import atomic, shapes
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.shapes import Shape
@@ -35,7 +35,6 @@ from nein.wording.languages.base import DEPTH, OTHERS
 EDIT, SCORES = "edit", "scores"
 #: In a row of scores: an endpoint gave no answer, and the same command asks it again.
 AGAIN = "again"
-#: What edits.jsonl, scores.jsonl and corpus.json hold, as far as it is read back.
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
     "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
@@ -46,15 +45,15 @@ MANIFEST = {
     "config?": {"preset?": str, "protocol?": str, "align?": str, "article?": str, "threshold?": float},
     "counts?": {"unanswered?": int},
     "data?": {**{f"{name}?": str for name in _TEXTS}, "columns?": ({}, None)},
+    "selection?": {"of": int, "block": int, "first?": int, "indices?": [int]},
 }
 _REPLIES: Shape = (None, {})
 SCORE_ROW = {
     "id": str,
-    "metric": str,
     "value": (float, None),
     "reason": str,
     "again?": bool,
-    "detail": {
+    "detail?": {
         "p_yes?": (float, None), "p_no?": (float, None), "score?": float, "before?": _REPLIES,
         "after?": _REPLIES, "question?": (str, None), "present_before?": (bool, None),
     },
@@ -65,8 +64,7 @@ CORPUS_ENTRY = {"value": (float, None), "reasons": {}, "n_unscored": int, **_END
 _DISTANCE = {
     "n": int, "clusters": int, "columns": int, "left_out": [float], "reference": str, "sources": str,
 }  # fmt: skip
-_SCORE = {"id": str, "value": (float, None), "reason": str, "again?": bool, "detail?": dict}
-_BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, SCORES: _SCORE}
+_BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, SCORES: SCORE_ROW}
 
 
 def scores_of(metric: str) -> str:
@@ -113,37 +111,59 @@ class RunDir(Folder):
         """Name -> identity of the metrics that this or an earlier command has begun."""
         return self.outputs(SCORES)
 
+    def selection(self) -> Blocks:
+        """The selected samples, cut into blocks. Raises UserError for a run of another version."""
+        told = (self.manifest() or {}).get("selection")
+        if told is None:
+            raise UserError(
+                f"'{self.path}' does not say which samples it is of: another version wrote it. Give its nein "
+                "eval again, which makes no picture and no score twice."
+            )
+        return Blocks(told["of"], told["block"], told.get("indices", range(told.get("first", 0))))
+
+    def whole_metrics(self, blocks: Blocks) -> list[str]:
+        """The metrics that are there for the whole selection, by this or an earlier command."""
+        needed, begun = set(blocks.numbers), self.metrics()
+        return [name for name in METRICS if name in begun and needed <= self.done(scores_of(name))]
+
+    def chosen(self, output: str, number: int, blocks: Blocks) -> list[Row]:
+        """The rows of the selected samples in a block. Raises UserError where it is not of these samples."""
+        rows, members = self.read(output, number), blocks.members(number)
+        if len(rows) != len(members) or len({row["id"] for row in rows}) != len(rows):
+            raise UserError(
+                f"'{self.block_path(output, number)}' must have one row for each of {len(members)} samples; "
+                "remove it and give the same command again."
+            )
+        wanted = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
+        return [row for index, row in zip(members, rows, strict=True) if index in wanted]
+
     def read_edits(self) -> list[Row]:
-        return atomic.read_lines(self.path / "edits.jsonl", EDIT_ROW)
+        """The edits of the selection, in data order; of a run under way those that are there."""
+        blocks = self.selection()
+        there = self.done(EDIT)
+        numbers = [number for number in blocks.numbers if number in there]
+        return [row for number in numbers for row in self.chosen(EDIT, number, blocks)]
 
-    def scores(self, places: dict[str, int] | None = None) -> Iterator[Row]:
-        """One at a time: rows with what judges said are a kilobyte each.
+    def scores(self) -> Iterator[Row]:
+        """The scores of the selection, in data order, by every metric that has them all: `id`, `metric` and
+        what its block says. One at a time: a row with what judges said is a kilobyte."""
+        blocks = self.selection()
+        names = [name for name in self.whole_metrics(blocks) if METRICS[name].kind != "corpus"]
+        for number in blocks.numbers:
+            yield from self.scores_in(number, names, blocks)
 
-        places  Is given, of every sample, the byte at which its rows begin: they stand one after the other.
-        """
-        for start, row in atomic.placed_lines(self.path / "scores.jsonl", SCORE_ROW):
-            if places is not None:
-                places.setdefault(row["id"], start)
-            yield row
-
-    @contextlib.contextmanager
-    def scores_at(self, places: Mapping[str, int]) -> Iterator[Callable[[str], list[Row]]]:
-        """What gives the rows of a sample; `places` and shapes are as `scores` has found them."""
-        path, read = self.path / "scores.jsonl", atomic.reader(dict)
-        name = f"'{path}'"
-        ends = dict(itertools.pairwise([*places.values(), path.stat().st_size]))
-        with path.open("rb") as file:
-
-            def rows(sample: str) -> list[Row]:
-                if sample not in places:
-                    return []
-                start = places[sample]
-                file.seek(start)
-                lines = file.read(ends[start] - start).splitlines(keepends=True)
-                every = (read(line, name) for line in lines if not line.isspace())
-                return [row for row in every if row["id"] == sample]
-
-            yield rows
+    def scores_in(self, number: int, names: Sequence[str], blocks: Blocks) -> Iterator[Row]:
+        """The same of one block."""
+        columns = [self.chosen(scores_of(name), number, blocks) for name in names]
+        for rows in zip(*columns, strict=True):
+            for name, row in zip(names, rows, strict=True):
+                if row["id"] != rows[0]["id"]:
+                    path = self.block_path(scores_of(name), number)
+                    raise UserError(
+                        f"'{path}' has a row of '{row['id']}' where other metrics have '{rows[0]['id']}'; "
+                        "remove it and give the same command again."
+                    )
+                yield {"id": row["id"], "metric": name, "detail": {}, **row}
 
     def read_corpus(self) -> dict[str, Row]:
         """Metric -> its figure of the whole; {} where there is none."""

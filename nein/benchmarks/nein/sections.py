@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metrics import METRICS
-from nein.benchmarks.nein.figures import REMOVALS
 from nein.benchmarks.nein.minimal_pairs import ALL_FOUR
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
+from nein.benchmarks.nein.records import REMOVALS
 from nein.reporting import figures as frames
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure

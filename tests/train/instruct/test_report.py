@@ -9,10 +9,10 @@ import pytest
 
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein.samples import Dataset, load_folder
-from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
+from tests.helpers.runs import write
 from train.instruct import report
 from train.instruct.report import HeldOut, held_out, values
 from train.instruct.validate import subset, swapped
@@ -29,14 +29,17 @@ def write_scores(root: Path, editor: str, dataset: Dataset, value) -> dict[str, 
     runs = {}
     for task, names in report.TASKS.items():
         run = RunDir(root, editor, task)
-        run.path.mkdir(parents=True)
+        edits = [
+            {"id": s.id, "source_id": s.source_id, "object": s.object, "image": None, "error": "",
+             "instruction": "", "template": None}
+            for s in dataset.samples
+        ]  # fmt: skip
         lines = [
             {"id": s.id, "metric": m, "value": value(s, task, m), "reason": "", "detail": {}}
             for s in dataset.samples
             for m in names
         ]
-        atomic.write_lines(run.path / "scores.jsonl", lines)
-        runs[task] = run
+        runs[task] = write(run, edits, lines)
     return runs
 
 

@@ -1,6 +1,5 @@
 """The publishable report of runs on NeIn: everything about them in one page, with every sample.
 
-collect         reads runs and their figures from disk, once
 comparisons     runs against each other
 judge_tables    what the judges' verdicts are worth
 costs           what the runs took

@@ -11,18 +11,19 @@ from nein.benchmarks.nein.config import CompareConfig, ReportConfig
 from nein.engine.errors import UserError
 
 if TYPE_CHECKING:
-    from nein.benchmarks.nein.reporting.collect import Run
+    from nein.benchmarks.nein.records import Records
     from nein.benchmarks.nein.reporting.sample_browser import Browser
     from nein.reporting.thumbnails import Thumbnail
 
 
 def report(options: ReportConfig) -> int:
     """Writes the report. Raises UserError for anything the user can mend."""
-    from nein.benchmarks.nein.reporting import collect, sample_browser
+    from nein.benchmarks.nein import records
+    from nein.benchmarks.nein.reporting import sample_browser
     from nein.engine import atomic
 
     atomic.check_writable(options.out.parent)
-    loaded, unfinished = collect.load(options.runs)
+    loaded, unfinished = records.load(options.runs)
     browser = sample_browser.Browser.of(loaded, options.data, options.split)
     with browser.pictures(options.thumbnails if "html" in options.formats else 0) as pictures:
         return _write(options, loaded, unfinished, browser, pictures)
@@ -30,22 +31,23 @@ def report(options: ReportConfig) -> int:
 
 def _write(
     options: ReportConfig,
-    loaded: list[Run],
+    loaded: list[Records],
     unfinished: list[str],
     browser: Browser,
     pictures: Iterator[list[Thumbnail]],
 ) -> int:
     """Works out the figures and writes them."""
     out, formats = options.out, options.formats
+    from nein.benchmarks.nein import figures as of_runs
     from nein.benchmarks.nein import protocols, sections
     from nein.benchmarks.nein import report as run_report
-    from nein.benchmarks.nein.reporting import collect, comparisons, costs, judge_tables, sample_browser
+    from nein.benchmarks.nein.reporting import comparisons, costs, judge_tables, sample_browser
     from nein.reporting import figures as frames
     from nein.reporting import page
     from nein.reporting import report as reporting
     from nein.reporting.report import Section
 
-    folders = options.calibration or [r.directory.out / "calibration" for r in loaded]
+    folders = options.calibration or [r.run.out / "calibration" for r in loaded]
     folders = list(dict.fromkeys(folders))
     calibrations = judge_tables.load(folders, explicit=bool(options.calibration))
     rewards = judge_tables.load_rewards(folders)
@@ -58,10 +60,10 @@ def _write(
     if options.judge_grade:
         rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))
     if options.protocols:
-        rows += [row for run in loaded for row in protocols.rows(run.directory, run.name)]
-    results = collect.together(loaded)
-    parts = collect.breakdowns(loaded, browser.sizes, sample_browser.SIZE_CLASSES)
-    gaps = collect.gaps(loaded)
+        rows += [row for run in loaded for row in protocols.rows(run)]
+    results = run_report.together(loaded)
+    parts = of_runs.breakdowns(loaded, browser.sizes, sample_browser.SIZE_CLASSES)
+    gaps = of_runs.gaps(loaded)
     figures = frames.concat([results, gaps, parts, frames.frame(rows)])
     about_judges = [sections.CALIBRATION, sections.REWARDS, sections.BEST_OF, sections.CORRECTED]
     shown = [
@@ -117,13 +119,14 @@ def _with_sizes(path: Path) -> str:
 
 def compare(options: CompareConfig) -> int:
     """Prints every pair of the runs named, tested and corrected for their number."""
-    from nein.benchmarks.nein import sections
-    from nein.benchmarks.nein.reporting import collect, comparisons
+    from nein.benchmarks.nein import records, sections
+    from nein.benchmarks.nein import report as run_report
+    from nein.benchmarks.nein.reporting import comparisons
     from nein.reporting import figures as frames
     from nein.reporting import tables
 
     wanted = options.metrics or None
-    loaded, unfinished = collect.load(options.runs)
+    loaded, unfinished = records.load(options.runs)
     loaded = [run for run in loaded if run.track == options.track] if options.track != "all" else loaded
     if len(loaded) < 2:
         raise UserError(
@@ -133,7 +136,7 @@ def compare(options: CompareConfig) -> int:
     rows = comparisons.comparisons(comparisons.chosen(loaded, options), options.family, wanted)
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
-    figures = frames.concat([frames.frame(rows), collect.together(loaded)])
+    figures = frames.concat([frames.frame(rows), run_report.together(loaded)])
     shown = tables.sheets(
         [sections.comparisons(comparisons.out_of_reach(rows)), sections.coverage()], figures
     )
@@ -148,12 +151,12 @@ def compare(options: CompareConfig) -> int:
     return 0
 
 
-def _setting(run: Run) -> dict[str, Any]:
+def _setting(run: Records) -> dict[str, Any]:
     """The resolved configuration, models and versions of a run."""
     manifest = run.manifest
     invocations = manifest.get("invocations", [])
     return {
-        "editor": run.directory.editor,
+        "editor": run.run.editor,
         "track": run.track,
         **{key: manifest.get(key, {}) for key in ("config", "data", "models", "counts")},
         "invocations": [

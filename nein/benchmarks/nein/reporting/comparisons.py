@@ -13,11 +13,11 @@ from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import corpus, figures
 from nein.benchmarks.nein.config import Comparing
-from nein.benchmarks.nein.reporting.collect import Run
+from nein.benchmarks.nein.records import Records, shared
 from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
-from nein.statistics.estimates import Columns, pairs_test, t_p_value
+from nein.statistics.estimates import pairs_test, t_p_value
 
 SIGNIFICANT = 0.05
 
@@ -32,7 +32,7 @@ class Comparison:
     """
 
     metric: str
-    runs: tuple[Run, Run]
+    runs: tuple[Records, Records]
     attempted: int
     means: tuple[float, float]
     scored: tuple[int, int]
@@ -43,7 +43,7 @@ class Comparison:
     needed: int | None = None
 
 
-def chosen(loaded: Sequence[Run], options: Comparing) -> list[tuple[Run, Run]]:
+def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records, Records]]:
     """The pairs to compare: all, or every run of a track against the baseline's run of it. Raises UserError
     for a baseline that is not there."""
     if options.baseline is None:
@@ -58,7 +58,7 @@ def chosen(loaded: Sequence[Run], options: Comparing) -> list[tuple[Run, Run]]:
 
 
 def comparisons(
-    pairs: Sequence[tuple[Run, Run]], family: str = "metric", metrics: Sequence[str] | None = None
+    pairs: Sequence[tuple[Records, Records]], family: str = "metric", metrics: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """Rows of the frame for every metric of every pair (task "comparisons"): both means and their difference,
     with interval, p, p after Holm over its family, the smallest p that was possible, and power.
@@ -67,9 +67,10 @@ def comparisons(
     """
     tests = [
         made
-        for both in itertools.starmap(Shared.of, pairs)
+        for runs in pairs
+        for places in [shared(*runs)]
         for metric in metrics or METRICS
-        if (made := compare(both, metric)) is not None
+        if (made := compare(runs, metric, places)) is not None
     ]
     families: dict[str, list[Comparison]] = {}
     for one in tests:
@@ -111,53 +112,36 @@ def out_of_reach(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What two runs have in common, worked out once for all metrics.
+def compare(
+    runs: tuple[Records, Records], metric: str, places: tuple[np.ndarray, np.ndarray]
+) -> Comparison | None:
+    """One comparison; None where a run lacks the metric or no sample is scored in both.
 
-    places    Of the samples that both have, among the edits of either run, (n,) int64.
-    clusters  Of these samples.
+    places  Of the samples that both have (`shared`).
     """
-
-    runs: tuple[Run, Run]
-    places: tuple[np.ndarray, np.ndarray]
-    clusters: Columns
-
-    @classmethod
-    def of(cls, first: Run, second: Run) -> Shared:
-        where = {name: place for place, name in enumerate(second.edits)}
-        both = [(place, where[name]) for place, name in enumerate(first.edits) if name in where]
-        one, other = np.array(both, dtype=np.int64).reshape(-1, 2).T
-        return cls((first, second), (one, other), first.clusters.of(one))
-
-    @property
-    def attempted(self) -> int:
-        return sum(len(run.edits) for run in self.runs) - len(self.places[0])
-
-
-def compare(both: Shared, metric: str) -> Comparison | None:
-    """One comparison; None where a run lacks the metric or no sample is scored in both."""
+    attempted = sum(len(run.edits) for run in runs) - len(places[0])
     if METRICS[metric].kind == "corpus":
-        return _compare_whole(both, metric)
-    if any(metric not in run.numbers for run in both.runs):
+        return _compare_whole(runs, metric, attempted)
+    if any(metric not in run.numbers for run in runs):
         return None
-    every = [run.numbers[metric] for run in both.runs]
-    a, b = (numbers[places] for numbers, places in zip(every, both.places, strict=True))
+    every = [run.numbers[metric] for run in runs]
+    a, b = (numbers[chosen] for numbers, chosen in zip(every, places, strict=True))
     scored = ~(np.isnan(a) | np.isnan(b))
-    test = pairs_test(a[scored], b[scored], both.clusters.of(scored), METRICS[metric].span)
+    clusters = runs[0].clusters.of(places[0][scored])
+    test = pairs_test(a[scored], b[scored], clusters, METRICS[metric].span)
     if test is None:
         return None
     counts = [int((~np.isnan(numbers)).sum()) for numbers in every]
     return Comparison(
-        metric, both.runs, both.attempted, test.means, (counts[0], counts[1]), test.difference,
+        metric, runs, attempted, test.means, (counts[0], counts[1]), test.difference,
         1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
     )  # fmt: skip
 
 
-def _compare_whole(both: Shared, metric: str) -> Comparison | None:
+def _compare_whole(runs: tuple[Records, Records], metric: str, attempted: int) -> Comparison | None:
     """FID of two runs: the same groups of source images leave both, so their difference is paired. None where
     the runs have features of different source images."""
-    one, other = (run.whole.get(metric) for run in both.runs)
+    one, other = (run.whole.get(metric) for run in runs)
     if one is None or other is None:
         return None
     if one["sources"] != other["sources"] or one["reference"] != other["reference"]:
@@ -166,11 +150,10 @@ def _compare_whole(both: Shared, metric: str) -> Comparison | None:
 
     gap = fid.difference(corpus.interval_of(one), corpus.interval_of(other))
     n = min(one["n"], other["n"])
-    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, both.runs[0].clusters.count)
+    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, runs[0].clusters.count)
     p = 1.0
     if gap.standard_error and gap.value:
         p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
     return Comparison(
-        metric, both.runs, both.attempted, (one["value"], other["value"]), (one["n"], other["n"]),
-        estimate, p, None,
-    )  # fmt: skip
+        metric, runs, attempted, (one["value"], other["value"]), (one["n"], other["n"]), estimate, p, None
+    )

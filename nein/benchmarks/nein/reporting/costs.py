@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nein.benchmarks.nein.reporting.collect import Run
+from nein.benchmarks.nein.records import Records
 from nein.benchmarks.nein.runs import EDIT
 from nein.reporting.figures import number
 
@@ -33,15 +33,15 @@ UNET_512 = 0.803
 SD15_EDITORS = ("timbrooks/instruct-pix2pix", "magicbrush", "hq-edit", "hqedit")
 
 
-def costs(loaded: Sequence[Run]) -> list[dict[str, Any]]:
+def costs(loaded: Sequence[Records]) -> list[dict[str, Any]]:
     """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages, and the
     rate's limit."""
     rows = []
     for run in loaded:
         for stage in ("edit", "score"):
-            by_block = run.directory.costs(stage)
+            by_block = run.run.costs(stage)
             blocks = list(by_block.values())
-            count = sum(len(run.directory.read(EDIT, number)) for number in by_block)
+            count = sum(len(run.run.read(EDIT, number)) for number in by_block)
             seconds = sum(float(block.get("seconds", 0)) for block in blocks)
             if not count:
                 continue
@@ -65,7 +65,7 @@ def costs(loaded: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
-def _device(run: Run) -> tuple[str | None, str | None]:
+def _device(run: Records) -> tuple[str | None, str | None]:
     for invocation in reversed(run.manifest.get("invocations", [])):
         environment = invocation.get("environment", {})
         if environment.get("device"):
@@ -73,14 +73,14 @@ def _device(run: Run) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _limit(run: Run, device_name: str | None) -> float | None:
+def _limit(run: Records, device_name: str | None) -> float | None:
     """Edits per second that the device's arithmetic allows, for SD 1.5 InstructPix2Pix editors."""
     editor = run.model("editor")
     peak = peak_of(device_name, str(editor.get("dtype")))
     reference = f"{editor.get('checkpoint', '')} {editor.get('reference', '')}".lower()
     if peak is None or not any(name in reference for name in SD15_EDITORS):
         return None
-    areas = [e["width"] * e["height"] for e in run.edits.values() if e.get("width") and e.get("height")]
+    areas = [e["width"] * e["height"] for e in run.edits if e.get("width") and e.get("height")]
     steps = editor.get("steps")
     if not areas or not isinstance(steps, int):
         return None

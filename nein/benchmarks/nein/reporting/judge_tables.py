@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from nein.benchmarks.nein.figures import REMOVALS
-from nein.benchmarks.nein.reporting.collect import Run
+from nein.benchmarks.nein import figures
+from nein.benchmarks.nein.records import REMOVALS, Records
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
@@ -36,7 +37,7 @@ class Calibration:
     manifest: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
 
-    def fits(self, run: Run) -> bool:
+    def fits(self, run: Records) -> bool:
         """Whether the run was scored by this judge, asked in this way."""
         config = run.manifest.get("config", {})
         same = run.model(self.kind).get("fingerprint") == self.manifest["fingerprint"]
@@ -129,7 +130,7 @@ def load_rewards(folders: Sequence[Path]) -> list[Reward]:
     return [Reward(one["reference"] + ends[key], key, one["sets"]) for key, one in read.items()]
 
 
-def rewarded(loaded: Sequence[Run], rewards: Sequence[Reward]) -> list[dict[str, Any]]:
+def rewarded(loaded: Sequence[Records], rewards: Sequence[Reward]) -> list[dict[str, Any]]:
     """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"), and of
     every arm that chooses the best of several edits, what its judge is worth and what it gained (task
     "best-of")."""
@@ -148,7 +149,7 @@ def rewarded(loaded: Sequence[Run], rewards: Sequence[Reward]) -> list[dict[str,
 
 
 def _best_of(
-    run: Run, arm: Mapping[str, Any], loaded: Sequence[Run], rewards: Sequence[Reward]
+    run: Records, arm: Mapping[str, Any], loaded: Sequence[Records], rewards: Sequence[Reward]
 ) -> Iterator[dict[str, Any]]:
     """The shares of the judge that chose, under the wording of the run's track; Removal of the editor as it
     is, of the arm, and the difference over the same samples."""
@@ -157,9 +158,9 @@ def _best_of(
     for reward in (one for one in rewards if one.fingerprint == arm["judge"]):
         for family in reward.sets:
             yield {**reward.share(family, which, **what), "metric": "preferred", "judge": ""}
-    base = run.directory.editor.partition("+best-of-")[0]
+    base = run.run.editor.partition("+best-of-")[0]
     for other in loaded:
-        if (other.directory.out, other.directory.editor, other.track) != (run.directory.out, base, run.track):
+        if (other.run.out, other.run.editor, other.track) != (run.run.out, base, run.track):
             continue
         for metric in REMOVALS:
             if metric in run.numbers and metric in other.numbers:
@@ -167,7 +168,7 @@ def _best_of(
                 yield {**figure(gain, unit="points"), **what, "metric": metric, "statistic": "gain"}
 
 
-def judged(loaded: Sequence[Run], calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:
+def judged(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:
     """Rows of the frame: error rates of the judges, the corrected figures, reliability of their soft scores,
     and agreement between the judges of every run."""
     rows = list(agreements(loaded))
@@ -191,7 +192,7 @@ def rates(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
                     )  # fmt: skip
 
 
-def corrected(loaded: Sequence[Run], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+def corrected(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
     """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
         for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
@@ -241,9 +242,12 @@ def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) ->
     return calibration.correct_retention(judged, judge.rates(rule, role="object"))
 
 
-def _judged(run: Run, metric: str) -> Estimate | None:
-    entry = frames.pick(run.figures, task="results", metric=metric)
-    return None if entry is None else Estimate.from_dict(entry)
+def _judged(run: Records, metric: str) -> Estimate | None:
+    """The figure as the judge has it; None where nothing was scored."""
+    if metric not in run.numbers:
+        return None
+    scored = ~np.isnan(run.numbers[metric])
+    return figures.mean(metric, run.numbers[metric][scored], run.clusters.of(scored))
 
 
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
@@ -279,13 +283,13 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def labelled(
-    loaded: Sequence[Run], labels: Mapping[tuple[str, str], Mapping[str, float]]
+    loaded: Sequence[Records], labels: Mapping[tuple[str, str], Mapping[str, float]]
 ) -> list[dict[str, Any]]:
     """Removal with people's labels of some samples behind it (prediction-powered; task "labelled")."""
     rows = []
     for run in loaded:
-        of_run = labels.get((run.directory.editor, run.track), {})
-        strangers = [name for name in of_run if name not in run.edits]
+        of_run = labels.get((run.run.editor, run.track), {})
+        strangers = [name for name in of_run if name not in run.place]
         if strangers:
             raise UserError(f"The labels name '{strangers[0]}', which is no sample of {run.label}.")
         for metric in REMOVALS:
@@ -323,15 +327,15 @@ MANNERS = {
 
 
 def grades(
-    loaded: Sequence[Run], graded: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]
+    loaded: Sequence[Records], graded: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]
 ) -> list[dict[str, Any]]:
     """How well the judges that decide Removal answer questions and their negations (NegVQA; task
     "negvqa")."""
     rows = []
-    for manifest, figures in graded:
+    for manifest, grade in graded:
         judge = manifest["models"]["model"]
         used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
-        overall = frames.select(figures, headline="yes", protocol="fixed", category="Average")
+        overall = frames.select(grade, headline="yes", protocol="fixed", category="Average")
         named = {
             "original questions": {"task": "accuracy", "variant": "original", "interval": "clustered"},
             "negated questions": {"task": "accuracy", "variant": "negated", "interval": "clustered"},
@@ -350,7 +354,7 @@ def grades(
     return rows
 
 
-def agreements(loaded: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
     """How far the two removal judges agree on the same edited pictures (task "agreement")."""
     for run in loaded:
         judges = [run.values(metric) for metric in REMOVALS if metric in run.numbers]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metrics import METRICS
-from nein.benchmarks.nein import negation_gap
-from nein.benchmarks.nein.figures import REMOVALS
-from nein.benchmarks.nein.reporting.collect import Run
+from nein.benchmarks.nein.figures import template_name
+from nein.benchmarks.nein.records import REMOVALS, Records
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
@@ -36,17 +34,17 @@ class Browser:
     """The samples of a report. `samples`: sample id -> record with its pictures, where the data are at
     hand."""
 
-    runs: Sequence[Run]
+    runs: Sequence[Records]
     ids: list[str]
     samples: Mapping[str, Sample]
     sizes: Mapping[str, str]
     note: str
 
     @classmethod
-    def of(cls, loaded: Sequence[Run], source: str | None = None, split: str = "val") -> Browser:
+    def of(cls, loaded: Sequence[Records], source: str | None = None, split: str = "val") -> Browser:
         """Gathers the samples of the runs; without the data set, pictures of sources and targets are
         missing."""
-        ids = list(dict.fromkeys(name for run in loaded for name in run.edits))
+        ids = list(dict.fromkeys(name for run in loaded for name in run.place))
         note = ""
         try:
             dataset = loading.reload(loaded[0].manifest["data"], source, split)
@@ -81,15 +79,15 @@ class Browser:
 
     def described(self) -> cards.Samples:
         """Everything but pictures and raw answers."""
-        first = {name: next(run.edits[name] for run in self.runs if name in run.edits) for name in self.ids}
+        first = {name: self._edit_in(self.runs, name) for name in self.ids}
         negative = [run for run in self.runs if run.track == "negative"]
-        told = {n: next((r.edits[n] for r in negative if n in r.edits), first[n]) for n in self.ids}
+        told = {name: self._edit_in([*negative, *self.runs], name) for name in self.ids}
         templates = [told[name]["template"] for name in self.ids]
         sizes = [self.sizes.get(first[name]["source_id"]) for name in self.ids]
         facets = {
             "Object": [[first[name]["object"]] for name in self.ids],
             "Family": [[family] if (family := first[name].get("family")) else [] for name in self.ids],
-            "Instruction": [[] if t is None else [negation_gap.template_name(t)] for t in templates],
+            "Instruction": [[] if t is None else [template_name(t)] for t in templates],
             "Source size": [[size] if size else [] for size in sizes],
         }
         metrics = self.metrics
@@ -115,6 +113,11 @@ class Browser:
             columns=COLUMNS,
         )
 
+    @staticmethod
+    def _edit_in(runs: Sequence[Records], name: str) -> Row:
+        """The edit of a sample in the first of the runs that has it."""
+        return next(edit for run in runs if (edit := run.edit(name)) is not None)
+
     def _aside(self, name: str, edit: Mapping[str, Any]) -> str:
         caption = self.samples[name].caption if name in self.samples else ""
         parts = [f"source image {edit['source_id']}", f"object: {edit['object']}"]
@@ -122,30 +125,23 @@ class Browser:
 
     def details(self, pictures: Iterator[list[Thumbnail]]) -> Iterator[cards.Detail]:
         """Sample after sample."""
-        with contextlib.ExitStack() as files:
-            judged = [files.enter_context(run.said()) for run in self.runs]
-            for name, row in zip(self.ids, pictures, strict=True):
-                yield self._detail(name, row, judged)
-
-    def _detail(
-        self, name: str, shown: Sequence[Thumbnail], judged: Sequence[Callable[[str], list[Row]]]
-    ) -> cards.Detail:
-        pictures = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
         none: Thumbnail = {"none": "no pictures in this report"}
-        made = shown[2:] or [none] * len(self.runs)
-        said = [
-            self._said(run.edits.get(name), picture, rows(name))
-            for run, picture, rows in zip(self.runs, made, judged, strict=True)
-        ]
-        return cards.Detail(pictures, said=said)
+        for name, shown in zip(self.ids, pictures, strict=True):
+            both = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
+            edits = shown[2:] or [none] * len(self.runs)
+            said = [self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)]
+            yield cards.Detail(both, said=said)
 
-    def _said(self, edit: Row | None, picture: Thumbnail, judged: Sequence[Row]) -> cards.Said:
+    def _said(self, run: Records, name: str, picture: Thumbnail) -> cards.Said:
+        edit = run.edit(name)
         if edit is None:
             return cards.Said(picture)
         seed, error, note = edit.get("seed", ""), edit.get("error"), edit.get("note")
         parts = [edit["instruction"], f"seed {seed}" if seed != "" else ""]
         parts += [f"failed: {error}" if error else "", note or ""]
-        return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=[*map(self._row, judged)])
+        return cards.Said(
+            picture, line=" · ".join(filter(None, parts)), rows=[*map(self._row, run.said(name))]
+        )
 
     def _row(self, row: Row) -> list[Any]:
         """The place of the metric, the value, and where there is one the reason and what the judge said."""
@@ -167,19 +163,19 @@ class Browser:
         if sample is not None:
             places = [str(sample.sample_path), str(sample.source_path)]
         for run in self.runs:
-            edit = run.edits.get(name)
+            edit = run.edit(name)
             if edit is None:
                 places.append({"none": "not in this run"})
             elif edit["image"] is None:
                 places.append({"none": f"failed: {edit['error']}"})
             else:
-                places.append(str(run.directory.image_path(name)))
+                places.append(str(run.run.image_path(name)))
         return places
 
 
-def _unasked(run: Run, name: str) -> str:
+def _unasked(run: Records, name: str) -> str:
     """In place of a value: a sentence that asks for no removal, or a sample that a run has not."""
-    return "no removal asked" if name in run.edits else "not in this run"
+    return "no removal asked" if name in run.place else "not in this run"
 
 
 def size_class(path: Path) -> str | None:
