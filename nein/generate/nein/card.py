@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jinja2
 import numpy as np
 
 from nein.engine import atomic, images
@@ -71,11 +72,47 @@ def figures(
 
 def text(facts: Mapping[str, Any]) -> str:
     """The card as Markdown, without front matter."""
-    parts = [_head(facts), _counts(facts)]
-    if facts["truth"] is not None:
-        parts.append(_truth(facts["truth"], facts["truth_errors"]))
-    parts += [_frequencies(facts), _origin(facts)]
-    return "\n\n".join(parts) + "\n"
+    stages, samples = facts["stages"], facts["samples"]
+    usable = facts["images"] - sum(facts["image_problems"].values())
+    per = [f"{n} in `{s}` from {facts['source_images'][s]} images" for s, n in samples.items() if n]
+    passed = [
+        [name, stages.get(name, 0)] for name in ("candidates", "generated", "passed filter 1", "accepted")
+    ]
+    wrong = {**facts["image_problems"], **facts["list_notes"]}
+    reasons = [
+        ("Why candidates were rejected", facts["rejected"], ["reason", "candidates"]),
+        ("What was wrong with images", wrong, ["problem", "images"]),
+        ("Why images gave fewer candidates than asked", facts["slots_without_candidate"],
+         ["reason", "candidates lacking"]),
+        ("What became of the objects asked for", facts["queried"], ["fate", "objects"]),
+    ]  # fmt: skip
+    right = [
+        [stage, name, format.text({**entry, "unit": "%"}), entry["n"]]
+        for stage, figures in (facts["truth"] or {}).items()
+        if stage != "measured"
+        for name, entry in figures.items()
+    ]
+    errors = [
+        [how, kind, f"{100 * r['presence_wrong']:.1f}", f"{100 * r['intactness_wrong']:.1f}", r["pictures"]]
+        for how, kinds in (facts["truth_errors"] or {}).items()
+        for kind, r in kinds.items()
+    ]
+    origin = [
+        [key, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
+        for key, value in facts["configuration"].items()
+    ]
+    origin += [
+        [f"model: {kind}", f"{m['name']} ({m['fingerprint'][:12]})"] for kind, m in facts["models"].items()
+    ]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__), undefined=jinja2.StrictUndefined, trim_blocks=True,
+        autoescape=False,  # Markdown
+    )  # fmt: skip
+    return environment.get_template("card.md.j2").render(
+        {**facts, "per": ", ".join(per), "reasons": reasons, "stages_right": right, "errors": errors},
+        counts=[["source images", facts["images"]], ["of them usable", usable], *passed],
+        origin=origin, table=lambda rows, heads: pipes(list(rows), heads),
+    ) + "\n"  # fmt: skip
 
 
 def picture(job: Job, ways: Sequence[Way]) -> bytes:
@@ -131,129 +168,7 @@ def _pair(job: Job, way: Way) -> list[Cell]:
     return [source, Cell(images.decode(job.picture(way.generated["image"])), badges=badges)]
 
 
-def _head(facts: Mapping[str, Any]) -> str:
-    total = sum(facts["samples"].values())
-    per = ", ".join(
-        f"{n} in `{s}` from {facts['source_images'][s]} images" for s, n in facts["samples"].items() if n
-    )
-    nano = facts["truth"] is not None
-    world = (
-        " Images are drawn scenes of 64x64 pixels and miniature models made and checked the samples."
-        if nano
-        else ""
-    )
-    return (
-        "# A NeIn data set\n\n"
-        f"{total} samples ({per or 'none'}) for editing by negative instructions, built from captioned "
-        'images after Bui et al., "NeIn: Telling What You Don\'t Want" (CVPR Workshops 2025). '
-        "`T_negative` says of `NeIn`, a generated picture, what should not be in it; the source image "
-        "`COCO` shows "
-        f"the result to reach. No source image is in both splits.{world}\n\n"
-        "![Accepted and rejected samples](card.png)"
-    )
-
-
-def _counts(facts: Mapping[str, Any]) -> str:
-    stages = facts["stages"]
-    unusable = sum(facts["image_problems"].values())
-    rows = [["source images", facts["images"]], ["of them usable", facts["images"] - unusable]]
-    names = ("candidates", "generated", "passed filter 1", "accepted")
-    rows += [[name, stages.get(name, 0)] for name in names]
-    parts = ["## Counts\n\n" + pipes(rows, ["stage", "number"])]
-    if facts["rejected"]:
-        parts.append(
-            "### Why candidates were rejected\n\n"
-            + pipes(list(facts["rejected"].items()), ["reason", "candidates"])
-        )
-    other = {**facts["image_problems"], **facts["list_notes"]}
-    if other:
-        parts.append("### What was wrong with images\n\n" + pipes(list(other.items()), ["problem", "images"]))
-    if facts["slots_without_candidate"]:
-        rows = list(facts["slots_without_candidate"].items())
-        parts.append(
-            "### Why images gave fewer candidates than asked\n\n"
-            + pipes(rows, ["reason", "candidates lacking"])
-        )
-    parts.append(
-        "### What became of the objects asked for\n\n"
-        + pipes(list(facts["queried"].items()), ["fate", "objects"])
-    )
-    return "\n\n".join(parts)
-
-
-def _truth(truth: Mapping[str, Any], errors: Mapping[str, Any] | None) -> str:
-    rows = []
-    for stage in ("clauses", "generate", "filter 1", "filter 2", "both filters"):
-        rows += [[stage, name, _percent(entry), entry["n"]] for name, entry in truth[stage].items()]
-    parts = [
-        "## How right the stages were\n\n"
-        "What a source scene holds is known. What a generated picture holds was measured from its pixels, "
-        "without "
-        "any trained model: an object is there when pasting one drawing of its category into the known scene "
-        "explains the picture clearly better than the scene alone, and better than any other category at the "
-        "same place; an object of the scene is still there when its pixels match (`nein/nano/truth.py`). "
-        "A candidate is good when the object is there and so are all others. Precision: share of the passed "
-        "that are good. Recall: share of the good that passed. Brackets: 95 % interval, clustered by source "
-        "image.\n\n" + pipes(rows, ["stage", "figure", "%", "n"])
-    ]
-    if errors is not None:
-        rows = [
-            [
-                how,
-                kind,
-                f"{100 * r['presence_wrong']:.1f}",
-                f"{100 * r['intactness_wrong']:.1f}",
-                r["pictures"],
-            ]
-            for how, kinds in errors.items()
-            for kind, r in kinds.items()
-        ]
-        parts.append(
-            "### Errors of this measurement itself\n\n"
-            "On pictures whose content is known: scenes drawn anew after the change in the second column, "
-            "as they "
-            "are (drawn) and passed through the editor's autoencoder (rebuilt).\n\n"
-            + pipes(rows, ["pictures", "change", "presence wrong, %", "others wrong, %", "n"])
-        )
-    return "\n\n".join(parts)
-
-
-def _frequencies(facts: Mapping[str, Any]) -> str:
-    parts = []
-    for title, key in (
-        ("Families of negation", "families"),
-        ("Templates", "templates"),
-        ("Objects", "objects"),
-    ):
-        parts.append(
-            f"## {title}\n\n"
-            + pipes(list(facts[key].items()), [key[:-1] if key != "families" else "family", "samples"])
-        )
-    return "\n\n".join(parts)
-
-
-def _origin(facts: Mapping[str, Any]) -> str:
-    rows = [[key, _plain(value)] for key, value in facts["configuration"].items()]
-    rows += [
-        [f"model: {kind}", f"{m['name']} ({m['fingerprint'][:12]})"] for kind, m in facts["models"].items()
-    ]
-    return (
-        "## How it was made\n\n"
-        + pipes(rows, ["", "value"])
-        + f"\n\nContent: SHA-256 `{facts['data_sha256']}` "
-        "over records and pixels. The licence of the source images applies to what was made from them."
-    )
-
-
 def _name_of(job: Job, kind: str) -> str:
     """A model as it was asked for; of a folder only the last part, which says nothing about the machine."""
     asked = job.config.editor if kind == "editor" else getattr(job.config.models, kind)
     return asked.rstrip("/").rpartition("/")[2] if asked.startswith(("/", "~", ".")) else asked
-
-
-def _percent(entry: Mapping[str, Any]) -> str:
-    return format.text({**entry, "unit": "%"})
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
