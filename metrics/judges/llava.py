@@ -7,7 +7,6 @@ equal those of `generate` called for every question alone.
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from metrics.loading import DTYPES, Source, exact, fingerprint, from_pretrained,
 
 Thing = TypeVar("Thing")
 #: Questions asked together, per picture of a batch.
-_QUESTIONS = 4
+_QUESTIONS = 2
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class _Job:
 class LlavaNextJudge(vlm.VisionChat):
     """Greedy answers of at most `max_new_tokens` tokens from a `LlavaNextForConditionalGeneration`.
 
-    batch_size  Pictures whose beginnings are run together; four times as many questions are.
+    batch_size  Pictures whose beginnings are run together; twice as many questions are.
     """
 
     def __init__(
@@ -181,8 +180,8 @@ class LlavaNextJudge(vlm.VisionChat):
         for chunk in _alike(
             asked, lambda one: len(jobs[one[0]].suffixes[one[1]]), self.batch_size * _QUESTIONS
         ):
-            behind = copy.deepcopy(cache)
-            behind.batch_select_indices(torch.tensor([row for row, _ in chunk], device=self.model.device))
+            rows = torch.tensor([row for row, _ in chunk], device=self.model.device)
+            behind = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in cache.layers])
             ids = torch.tensor([[*jobs[row].prefix, *jobs[row].suffixes[prompt]] for row, prompt in chunk])
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": behind}
             produced, first = self.generate(inputs, self.max_new_tokens)
