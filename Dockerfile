@@ -20,7 +20,6 @@ RUN if [ "$VARIANT" = cpu ]; then \
     elif [ "$VARIANT" != cuda ]; then echo "VARIANT is cuda or cpu, not $VARIANT" >&2; exit 1; fi
 
 COPY pyproject.toml README.md LICENSE ./
-COPY arithmetic arithmetic
 COPY configs configs
 COPY editors editors
 COPY metrics metrics

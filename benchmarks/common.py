@@ -16,13 +16,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest import mock
 
 import numpy as np
 import torch
 from PIL import Image
 
-from arithmetic import products
 from nein.engine import environment, memory
 from nein.engine.foresight import count_operations
 from nein.nano import data
@@ -64,13 +62,6 @@ def arguments(description: str | None, limit: int, out: str) -> argparse.Argumen
 def results(parser: argparse.ArgumentParser, name: str) -> None:
     """The option that says where `save` writes."""
     parser.add_argument("--out", default=f"build/{name}.json", help=f"file (default build/{name}.json)")
-
-
-@contextmanager
-def plain_layers() -> Iterator[None]:
-    """Models that are loaded meanwhile compute as PyTorch does, without `arithmetic.products`."""
-    with mock.patch.object(products, "AVAILABLE", False):
-        yield
 
 
 @contextmanager

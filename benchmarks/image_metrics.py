@@ -33,7 +33,6 @@ from benchmarks.common import (
     model_folders,
     operators,
     pairs,
-    plain_layers,
     save,
     setup,
 )
@@ -130,13 +129,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root, model_folders(KINDS, options.tiny) as folders:
         work = pairs(options.limit, Path(root))
         encoders = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
-        with plain_layers():
-            theirs = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
 
         def one_editor(store: MemoryFeatures) -> dict[str, Any]:
             return ours(work, encoders, store, options.batch_size)
 
-        expected = measure(lambda: naive(work, theirs), "cpu", passes=3)
+        expected = measure(lambda: naive(work, encoders), "cpu", passes=3)
         first = measure(lambda: one_editor(MemoryFeatures()), "cpu", profile=True, passes=PASSES)
         store = MemoryFeatures()
         one_editor(store)

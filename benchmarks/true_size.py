@@ -36,7 +36,6 @@ from benchmarks.common import (
     limits,
     measure,
     pairs,
-    plain_layers,
     results,
     save,
     setup,
@@ -231,20 +230,15 @@ def encoders(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
         published.make(kind, folder, tiny=options.tiny)
     work = pairs(options.images, _made(root / "edited"), (40, 32) if options.tiny else RESIZED)
 
-    def load() -> dict[str, Any]:
-        made: dict[str, Any] = {
-            kind: metrics.load_encoder(kind, str(folder), device=options.device)
-            for kind, folder in folders.items()
-        }
-        return made | {"fid": published.inception(options.device)}
-
-    loaded = load()
-    with plain_layers():
-        theirs = load()
+    loaded: dict[str, Any] = {
+        kind: metrics.load_encoder(kind, str(folder), device=options.device)
+        for kind, folder in folders.items()
+    }
+    loaded["fid"] = published.inception(options.device)
     size = 16 if options.batch_size == "auto" else int(options.batch_size)
     ours = functools.partial(image_metrics.ours, work, loaded)
     mine = measure(lambda: ours(MemoryFeatures(), size), options.device, profile=True)
-    naive = measure(lambda: image_metrics.naive(work, theirs), options.device)
+    naive = measure(lambda: image_metrics.naive(work, loaded), options.device)
     most = image_metrics.largest_difference(mine.result, naive.result)
     sizes = f"{RESIZED[0]} x {RESIZED[1]}"
     what = f"CLIP B/32, DINO S/16, Inception-v3, LPIPS (AlexNet), L1 and L2, all whole, {sizes}"

@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metrics.base import FeatureStore, MetricError, Origin, RecordStore, Score, choose
+    from metrics.base import FeatureStore, MetricError, RecordStore, Score
     from metrics.batch import Batch, Item, Settings, Thing
     from metrics.metric import Metric, score
     from metrics.models import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 #: Module -> the names of this package that are in it.
 _WHERE = {
-    "base": ("FeatureStore", "MetricError", "Origin", "RecordStore", "Score", "choose"),
+    "base": ("FeatureStore", "MetricError", "RecordStore", "Score"),
     "batch": ("Batch", "Item", "Settings", "Thing"),
     "metric": ("Metric", "score"),
     "models": (
@@ -63,13 +63,11 @@ __all__ = [
     "Item",
     "Metric",
     "MetricError",
-    "Origin",
     "RecordStore",
     "Score",
     "Settings",
     "Thing",
     "check_reference",
-    "choose",
     "dual_prefix",
     "load_dual",
     "load_encoder",

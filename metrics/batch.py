@@ -9,16 +9,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from metrics.base import (
-    FeatureStore,
-    MemoryFeatures,
-    MemoryRecords,
-    MetricError,
-    RecordStore,
-    check_image,
-    choose,
-    isolated,
-)
+from metrics.base import FeatureStore, MemoryFeatures, MemoryRecords, MetricError, RecordStore, check_image
+from nein.loading.errors import choose
+from nein.loading.isolation import isolated
 
 #: The pictures that a metric can need of an item.
 PICTURES = ("edited", "target", "sample", "things")

@@ -25,7 +25,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import numpy as np
 
 from metrics import credentials
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
+from nein.loading.errors import choose
 
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
 #: server kept failing; it refused the request; it withheld the answer; the reply was no chat completion.

@@ -19,7 +19,8 @@ from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 from metrics.answers import paper_present, parse_yes_no
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
+from nein.loading.errors import choose
 
 LETTERS = string.ascii_uppercase
 #: The rule of VLMEvalKit by the month in which it was so (see `RULES`).

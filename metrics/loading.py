@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
+from nein.loading.digests import folder_digest, json_digest, torch_dtype
 
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 #: Under which key a training checkpoint has its model.
 _STATES = ("state_dict", "model", "model_state_dict")
-#: Files of a model folder that can change what the model computes.
-_RELEVANT = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ def fingerprint(description: dict[str, Any]) -> str:
     made with one serves the other.
     """
     decides = {k: v for k, v in description.items() if k not in ("reference", "device", "batch_size")}
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:20]
+    return json_digest(decides)[:20]
 
 
 def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | None]:
@@ -63,45 +55,6 @@ def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | N
     if revision not in (None, given):
         raise MetricError(f"'{path_or_id}' names revision '{given}' but revision '{revision}' was asked for.")
     return name, given
-
-
-def folder_digest(folder: Path) -> str:
-    """SHA-256 over names and contents of the weights, configuration and tokenizer files of a model folder."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in _RELEVANT)
-    stamp = tuple((str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in files)
-    return _digest(str(folder.resolve()), stamp)
-
-
-@lru_cache(maxsize=64)
-def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
-    total = hashlib.sha256()
-    for name, _size, _mtime in stamp:
-        total.update(name.encode() + b"\0" + bytes.fromhex(file_sha256(Path(folder, name))))
-    return total.hexdigest()
-
-
-def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names and contents of tensors: what weights are, however they were stored."""
-    total = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
-        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return (
-            hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha(file)
-        )
-
-
-def _sha(file: Any) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 class _Inert:
@@ -308,7 +261,7 @@ def load_model(
     Raises MetricError, also for a checkpoint without some of the model's weights, which the library would
     draw at random and say so in a warning only.
     """
-    choose("dtype", dtype, DTYPES)
+    number_type = torch_dtype(dtype)
     path_or_id, revision = split_reference(path_or_id, revision)
     check_folder(path_or_id)
     if model_type is not None:
@@ -316,7 +269,7 @@ def load_model(
     # Weights missing from a file are drawn; nobody else's random numbers change before that is refused.
     with torch.random.fork_rng(devices=[]), _no_bar(Path(path_or_id).is_dir()):
         model, found = from_pretrained(
-            cls, path_or_id, revision=revision, use_safetensors=True, dtype=DTYPES[dtype],
+            cls, path_or_id, revision=revision, use_safetensors=True, dtype=number_type,
             output_loading_info=True, **kwargs,
         )  # fmt: skip
     if lacking := sorted(found["missing_keys"]):

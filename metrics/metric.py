@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from metrics.base import MetricError, Score, choose, isolated
+from metrics.base import MetricError, Score
 from metrics.batch import PICTURES, Batch
+from nein.loading.errors import choose
+from nein.loading.isolation import isolated
 
 
 @dataclass(frozen=True)

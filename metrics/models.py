@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from metrics import served
-from metrics.base import MetricError, Origin, choose, located
+from metrics.base import MetricError
 from metrics.judges import plugin
+from nein.loading.errors import choose
+from nein.loading.references import Origin, located
 
 ENCODERS: dict[str, str] = {
     "clip": "metrics.encoders.clip:load",
@@ -219,7 +221,8 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
         kind = prefix or kind
     if kind in ORIGINS:
         return pkgutil.resolve_name(ORIGINS[kind])(reference, revision)
-    return [Origin.of("transformers", reference, revision)]
+    origin = Origin.of("transformers", reference, revision)
+    return [origin] if origin else []
 
 
 def _of_base(folder: str) -> list[Origin]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from metrics.base import Score, isolated
+from metrics.base import Score
 from metrics.batch import Batch
 from metrics.metric import Metric
+from nein.loading.isolation import isolated
 
 
 def lpips(batch: Batch) -> list[Score]:

@@ -16,9 +16,10 @@ import torchmetrics
 from torchmetrics.utilities import rank_zero_warn
 
 from metrics import METRICS, load_encoder, load_judge
-from metrics.base import MetricError, Score, choose
+from metrics.base import MetricError, Score
 from metrics.batch import Batch, Item, Settings
 from metrics.metric import Metric, score
+from nein.loading.errors import choose
 
 #: (H, W, 3) uint8 arrays or PIL images; or one tensor (N, 3, H, W), uint8, or floating point in `data_range`.
 Pictures = Sequence[Any] | torch.Tensor
@@ -54,7 +55,7 @@ class EditingMetric(torchmetrics.Metric):
     ) -> None:
         super().__init__(**options)
         self._name = choose("metric", name, METRICS)
-        self._model = {"model": model, "device": device, "dtype": dtype}
+        self._model: dict[str, Any] = {"model": model, "device": device, "dtype": dtype}
         self.data_range = data_range
         self.settings = settings or Settings()
         self._models: dict[str, Any] | None = _loaded(self.metric.models, name, **self._model)

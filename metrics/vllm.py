@@ -24,8 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MODEL_ERRORS, MetricError, located, reason
+from metrics.base import MetricError
 from metrics.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
+from nein.loading.isolation import MODEL_ERRORS, reason
+from nein.loading.references import located
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +203,8 @@ class VllmEngine:
 
     def __init__(self, reference: str, *, revision: str | None, device: str, dtype: str) -> None:
         check_engine(reference)
-        from metrics.loading import folder_digest, split_reference
+        from metrics.loading import split_reference
+        from nein.loading.digests import folder_digest
 
         name, revision = split_reference(located(reference), revision)
         if device.partition(":")[2] not in ("", "0"):

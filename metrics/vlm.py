@@ -13,8 +13,10 @@ from typing import Any
 import jinja2
 import torch
 
-from metrics.base import MetricError, choose
-from metrics.loading import DTYPES, Source, exact, from_pretrained, library, load_model, model_fields
+from metrics.base import MetricError
+from metrics.loading import Source, exact, from_pretrained, library, load_model, model_fields
+from nein.loading.digests import DTYPES
+from nein.loading.errors import choose
 
 #: Model types without a chat template, which take the words as they are.
 BARE = ("instructblip",)

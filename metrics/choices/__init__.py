@@ -15,11 +15,11 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
-from metrics.base import located
 from metrics.choices.base import ASKINGS, Asked, ChoiceModel, Reply, answer_each
 from metrics.choices.prompts import PROMPTS, Manner, Prompt, manner, matching, prompt, yes_or_no
 from metrics.letters import SCORINGS
 from metrics.served import is_served
+from nein.loading.references import located
 
 #: Kind of reference -> what loads it.
 LOADERS = {"served": "metrics.choices.endpoint:load", "": "metrics.choices.vlm:load"}

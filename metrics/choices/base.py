@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from metrics.base import MetricError, check_image, isolated, reason
+from metrics.base import MetricError, check_image
 from metrics.choices.prompts import Prompt
 from metrics.judges.base import check_finite
 from metrics.letters import LETTERS, SCORINGS
+from nein.loading.isolation import isolated, reason
 
 #: How a judge is asked, and by what it can be read then. "options": in NeIn's yes/no question about a
 #: caption, once per option: 'Does the caption "What is on the bed? dog" describe this image? Answer only yes
@@ -86,7 +87,7 @@ class ChoiceModel(Protocol):
     ) -> list[list[Reply]]:
         """`asked[i]` are questions about `images[i]`, (H, W, 3) uint8; replies in the same shape.
 
-        May raise one of `metrics.base.MODEL_ERRORS` for the whole call; `answer_each` narrows that down.
+        May raise one of `MODEL_ERRORS` for the whole call; `answer_each` narrows that down.
         """
         ...
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError, out_of_memory
+from metrics.base import MetricError
 from metrics.choices.base import Asked, Reply, check
+from nein.loading.isolation import out_of_memory
 
 
 class FunctionChoices:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import choose
 from metrics.choices.base import ASKINGS, Asked, Reply, check
 from metrics.judges.base import Answer
 from metrics.judges.templates import TEMPLATES
 from metrics.letters import LETTERS
 from metrics.loading import fingerprint
+from nein.loading.errors import choose
 
 
 class JudgeChoices:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
 from metrics.letters import LETTERS
+from nein.loading.errors import choose
 
 
 class Prompt(NamedTuple):

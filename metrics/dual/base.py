@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
+from nein.loading.errors import choose
 
 NORMALISATIONS = ("normalised", "unnormalised")
 POOLINGS = ("normalise-first", "average-first")

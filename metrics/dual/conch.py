@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
 from metrics.dual.openclip import OpenClipDual
-from metrics.loading import DTYPES, Source, file_sha256
+from metrics.loading import Source
+from nein.loading.digests import DTYPES, file_sha256, torch_dtype
+from nein.loading.errors import choose
 
 PREFIX = "conch:"
 ARCHITECTURE = "conch_ViT-B-16"
@@ -59,7 +61,7 @@ def load(
     except (RuntimeError, OSError, ValueError, KeyError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise MetricError(f"Cannot load CONCH from '{path}': {first}") from error
-    model.to(DTYPES[dtype]).eval().requires_grad_(False)
+    model.to(torch_dtype(dtype)).eval().requires_grad_(False)
     source = Source(path_or_id, None, file_sha256(path))
     return ConchDual(model, transform, _tokenise(get_tokenizer()), source, dtype=dtype, batch_size=batch_size)
 

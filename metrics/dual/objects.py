@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError, check_image, out_of_memory
+from metrics.base import MetricError, check_image
 from metrics.dual.base import DualEncoder
+from nein.loading.isolation import out_of_memory
 
 _WANTED = (
     "an object with encode_image(pictures) and encode_text(sentences), (model, processor) of transformers, "
@@ -136,6 +137,7 @@ def of(
 
 
 def _source(name: str, model: Any) -> Any:
-    from metrics.loading import Source, tensor_digest
+    from metrics.loading import Source
+    from nein.loading.digests import tensor_digest
 
     return Source(f"{name}, in memory", None, tensor_digest(model.state_dict()))

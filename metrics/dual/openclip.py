@@ -27,21 +27,21 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from metrics.base import MetricError, Origin, check_image, choose
+from metrics.base import MetricError, check_image
 from metrics.encoders.clip import stack
 from metrics.loading import (
-    DTYPES,
     SharedTokenizer,
     Source,
     exact,
     fingerprint,
-    folder_digest,
     from_pretrained,
     source_fields,
     state_dict,
-    tensor_digest,
 )
 from metrics.preprocess import map_images
+from nein.loading.digests import DTYPES, folder_digest, tensor_digest, torch_dtype
+from nein.loading.errors import choose
+from nein.loading.references import Origin
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 PREFIX = "open_clip:"
@@ -74,7 +74,7 @@ class OpenClipDual:
         self.tokenizer = SharedTokenizer(tokenizer)
         self.source = source
         self.batch_size = batch_size
-        self.dtype = DTYPES[choose("dtype", dtype, DTYPES)]
+        self.dtype = torch_dtype(dtype)
         self.device = next(model.parameters()).device
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)

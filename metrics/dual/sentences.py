@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError, Origin
-from metrics.loading import Source, exact, fingerprint, folder_digest, source_fields, split_reference
+from metrics.base import MetricError
+from metrics.loading import Source, exact, fingerprint, source_fields, split_reference
+from nein.loading.digests import folder_digest
+from nein.loading.references import Origin
 
 PREFIX = "sentence:"
 
@@ -47,7 +49,8 @@ class SentenceEncoder:
 def origins(path_or_id: str, revision: str | None) -> list[Origin]:
     """Where "sentence:ID" comes from; nothing has to for a folder."""
     name = path_or_id.removeprefix(PREFIX)
-    return [] if Path(name).is_dir() else [Origin.of("sentence", name, revision)]
+    origin = Origin.of("sentence", name, revision)
+    return [origin] if origin else []
 
 
 def load(

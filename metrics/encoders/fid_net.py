@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError, Origin
+from metrics.base import MetricError
 from metrics.encoders.clip import published_numbers, stack
 from metrics.encoders.dino import load_vit
-from metrics.loading import Source, exact, file_sha256, fingerprint, model_fields, source_fields
+from metrics.loading import Source, exact, fingerprint, model_fields, source_fields
 from metrics.preprocess import CleanResize, map_images
+from nein.loading.digests import file_sha256
+from nein.loading.references import Origin
 
 INCEPTION_FILE = "inception-2015-12-05.pt"
 #: The file is TorchScript, that is a program, and clean-fid downloads and runs it unchecked. The digest is
@@ -133,7 +135,8 @@ def load_inception(path: Path | None, device: str, batch_size: int) -> Inception
 def origins(path_or_id: str, revision: str | None) -> list[Origin]:
     """clean-fid's network, or the repository of a ViT."""
     if path_or_id != "inception":
-        return [Origin.of("transformers", path_or_id, revision)]
+        origin = Origin.of("transformers", path_or_id, revision)
+        return [origin] if origin else []
     from cleanfid.downloads_helper import inception_url
 
     return [Origin("torch", inception_url, INCEPTION_SHA256)]

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError, Origin, choose
-from metrics.loading import DTYPES, Source, check_folder, exact, fingerprint, folder_digest, source_fields
+from metrics.base import MetricError
+from metrics.loading import Source, check_folder, exact, fingerprint, source_fields
+from nein.loading.digests import DTYPES, folder_digest, torch_dtype
+from nein.loading.errors import choose
+from nein.loading.references import Origin
 
 NETS = ("alex", "vgg", "squeeze")
 _KEYS = {"net", "lpips", "version"}
@@ -139,14 +142,14 @@ def load(
                 "give a local folder or leave out the metric 'lpips'."
             ) from error
         source = Source(path_or_id, "0.1", _state_digest(module))
-        return LpipsNetwork(module.to(device, DTYPES[dtype]), source, batch_size)
+        return LpipsNetwork(module.to(device, torch_dtype(dtype)), source, batch_size)
     check_folder(path_or_id)
     folder = Path(path_or_id)
     if not folder.is_dir():
         raise MetricError(f"LPIPS '{path_or_id}': give one of {', '.join(NETS)} or a local folder.")
     module = _from_folder(folder)
     source = Source(path_or_id, None, folder_digest(folder))
-    return LpipsNetwork(module.to(device, DTYPES[dtype]), source, batch_size)
+    return LpipsNetwork(module.to(device, torch_dtype(dtype)), source, batch_size)
 
 
 def origins(path_or_id: str, revision: str | None) -> list[Origin]:

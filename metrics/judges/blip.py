@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
 from metrics.judges.base import check_batch
 from metrics.loading import (
     SharedTokenizer,
@@ -20,6 +20,7 @@ from metrics.loading import (
     load_model,
     model_fields,
 )
+from nein.loading.errors import choose
 
 
 class BlipMatcher:

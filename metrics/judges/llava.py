@@ -18,11 +18,13 @@ import torch
 from transformers import DynamicCache
 
 from metrics import vlm
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
 from metrics.judges.base import Answer, check_batch
 from metrics.judges.templates import TEMPLATES
 from metrics.judges.words import NO, YES, first_tokens
-from metrics.loading import DTYPES, Source, exact, fingerprint, from_pretrained, load_model
+from metrics.loading import Source, exact, fingerprint, from_pretrained, load_model
+from nein.loading.digests import torch_dtype
+from nein.loading.errors import choose
 
 Thing = TypeVar("Thing")
 #: Questions asked together, per picture of a batch.
@@ -181,7 +183,8 @@ class LlavaNextJudge(vlm.VisionChat):
             asked, lambda one: len(jobs[one[0]].suffixes[one[1]]), self.batch_size * _QUESTIONS
         ):
             rows = torch.tensor([row for row, _ in chunk], device=self.model.device)
-            behind = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in cache.layers])
+            layers: Any = cache.layers
+            behind = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])
             ids = torch.tensor([[*jobs[row].prefix, *jobs[row].suffixes[prompt]] for row, prompt in chunk])
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": behind}
             produced, first = self.generate(inputs, self.max_new_tokens)
@@ -287,6 +290,6 @@ def _four_bit(device: str, dtype: str) -> dict[str, Any]:
     config = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="fp4",
-        bnb_4bit_compute_dtype=DTYPES[choose("dtype", dtype, DTYPES)],
+        bnb_4bit_compute_dtype=torch_dtype(dtype),
     )
     return {"quantization_config": config, "device_map": {"": device}}

@@ -19,10 +19,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from metrics.base import MetricError, choose, located
+from metrics.base import MetricError
 from metrics.encoders import clip
 from metrics.judges.heads import Method
-from metrics.loading import file_sha256, fill
+from metrics.loading import fill
+from nein.loading.digests import file_sha256
+from nein.loading.errors import choose
+from nein.loading.references import located
 
 #: Method -> its class; "model_type" of config.json.
 METHODS: dict[str, str] = {

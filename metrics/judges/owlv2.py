@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
 from metrics.judges.base import Detection, check_batch
 from metrics.loading import (
     SharedTokenizer,
@@ -25,6 +25,7 @@ from metrics.loading import (
     load_model,
     model_fields,
 )
+from nein.loading.errors import choose
 
 PADS = ("library", "gray")
 BACKENDS = ("torchvision", "pil")

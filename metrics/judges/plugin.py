@@ -18,7 +18,8 @@ import re
 from importlib import metadata
 from typing import Any
 
-from metrics.base import MetricError, choose
+from metrics.base import MetricError
+from nein.loading.errors import choose
 
 GROUP = "nein.judges"
 #: Kind -> the method a judge of that kind must have.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metrics.base import choose
+from nein.loading.errors import choose
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
-from metrics.base import MetricError, choose, located
+from metrics.base import MetricError
 from metrics.rewards.base import RewardJudge, rank
+from nein.loading.errors import choose
+from nein.loading.references import located
 
 #: How a reference begins -> the module with `load` and `check` for the rest of it.
 REWARDS: dict[str, str] = {

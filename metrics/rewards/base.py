@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from metrics import served
-from metrics.base import MetricError, Score, check_image, isolated
+from metrics.base import MetricError, Score, check_image
+from nein.loading.isolation import isolated
 
 
 class RewardJudge(ABC):

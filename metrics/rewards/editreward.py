@@ -33,12 +33,10 @@ import torch
 import yaml
 from torch import nn
 
-from metrics.base import MetricError, Score, choose
+from metrics.base import MetricError, Score
 from metrics.loading import (
-    DTYPES,
     Source,
     exact,
-    file_sha256,
     fill,
     fingerprint,
     from_pretrained,
@@ -48,6 +46,8 @@ from metrics.loading import (
 )
 from metrics.rewards.base import SingleJudge
 from metrics.rewards.texts import constants
+from nein.loading.digests import DTYPES, file_sha256, torch_dtype
+from nein.loading.errors import choose
 
 TOKEN = "<|Reward|>"
 #: Tokens of a picture: 256 squares of the processor, 200,704 pixels for Qwen2.5-VL.
@@ -259,7 +259,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
         raise MetricError(f"'{file}' has no embeddings of words; it is no EditReward.")
     config.text_config.vocab_size = rows.shape[0]
     with torch.random.fork_rng(devices=[]):
-        model = AutoModelForImageTextToText.from_config(config, dtype=DTYPES[dtype])
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch_dtype(dtype))
         count = len(HEADS[given.heads]) if given.heads == "ranknet_multi_head" else 1
         heads = nn.ModuleList(
             head(config.text_config.hidden_size, given.outputs, given.kwargs) for _ in range(count)
@@ -270,7 +270,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
     if config.tie_word_embeddings:
         body.setdefault("lm_head.weight", rows)
     fill(model, body, file)
-    model.to(device, DTYPES[dtype]).eval().requires_grad_(False)
+    model.to(device, torch_dtype(dtype)).eval().requires_grad_(False)
     heads.to(device, torch.float32).eval().requires_grad_(False)
     return EditReward(model, heads, processor, given, Source(str(folder), None, file_sha256(file)))
 

@@ -23,12 +23,14 @@ import numpy as np
 import torch
 
 from metrics import served, vlm
-from metrics.base import MODEL_ERRORS, MetricError, Score, UnavailableError, choose, out_of_memory, reason
+from metrics.base import MetricError, Score
 from metrics.endpoint import Endpoint, NoAnswer, Picture, words
 from metrics.loading import fingerprint
 from metrics.rewards.base import RewardJudge, check_chat, check_edits
 from metrics.rewards.texts import constants
 from metrics.vllm import VllmEngine
+from nein.loading.errors import UnavailableError, choose
+from nein.loading.isolation import MODEL_ERRORS, out_of_memory, reason
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -314,7 +316,7 @@ def _with_adapter(adapter: Path, device: str, dtype: str) -> tuple[Any, Any, Any
     """(model, processor, source) of the base with the LoRA merged into it."""
     from dataclasses import replace
 
-    from metrics.loading import folder_digest
+    from nein.loading.digests import folder_digest
 
     try:
         import peft

@@ -1,57 +1,12 @@
-"""Mistakes a user can mend: the exception, the sentence for an unknown name, and many mistakes at once."""
+"""Mistakes a user can correct, many at once; the exception itself is `nein.loading.errors`'."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+from nein.loading.errors import UserError, chosen, near_match, plain, spelled, unknown
 
-class UserError(ValueError):
-    """A mistake the user can mend. The message is one clear sentence: value, what is allowed, what to do."""
-
-
-def unknown(what: str, name: str, allowed: Iterable[str], hint: str = "") -> UserError:
-    """The error for a name that is not in a list: near match first, then the list, then a hint.
-
-    >>> str(unknown("metric", "clipi", ["clip_i", "dino"]))
-    "Unknown metric 'clipi'; did you mean 'clip_i'? Allowed: clip_i, dino."
-    """
-    names = list(allowed)
-    near = near_match(name, names)
-    guess = f"; did you mean '{near}'?" if near else "."
-    listing = f" Allowed: {', '.join(names)}." if names else ""
-    return UserError(f"Unknown {what} '{name}'{guess}{listing}{' ' + hint if hint else ''}")
-
-
-def spelled(name: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name that differs from `name` in case, hyphens, underscores, spaces and brackets at most.
-
-    >>> spelled("CLIP-I", ["clip_i", "dino"])
-    'clip_i'
-    """
-    names = list(allowed)
-    return name if name in names else next((other for other in names if plain(other) == plain(name)), None)
-
-
-def plain(name: str) -> str:
-    """Letters and digits of a name, in lower case."""
-    return "".join(filter(str.isalnum, name.casefold()))
-
-
-def chosen(what: str, name: str, allowed: Iterable[str]) -> str:
-    """The allowed name that is meant (`spelled`). Raises UserError as `unknown` says it."""
-    names = list(allowed)
-    match = spelled(name, names)
-    if match is None:
-        raise unknown(what, name, names)
-    return match
-
-
-def near_match(name: str, allowed: Iterable[str]) -> str | None:
-    """The closest allowed name, or None when nothing is close (difflib ratio below 0.6)."""
-    names = list(allowed)
-    close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-    return next((n for n in names if n.lower() == close[0]), None) if close else None
+__all__ = ["Problems", "UserError", "chosen", "near_match", "plain", "shortlist", "spelled", "unknown"]
 
 
 def shortlist(items: Iterable[str], limit: int = 10) -> str:

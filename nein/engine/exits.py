@@ -48,7 +48,7 @@ def sentence(error: BaseException) -> str | None:
     """What to tell the user, or None for a defect of ours, which deserves its traceback."""
     from editors import EditorError
     from metrics import MetricError
-    from metrics.base import out_of_memory
+    from nein.loading.isolation import out_of_memory
 
     if isinstance(error, UserError | EditorError | MetricError):
         return str(error)

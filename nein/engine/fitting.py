@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from metrics.base import out_of_memory
 from nein.engine import memory
 from nein.engine.processes import Processes
+from nein.loading.isolation import out_of_memory
 
 Result = TypeVar("Result")
 SHARE = 0.8  # of the free memory that a pass may take, by what one record took

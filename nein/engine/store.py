@@ -11,7 +11,6 @@ the network or a library of models.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -23,20 +22,20 @@ from typing import Any
 
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
+from nein.loading.digests import file_sha256
 
 HUB, TORCH, MANIFEST = "hub", "torch", "manifest.json"
 #: What tells the libraries where to look, and not to say that nobody answers; a process that works for this
 #: one needs them too.
 VARIABLES = ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME", "HF_HUB_VERBOSITY")
 SCHEMA = 1
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Need:
     """Something that a run reads from elsewhere.
 
-    layout     As `metrics.Origin` and `editors.Origin` have it; also "pipeline and checker" and "dataset" of
+    layout     As `nein.loading.references.Origin` has it; also "pipeline and checker" and "dataset" of
                repositories, and "package", a module that comes with the installation.
     reference, revision  As there.
     """
@@ -143,17 +142,7 @@ def _fault(file: Path, facts: Mapping[str, Any], progress: Callable[[int], objec
         return "missing"
     if file.stat().st_size < facts["size"]:
         return "cut short"
-    return None if sha256(file, progress) == facts["sha256"] else "altered"
-
-
-def sha256(file: Path, progress: Callable[[int], object] = lambda _: None) -> str:
-    """Of a file's content; `progress` gets the bytes as they are read."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-            progress(len(block))
-    return digest.hexdigest()
+    return None if file_sha256(file, progress) == facts["sha256"] else "altered"
 
 
 def on_disk(need: Need) -> int | None:

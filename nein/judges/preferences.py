@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from metrics.base import Score, isolated
+from metrics.base import Score
 from metrics.rewards import RewardJudge
 from nein import statistics
 from nein.engine import atomic
@@ -23,6 +23,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.judges.known_edits import AFFIRMED, NEGATED, Pair
+from nein.loading.isolation import isolated
 from nein.statistics import Estimate
 
 Row = dict[str, Any]

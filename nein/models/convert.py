@@ -11,7 +11,6 @@ are safetensors and JSON only.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from nein.config.groups import Stored
 from nein.config.options import argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
+from nein.loading.digests import file_sha256
 
 
 @dataclass(kw_only=True)
@@ -89,7 +89,7 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
             draft.chmod(0o755)
             pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
             pipeline.save_pretrained(draft, safe_serialization=True)
-            facts = {**origin.as_dict(), "sha256": _sha256(source)}
+            facts = {**origin.as_dict(), "sha256": file_sha256(source)}
             if config is not None and Path(config).exists():
                 facts["config"] = Path(config).name  # a path means nothing on another machine
             (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -98,11 +98,3 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
             if draft.exists():
                 shutil.rmtree(draft)
     return folder
-
-
-def _sha256(path: Path) -> str:
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            sha.update(chunk)
-    return sha.hexdigest()

@@ -31,9 +31,9 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, httpx
 from tqdm import tqdm
 
-from nein.engine import store
 from nein.engine.errors import UserError
 from nein.engine.store import HUB, TORCH, Need
+from nein.loading.digests import file_sha256
 
 TIMEOUT = 30.0  # seconds until a silent hub has not answered
 #: Configurations, tokenizers, templates.
@@ -308,7 +308,7 @@ def download(found: Set, folder: Path, progress: tqdm[Any]) -> dict[str, Any]:
         before = progress.n
         with _sentences(found.need):
             path = _one(found, file, folder, _adding_to(progress))
-        digest = store.sha256(path)
+        digest = file_sha256(path)
         if file.sha256 is not None and not digest.startswith(file.sha256):
             path.resolve().unlink()
             raise Refused(

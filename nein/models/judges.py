@@ -79,7 +79,7 @@ def ask(
 
     A judge that fails is asked picture by picture, so that only the culprit's questions go without an answer.
     """
-    from metrics.base import isolated
+    from nein.loading.isolation import isolated
 
     replies = isolated(
         lambda rows: _replies(kind, judge, [pictures[i] for i in rows], [words[i] for i in rows], manner),

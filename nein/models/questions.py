@@ -9,15 +9,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from metrics.base import RecordStore, UnavailableError
+from metrics.base import RecordStore
 from metrics.endpoint import NoAnswer, side_by_side
-from nein.engine.errors import UserError
+from nein.loading.errors import UnavailableError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class SilentError(UserError, UnavailableError):
+class SilentError(UnavailableError):
     """Nobody answers; what isolates a failing question lets that through."""
 
 

@@ -11,13 +11,14 @@ import numpy as np
 from editors.base import digest
 from metrics import rewards
 from metrics.answers import parse_yes_no
-from metrics.base import RecordStore, Score, isolated
+from metrics.base import RecordStore, Score
 from metrics.judges.base import Answer
 from metrics.judges.templates import template
 from metrics.rewards import RewardJudge as RewardJudge
 from metrics.rewards.base import check_edits
 from metrics.served import is_served
 from nein.engine.errors import UserError
+from nein.loading.isolation import isolated
 from nein.models.remembered import Remembered, RememberedSpeaker
 from nein.wording import denials
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic, store
+from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.loading.digests import file_sha256
 
 #: What draws and prints besides our own files.
 LIBRARIES = ("matplotlib", "jinja2", "pandas", "pillow", "tabulate")
@@ -51,7 +52,7 @@ def digest(value: Any) -> str:
 def of_file(path: Path) -> str:
     """SHA-256, in hex, of a file's bytes. Raises UserError where it cannot be read."""
     try:
-        return store.sha256(path)
+        return file_sha256(path)
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 

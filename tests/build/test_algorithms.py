@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from metrics.base import isolated
 from nein.generate.nein import clauses, filters
 from nein.generate.nein.sources import Source
+from nein.loading.isolation import isolated
 from nein.wording import nouns
 from tests.build.conftest import OBJECTS
 from tests.metrics import tiny

@@ -53,7 +53,7 @@ LIBRARIES = [
     "transformers.models.clip.modeling_clip",
     "open_clip",
 ]
-OURS = {"arithmetic", "editors", "metrics", "nein", "train"}
+OURS = {"editors", "metrics", "nein", "train"}
 
 
 def number_types(folder: Path) -> set[str]:

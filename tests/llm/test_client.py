@@ -245,7 +245,7 @@ def test_loading_checks_the_name_the_address_and_the_model(server: Server, tmp_p
     assert "http" not in json.dumps(loaded.describe())
     for name, sentence in {
         None: "No language model is named",
-        f"openai:{server.url}#eye-7c": "Did you mean 'eye-7b'",
+        f"openai:{server.url}#eye-7c": "did you mean 'eye-7b'",
         "openai:eye-7b": "expected openai:URL#MODEL",
         "openai:http://127.0.0.1:9/v1#x": "Nobody answers",
         "./nowhere": "There is no language model './nowhere'",

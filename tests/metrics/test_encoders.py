@@ -179,7 +179,7 @@ def test_inception_features_and_distance_equal_clean_fids_own(
     from cleanfid import fid as clean
 
     from metrics.fid import frechet_distance
-    from metrics.loading import file_sha256
+    from nein.loading.digests import file_sha256
 
     monkeypatch.setattr(fid_net, "INCEPTION_SHA256", file_sha256(inception_file))
     encoder = metrics.load_encoder("fid", str(inception_file))
@@ -254,7 +254,7 @@ def test_features_do_not_depend_on_the_batch(encoders, kind) -> None:
 
 
 def test_an_unknown_kind_gets_a_near_match() -> None:
-    with pytest.raises(MetricError, match="Did you mean 'clip'"):
+    with pytest.raises(MetricError, match="did you mean 'clip'"):
         metrics.load_encoder("clips", "x/y")
 
 

@@ -131,7 +131,7 @@ def test_loading_checks_the_address_the_key_and_the_model(
     loaded.ask(IMAGES[:1], [["a?"]])
     assert server.headers[0]["Authorization"] == "Bearer sk-secret"
     assert "secret" not in json.dumps(loaded.describe())
-    with pytest.raises(MetricError, match="Did you mean 'eye-7b'"):
+    with pytest.raises(MetricError, match="did you mean 'eye-7b'"):
         metrics.load_judge("vqa", f"openai:{server.url}#eye-7c")
     server.models = (401, {}, {})
     with pytest.raises(MetricError, match="refuses the key"):

@@ -176,7 +176,7 @@ def test_every_template_holds_one_picture_and_the_object(name) -> None:
 
 
 def test_an_unknown_template_gets_a_near_match(models: Path) -> None:
-    with pytest.raises(MetricError, match="Did you mean 'llava-mistral'"):
+    with pytest.raises(MetricError, match="did you mean 'llava-mistral'"):
         metrics.load_judge("vqa", str(models / "llava"), template="llava-mistrl")
 
 

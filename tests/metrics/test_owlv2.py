@@ -149,7 +149,7 @@ def test_unequal_numbers_of_pictures_and_lists_are_refused(owlv2) -> None:
 
 
 def test_an_unknown_padding_is_refused(models: Path) -> None:
-    with pytest.raises(MetricError, match="Did you mean 'gray'"):
+    with pytest.raises(MetricError, match="did you mean 'gray'"):
         metrics.load_judge("ovd", str(models / "owlv2"), pad="grey")
 
 

@@ -127,7 +127,7 @@ def test_a_plugged_in_judge_is_found_by_name(installed: None) -> None:
     judge = metrics.load_judge("vqa", "plugin:echo", device="cpu")
     assert isinstance(judge, Echo)
     assert judge.options == {"kind": "vqa", "device": "cpu", "dtype": "float32"}
-    with pytest.raises(MetricError, match="Did you mean 'echo'"):
+    with pytest.raises(MetricError, match="did you mean 'echo'"):
         metrics.load_judge("vqa", "plugin:ecco")
     with pytest.raises(MetricError, match="cannot be loaded"):
         metrics.load_judge("vqa", "plugin:gone")

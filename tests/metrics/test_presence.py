@@ -221,7 +221,7 @@ def test_no_items_give_no_scores() -> None:
     "settings,message",
     [
         ({"threshold": 1.0}, "below 1, not 1.0"),
-        ({"protocol": "papers"}, "Did you mean 'paper'"),
+        ({"protocol": "papers"}, "did you mean 'paper'"),
         ({"article": "the"}, "Allowed: none, a_an"),
         ({"evidence": "other"}, "Allowed: own, both"),
     ],

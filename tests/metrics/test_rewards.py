@@ -488,7 +488,7 @@ def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(
     ("reference", "said"),
     [
         ("editscore", "is no reward; expected editscore:MODEL"),
-        ("editscored:a/b", "Did you mean 'editscore'"),
+        ("editscored:a/b", "did you mean 'editscore'"),
         ("pairwise:nowhere", "There is no model folder"),
         ("editreward:a/b", "There is no folder"),
         ("editscore:openai:nowhere", "is not an endpoint"),

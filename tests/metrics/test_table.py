@@ -10,7 +10,8 @@ import pytest
 
 import metrics
 from metrics import METRICS, Score
-from metrics.base import MemoryFeatures, MemoryRecords, reason
+from metrics.base import MemoryFeatures, MemoryRecords
+from nein.loading.isolation import reason
 
 
 def test_every_name_of_the_package_is_loaded_from_the_module_that_is_said_to_have_it() -> None:

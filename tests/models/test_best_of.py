@@ -184,7 +184,7 @@ def test_every_editor_is_followed_by_its_best_of_n_under_a_name_of_its_own() -> 
         ("best-of:four:removal", "N from 2 to 64"),
         ("best-of:4", "JUDGE one of removal, editscore:MODEL"),
         ("best-of:4:judge", "'judge' is no judge of edits"),
-        ("best-of:4:pairwize:a/b", "Did you mean 'pairwise'"),
+        ("best-of:4:pairwize:a/b", "did you mean 'pairwise'"),
         ("best-of:4:pairwise:nowhere", "There is no model folder"),
     ],
 )

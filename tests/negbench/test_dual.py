@@ -209,8 +209,8 @@ def test_a_state_dict_of_another_architecture_is_refused_whole(
     "reference, said",
     [
         ("open_clip:ViT-B-32", "names no weights"),
-        ("open_clip:ViT-B32/openai", "Did you mean 'ViT-B-32'"),
-        ("open_clip:ViT-B-32/openia", "Did you mean 'openai'"),
+        ("open_clip:ViT-B32/openai", "did you mean 'ViT-B-32'"),
+        ("open_clip:ViT-B-32/openia", "did you mean 'openai'"),
         ("open_clip:ViT-B-32/openai#relu", "Unknown activation 'relu'"),
         ("open_clip:ViT-B-32/negclip.pth", "nein negbench convert"),
         ("open_clip:ViT-B-32/x.safetensors", "There is no file 'x.safetensors'"),

@@ -36,7 +36,7 @@ def test_replaced_weights_are_noticed(tmp_path: Path, data: Path, pictures: Path
 @pytest.mark.parametrize(
     "second, said",
     [
-        ("open_clip:ViT-B-32/openia", "Did you mean 'openai'"),
+        ("open_clip:ViT-B-32/openia", "did you mean 'openai'"),
         ("{folder}", "has no config.json"),
         ("{missing}", "There is no model"),
     ],

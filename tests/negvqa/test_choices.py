@@ -112,7 +112,7 @@ def test_prompts_are_worded_as_published() -> None:
         "Question: What is it?\nOptions:\nA. cat\nB. dog\n"
         "Please select the correct answer from the options above. \n",
     )
-    with pytest.raises(MetricError, match="Did you mean 'paper'"):
+    with pytest.raises(MetricError, match="did you mean 'paper'"):
         prompt("papr", "?", ["a", "b"])
 
 

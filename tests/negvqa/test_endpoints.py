@@ -308,7 +308,7 @@ def test_nobody_at_the_address_and_an_unknown_model_are_said_at_once(
     assert run("--model", where, "--data", questions, "--out", tmp_path / "a") == 2
     assert "Nobody answers at" in capsys.readouterr().err
     assert run("--model", f"openai:{server.url}#eye-8b", "--data", questions, "--out", tmp_path / "b") == 2
-    assert "Did you mean 'eye-7b'" in capsys.readouterr().err
+    assert "did you mean 'eye-7b'" in capsys.readouterr().err
 
 
 def test_a_tiny_model_behind_the_server_answers_as_it_does_here(

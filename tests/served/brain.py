@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 from metrics import vlm
-from metrics.base import located
 from metrics.judges.templates import TEMPLATES
 from metrics.loading import from_pretrained, load_model
+from nein.loading.references import located
 
 BLOCK = 16
 

@@ -208,7 +208,7 @@ def test_a_server_without_counters_or_begun_anew_has_no_hit_rate(served: Server,
 
 
 def test_a_model_that_is_not_served_is_answered_with_those_that_are(served: Server) -> None:
-    with pytest.raises(MetricError, match=r"Did you mean 'nano-judge'.* Allowed: nano-judge"):
+    with pytest.raises(MetricError, match=r"did you mean 'nano-judge'.* Allowed: nano-judge"):
         metrics.load_judge("vqa", reference(served, "nano-jugde"))
 
 

@@ -63,7 +63,7 @@ def run(options: ConvertConfig) -> None:
         raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
     from metrics.dual import openclip
     from metrics.judges import methods
-    from metrics.loading import file_sha256
+    from nein.loading.digests import file_sha256
 
     if options.architecture in METHODS:
         facts = methods.convert(

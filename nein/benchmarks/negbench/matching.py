@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import isolated
 from metrics.judges.base import Matcher
 from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.benchmarks.negbench.vlm import MODEL, PICTURE, picture, unless_mended
@@ -18,6 +17,7 @@ from nein.datasets.negbench.records import ChoiceTask, Question
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
+from nein.loading.isolation import isolated
 
 #: A question with its pictures by reference, or why one cannot be read.
 _Read = tuple[Question, dict[str, np.ndarray | str]]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metrics.base import choose
 from nein.datasets.negbench.records import Question
 from nein.engine.seeds import sample_seed
+from nein.loading.errors import choose
 
 PROTOCOLS = ("fixed", "paper")
 

@@ -275,7 +275,7 @@ def warn_of_lineage(choices: Sequence[Choice]) -> None:
 def weights(reference: str) -> str | None:
     """The digest of a model folder, None for any other reference: a finished run loads nothing that would
     notice replaced weights."""
-    from metrics.loading import folder_digest
+    from nein.loading.digests import folder_digest
 
     folder = Path(reference.removeprefix(JUDGE))
     return folder_digest(folder)[:16] if folder.is_dir() else None

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import choose
 from metrics.dual.base import prepare, products
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import blind, mcq, retrieval
@@ -29,6 +28,7 @@ from nein.datasets.negbench.records import (
     RetrievalTask,
 )
 from nein.engine import atomic
+from nein.loading.errors import choose
 
 #: (questions that stand for the task's, what came of them by id).
 Baselines = Sequence[tuple["blind.Distinct", Mapping[str, Mapping[str, Any]]]]

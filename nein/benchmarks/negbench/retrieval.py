@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metrics.base import choose
 from metrics.dual.base import prepare, products
 from nein.benchmarks.negbench.mcq import PROTOCOLS
+from nein.loading.errors import choose
 
 KS = (1, 5)
 TIE = 1e-13

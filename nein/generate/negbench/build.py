@@ -228,12 +228,13 @@ def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, An
     import torch
     from diffusers import AutoPipelineForText2Image
 
-    from metrics.loading import DTYPES, folder_digest, split_reference
+    from metrics.loading import split_reference
+    from nein.loading.digests import folder_digest, torch_dtype
 
     where, revision = split_reference(name, None)
     try:
         pipeline = AutoPipelineForText2Image.from_pretrained(
-            where, revision=revision, use_safetensors=True, torch_dtype=DTYPES[dtype]
+            where, revision=revision, use_safetensors=True, torch_dtype=torch_dtype(dtype)
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]

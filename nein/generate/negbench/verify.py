@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import isolated
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.sentences import Protocol
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
+from nein.loading.isolation import isolated
 
 UNREADABLE = "unreadable image"
 NOT_ASKED = "the detector failed"

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from metrics.answers import parse_yes_no
-from metrics.base import isolated
 from metrics.judges.base import Answer, Matcher, VqaJudge
 from metrics.judges.templates import template
 from nein.generate.nein import wording
+from nein.loading.isolation import isolated
 
 LOW_MATCH = "match at or below the threshold"
 NO_CAPTION = 'answered "no" to the caption'

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 import editors
-from metrics.base import isolated
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -23,6 +22,7 @@ from nein.engine.stages import Model, Stage
 from nein.generate.nein import clauses, filters
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.sources import Source, SourceSet
+from nein.loading.isolation import isolated
 
 UNREADABLE = "unreadable image"
 EDITOR_FAILED = "the editor failed"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MODEL_ERRORS
+from nein.loading.isolation import MODEL_ERRORS
 
 FLAWS = (*MODEL_ERRORS, AssertionError, TypeError, AttributeError, KeyError)
 SIZES = ((1, 1), (17, 64), (64, 33), (127, 65))  # (width, height)

@@ -9,9 +9,12 @@ import jinja2
 import torch
 from pydantic import BaseModel
 
-from metrics.base import MODEL_ERRORS, MetricError, choose, reason
+from metrics.base import MetricError
 from metrics.endpoint import NoAnswer
-from metrics.loading import DTYPES, exact, from_pretrained, library, load_model
+from metrics.loading import exact, from_pretrained, library, load_model
+from nein.loading.digests import DTYPES
+from nein.loading.errors import choose
+from nein.loading.isolation import MODEL_ERRORS, reason
 from nein.models.llm.client import MODEL_FAILED, Answer
 
 

@@ -1,0 +1,61 @@
+"""References to models: what an installed package offers by name, and what must be downloaded."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from nein.loading.errors import UserError
+
+#: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
+#: that `path(NAME)` returns.
+REFERENCES = "nein.references"
+
+
+def located(reference: str) -> str:
+    """The folder of an installed package's model ("nano:clip"); any other reference as it is.
+
+    Raises UserError for a name that the package does not have.
+    """
+    scheme, colon, name = reference.partition(":")
+    for point in _offered(scheme, tuple(sys.path)) if colon else ():
+        try:
+            return str(point.load()(name))
+        except (ValueError, FileNotFoundError) as error:
+            raise UserError(f"'{reference}' cannot be resolved: {error}") from None
+    return reference
+
+
+@functools.lru_cache(maxsize=16)
+def _offered(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    """Looked for once, since every look reads a file of every installed package. path: `sys.path`."""
+    return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
+
+
+class Origin(NamedTuple):
+    """Where something comes from that a model is loaded from.
+
+    layout     Which of its files are read: "transformers", "text" (its configuration and tokenizer alone),
+               "open_clip" or "open_clip:FILE", "sentence", "pipeline" (diffusers', without the safety
+               checker), "settings" (its configurations and tokenizers), "file:NAME"; or "torch", a file at an
+               address.
+    reference  OWNER/NAME of a repository on the hub; of "torch" the address.
+    revision   Commit, branch or tag; None is the main branch. Of "torch" how its SHA-256 begins.
+    """
+
+    layout: str
+    reference: str
+    revision: str | None
+
+    @classmethod
+    def of(cls, layout: str, path_or_id: str, revision: str | None = None) -> Origin | None:
+        """Of `owner/name` or `owner/name@revision`; None of an installed package's model and of what is on
+        this machine."""
+        path_or_id = located(path_or_id)
+        if Path(path_or_id).expanduser().exists():
+            return None
+        name, _, given = path_or_id.partition("@")
+        return cls(layout, name, revision or given or None)
