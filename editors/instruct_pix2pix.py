@@ -14,8 +14,8 @@ plain editor.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,9 +28,10 @@ from editors.machine import Machine
 from editors.resize import fit, get_rule
 from editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, get_guidance
 
+T = TypeVar("T")
 OUTPUTS = ("resized", "input")
 ROUNDINGS = ("round", "truncate")
-_CACHED_TEXTS = 512
+_CACHED = 512
 # Pictures per pass through the VAE, whose activations at full resolution outweigh the UNet's.
 _VAE_CHUNK = 8
 
@@ -224,23 +225,25 @@ class InstructPix2Pix:
     def _encode_text(self, text: str) -> tuple[torch.Tensor, str]:
         """((1, tokens, width) hidden states, note). Alone, so its bits do not depend on the batch."""
         with self._text_lock:
-            if text not in self._texts:
-                if len(self._texts) >= _CACHED_TEXTS:
-                    del self._texts[next(iter(self._texts))]
-                self._texts[text] = self._read_text(text)
-            return self._texts[text]
+            return cached(self._texts, text, self._read_text)
 
     def _read_text(self, text: str) -> tuple[torch.Tensor, str]:
-        limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
-        encoded = self._tokenizer(
-            text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
-        ).to(self._device)
+        encoded = self._tokens(text)
+        limit = encoded["input_ids"].shape[1]
         length = len(self._tokenizer(text, padding=False, truncation=False)["input_ids"])
         note = f"the instruction has {length} tokens, the text encoder read {limit}" if length > limit else ""
         masked = getattr(self._text_encoder.config, "use_attention_mask", False)
         mask = encoded["attention_mask"] if masked else None
         with self._machine.using(self._text_encoder):
             return self._text_encoder(encoded["input_ids"], attention_mask=mask)[0], note
+
+    def _tokens(self, text: str) -> Any:
+        """Token ids and attention mask on the device, each (1, tokens), padded to what the encoder reads."""
+        limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
+        encoded = self._tokenizer(
+            text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
+        )
+        return encoded.to(self._device)
 
     def _encode_images(self, images: np.ndarray) -> torch.Tensor:
         """(B, H, W, 3) uint8 to (B, 4, h, w): the mode of the VAE's posterior, not scaled."""
@@ -302,6 +305,15 @@ class InstructPix2Pix:
         if self.rounding == "round":
             levels = levels.round()
         return levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+
+
+def cached(store: dict[str, T], text: str, make: Callable[[str], T]) -> T:
+    """`make(text)`, kept in `store`; of many texts the oldest goes."""
+    if text not in store:
+        if len(store) >= _CACHED:
+            del store[next(iter(store))]
+        store[text] = make(text)
+    return store[text]
 
 
 def _check_settings(batch_size: int, steps: int, rounding: str, output: str, resolution: int | None) -> None:

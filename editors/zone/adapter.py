@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,59 +13,111 @@ from PIL import Image, ImageEnhance
 from editors.attention import BRANCHES, AttentionRecord, install
 from editors.base import EditorError, EditRequest, EditResult, digest
 from editors.checkpoint import load_pipeline, quiet
-from editors.instruct_pix2pix import InstructPix2Pix
+from editors.instruct_pix2pix import InstructPix2Pix, cached
 from editors.resize import zone_frame
 from editors.sampling import SampleNoise, dpm_solver
-from editors.zone import PROTOCOLS, blend, masks, pictures
+from editors.zone import PROTOCOLS, blend, masks
 from editors.zone.action import Reading, decide, load_classifier
 from editors.zone.fusion import fuse, shares
 from editors.zone.segments import Segmenter
 
-FALLBACKS = ("input", "edit")
-AGAINST = ("last", "words")
-FLOORS = ("zero", "least")
-_CACHED_READINGS = 512
+_CHOICES = {
+    "protocol": PROTOCOLS,
+    "branches": (None, *BRANCHES),
+    "against": ("last", "words"),
+    "floor": ("zero", "least"),
+    "fallback": ("input", "edit"),
+}
+_LIMITS = {  # all others: 0 and above
+    **dict.fromkeys(("map_stride", "points_per_side", "smooth_closing"), (1, None)),
+    **dict.fromkeys(("mask_threshold", "smooth_threshold"), (0, 255)),
+    **dict.fromkeys(("segment_quality", "segment_stability", "edge_alpha"), (0, 1)),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The constants of the method; lengths in pixels. Raises EditorError for impossible ones.
+
+    protocol          "paper": the released code with its quirks. "fixed": what the paper means, see the
+                      modules; padding is cut off and the picture scaled back to its own size, and a picture
+                      without a segment is the `fallback` with a note where the paper's code ends.
+    blend_beta        Weight of MagicBrush's latents when something is removed.
+    branches          Guidance branches whose attention is read ("text", "uncond", "all"); None is "uncond"
+                      for "paper", whose code drops the instruction's branch, and "text" for "fixed".
+    map_stride        Pixels per cell of the attention maps.
+    against, floor    Of step 5: the map subtracted from the first token's ("last", "words"), and the value
+                      that becomes 0 in both ("zero", "least"), see `masks.rival` and `masks.stretch`.
+    mask_threshold    Of step 5, on doubled differences 0..255; the released code has 108, the paper's text
+                      128.
+    least_area        Of step 6.
+    points_per_side   Of step 7: SAM is asked at so many points squared, and its segments have at least
+    segment_quality   this predicted IoU and
+    segment_stability this IoU with themselves at shifted cut-offs.
+    dilation          Of step 9.
+    brightness        Factor on the edit before it is pasted.
+    smooth_radius     Of step 11: frequencies kept, in cycles per picture,
+    smooth_threshold  difference that counts, in grey levels, and
+    smooth_closing    side of the square that closes gaps, odd.
+    edge_alpha        Share of the edit in the edge, step 12.
+    fallback          "input" (nothing can be pasted) or "edit" (the whole edit) without a segment; "fixed"
+                      only.
+    """
+
+    protocol: str = "paper"
+    blend_beta: float = 0.2
+    branches: str | None = None
+    map_stride: int = 32
+    against: str = "last"
+    floor: str = "zero"
+    mask_threshold: int = 108
+    least_area: int = 64
+    points_per_side: int = 32
+    segment_quality: float = 0.88
+    segment_stability: float = 0.95
+    dilation: int = 4
+    brightness: float = 1.0
+    smooth_radius: float = 200.0
+    smooth_threshold: int = 30
+    smooth_closing: int = 21
+    edge_alpha: float = 0.6
+    fallback: str = "input"
+
+    def __post_init__(self) -> None:
+        for name, default in ((one.name, one.default) for one in fields(self)):
+            value, allowed = getattr(self, name), _CHOICES.get(name)
+            if allowed is None:
+                low, high = _LIMITS.get(name, (0, None))
+                _check_number(name, value, low, high, whole=isinstance(default, int))
+            elif value not in allowed:
+                names = ", ".join(filter(None, allowed))
+                raise EditorError(f"{name} is {value!r}; choose one of: {names}")
+        if self.smooth_closing % 2 == 0:
+            raise EditorError(f"smooth_closing is {self.smooth_closing}; expected an odd number of pixels")
+        if self.branches is None:
+            object.__setattr__(self, "branches", "uncond" if self.protocol == "paper" else "text")
+
+
+def _check_number(name: str, value: Any, low: int, high: int | None, *, whole: bool) -> None:
+    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not number or value < low or (high is not None and value > high):
+        limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise EditorError(f"{name} is {value!r}; expected a {'whole ' if whole else ''}number {limits}")
 
 
 class Zone(InstructPix2Pix):
     """ZONE (arXiv:2312.16794): training-free local editing with two instruction editors and SAM.
 
-    checkpoint, steps, guidance_scale, image_guidance_scale, rounding, machine: as in
-    InstructPix2Pix, whose text encoder, VAE and UNet are used. The sampler is DPM-Solver++.
+    checkpoint, steps, guidance_scale, image_guidance_scale, rounding: as in InstructPix2Pix, whose text
+    encoder, VAE and UNet are used. The sampler is DPM-Solver++.
 
-    magicbrush, sam, action   The other models: a second pipeline (only its UNet is kept), a SamModel, and
-                              the action classifier, a folder or file (see
-                              `editors.zone.action.load_classifier`).
-    protocol                  "paper": the released code with its quirks. "fixed": what the paper means,
-                              see the module docstrings; also, padding is cut off and the picture scaled
-                              back to its own size, and a picture without a segment is the `fallback` with
-                              a note where the paper's code ends.
+    magicbrush, sam, action   The other models: a second pipeline (only its UNet is kept), a SamModel, and the
+                              action classifier, a folder or file (see `editors.zone.action.load_classifier`).
     resolution                Longest side in pixels; longer pictures are scaled down.
-    blend_beta                Weight of MagicBrush's latents when something is removed.
-    branches                  Guidance branches whose attention is read ("text", "uncond", "all"); None is
-                              "uncond" for "paper", whose code drops the instruction's branch, and "text"
-                              for "fixed".
-    map_stride                Pixels per cell of the attention maps.
-    against, floor            Of step 5: the map subtracted from the first token's and the value that becomes
-                              0 in both, see `masks.rival` and `masks.stretch`; the released code has "last"
-                              and "zero".
-    mask_threshold            Of step 5, on doubled differences 0..255; the released code has 108, the
-                              paper's text 128.
-    least_area                Of step 6, in pixels.
-    points_per_side           Of step 7: SAM is asked at so many points squared, and its segments have at
-    segment_quality           least this predicted IoU and
-    segment_stability         this IoU with themselves at shifted cut-offs.
-    dilation                  Of step 9, in pixels.
-    brightness                Factor on the edit before it is pasted.
-    smooth_radius             Of step 11: frequencies kept, in cycles per picture,
-    smooth_threshold          difference that counts, in grey levels, and
-    smooth_closing            side of the square that closes gaps, in pixels, odd.
-    edge_alpha                Share of the edit in the edge, step 12.
-    fallback                  "input" (nothing can be pasted) or "edit" (the whole edit) without a segment,
-                              "fixed" only.
+    options                   Fields of `Settings` and of `editors.machine.Machine`.
 
-    The note of a result tells the action and how far the work went. With `EditRequest.maps`, a result
-    carries every intermediate picture.
+    The note of a result tells the action and how far the work went. With `EditRequest.maps`, a result carries
+    every intermediate picture.
     """
 
     def __init__(
@@ -85,52 +137,10 @@ class Zone(InstructPix2Pix):
         image_guidance_scale: float = 1.5,
         resolution: int = 512,
         rounding: str = "round",
-        protocol: str = "paper",
-        blend_beta: float = 0.2,
-        branches: str | None = None,
-        map_stride: int = 32,
-        against: str = "last",
-        floor: str = "zero",
-        mask_threshold: int = 108,
-        least_area: int = 64,
-        points_per_side: int = 32,
-        segment_quality: float = 0.88,
-        segment_stability: float = 0.95,
-        dilation: int = 4,
-        brightness: float = 1.0,
-        smooth_radius: float = 200.0,
-        smooth_threshold: int = 30,
-        smooth_closing: int = 21,
-        edge_alpha: float = 0.6,
-        fallback: str = "input",
-        **machine: Any,
+        **options: Any,
     ) -> None:
-        _choice("protocol", protocol, PROTOCOLS)
-        _choice("fallback", fallback, FALLBACKS)
-        if branches is None:
-            branches = "uncond" if protocol == "paper" else "text"
-        _choice("branches", branches, tuple(BRANCHES))
-        _choice("against", against, AGAINST)
-        _choice("floor", floor, FLOORS)
-        self.protocol, self.fallback, self.branches = protocol, fallback, branches
-        self.against, self.floor = against, floor
-        self._settings: dict[str, float] = {
-            "blend_beta": _within("blend_beta", blend_beta, 0),
-            "map_stride": _within("map_stride", map_stride, 1),
-            "mask_threshold": _within("mask_threshold", mask_threshold, 0, 255),
-            "least_area": _within("least_area", least_area, 0),
-            "points_per_side": _within("points_per_side", points_per_side, 1),
-            "segment_quality": _within("segment_quality", segment_quality, 0, 1),
-            "segment_stability": _within("segment_stability", segment_stability, 0, 1),
-            "dilation": _within("dilation", dilation, 0),
-            "brightness": _within("brightness", brightness, 0),
-            "smooth_radius": _within("smooth_radius", smooth_radius, 0),
-            "smooth_threshold": _within("smooth_threshold", smooth_threshold, 0, 255),
-            "smooth_closing": _within("smooth_closing", smooth_closing, 1),
-            "edge_alpha": _within("edge_alpha", edge_alpha, 0, 1),
-        }
-        if smooth_closing % 2 == 0:
-            raise EditorError(f"smooth_closing is {smooth_closing}; expected an odd number of pixels")
+        known = {one.name for one in fields(Settings)}
+        self.settings = Settings(**{key: options.pop(key) for key in known & options.keys()})
         # First, because it is the file that most often is not there.
         self._classifier = load_classifier(action)
         super().__init__(
@@ -146,7 +156,7 @@ class Zone(InstructPix2Pix):
             resize="zone",
             resolution=resolution,
             rounding=rounding,
-            **machine,
+            **options,
         )
         width, wanted = self._text_encoder.config.hidden_size, self._classifier.config["width"]
         if width != wanted:
@@ -161,12 +171,17 @@ class Zone(InstructPix2Pix):
             self._other_unet = self._machine.place(other.pipeline.unet)
             install(self._other_unet)
         self._segmenter = Segmenter(
-            sam, self._device, points=points_per_side, quality=segment_quality, stability=segment_stability
+            sam,
+            self._device,
+            points=self.settings.points_per_side,
+            quality=self.settings.segment_quality,
+            stability=self.settings.segment_stability,
         )
+        weights = {key: tensor.tolist() for key, tensor in self._classifier.state_dict().items()}
         self._others = {
             "magicbrush": {"checkpoint": magicbrush, "sha256": other.weights_sha256},
             "sam": {"checkpoint": sam, "sha256": self._segmenter.sha256},
-            "action": {"checkpoint": action, "sha256": digest(_numbers(self._classifier.state_dict()))},
+            "action": {"checkpoint": action, "sha256": digest(weights)},
         }
         self._classifier.to(self._device)
         self._readings: dict[str, Reading] = {}
@@ -178,35 +193,23 @@ class Zone(InstructPix2Pix):
         return scheduler
 
     def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "models": self._others,
-            "protocol": self.protocol,
-            "branches": self.branches,
-            "against": self.against,
-            "floor": self.floor,
-            "fallback": self.fallback,
-            **self._settings,
-        }
+        return {**super().describe(), "models": self._others, **asdict(self.settings)}
 
     def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
         readings = [self._read(request.instruction) for request, _ in items]
         embeddings, conditions, notes = self._condition(items)
         start = SampleNoise([r.seed for r, _ in items], tuple(conditions.shape[1:]), self._device).draw()
-        height, width = items[0][1].shape[:2]
-        stride = int(self._settings["map_stride"])
+        cells = [-(-side // self.settings.map_stride) for side in items[0][1].shape[:2]]
         records = [
-            AttentionRecord(len(items), (-(-height // stride), -(-width // stride)), self.branches)
-            for _ in range(2)
+            AttentionRecord(len(items), (cells[0], cells[1]), str(self.settings.branches)) for _ in range(2)
         ]
-
         weights = self._attention(items).get("cross_attention_kwargs", {})
 
         def predictor(unet: Any, record: AttentionRecord) -> Any:
             options = {"cross_attention_kwargs": {"record": record, **weights}}
             return lambda x, t: self._predict(unet, x, t, embeddings, conditions, **options)
 
-        share = torch.tensor(shares([r.action for r in readings], self._settings["blend_beta"]))
+        share = torch.tensor(shares([r.action for r in readings], self.settings.blend_beta))
         with self._machine.using(self._unet), self._machine.using(self._other_unet):
             latents = fuse(
                 start,
@@ -215,7 +218,7 @@ class Zone(InstructPix2Pix):
                 (self._new_sampler(), predictor(self._other_unet, records[1])),
             )
         edits = self._develop(latents)
-        attention = [record.mean().cpu().numpy() for record in records]
+        attention = [record.mean().cpu().numpy() for record in records]  # each (B, h, w, tokens)
         results = []
         for index, (request, framed) in enumerate(items):
             edit = edits[index]
@@ -228,30 +231,21 @@ class Zone(InstructPix2Pix):
 
     def _new_sampler(self) -> Any:
         """A sampler for one pass of one model: it remembers its last outputs."""
-        sampler = type(self._scheduler).from_config(self._scheduler.config)
-        sampler.set_timesteps(self.steps, device=self._device)
-        return sampler
+        return self._make_scheduler(self._scheduler.config)
 
     def _read(self, text: str) -> Reading:
         """Step 1. Alone per text, so that it does not depend on the batch."""
         with self._reading_lock:
-            if text not in self._readings:
-                if len(self._readings) >= _CACHED_READINGS:
-                    del self._readings[next(iter(self._readings))]
-                self._readings[text] = self._read_action(text)
-            return self._readings[text]
+            return cached(self._readings, text, self._read_action)
 
     def _read_action(self, text: str) -> Reading:
-        limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
         with self._text_lock:
-            encoded = self._tokenizer(
-                text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
-            )
-        encoded = encoded.to(self._device)
+            encoded = self._tokens(text)
         with self._machine.using(self._text_encoder):
             states = self._text_encoder(encoded["input_ids"], attention_mask=encoded["attention_mask"])[0]
         tokens = int(encoded["attention_mask"].sum())
-        return Reading(decide(self._classifier(states[0].float()).cpu(), tokens, self.protocol), tokens)
+        logits = self._classifier(states[0].float()).cpu()
+        return Reading(decide(logits, tokens, self.settings.protocol), tokens)
 
     def _compose(
         self,
@@ -263,62 +257,62 @@ class Zone(InstructPix2Pix):
         note: str,
     ) -> EditResult:
         """Steps 5 to 12 for one sample. attention: (h, w, T) of InstructPix2Pix and of MagicBrush."""
-        settings = self._settings
+        settings = self.settings
+        fixed = settings.protocol == "fixed"
         (first, other), magicbrush = [
-            (maps[..., 0], masks.rival(maps, reading.tokens, self.against)) for maps in attention
+            (maps[..., 0], masks.rival(maps, reading.tokens, settings.against)) for maps in attention
         ]
-        difference = masks.difference(first, other, self.floor)
-        size = (framed.shape[1], framed.shape[0])
-        rough = masks.localise(difference, size, int(settings["mask_threshold"]))
-        rough = masks.drop_small(rough, int(settings["least_area"]), self.protocol)
-        if settings["brightness"] != 1:
-            edit = np.array(ImageEnhance.Brightness(Image.fromarray(edit)).enhance(settings["brightness"]))
+        difference = masks.difference(first, other, settings.floor)
+        rough = masks.localise(difference, (framed.shape[1], framed.shape[0]), settings.mask_threshold)
+        rough = masks.drop_small(rough, settings.least_area, settings.protocol)
+        if settings.brightness != 1:
+            edit = np.array(ImageEnhance.Brightness(Image.fromarray(edit)).enhance(settings.brightness))
         segments = self._segmenter(framed if reading.action == "REMOVE" else edit)
         number, overlap = masks.best_segment(rough, segments)
         fine = np.zeros_like(rough) if number is None else segments[number]
-        fine = masks.drop_small(fine, int(settings["least_area"]), self.protocol)
-        dilated = masks.dilate(fine, int(settings["dilation"]))
+        fine = masks.drop_small(fine, settings.least_area, settings.protocol)
+        dilated = masks.dilate(fine, settings.dilation)
         where = blend.layer(fine, dilated, reading.action)
         layered = blend.composite(framed, edit, where)
         smooth = blend.smoother(
             framed,
             edit,
             dilated,
-            radius=settings["smooth_radius"],
-            threshold=int(settings["smooth_threshold"]),
-            closing=int(settings["smooth_closing"]),
-            protocol=self.protocol,
+            radius=settings.smooth_radius,
+            threshold=settings.smooth_threshold,
+            closing=settings.smooth_closing,
+            protocol=settings.protocol,
         )
         result = blend.final(
-            framed, edit, fine, where, smooth, alpha=settings["edge_alpha"], protocol=self.protocol
+            framed, edit, fine, where, smooth, alpha=settings.edge_alpha, protocol=settings.protocol
         )
         status, nothing = _status(rough, segments, number, overlap, fine)
-        if nothing and self.protocol == "fixed" and self.fallback == "edit":
+        if nothing and fixed and settings.fallback == "edit":
             result = edit
         maps: dict[str, np.ndarray] = {}
         if request.maps:
             maps = {
                 "source": framed,
-                "first token": masks.stretch(first, self.floor),
-                "last token" if self.against == "last" else "words": masks.stretch(other, self.floor),
+                "first token": masks.stretch(first, settings.floor),
+                "last token" if settings.against == "last" else "words": masks.stretch(other, settings.floor),
                 "difference": difference,
-                "MagicBrush": masks.difference(*magicbrush, self.floor),
-                "rough mask": pictures.grey(rough),
+                "MagicBrush": masks.difference(*magicbrush, settings.floor),
+                "rough mask": masks.grey(rough),
                 "edit": edit,
-                "segments": pictures.paint(segments, framed.shape[:2]),
-                "fine mask": pictures.grey(fine),
-                "dilated": pictures.grey(dilated),
-                "smoother": pictures.grey(smooth),
+                "segments": masks.paint(segments, framed.shape[:2]),
+                "fine mask": masks.grey(fine),
+                "dilated": masks.grey(dilated),
+                "smoother": masks.grey(smooth),
                 "layer": layered,
                 "result": result,
             }
         note = "; ".join(part for part in (note, f"{reading.action}, {status}") if part)
-        if number is None and self.protocol == "paper":
+        if number is None and not fixed:
             reason = f"{status}; the released code of ZONE ends here, and protocol 'fixed' goes on"
             return EditResult(request.id, None, reason, note, maps)
-        if nothing and self.protocol == "fixed":
-            note += f": the {'picture as it was' if self.fallback == 'input' else 'whole edit'}"
-        if self.protocol == "fixed":
+        if nothing and fixed:
+            note += f": the {'picture as it was' if settings.fallback == 'input' else 'whole edit'}"
+        if fixed:
             result = _unframe(result, request.image.shape[1], request.image.shape[0], self.resolution)
         return EditResult(request.id, result, note=note, maps=maps)
 
@@ -348,19 +342,3 @@ def _unframe(image: np.ndarray, width: int, height: int, resolution: int) -> np.
             Image.fromarray(np.ascontiguousarray(inner)).resize((width, height), Image.Resampling.BICUBIC)
         )
     return inner.copy()
-
-
-def _numbers(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    return {name: tensor.tolist() for name, tensor in state.items()}
-
-
-def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise EditorError(f"{name} is {value!r}; choose one of: {', '.join(allowed)}")
-
-
-def _within(name: str, value: float, low: float, high: float = float("inf")) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        allowed = f"from {low} to {high}" if high < float("inf") else f"of at least {low}"
-        raise EditorError(f"{name} is {value!r}; expected a number {allowed}")
-    return value

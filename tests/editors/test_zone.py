@@ -400,7 +400,7 @@ def test_a_moved_model_keeps_the_fingerprint_and_another_one_changes_it(
         ({"branches": "both"}, "branches is 'both'; choose one of: text, uncond, all"),
         ({"smooth_closing": 4}, "smooth_closing is 4; expected an odd number"),
         ({"edge_alpha": 2}, "edge_alpha is 2; expected a number from 0 to 1"),
-        ({"dilation": -1}, "dilation is -1; expected a number of at least 0"),
+        ({"dilation": -1}, "dilation is -1; expected a whole number of at least 0"),
         ({"map_stride": "8"}, "map_stride is '8'"),
         ({"action": "nowhere.pth"}, r"not at 'nowhere.pth'; fetch ckpts/action_classifier.pth of github"),
         ({"sam": "no/such folder/x"}, "neither an existing folder nor a hub id"),
