@@ -18,23 +18,15 @@ import editors
 from editors import PRESETS, EditorError, EditRequest, get_editor
 from editors.pipelines import RECIPES
 from editors.resize import kontext
-from tests.editors import (
-    tiny_flux2,  # noqa: F401 - adds its builders
-    tiny_more,
-    tiny_pipelines,
-)
+from tests.editors import tiny_pipelines
+from tests.editors.tiny_pipelines import SIDE
 
 # Those of a first look run always, the rest with `make test-slow`.
 QUICK = (
-    "FluxKontextPipeline",
-    "QwenImageEditPipeline",
-    "QwenImageEditPlusPipeline",
-    "StableDiffusionXLInstructPix2PixPipeline",
-    "OmniGenPipeline",
-    "LEditsPPPipelineStableDiffusion",
-)
+    "FluxKontextPipeline", "QwenImageEditPipeline", "QwenImageEditPlusPipeline",
+    "StableDiffusionXLInstructPix2PixPipeline", "OmniGenPipeline", "LEditsPPPipelineStableDiffusion",
+)  # fmt: skip
 EVERY = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in tiny_pipelines.BUILDERS]
-SIDE = 64
 
 
 @pytest.fixture(scope="session")
@@ -52,29 +44,37 @@ def folder_of(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_area(monkeypatch):
-    """The pipelines that insist on a megapixel get by with 64 x 64, or a test would take minutes."""
-    for name in tiny_pipelines.MEGAPIXEL:
-        module = importlib.import_module(f"diffusers.pipelines.{name}")
-        original = module.calculate_dimensions
-
-        def capped(area, ratio, original=original):
-            return original(min(area, SIDE * SIDE), ratio)
-
-        monkeypatch.setattr(module, "calculate_dimensions", capped)
-    tiny_more.shrink(monkeypatch)
+    tiny_pipelines.shrink(monkeypatch)
 
 
-def settings(name, **options):
-    recipe = RECIPES[name]
-    steps = 4 if name.startswith("LEdits") else 2
-    size = {"resolution": SIDE} if recipe.size or recipe.resolution else {}
-    return {"steps": steps, **size, **options}
+@pytest.fixture
+def watched(monkeypatch):
+    """Makes an editor's pipeline call `act(arguments)` before and `after(arguments, output)` behind it; gives
+    the list of all arguments."""
+
+    def watch(editor, act=lambda arguments: None, after=lambda arguments, output: None):
+        kind, calls = type(editor._pipeline), []
+        original = kind.__call__
+
+        def call(self, **arguments):
+            calls.append(arguments)
+            act(arguments)
+            output = original(self, **arguments)
+            after(arguments, output)
+            return output
+
+        monkeypatch.setattr(kind, "__call__", call)
+        return calls
+
+    return watch
 
 
 @pytest.fixture
 def build(folder_of):
     def make(name, **options):
-        return get_editor(str(folder_of(name)), **settings(name, **options))
+        size = {"resolution": SIDE} if RECIPES[name].size or RECIPES[name].resolution else {}
+        steps = 4 if name.startswith("LEdits") else 2
+        return get_editor(str(folder_of(name)), **{"steps": steps, **size, **options})
 
     return make
 
@@ -109,7 +109,7 @@ def direct_call(folder, name, request):
         )
         return np.asarray(output.images[0])
     torch.manual_seed(request.seed)
-    arguments = tiny_pipelines.CALLS[name](picture, request.instruction)
+    arguments = tiny_pipelines.arguments(name, picture, request.instruction)
     output = pipeline(generator=generator, num_inference_steps=2, **arguments)
     if name == "ChronoEditPipeline":
         return (output.frames[0][-1] * 255).round().astype(np.uint8)
@@ -145,17 +145,10 @@ def test_an_edit_belongs_to_its_seed_and_leaves_the_global_state_alone(name, bui
 
 @pytest.mark.parametrize("name", EVERY)
 def test_the_instruction_goes_in_verbatim_and_the_negative_prompt_never_changes(
-    name, build, request_of, monkeypatch
+    name, build, request_of, watched
 ):
     editor = build(name)
-    calls = []
-    original = type(editor._pipeline).__call__
-
-    def watch(self, **arguments):
-        calls.append(arguments)
-        return original(self, **arguments)
-
-    monkeypatch.setattr(type(editor._pipeline), "__call__", watch)
+    calls = watched(editor)
     sentences = ["There is no cat.", "A dog isn't there."]
     for sentence in sentences:
         image_of(editor, request_of(instruction=sentence))
@@ -183,19 +176,12 @@ def test_it_describes_itself_and_its_fingerprint_follows_settings_and_weights(na
 
 
 @pytest.mark.parametrize("name", ["FluxKontextPipeline", "StableDiffusionXLInstructPix2PixPipeline"])
-def test_where_several_pictures_share_a_call_each_is_as_alone(name, build, request_of, monkeypatch):
+def test_where_several_pictures_share_a_call_each_is_as_alone(name, build, request_of, watched):
     editor = build(name, batch_size=3)
-    sizes = []
-    original = type(editor._pipeline).__call__
-
-    def watch(self, **arguments):
-        sizes.append(len(arguments["prompt"]) if isinstance(arguments["prompt"], list) else 1)
-        return original(self, **arguments)
-
-    monkeypatch.setattr(type(editor._pipeline), "__call__", watch)
+    calls = watched(editor)
     requests = [request_of(i, instruction=f"No {word}.") for i, word in enumerate(("cat", "dog", "old car"))]
     together = editor.edit(requests)
-    assert sizes == [3]
+    assert [len(call["prompt"]) for call in calls] == [3]
     for request, result in zip(requests, together, strict=True):
         assert np.abs(image_of(editor, request).astype(int) - result.image).max() <= 1
 
@@ -207,21 +193,16 @@ def test_a_request_with_a_negative_prompt_does_not_change_those_beside_it(build,
         assert np.abs(image_of(editor, request).astype(int) - result.image).max() <= 1
 
 
-def test_every_recipe_has_a_row_with_sources_and_a_pipeline_in_the_library():
-    rows = {row.pipeline: row for row in PRESETS.values() if row.pipeline}
-    assert set(rows) == set(RECIPES)
-    for name, row in rows.items():
+def test_every_recipe_has_a_row_with_its_arguments_and_a_tiny_pipeline():
+    rows = {row.pipeline: row.options() for row in PRESETS.values() if row.pipeline}
+    assert set(rows) == set(RECIPES) == set(tiny_pipelines.BUILDERS)
+    for name, options in rows.items():
+        recipe = RECIPES[name]
         assert hasattr(diffusers, name)
-        assert row.sources["*"]
-        assert row.note
-        assert RECIPES[name].output
-        assert ("guidance_scale" in row.options()) == (RECIPES[name].guidance != "")
-        assert ("image_guidance_scale" in row.options()) == (RECIPES[name].image_guidance != "")
-        assert ("resolution" in row.options()) == bool(RECIPES[name].size or RECIPES[name].resolution)
-
-
-def test_every_recipe_is_exercised_on_a_tiny_pipeline():
-    assert set(tiny_pipelines.BUILDERS) == set(RECIPES)
+        assert recipe.output
+        assert ("guidance_scale" in options) == bool(recipe.guidance)
+        assert ("image_guidance_scale" in options) == bool(recipe.image_guidance)
+        assert ("resolution" in options) == bool(recipe.size or recipe.resolution)
 
 
 @pytest.mark.parametrize(
@@ -325,32 +306,27 @@ def test_impossible_settings_are_refused_in_a_sentence(name, option, expected, b
         build(name, **option)
 
 
-def test_values_that_are_not_finite_are_an_error_of_their_sample_only(build, request_of, monkeypatch):
+def test_values_that_are_not_finite_are_an_error_of_their_sample_only(build, request_of, watched):
     editor = build("OmniGenPipeline")
-    original = type(editor._pipeline).__call__
 
-    def poisoned(self, **arguments):
-        output = original(self, **arguments)
+    def poison(arguments, output):
         if "dog" in arguments["prompt"]:
             output.images[0, 0, 0, 0] = np.nan
-        return output
 
-    monkeypatch.setattr(type(editor._pipeline), "__call__", poisoned)
+    watched(editor, after=poison)
     good, bad = editor.edit([request_of(0), request_of(1, instruction="No dog.")])
     assert good.error is None
     assert "not finite" in bad.error
 
 
-def test_a_failing_sample_does_not_take_the_others_along(build, request_of, monkeypatch):
+def test_a_failing_sample_does_not_take_the_others_along(build, request_of, watched):
     editor = build("FluxKontextPipeline")
-    original = type(editor._pipeline).__call__
 
-    def broken(self, **arguments):
+    def fail(arguments):
         if "No dog." in arguments["prompt"]:
             raise ValueError("bad prompt")
-        return original(self, **arguments)
 
-    monkeypatch.setattr(type(editor._pipeline), "__call__", broken)
+    watched(editor, act=fail)
     results = editor.edit([request_of(0), request_of(1, instruction="No dog."), request_of(2)])
     assert [result.error for result in results] == [None, "ValueError: bad prompt", None]
 

@@ -1,7 +1,10 @@
-"""Tiny randomly initialised pipelines, one builder per class of `editors.pipelines.RECIPES`."""
+"""Tiny random pipelines, a builder per class of `editors.pipelines.RECIPES`, and how each is called."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +26,37 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+END = "<|endoftext|>"
+#: Modules of diffusers.pipelines whose `calculate_dimensions` insists on a megapixel.
+MEGAPIXEL = (
+    "qwenimage.pipeline_qwenimage_edit",
+    "qwenimage.pipeline_qwenimage_edit_plus",
+    "longcat_image.pipeline_longcat_image_edit",
+)
+SIDE = 64
+
+# Sizes that many parts share.
+LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 2}
+WORDS = {"hidden_size": 16, "intermediate_size": 16, **LAYERS, "num_key_value_heads": 2}
+SIGHT = {"depth": 2, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
+DENOISER = {"num_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
+ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 37, "num_layers": 2, "num_heads": 4}
 
 
 def builder(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
     BUILDERS[function.__name__] = function
     return function
+
+
+def builders(*names: str) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
+    """Of classes with the same parts; what builds them gets the name."""
+
+    def add(function: Callable[[str], Any]) -> Callable[[str], Any]:
+        BUILDERS.update({name: functools.partial(lambda name, parts: function(name), name) for name in names})
+        return function
+
+    return add
 
 
 def save(name: str, folder: Path) -> Path:
@@ -39,27 +68,39 @@ def save(name: str, folder: Path) -> Path:
     return folder / "pipeline"
 
 
-# --- tokenizers --------------------------------------------------------------------------------------
+def shrink(monkeypatch: Any) -> None:
+    """Make the pipelines that insist on a megapixel get by with 96 x 64, or a test would take minutes."""
+    for name in MEGAPIXEL:
+        module = importlib.import_module(f"diffusers.pipelines.{name}")
+        original = module.calculate_dimensions
+        monkeypatch.setattr(
+            module, "calculate_dimensions", lambda area, ratio, f=original: f(min(area, SIDE * SIDE), ratio)
+        )
+    buckets = importlib.import_module("diffusers.pipelines.joyimage.image_processor")
+    monkeypatch.setattr(buckets, "find_best_bucket", lambda height, width, basesize: (64, 96))
+    fibo = importlib.import_module("diffusers.pipelines.bria_fibo.pipeline_bria_fibo_edit")
+    monkeypatch.setitem(fibo.PREFERRED_RESOLUTION, 1024 * 1024, [(96, 64)])
+    init = diffusers.Kandinsky5I2IPipeline.__init__
+
+    @functools.wraps(init)
+    def small(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        self.resolutions = [(96, 64)]
+
+    monkeypatch.setattr(diffusers.Kandinsky5I2IPipeline, "__init__", small)
 
 
-def byte_vocabulary(extra: tuple[str, ...]) -> dict[str, int]:
-    """The 256 byte symbols of byte-level BPE, then `extra`."""
-    symbols = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    return {symbol: index for index, symbol in enumerate([*symbols, *extra])}
+# --- tokenizers and processors -------------------------------------------------------------------------
 
 
 def qwen_tokenizer() -> Any:
-    end = "<|endoftext|>"
+    """Byte-level: the 256 byte symbols and the marks of a chat."""
+    symbols = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), END, *CHAT]
     return transformers.Qwen2Tokenizer(
-        vocab=byte_vocabulary((end, *CHAT)),
-        merges=[],
-        unk_token=end,
-        eos_token=end,
-        pad_token=end,
-        additional_special_tokens=list(CHAT),
-        chat_template=CHAT_TEMPLATE,
+        vocab={symbol: index for index, symbol in enumerate(symbols)}, merges=[], unk_token=END,
+        eos_token=END, pad_token=END, additional_special_tokens=list(CHAT), chat_template=CHAT_TEMPLATE,
         model_max_length=4096,
-    )
+    )  # fmt: skip
 
 
 def t5_tokenizer() -> Any:
@@ -67,143 +108,96 @@ def t5_tokenizer() -> Any:
     return transformers.T5Tokenizer(vocab=[(piece, -1.0) for piece in pieces], extra_ids=0)
 
 
+def processor(tokenizer: Any, kind: str = "Qwen2VL", patch: int = 14) -> Any:
+    size = {"shortest_edge": 4 * patch**2, "longest_edge": 16 * patch**2}
+    image = transformers.Qwen2VLImageProcessor(size=size, patch_size=patch)
+    video = getattr(transformers, f"{kind}VideoProcessor")(size=size)
+    make = getattr(transformers, f"{kind}Processor")
+    return make(
+        image_processor=image, video_processor=video, tokenizer=tokenizer, chat_template=CHAT_TEMPLATE
+    )
+
+
 # --- parts shared by several ---------------------------------------------------------------------------
 
 
-def clip_text(tokenizer: Any, *, projection: int | None = None, tokens: int = 77) -> Any:
+def flow(**values: Any) -> Any:
+    return diffusers.FlowMatchEulerDiscreteScheduler(**values)
+
+
+def clip_text(tokenizer: Any, *, projection: bool = False) -> Any:
     config = transformers.CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=37,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=tokens,
-        projection_dim=projection or 32,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    kind = transformers.CLIPTextModelWithProjection if projection else transformers.CLIPTextModel
-    return kind(config)
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=37, max_position_embeddings=77,
+        projection_dim=32, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, **LAYERS,
+    )  # fmt: skip
+    return (transformers.CLIPTextModelWithProjection if projection else transformers.CLIPTextModel)(config)
 
 
-def kl_vae(channels: int = 4, levels: int = 2, **values: Any) -> Any:
-    return diffusers.AutoencoderKL(
-        block_out_channels=(8,) * levels,
-        down_block_types=("DownEncoderBlock2D",) * levels,
-        up_block_types=("UpDecoderBlock2D",) * levels,
-        layers_per_block=1,
-        latent_channels=channels,
-        norm_num_groups=4,
-        sample_size=32,
-        **values,
-    )
+def kl_vae(channels: int = 4, levels: int = 2, kind: str = "AutoencoderKL", **values: Any) -> Any:
+    down, up = ("DownEncoderBlock2D",) * levels, ("UpDecoderBlock2D",) * levels
+    return getattr(diffusers, kind)(
+        block_out_channels=(8,) * levels, down_block_types=down, up_block_types=up, layers_per_block=1,
+        latent_channels=channels, norm_num_groups=4, sample_size=32, **values,
+    )  # fmt: skip
 
 
-def flow() -> Any:
-    return diffusers.FlowMatchEulerDiscreteScheduler()
+def wan_vae(**values: Any) -> Any:
+    small = {"base_dim": 3, "z_dim": 16, "dim_mult": [1, 1, 1, 1], "num_res_blocks": 1}
+    return diffusers.AutoencoderKLWan(**{**small, "temperal_downsample": [False, True, True], **values})
 
 
-def qwen25_vl(tokenizer: Any, hidden: int = 16) -> Any:
-    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in CHAT}
-    return transformers.Qwen2_5_VLForConditionalGeneration(
-        transformers.Qwen2_5_VLConfig(
-            text_config={
-                "vocab_size": len(tokenizer),
-                "hidden_size": hidden,
-                "intermediate_size": 16,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "num_key_value_heads": 2,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]},
-                "max_position_embeddings": 4096,
-            },
-            vision_config={
-                "depth": 2,
-                "hidden_size": 16,
-                "intermediate_size": 16,
-                "num_heads": 2,
-                "out_hidden_size": hidden,
-                "fullatt_block_indexes": [1],
-            },
-            image_token_id=ids["<|image_pad|>"],
-            video_token_id=ids["<|video_pad|>"],
-            vision_start_token_id=ids["<|vision_start|>"],
-            vision_end_token_id=ids["<|vision_end|>"],
-        )
-    ).eval()
+def vision_ids(tokenizer: Any) -> dict[str, int]:
+    names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
+    names |= {"vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}
+    return {key: tokenizer.convert_tokens_to_ids(name) for key, name in names.items()}
 
 
-def qwen2_vl_processor(tokenizer: Any) -> Any:
-    size = {"shortest_edge": 28 * 28, "longest_edge": 56 * 56}
-    return transformers.Qwen2VLProcessor(
-        image_processor=transformers.Qwen2VLImageProcessor(size=size),
-        video_processor=transformers.Qwen2VLVideoProcessor(size=size),
-        tokenizer=tokenizer,
-        chat_template=CHAT_TEMPLATE,
-    )
+def qwen25_vl(tokenizer: Any) -> Any:
+    text = {**WORDS, "vocab_size": len(tokenizer), "rope_parameters": ROPE, "max_position_embeddings": 4096}
+    vision = {**SIGHT, "out_hidden_size": 16, "fullatt_block_indexes": [1]}
+    config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **vision_ids(tokenizer))
+    return transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
 
 
-def qwen_vae() -> Any:
-    return diffusers.AutoencoderKLQwenImage(
-        base_dim=8,
-        z_dim=4,
-        dim_mult=[1, 2, 4],
-        num_res_blocks=1,
-        temperal_downsample=[False, True],
-        latents_mean=[0.0] * 4,
-        latents_std=[1.0] * 4,
-    )
+def qwen3_vl(tokenizer: Any) -> Any:
+    text = {
+        **WORDS, "vocab_size": len(tokenizer), "head_dim": 8, "rope_parameters": ROPE,
+        "max_position_embeddings": 4096, "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip
+    vision = {**SIGHT, "out_hidden_size": 16, "patch_size": 16, "deepstack_visual_indexes": [1]}
+    config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **vision_ids(tokenizer))
+    return transformers.Qwen3VLForConditionalGeneration(config).eval()
 
 
-def qwen_transformer() -> Any:
-    return diffusers.QwenImageTransformer2DModel(
-        patch_size=2,
-        in_channels=16,
-        out_channels=4,
-        num_layers=1,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=16,
-        axes_dims_rope=(8, 4, 4),
-    )
+def unet(kind: str = "UNet2DConditionModel", **values: Any) -> Any:
+    small = {"layers_per_block": 1, "sample_size": 32, "out_channels": 4, "norm_num_groups": 4}
+    return getattr(diffusers, kind)(**{**small, **values})
 
 
-def unet_xl(in_channels: int) -> Any:
-    return diffusers.UNet2DConditionModel(
-        block_out_channels=(16, 32),
-        layers_per_block=1,
-        sample_size=32,
-        in_channels=in_channels,
-        out_channels=4,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        attention_head_dim=(2, 4),
-        use_linear_projection=True,
-        addition_embed_type="text_time",
-        addition_time_embed_dim=8,
-        transformer_layers_per_block=(1, 2),
-        projection_class_embeddings_input_dim=8 * 6 + 32,
-        cross_attention_dim=64,
-        norm_num_groups=4,
-    )
-
-
-def sdxl_parts(parts: Path, in_channels: int) -> dict[str, Any]:
+def sdxl_parts(parts: Path, in_channels: int, scheduler: Any) -> dict[str, Any]:
     tokenizer = write_tokenizer(parts / "tokenizer")
     return {
         "vae": kl_vae(),
         "text_encoder": clip_text(tokenizer),
-        "text_encoder_2": clip_text(tokenizer, projection=32),
+        "text_encoder_2": clip_text(tokenizer, projection=True),
         "tokenizer": tokenizer,
         "tokenizer_2": tokenizer,
-        "unet": unet_xl(in_channels),
-        "scheduler": diffusers.EulerDiscreteScheduler(
-            beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", timestep_spacing="leading"
+        "unet": unet(
+            block_out_channels=(16, 32), in_channels=in_channels, attention_head_dim=(2, 4),
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), use_linear_projection=True,
+            addition_embed_type="text_time", addition_time_embed_dim=8, transformer_layers_per_block=(1, 2),
+            projection_class_embeddings_input_dim=8 * 6 + 32, cross_attention_dim=64,
         ),
+        "scheduler": scheduler,
         "force_zeros_for_empty_prompt": True,
         "add_watermarker": False,
-    }
+    }  # fmt: skip
+
+
+def ledits_scheduler() -> Any:
+    return diffusers.DPMSolverMultistepScheduler(algorithm_type="sde-dpmsolver++", solver_order=2)
 
 
 # --- pipelines -----------------------------------------------------------------------------------------
@@ -217,117 +211,279 @@ def FluxKontextPipeline(parts: Path) -> Any:
         vae=kl_vae(1, use_quant_conv=False, use_post_quant_conv=False, shift_factor=0.06, scaling_factor=1.5),
         text_encoder=clip_text(clip),
         tokenizer=clip,
-        text_encoder_2=transformers.T5EncoderModel(
-            transformers.T5Config(vocab_size=len(t5), d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4)
-        ),
+        text_encoder_2=transformers.T5EncoderModel(transformers.T5Config(vocab_size=len(t5), **T5)),
         tokenizer_2=t5,
         transformer=diffusers.FluxTransformer2DModel(
-            patch_size=1,
-            in_channels=4,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=16,
-            num_attention_heads=2,
-            joint_attention_dim=32,
-            pooled_projection_dim=32,
-            axes_dims_rope=(4, 4, 8),
-            guidance_embeds=True,
+            patch_size=1, in_channels=4, num_single_layers=1, joint_attention_dim=32,
+            pooled_projection_dim=32, axes_dims_rope=(4, 4, 8), guidance_embeds=True, **DENOISER,
         ),
         image_encoder=None,
         feature_extractor=None,
-    )
+    )  # fmt: skip
 
 
-@builder
-def QwenImageEditPipeline(parts: Path) -> Any:
-    return _qwen(diffusers.QwenImageEditPipeline)
-
-
-@builder
-def QwenImageEditPlusPipeline(parts: Path) -> Any:
-    return _qwen(diffusers.QwenImageEditPlusPipeline)
-
-
-def _qwen(kind: Any) -> Any:
+@builders("QwenImageEditPipeline", "QwenImageEditPlusPipeline")
+def _qwen(kind: str) -> Any:
     tokenizer = qwen_tokenizer()
-    return kind(
+    return getattr(diffusers, kind)(
         scheduler=flow(),
-        vae=qwen_vae(),
+        vae=diffusers.AutoencoderKLQwenImage(
+            base_dim=8, z_dim=4, dim_mult=[1, 2, 4], num_res_blocks=1, temperal_downsample=[False, True],
+            latents_mean=[0.0] * 4, latents_std=[1.0] * 4,
+        ),
         text_encoder=qwen25_vl(tokenizer),
         tokenizer=tokenizer,
-        processor=qwen2_vl_processor(tokenizer),
-        transformer=qwen_transformer(),
-    )
+        processor=processor(tokenizer),
+        transformer=diffusers.QwenImageTransformer2DModel(
+            patch_size=2, in_channels=16, out_channels=4, joint_attention_dim=16, axes_dims_rope=(8, 4, 4),
+            **DENOISER,
+        ),
+    )  # fmt: skip
 
 
 @builder
 def StableDiffusionXLInstructPix2PixPipeline(parts: Path) -> Any:
-    return diffusers.StableDiffusionXLInstructPix2PixPipeline(**sdxl_parts(parts, 8))
+    scheduler = diffusers.EulerDiscreteScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", timestep_spacing="leading"
+    )
+    return diffusers.StableDiffusionXLInstructPix2PixPipeline(**sdxl_parts(parts, 8, scheduler))
 
 
 @builder
 def OmniGenPipeline(parts: Path) -> Any:
     letters = [chr(code) for code in range(33, 127)]
     vocabulary = {name: index for index, name in enumerate(["<unk>", "<s>", "</s>", "▁", *letters])}
-    tokenizer = transformers.LlamaTokenizer(vocab=vocabulary, merges=[])
     return diffusers.OmniGenPipeline(
         transformer=diffusers.OmniGenTransformer2DModel(
-            hidden_size=16,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            intermediate_size=32,
-            num_layers=1,
-            in_channels=4,
-            time_step_dim=4,
-            rope_scaling={"long_factor": [1, 2], "short_factor": [1, 2]},
+            hidden_size=16, num_attention_heads=4, num_key_value_heads=4, intermediate_size=32, num_layers=1,
+            in_channels=4, time_step_dim=4, rope_scaling={"long_factor": [1, 2], "short_factor": [1, 2]},
         ),
-        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(invert_sigmas=True, num_train_timesteps=1),
+        scheduler=flow(invert_sigmas=True, num_train_timesteps=1),
         vae=kl_vae(levels=4),  # eight pixels a latent: the processor counts on it
-        tokenizer=tokenizer,
-    )
+        tokenizer=transformers.LlamaTokenizer(vocab=vocabulary, merges=[]),
+    )  # fmt: skip
 
 
 @builder
 def LEditsPPPipelineStableDiffusion(parts: Path) -> Any:
     tokenizer = write_tokenizer(parts / "tokenizer")
+    crossed = ("CrossAttnDownBlock2D",) * 2, ("CrossAttnUpBlock2D",) * 2
     return diffusers.LEditsPPPipelineStableDiffusion(
         vae=kl_vae(),
         text_encoder=clip_text(tokenizer),
         tokenizer=tokenizer,
-        unet=diffusers.UNet2DConditionModel(
+        unet=unet(
             block_out_channels=(8, 16, 16),  # attention at a quarter of the latent, where maps are read
-            layers_per_block=1,
-            sample_size=32,
-            in_channels=4,
-            out_channels=4,
-            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-            cross_attention_dim=32,
-            norm_num_groups=4,
+            in_channels=4, down_block_types=("DownBlock2D", *crossed[0]),
+            up_block_types=(*crossed[1], "UpBlock2D"), cross_attention_dim=32,
         ),
-        scheduler=diffusers.DPMSolverMultistepScheduler(algorithm_type="sde-dpmsolver++", solver_order=2),
+        scheduler=ledits_scheduler(),
         safety_checker=None,
         feature_extractor=None,
-    )
+    )  # fmt: skip
 
 
 @builder
 def LEditsPPPipelineStableDiffusionXL(parts: Path) -> Any:
-    components = sdxl_parts(parts, 4)
-    components["scheduler"] = diffusers.DPMSolverMultistepScheduler(
-        algorithm_type="sde-dpmsolver++", solver_order=2
+    return diffusers.LEditsPPPipelineStableDiffusionXL(**sdxl_parts(parts, 4, ledits_scheduler()))
+
+
+def flux2_parts(guidance: bool) -> dict[str, Any]:
+    return {
+        "scheduler": flow(),
+        "vae": kl_vae(1, levels=3, kind="AutoencoderKLFlux2"),
+        "transformer": diffusers.Flux2Transformer2DModel(
+            patch_size=1, in_channels=4, num_single_layers=1, joint_attention_dim=48,
+            axes_dims_rope=(4, 4, 4, 4), guidance_embeds=guidance, **DENOISER,
+        ),
+    }  # fmt: skip
+
+
+@builder
+def Flux2Pipeline(parts: Path) -> Any:
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=qwen_tokenizer()._tokenizer, pad_token=END, eos_token=END
     )
-    return diffusers.LEditsPPPipelineStableDiffusionXL(**components)
+    marks = ["[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    template = (
+        "{% for message in messages %}[INST]{% for part in message['content'] %}{{ part['text'] }}"
+        "{% endfor %}[/INST]{% endfor %}"
+    )
+    sight = transformers.PixtralImageProcessor(size={"longest_edge": 32}, patch_size=8)
+    text = {
+        **WORDS, "model_type": "mistral", "vocab_size": len(tokenizer), "head_dim": 8, "sliding_window": None,
+        "num_hidden_layers": 31,  # its layers 10, 20 and 30 are read
+        "max_position_embeddings": 1024,
+    }  # fmt: skip
+    vision = {
+        "model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "head_dim": 8, "image_size": 32, "patch_size": 8,
+    }  # fmt: skip
+    image = tokenizer.convert_tokens_to_ids("[IMG]")
+    config = transformers.Mistral3Config(text_config=text, vision_config=vision, image_token_index=image)
+    return diffusers.Flux2Pipeline(
+        text_encoder=transformers.Mistral3ForConditionalGeneration(config),
+        tokenizer=transformers.PixtralProcessor(
+            image_processor=sight, tokenizer=tokenizer, patch_size=8, chat_template=template
+        ),
+        **flux2_parts(True),
+    )
 
 
-# --- how each is called ---------------------------------------------------------------------------------
+@builders("Flux2KleinPipeline", "Flux2KleinKVPipeline")
+def _klein(kind: str) -> Any:
+    tokenizer = qwen_tokenizer()
+    sizes = {**WORDS, "num_hidden_layers": 28}  # its layers 9, 18 and 27 are read
+    config = transformers.Qwen3Config(
+        vocab_size=len(tokenizer), head_dim=8, max_position_embeddings=1024, **sizes
+    )
+    return getattr(diffusers, kind)(
+        text_encoder=transformers.Qwen3ForCausalLM(config), tokenizer=tokenizer, **flux2_parts(False)
+    )
 
-#: Modules of diffusers.pipelines whose `calculate_dimensions` insists on a megapixel.
-MEGAPIXEL = (
-    "qwenimage.pipeline_qwenimage_edit",
-    "qwenimage.pipeline_qwenimage_edit_plus",
-    "longcat_image.pipeline_longcat_image_edit",
+
+@builder
+def LongCatImageEditPipeline(parts: Path) -> Any:
+    tokenizer = qwen_tokenizer()
+    return diffusers.LongCatImageEditPipeline(
+        scheduler=flow(),
+        vae=kl_vae(16, shift_factor=0.1),
+        text_encoder=qwen25_vl(tokenizer),
+        tokenizer=tokenizer,
+        text_processor=processor(tokenizer),
+        transformer=diffusers.LongCatImageTransformer2DModel(
+            in_channels=64, num_single_layers=1, joint_attention_dim=16, pooled_projection_dim=16,
+            axes_dims_rope=[4, 4, 8], **DENOISER,
+        ),
+    )  # fmt: skip
+
+
+@builder
+def ChronoEditPipeline(parts: Path) -> Any:
+    tokenizer, side = t5_tokenizer(), {"height": 32, "width": 32}
+    words = transformers.UMT5Config(vocab_size=len(tokenizer), **T5)
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=8, intermediate_size=16, image_size=32, patch_size=8, **LAYERS
+    )
+    return diffusers.ChronoEditPipeline(
+        tokenizer=tokenizer,
+        text_encoder=transformers.UMT5EncoderModel(words),
+        image_encoder=transformers.CLIPVisionModel(vision),
+        image_processor=transformers.CLIPImageProcessor(crop_size=side, size={"shortest_edge": 32}),
+        transformer=diffusers.ChronoEditTransformer3DModel(
+            num_attention_heads=2, attention_head_dim=12, in_channels=36, out_channels=16, text_dim=32,
+            freq_dim=32, ffn_dim=32, num_layers=1, rope_max_seq_len=32, image_dim=8,
+        ),
+        vae=wan_vae(),
+        scheduler=flow(shift=7.0),
+    )  # fmt: skip
+
+
+@builders("JoyImageEditPipeline", "JoyImageEditPlusPipeline")
+def _joy(kind: str) -> Any:
+    tokenizer = qwen_tokenizer()
+    return getattr(diffusers, kind)(
+        scheduler=flow(),
+        vae=wan_vae(),
+        text_encoder=qwen3_vl(tokenizer),
+        tokenizer=tokenizer,
+        transformer=getattr(diffusers, kind.replace("Pipeline", "Transformer3DModel"))(
+            in_channels=16, hidden_size=32, num_attention_heads=2, text_dim=16, num_layers=1,
+            rope_dim_list=[4, 6, 6],
+        ),
+        processor=processor(tokenizer, "Qwen3VL", 16),
+    )  # fmt: skip
+
+
+BUILDERS["JoyImageEditPipeline"] = lambda parts: _joy(
+    "JoyImageEditPipeline", "JoyImageEditTransformer3DModel"
 )
+BUILDERS["JoyImageEditPlusPipeline"] = lambda parts: _joy(
+    "JoyImageEditPlusPipeline", "JoyImageEditPlusTransformer3DModel"
+)
+
+
+@builders("DreamLitePipeline", "DreamLiteMobilePipeline")
+def _dreamlite(kind: str) -> Any:
+    tokenizer = qwen_tokenizer()
+    return getattr(diffusers, kind)(
+        text_encoder=qwen3_vl(tokenizer),
+        tokenizer=tokenizer,
+        processor=processor(tokenizer, "Qwen3VL", 16),
+        vae=diffusers.AutoencoderTiny(
+            encoder_block_out_channels=(8, 8), decoder_block_out_channels=(8, 8), num_encoder_blocks=(1, 1),
+            num_decoder_blocks=(1, 1), latent_channels=4,
+        ),
+        unet=unet(
+            "DreamLiteUNetModel", sample_size=8, block_out_channels=(16, 32), cross_attention_dim=16,
+            down_block_types=("DreamLiteCrossAttnNoSelfAttnDownBlock2D", "DreamLiteCrossAttnDownBlock2D"),
+            up_block_types=("DreamLiteCrossAttnUpBlock2D", "DreamLiteUpBlock2D"), attention_head_dim=8,
+            norm_num_groups=8,
+        ),
+        scheduler=flow(),
+    )  # fmt: skip
+
+
+@builder
+def Kandinsky5I2IPipeline(parts: Path) -> Any:
+    tokenizer, clip = qwen_tokenizer(), write_tokenizer(parts / "clip")
+    return diffusers.Kandinsky5I2IPipeline(
+        transformer=diffusers.Kandinsky5Transformer3DModel(
+            in_visual_dim=16, in_text_dim=16, in_text_dim2=32, time_dim=16, out_visual_dim=16,
+            patch_size=(1, 2, 2), model_dim=16, ff_dim=32, num_text_blocks=1, num_visual_blocks=1,
+            axes_dims=(1, 1, 2), visual_cond=True, attention_type="regular",
+        ),
+        vae=kl_vae(16, levels=4, shift_factor=0.1),
+        text_encoder=qwen25_vl(tokenizer),
+        tokenizer=processor(tokenizer),
+        text_encoder_2=clip_text(clip),
+        tokenizer_2=clip,
+        scheduler=flow(shift=7.0),
+    )  # fmt: skip
+
+
+@builder
+def BriaFiboEditPipeline(parts: Path) -> Any:
+    config = transformers.SmolLM3Config(
+        vocab_size=128_256,  # an empty prompt is token 128000, whatever the tokenizer
+        **{**WORDS, "hidden_size": 32, "intermediate_size": 32}, pad_token_id=0, bos_token_id=None,
+        eos_token_id=None,
+    )  # fmt: skip
+    return diffusers.BriaFiboEditPipeline(
+        transformer=diffusers.BriaFiboTransformer2DModel(
+            in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=8, num_attention_heads=2,
+            joint_attention_dim=64, text_encoder_dim=32, pooled_projection_dim=None, axes_dims_rope=[0, 4, 4],
+        ),
+        scheduler=flow(),
+        vae=wan_vae(
+            base_dim=4, decoder_base_dim=4, dim_mult=[1, 2, 4, 4], in_channels=12, out_channels=12,
+            patch_size=2, is_residual=True, scale_factor_spatial=16, latents_mean=[0.0] * 16,
+            latents_std=[1.0] * 16,
+        ),
+        text_encoder=transformers.SmolLM3ForCausalLM(config),
+        tokenizer=qwen_tokenizer(),
+    )  # fmt: skip
+
+
+@builder
+def QwenImage21Pipeline(parts: Path) -> Any:
+    tokenizer = qwen_tokenizer()
+    return diffusers.QwenImage21Pipeline(
+        scheduler=flow(),
+        vae=diffusers.AutoencoderKLQwenImage21(
+            base_dim=4, decoder_base_dim=4, z_dim=4, dim_mult=[1, 1, 1, 1, 1], num_res_blocks=1,
+            latents_mean=[0.0] * 4, latents_std=[1.0] * 4,
+        ),
+        text_encoder=qwen3_vl(tokenizer),
+        processor=processor(tokenizer, "Qwen3VL", 16),
+        transformer=diffusers.QwenImage21Transformer2DModel(
+            in_channels=4, out_channels=4, context_in_dim=16, axes_dims_rope=(4, 6, 6), **DENOISER
+        ),
+    )  # fmt: skip
+
+
+# --- how each is called --------------------------------------------------------------------------------
 
 
 def cropped(picture: Image.Image) -> Image.Image:
@@ -335,24 +491,43 @@ def cropped(picture: Image.Image) -> Image.Image:
     return picture.resize((64, 64), Image.Resampling.LANCZOS, box=(16, 0, 80, 64))
 
 
-#: Class -> arguments besides generator and steps, for a picture of 96 x 64, an instruction and resolution 64.
-CALLS: dict[str, Callable[[Image.Image, str], dict[str, Any]]] = {
-    "FluxKontextPipeline": lambda picture, text: {
-        "image": picture, "prompt": text, "guidance_scale": 3.5, "height": 48, "width": 80,
-        "max_area": 48 * 80, "_auto_resize": False,
-    },
-    "QwenImageEditPipeline": lambda picture, text: {
-        "image": picture, "prompt": text, "true_cfg_scale": 4.0, "negative_prompt": " ",
-    },
-    "QwenImageEditPlusPipeline": lambda picture, text: {
-        "image": [picture], "prompt": text, "true_cfg_scale": 4.0, "negative_prompt": " ",
-    },
-    "StableDiffusionXLInstructPix2PixPipeline": lambda picture, text: {
-        "image": cropped(picture), "prompt": text, "height": 64, "width": 64,
-        "guidance_scale": 3.0, "image_guidance_scale": 1.5,
-    },
-    "OmniGenPipeline": lambda picture, text: {
-        "input_images": [picture], "prompt": f"<img><|image_1|></img> {text}", "guidance_scale": 2.0,
-        "img_guidance_scale": 1.6, "use_input_image_size_as_output": True, "max_input_image_size": 64,
-    },
-}  # fmt: skip
+def arguments(name: str, picture: Image.Image, text: str) -> dict[str, Any]:
+    """Those of class `name` besides generator and steps, for a picture of 96 x 64 and resolution 64."""
+    plain = {"image": picture, "prompt": text}
+    avoiding = {**plain, "negative_prompt": ""}
+    joy = {"prompt": text, "negative_prompt": "", "guidance_scale": 4.0}
+    flux2 = {**plain, "guidance_scale": 4.0}
+    qwen = {"prompt": text, "true_cfg_scale": 4.0, "negative_prompt": " "}
+    calls: dict[str, dict[str, Any]] = {
+        "FluxKontextPipeline": {
+            **plain, "guidance_scale": 3.5, "height": 48, "width": 80, "max_area": 48 * 80,
+            "_auto_resize": False,
+        },
+        "QwenImageEditPipeline": {"image": picture, **qwen},
+        "QwenImageEditPlusPipeline": {"image": [picture], **qwen},
+        "QwenImage21Pipeline": {**plain, "true_cfg_scale": 1.0, "output_resolution": 64},
+        "StableDiffusionXLInstructPix2PixPipeline": {
+            "image": cropped(picture), "prompt": text, "height": 64, "width": 64, "guidance_scale": 3.0,
+            "image_guidance_scale": 1.5,
+        },
+        "OmniGenPipeline": {
+            "input_images": [picture], "prompt": f"<img><|image_1|></img> {text}", "guidance_scale": 2.0,
+            "img_guidance_scale": 1.6, "use_input_image_size_as_output": True, "max_input_image_size": 64,
+        },
+        "Flux2Pipeline": flux2,
+        "Flux2KleinPipeline": flux2,
+        "Flux2KleinKVPipeline": plain,
+        "LongCatImageEditPipeline": {**avoiding, "guidance_scale": 4.5},
+        "ChronoEditPipeline": {**avoiding, "guidance_scale": 5.0, "num_frames": 5, "width": 64, "height": 48},
+        "JoyImageEditPipeline": {"image": picture, **joy},
+        "JoyImageEditPlusPipeline": {"images": [[picture]], **joy},
+        "DreamLitePipeline": {
+            **avoiding, "guidance_scale": 3.5, "image_guidance_scale": 1.5, "width": 64, "height": 64,
+        },
+        "DreamLiteMobilePipeline": {**plain, "width": 64, "height": 64},
+        "Kandinsky5I2IPipeline": {**avoiding, "guidance_scale": 3.5},
+        "BriaFiboEditPipeline": {
+            **avoiding, "prompt": json.dumps({"edit_instruction": text}), "guidance_scale": 5.0,
+        },
+    }  # fmt: skip
+    return calls[name]
