@@ -52,10 +52,9 @@ from editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
 from train import finetune_ip2p, record
-from train.instruct.data import load
+from train.instruct.data import load, prepare
 from train.instruct.model import noise_scheduler
 from train.instruct.options import parse
-from train.instruct.pairs import prepare
 from train.record import memory_gib
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -169,13 +168,10 @@ def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
     the sentences and on "" in every step; masks of the conditioning dropout; AdamW, gradient norm 1.
     """
     device, half = torch.device(options.device), PRECISIONS[options.precision]
-    config, _ = parse(["--data=nano", "--nano-sources=60", "--steps=1"])
-    pairs = load(config)
-    side = options.resolution
-    pictures = [
-        prepare(*pairs.pictures.read(e.pair), resolution=side, align="none", align_resolution=side)
-        for e in pairs.negative
-    ]
+    words = ["--data=nano", "--nano-sources=60", "--steps=1", "--target-align=none"]
+    plain, _ = parse([*words, f"--resolution={options.resolution}"])
+    pairs = load(plain)
+    pictures = [prepare(plain, *pairs.pictures.read(e.pair)) for e in pairs.negative]
     pixels = torch.from_numpy(np.stack([np.stack(pair) for pair in pictures])).permute(0, 1, 4, 2, 3)
     pixels = pixels.float() / 127.5 - 1
     pipeline: Any = load_pipeline(base).pipeline

@@ -103,7 +103,9 @@ class Checkpoints:
             _save(shadows, folder / "average.safetensors")
             facts["average_steps"] = state.average.optimization_step
         if state.modules:
-            tensors = {f"{m}/{n}": t for m, module in state.modules.items() for n, t in _tensors(module)}
+            tensors = {
+                f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()
+            }
             _save(tensors, folder / "modules.safetensors")
         tensors, facts["optimizer"] = _flatten(_plain(state.optimizer).state_dict())
         _save(tensors, folder / "optimizer.safetensors")
@@ -152,10 +154,9 @@ class Checkpoints:
             if state.modules:
                 tensors = load_file(folder / "modules.safetensors")
                 for name, module in state.modules.items():
-                    module.load_state_dict({key: tensors[f"{name}/{key}"] for key, _ in _tensors(module)})
+                    module.load_state_dict({key: tensors[f"{name}/{key}"] for key in module.state_dict()})
         optimizer = _plain(state.optimizer)
         optimizer.load_state_dict(_unflatten(load_file(folder / "optimizer.safetensors"), facts["optimizer"]))
-        _lay_out(optimizer)
         state.schedule.load_state_dict(facts["schedule"])
         if state.scaler is not None and facts["scaler"] is not None:
             state.scaler.load_state_dict(facts["scaler"])
@@ -165,10 +166,6 @@ class Checkpoints:
 def _plain(optimizer: Any) -> Any:
     """The optimiser within accelerate's, or the optimiser."""
     return getattr(optimizer, "optimizer", optimizer)
-
-
-def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return list(module.state_dict().items())
 
 
 def _save(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
@@ -190,18 +187,6 @@ def _flatten(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, 
                 plain.setdefault(str(number), {})[key] = value
     groups = json.loads(json.dumps(state["param_groups"]))
     return tensors, {"plain": plain, "groups": groups}
-
-
-def _lay_out(optimizer: Any) -> None:
-    """Gives every moment the memory layout of its parameter.
-
-    Files know no layout, and PyTorch's fused optimisers pair up elements by their place in memory:
-    channels-last weights would get others' moments.
-    """
-    for parameter, entries in optimizer.state.items():
-        for key, value in entries.items():
-            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _unflatten(tensors: dict[str, torch.Tensor], rest: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Features on disk: made once, by any number of processes, and read by row.
 
-    FOLDER/<kind>-<block>.safetensors   tensors with a row per thing; the metadata say what they were made of
+    FOLDER/<kind>-<block>.safetensors   tensors with a row per thing; the metadata say what was unreadable
 
-A block is named by what is in it. Its metadata hold a signature of each thing (size and time of its files):
-where one differs the hash of the content is compared, and the block is made again if that differs too. Files
-are written atomically, so the work can be stopped and started at any time.
+A block is named by the keys of what is in it, and keys change with size and time of the files: what has been
+replaced is encoded again. Files are written atomically, so the work can be stopped and started at any time.
 """
 
 from __future__ import annotations
@@ -27,27 +26,30 @@ from nein.engine.ahead import one_thread, read_ahead
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes
 
-FORMAT = 2
+FORMAT = 3
 OPEN = 4096  # files mapped at a time: they cost no memory of their own
 
 
 class Things(Protocol):
     """Numbered things that features are made of.
 
-    name       Tells one from everything else that may come into the folder.
-    signature  Cheap, and another one when a file is replaced. `content`: a hash of the files themselves.
-    read       What an encoder takes. Raises ImageError.
+    key   Tells one from everything else that may come into the folder, and changes when its files do.
+    read  What an encoder takes. Raises ImageError.
     """
 
     def __len__(self) -> int: ...
 
-    def name(self, index: int) -> str: ...
-
-    def signature(self, index: int) -> str: ...
-
-    def content(self, index: int) -> str: ...
+    def key(self, index: int) -> str: ...
 
     def read(self, index: int) -> Any: ...
+
+
+def stamp(*files: Path) -> str:
+    """Size and time of files; another one when a file is replaced."""
+    try:
+        return ",".join(f"{info.st_size}:{info.st_mtime_ns}" for info in (file.stat() for file in files))
+    except OSError:
+        return "missing"
 
 
 class FeatureFiles:
@@ -62,10 +64,8 @@ class FeatureFiles:
         self._open = functools.lru_cache(OPEN)(self._mapped)
 
     def _address(self, block: range) -> str:
-        names = [FORMAT, *(self._things.name(index) for index in block)]
-        return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:24]
-
-    # --- making ------------------------------------------------------------------------------
+        keys = [FORMAT, *(self._things.key(index) for index in block)]
+        return hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:24]
 
     def make(
         self,
@@ -75,7 +75,7 @@ class FeatureFiles:
         ahead: int = 1,
         at_once: int | None = None,
     ) -> None:
-        """Makes what is missing or has changed. Every process calls it and makes its share.
+        """Makes what is missing. Every process calls it and makes its share.
 
         encode   Things that were read -> tensors by name, each with a row per thing.
         ahead    Blocks that are read in threads before they are encoded.
@@ -86,7 +86,7 @@ class FeatureFiles:
             atomic.check_writable(self.folder)
         # By number: another command may add files while some of us have looked and some have not.
         share = range(processes.rank, len(self._blocks), processes.size)
-        missing = [number for number in share if not self._is_current(number)]
+        missing = [number for number in share if not self._files[number].is_file()]
 
         def whole(number: int) -> None:
             self._write(number, encode, *self._read(number))
@@ -101,60 +101,32 @@ class FeatureFiles:
                     bar.update()
         processes.barrier()
 
-    def _is_current(self, number: int) -> bool:
-        if not self._files[number].is_file():
-            return False
-        made_of = self._metadata(number)
-        rows = zip(self._blocks[number], made_of["signatures"], made_of["contents"], strict=True)
-        return all(
-            self._signature(index) == signature or self._content(index) == content
-            for index, signature, content in rows
-        )
-
-    def _read(self, number: int) -> tuple[dict[int, Any], dict[str, Any]]:
-        """The things of a block that can be read, by row, and the metadata."""
-        block = self._blocks[number]
-        # Before anything is read: what is replaced meanwhile is then seen to have changed.
-        signatures = [self._signature(index) for index in block]
-        contents = [self._content(index) for index in block]
+    def _read(self, number: int) -> tuple[dict[int, Any], dict[int, str]]:
+        """The things of a block that can be read, and why the others cannot, by row."""
         readable: dict[int, Any] = {}
         unreadable: dict[int, str] = {}
-        for row, index in enumerate(block):
+        for row, index in enumerate(self._blocks[number]):
             try:
                 readable[row] = self._things.read(index)
             except (ImageError, FileNotFoundError) as error:
                 unreadable[row] = str(error)
-        return readable, {"signatures": signatures, "contents": contents, "unreadable": unreadable}
+        return readable, unreadable
 
-    def _signature(self, index: int) -> str:
-        try:
-            return self._things.signature(index)
-        except (ImageError, OSError):
-            return "missing"
-
-    def _content(self, index: int) -> str:
-        try:
-            return self._things.content(index)
-        except (ImageError, OSError):
-            return "missing"
-
-    def _write(self, number: int, encode: Any, readable: dict[int, Any], made_of: dict[str, Any]) -> None:
+    def _write(self, number: int, encode: Any, readable: dict[int, Any], unreadable: dict[int, str]) -> None:
         tensors = {}
         for name, rows in encode(list(readable.values())).items() if readable else ():
             tensors[name] = rows.new_zeros((len(self._blocks[number]), *rows.shape[1:]), device="cpu")
             tensors[name][list(readable)] = rows.cpu()
-        content = safetensors.torch.save(tensors, {"made_of": json.dumps(made_of)})
+        content = safetensors.torch.save(tensors, {"unreadable": json.dumps(unreadable)})
         atomic.write_bytes(self._files[number], content)
-
-    # --- reading -----------------------------------------------------------------------------
 
     @functools.cached_property
     def unreadable(self) -> dict[int, str]:
         """Why a thing has no features, by its number."""
         return {
             number * self._size + int(row): reason
-            for number in range(len(self._blocks))
-            for row, reason in self._metadata(number)["unreadable"].items()
+            for number, file in enumerate(self._files)
+            for row, reason in _unreadable(file).items()
         }
 
     def row(self, index: int, name: str, *inner: int) -> torch.Tensor:
@@ -162,13 +134,13 @@ class FeatureFiles:
         if index in self.unreadable:
             raise ImageError(self.unreadable[index])
         number, row = divmod(index, self._size)
-        place = (row, *inner)
         with self._lock:
-            return self._open(number).get_slice(name)[place]
+            return self._open(number).get_slice(name)[(row, *inner)]
 
     def _mapped(self, number: int) -> Any:
         return safetensors.safe_open(self._files[number], framework="pt")
 
-    def _metadata(self, number: int) -> dict[str, Any]:
-        with safetensors.safe_open(self._files[number], framework="pt") as file:
-            return json.loads((file.metadata() or {})["made_of"])
+
+def _unreadable(file: Path) -> dict[str, str]:
+    with safetensors.safe_open(file, framework="pt") as opened:
+        return json.loads((opened.metadata() or {})["unreadable"])

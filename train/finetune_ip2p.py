@@ -60,11 +60,8 @@ def train(config: TuneConfig, session: Session) -> None:
     from train.checkpoints import State
     from train.instruct import batches, model
     from train.instruct.data import load
-    from train.instruct.encoder import Encoder, frozen_hash
     from train.instruct.export import export, push
-    from train.instruct.features import Features, complain
-    from train.instruct.objective import losses
-    from train.instruct.order import Order
+    from train.instruct.features import Encoder, Features, frozen_hash
     from train.instruct.validate import Validation
     from train.order import reseed
     from train.record import Record
@@ -83,7 +80,7 @@ def train(config: TuneConfig, session: Session) -> None:
     pairs = load(config, check_images=world.is_main)
     base = model.load_base(config)
     unet, scheduler = base.pipeline.unet, model.noise_scheduler(base.pipeline)
-    order = Order(pairs, config.mix_affirmative, config.seed)
+    order = batches.Order(pairs, config.mix_affirmative, config.seed)
     steps = config.steps or math.ceil(order.length(config.epochs or 0) / config.batch_size)
     record = Record(config, session, pairs.facts, base.weights_sha256, steps)
     record.open()
@@ -100,7 +97,7 @@ def train(config: TuneConfig, session: Session) -> None:
         features = Features(config, pairs, frozen_hash(base.pipeline))
         features.make(encoder, world)
         if config.unreadable == "stop":
-            complain(features.unreadable(), f"The data set '{config.data}'")
+            features.check(f"The data set '{config.data}'")
         encoder = None  # its memory is the UNet's from here on
         if config.precompute_only:
             record.say(f"Features: {features.folder}")
@@ -115,13 +112,7 @@ def train(config: TuneConfig, session: Session) -> None:
     model.choose_weights(unet, config)
     if config.gradient_checkpointing:
         unet.enable_gradient_checkpointing()
-    if device.type == "cpu" and config.precision == "bf16":
-        model.suit_bfloat16(unet)
-    # Faster convolutions on CPU and GPU alike; but before torch 2.14 a GroupNorm on a CPU ends the process
-    # where it learns in this layout from what needs no gradient, as behind a frozen part.
-    part_is_frozen = not all(weight.requires_grad for weight in unet.parameters())
-    plain = device.type == "cpu" and part_is_frozen and torch.__version__ < "2.14"  # compared as versions
-    unet.to(device, memory_format=torch.contiguous_format if plain else torch.channels_last).train()
+    unet.to(device).train()
     names, parameters = map(list, zip(*model.trainable(unet), strict=True))
     optimizer = model.make_optimizer(config, parameters, device)
     schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
@@ -142,7 +133,7 @@ def train(config: TuneConfig, session: Session) -> None:
             batch = loader.to_batch(members, device)
             last = number + 1 == len(parts)
             with contextlib.nullcontext() if last else accelerator.no_sync(network):
-                each = losses(
+                each = model.losses(
                     network,
                     batch,
                     scheduler,

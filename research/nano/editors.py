@@ -361,8 +361,6 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         }
 
     steps = step_count(recipe.steps, scale)
-    for module in modules.values():
-        module.to(memory_format=torch.channels_last)
     return Job(
         name,
         modules,

@@ -11,7 +11,6 @@ from tests.test_startup import loaded_by
     "call",
     [
         "from nein.cli import main; main(['negbench', 'generate', '--help'])",
-        "from train.contrast.options import StudyConfig; StudyConfig.parse(['--help'])",
         "from train.finetune_clip import main; main(['--help'])",
     ],
 )

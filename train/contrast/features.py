@@ -17,7 +17,7 @@ from nein.engine.images import ImageError
 from nein.engine.processes import Processes
 from nein.nano.data import world_version
 from train.contrast.data import Corpus
-from train.features import FeatureFiles
+from train.features import FeatureFiles, stamp
 
 BLOCK = 256  # pictures per file
 
@@ -60,27 +60,15 @@ class CorpusPictures:
         records, media = self._parts[part]
         return records[row - self._starts[part]].image, media
 
-    def name(self, index: int) -> str:
+    def key(self, index: int) -> str:
         reference, media = self._find(index)
         if not isinstance(media, Files):
             return f"{world_version()}/{reference}"
         try:
-            return str(media.path(reference).resolve())
+            file = media.path(reference)
         except ImageError:
             return reference
-
-    def signature(self, index: int) -> str:
-        reference, media = self._find(index)
-        if not isinstance(media, Files):
-            return "drawn"
-        file = media.path(reference).stat()
-        return f"{file.st_size}:{file.st_mtime_ns}"
-
-    def content(self, index: int) -> str:
-        reference, media = self._find(index)
-        if not isinstance(media, Files):
-            return "drawn"
-        return hashlib.sha256(media.path(reference).read_bytes()).hexdigest()
+        return f"{file.resolve()} {stamp(file)}"
 
     def read(self, index: int) -> np.ndarray:
         reference, media = self._find(index)

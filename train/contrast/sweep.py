@@ -23,18 +23,20 @@ from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.sections import accuracy_columns, retrieval_columns
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
-from nein.datasets.negbench.registry import MCQ, NANO, RETRIEVAL, TEMPLATED
+from nein.datasets.negbench.registry import MCQ, NANO, TEMPLATED
 from nein.engine import atomic
 from nein.engine.executors.threads import Threads
-from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from train.contrast.options import ContrastConfig, spelled
 
 BASE = "base"
-SERIES = ("R@1, original captions", "R@1, negated captions", "multiple-choice accuracy")
-
-
+#: Bars of the plot -> their figures.
+SERIES: dict[str, dict[str, str]] = {
+    "R@1, original captions": {"metric": "recall@1", "kind": ORIGINAL},
+    "R@1, negated captions": {"metric": "recall@1", "kind": NEGATED},
+    "multiple-choice accuracy": {"metric": "accuracy", "type": "all"},
+}
 TABLE = tables.Table(
     "tradeoff",
     "Trade-off over alpha",
@@ -58,7 +60,7 @@ PLOT = plots.Bars(
     "Recall and multiple-choice accuracy over alpha, the weight of the contrastive loss; dotted: chance",
     place=("model", "dataset"),
     series="series",
-    where={"series": SERIES},
+    where={"series": tuple(SERIES)},
     axis="per cent; dotted: chance in multiple choice",
     marks=(plots.Mark({"metric": "chance"}),),
     order=tuple(SERIES),
@@ -68,33 +70,15 @@ PLOT = plots.Bars(
 
 @dataclass(frozen=True)
 class Row:
-    """One model of the table: `alpha` None for the base; the figures of its run in `folder`."""
+    """One model of the table on one data set: `alpha` None for the base."""
 
     label: str
     alpha: float | None
     dataset: str
     figures: pd.DataFrame
-    folder: Folder
-
-    def figure(self, **where: Any) -> dict[str, Any] | None:
-        return frames.pick(self.figures, variant=TEMPLATED, **where)
-
-    def recall(self, kind: str, k: int) -> dict[str, Any] | None:
-        return self.figure(task=RETRIEVAL, direction=TEXT_TO_IMAGE, metric=f"recall@{k}", kind=kind)
-
-    def gap(self, k: int) -> dict[str, Any] | None:
-        return self.figure(task=RETRIEVAL, direction=TEXT_TO_IMAGE, metric=f"gap@{k}")
-
-    def accuracy(self, type_: str = "all") -> dict[str, Any] | None:
-        return self.figure(task=MCQ, metric="accuracy", type=type_)
 
 
-def trade_off(
-    config: ContrastConfig,
-    folders: Sequence[Path],
-    *,
-    scenes: int | None = None,
-) -> str:
+def trade_off(config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None) -> str:
     """Evaluates the base and the models of a sweep, and writes table and plot; the table as text.
 
     folders  Of the models, in the order of `config.alphas`.
@@ -119,40 +103,32 @@ def write(rows: Sequence[Row], out: Path) -> str:
 def figures(rows: Sequence[Row]) -> pd.DataFrame:
     """The figures of the table; columns besides the usual: alpha, `series` of the plot, and `whole` for those
     whose n counts all captions or questions."""
+    original, _, accuracy = SERIES
     parts = []
     for row in rows:
         templated = frames.select(row.figures, variant=TEMPLATED)
         recalls = frames.select(templated, direction=TEXT_TO_IMAGE)
         both = frames.concat([recalls, frames.select(templated, task=MCQ, metric=("accuracy", "chance"))])
-        series = {
-            _key(figure): name for name, figure in zip(
-                SERIES, (row.recall(ORIGINAL, 1), row.recall(NEGATED, 1), row.accuracy()), strict=True
-            ) if figure is not None
-        }  # fmt: skip
-        named = [series.get(_key(figure), "") for figure in frames.records(both)]
-        parts.append(
-            frames.label(
-                both,
-                model=row.label,
-                dataset=row.dataset,
-                series=named,
-                alpha=BASE if row.alpha is None else spelled(row.alpha),
-                whole=["yes" if name in (SERIES[0], SERIES[2]) else "" for name in named],
-            )
-        )
+        named = [_series(figure) for figure in frames.records(both)]
+        columns = {
+            "model": row.label,
+            "dataset": row.dataset,
+            "series": named,
+            "alpha": BASE if row.alpha is None else spelled(row.alpha),
+            "whole": ["yes" if name in (original, accuracy) else "" for name in named],
+        }
+        parts.append(frames.label(both, **columns))
     return frames.concat(parts)
 
 
-def _key(figure: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(figure.get(name, "") for name in ("metric", "kind", "type"))
+def _series(figure: Mapping[str, Any]) -> str:
+    for name, where in SERIES.items():
+        if all(figure.get(key) == value for key, value in where.items()):
+            return name
+    return ""
 
 
-def evaluate(
-    config: ContrastConfig,
-    folders: Sequence[Path],
-    *,
-    scenes: int | None = None,
-) -> list[Row]:
+def evaluate(config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None) -> list[Row]:
     """Runs nein negbench eval on the base and every model, on `--evaluate`; the base, then by alpha."""
     models = dict(sorted(zip(config.alphas, folders, strict=True)))
     names: dict[str, float | None] = {BASE: None, **{f"alpha-{spelled(alpha)}": alpha for alpha in models}}
@@ -170,7 +146,7 @@ def evaluate(
     )
     run.NEGBENCH(settings, Threads(settings.device))
     return [
-        Row(name, alpha, folder.path.name, frames.read(files.figures(folder)), folder)
+        Row(name, alpha, folder.path.name, frames.read(files.figures(folder)))
         for name, alpha in names.items()
         for folder in files.find(out / name)
         if files.figures(folder).is_file()

@@ -1,18 +1,135 @@
-"""The data of a configuration: which samples, which sentences, and where the pictures come from."""
+"""What a fine-tuning run learns from: pairs of pictures, and the sentences that lead from one to the other.
+
+A NeIn sample is one pair: the NeIn picture F (with the object) and the COCO picture I (without). It gives up
+to three examples: its negative sentence and "Remove the X." lead from F to I, "Add a X." leads from I to F.
+"""
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
+from PIL import Image
+
+from editors.resize import r64
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
+from nein.engine import images
 from nein.engine.errors import UserError, unknown
 from nein.nano.worlds import is_nano, world
+from train.features import stamp
 from train.instruct.drawn import DrawnPictures
 from train.instruct.options import TuneConfig
-from train.instruct.pairs import Example, FilePictures, JoinedPictures, Pairs, Pictures
 from train.instruct.shards import ShardPictures
+
+
+class Pictures(Protocol):
+    """Numbered pairs of pictures.
+
+    groups  Sizes of consecutive parts that are cheapest to read together.
+    name    For messages. `key`: another one where a file is replaced (see `train.features`).
+    read    (F, I), both (H, W, 3) uint8 RGB. Raises ImageError.
+    """
+
+    @property
+    def groups(self) -> Sequence[int]: ...
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str: ...
+
+    def key(self, index: int) -> str: ...
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One thing to learn: pair number, whether the way is from I to F, and the sentence."""
+
+    id: str
+    pair: int
+    swapped: bool
+    instruction: str
+
+
+@dataclass
+class Pairs:
+    """Everything to learn from. `facts` are JSON-serialisable and go into the manifest and the card."""
+
+    pictures: Pictures
+    negative: list[Example]
+    affirmative: list[Example]
+    facts: dict[str, Any]
+
+    def sentences(self) -> list[str]:
+        """Every distinct sentence, in order of first appearance; the empty one first."""
+        return list(dict.fromkeys(["", *(e.instruction for e in (*self.negative, *self.affirmative))]))
+
+    def groups(self, examples: Sequence[Example]) -> list[np.ndarray]:
+        """Positions in `examples`, gathered by the group of pictures they need."""
+        ends = list(itertools.accumulate(self.pictures.groups))
+        members: list[list[int]] = [[] for _ in ends]
+        for position, example in enumerate(examples):
+            members[bisect.bisect_right(ends, example.pair)].append(position)
+        return [np.asarray(part) for part in members if part]
+
+
+class FilePictures:
+    """Pairs in image files, named by samples."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+        self.groups = [len(samples)]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def name(self, index: int) -> str:
+        return self._samples[index].id
+
+    def key(self, index: int) -> str:
+        sample = self._samples[index]
+        return f"{sample.id} {stamp(sample.sample_path, sample.source_path)}"
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        sample = self._samples[index]
+        return images.decode(sample.sample_path), images.decode(sample.source_path)
+
+
+class JoinedPictures:
+    """Several collections, numbered one after the other."""
+
+    def __init__(self, parts: Sequence[Pictures]) -> None:
+        self._parts = parts
+        self._starts = list(itertools.accumulate((len(part) for part in parts), initial=0))
+        self.groups = [size for part in parts for size in part.groups]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def _find(self, index: int) -> tuple[Pictures, int]:
+        number = bisect.bisect_right(self._starts, index) - 1
+        return self._parts[number], index - self._starts[number]
+
+    def name(self, index: int) -> str:
+        part, inner = self._find(index)
+        return part.name(inner)
+
+    def key(self, index: int) -> str:
+        part, inner = self._find(index)
+        return part.key(inner)
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        part, inner = self._find(index)
+        return part.read(inner)
+
+
+# ---------------------------------------------------------------------------------------------------- loading
 
 
 def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
@@ -39,18 +156,20 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
         "hold_out_templates": sorted(int(t) for t in config.hold_out_templates),
     }
     affirmative: list[Example] = []
-    if config.mix_affirmative:
-        if is_nano(config.data):
-            drawn = DrawnPictures(config.affirmative_pairs, config.base, tuple(config.hold_out_objects))
-            affirmative = drawn.examples(first=len(pictures))
-            pictures = JoinedPictures([pictures, drawn])
-            facts["affirmative"] = drawn.describe()
-        else:
-            for i in chosen:
-                sample = samples[i]
-                affirmative.append(Example(f"{sample.id}/add", i, True, sample.instruction("add")))
-                affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
-            facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
+    if config.mix_affirmative and is_nano(config.data):
+        drawn = DrawnPictures(config.affirmative_pairs, config.base, tuple(config.hold_out_objects))
+        first = len(pictures)
+        affirmative = [
+            Example(drawn.name(i), first + i, False, text) for i, text in enumerate(drawn.instructions)
+        ]
+        pictures = JoinedPictures([pictures, drawn])
+        facts["affirmative"] = drawn.describe()
+    elif config.mix_affirmative:
+        for i in chosen:
+            sample = samples[i]
+            affirmative.append(Example(f"{sample.id}/add", i, True, sample.instruction("add")))
+            affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
+        facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
     return Pairs(pictures, negative, affirmative, facts)
 
 
@@ -92,3 +211,22 @@ def _chosen(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
     if not chosen:
         raise UserError(f"No sample of '{config.data}' is left after --hold-out-* and --exclude.")
     return chosen
+
+
+def prepare(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(F, I) as the model learns them: two (resolution, resolution, 3) uint8 pictures.
+
+    --target-align "r64_fit": I is cut and scaled as F was when NeIn was made (rule R64 of InstructPix2Pix),
+    so that what is at one place in F is at the same place in I. "none": both are squashed as they are; for
+    most pictures of COCO the object then also moves. Squashing with Lanczos: InstructPix2Pix' `EditDataset`
+    (github.com/timothybrooks/instruct-pix2pix @ 0dffd1e).
+    """
+    if config.target_align == "r64_fit":
+        second = r64(second, config.align_resolution)
+    return _squash(first, config.resolution), _squash(second, config.resolution)
+
+
+def _squash(image: np.ndarray, side: int) -> np.ndarray:
+    if image.shape[:2] == (side, side):
+        return image
+    return np.array(Image.fromarray(image).resize((side, side), Image.Resampling.LANCZOS))

@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +24,6 @@ from nein.nano.data import world_version
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
 from nein.nano.scenes import MAX_OBJECTS, Item, Scene, mask, place, render, rng_for, sample_scene
 from nein.wording.templates import indefinite
-from train.instruct.pairs import Example, mentions
 
 EDITS = {
     "remove": 30.0,
@@ -335,12 +336,9 @@ class DrawnPictures:
             "recipe": self._recipe,
         }
 
-    def examples(self, first: int) -> list[Example]:
-        """One example per pair; pairs are numbered from `first`."""
-        return [
-            Example(self.name(index), first + index, False, pair.instruction)
-            for index, (pair, _) in enumerate(self._pairs)
-        ]
+    @property
+    def instructions(self) -> list[str]:
+        return [pair.instruction for pair, _ in self._pairs]
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -354,13 +352,14 @@ class DrawnPictures:
         rng.setstate(state)
         return pair_images(pair, rng, self._style)
 
-    def signature(self, index: int) -> str:
-        return f"{self._version}/{self._recipe}/{self._style}/{hash_of(self._pairs[index][0])}"
+    def key(self, index: int) -> str:
+        pair = self._pairs[index][0]
+        shown = repr((pair.source, pair.target, pair.effect))
+        return (
+            f"{self._version}/{self._recipe}/{self._style}/{hashlib.sha256(shown.encode()).hexdigest()[:16]}"
+        )
 
-    def content(self, index: int) -> str:
-        return hashlib.sha256(self.signature(index).encode()).hexdigest()
 
-
-def hash_of(pair: Pair) -> str:
-    """16 hex digits over the scenes and the effect of a pair."""
-    return hashlib.sha256(repr((pair.source, pair.target, pair.effect)).encode()).hexdigest()[:16]
+def mentions(sentence: str, words: Iterable[str]) -> bool:
+    """Whether a sentence contains one of the words (or word groups), in any case, as a whole word."""
+    return any(re.search(rf"\b{re.escape(word)}\b", sentence, re.IGNORECASE) for word in words)

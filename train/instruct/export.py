@@ -14,7 +14,7 @@ from editors.checkpoint import quiet
 from editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
 from train.export import MODEL, base_model, finished_model, option_rows, portable
-from train.instruct.encoder import placed
+from train.instruct.features import placed
 from train.instruct.model import ADAPTER, trainable
 from train.instruct.options import TuneConfig
 

@@ -1,4 +1,4 @@
-"""What an editor learns from, encoded once: VAE posteriors of every picture, text states of every sentence.
+"""The frozen half of an editor, VAE and text encoder: encoded in every step, or once and kept.
 
     FEATURES/<key>/pictures-*.safetensors    input_mean, input_logvar, target_mean, target_logvar
     FEATURES/<key>/texts-*.safetensors       states
@@ -10,25 +10,118 @@ records of the data.
 
 from __future__ import annotations
 
+import copy
 import functools
+import hashlib
+import json
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from editors.checkpoint import public_config, quiet
 from nein.benchmarks.nein.runs import identity_hash
 from nein.engine import user_cache
 from nein.engine.errors import Problems, UserError
 from nein.engine.processes import Processes
 from train.features import FeatureFiles
-from train.instruct.encoder import Encoder
+from train.instruct.data import Pairs, Pictures, prepare
 from train.instruct.options import TuneConfig
-from train.instruct.pairs import Pairs, Pictures, prepare
 
-FORMAT = 2
+FORMAT = 3
 TEXT_BLOCK = 512
+CACHED_SENTENCES = 4096
+VAE_CHUNK = 16  # pictures per pass: at full resolution its activations outweigh the UNet's
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def placed(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
+    """The module itself where it is on the device in that number type, else a copy that is: a pipeline's own
+    modules stay where they are."""
+    tensors = [*module.parameters(), *module.buffers()]
+    as_wanted = (
+        one.device == torch.device(device) and (one.dtype == dtype or not one.is_floating_point())
+        for one in tensors
+    )
+    return module if all(as_wanted) else copy.deepcopy(module).to(device=device, dtype=dtype)
+
+
+class Encoder:
+    """VAE and text encoder of a pipeline on a device, in `dtype`; results are float32."""
+
+    def __init__(self, pipeline: Any, device: torch.device, dtype: torch.dtype) -> None:
+        with quiet():
+            self._vae = placed(pipeline.vae, device, dtype)
+            self._text = placed(pipeline.text_encoder, device, dtype)
+        self._vae.eval().requires_grad_(False)
+        self._text.eval().requires_grad_(False)
+        self._tokenizer = pipeline.tokenizer
+        self._device, self._dtype = device, dtype
+        self._sentences: OrderedDict[str, torch.Tensor] = OrderedDict()
+        self.scaling_factor = float(self._vae.config.scaling_factor)
+        self.factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
+        self.channels = int(self._vae.config.latent_channels)
+
+    def latent_shape(self, resolution: int) -> tuple[int, int, int]:
+        """(C, h, w) of a picture's latent. Raises UserError for a side the VAE cannot halve often enough."""
+        if resolution % self.factor:
+            raise UserError(
+                f"--resolution {resolution} is not a multiple of {self.factor}, as the VAE needs it."
+            )
+        return self.channels, resolution // self.factor, resolution // self.factor
+
+    @torch.no_grad()
+    def pictures(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, H, W, 3) uint8 -> mean and log-variance of the posterior, (N, C, h, w) float32, not scaled."""
+        # NHWC, uint8 => NCHW, float32, [-1, 1]
+        pixels = pictures.to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
+        posteriors = [self._vae.encode(part).latent_dist for part in pixels.to(self._dtype).split(VAE_CHUNK)]
+        means, logvars = ([getattr(p, name).float() for p in posteriors] for name in ("mean", "logvar"))
+        return torch.cat(means), torch.cat(logvars)
+
+    @torch.no_grad()
+    def sentence(self, text: str) -> torch.Tensor:
+        """Hidden states (tokens, width), float32, on the device. Read alone, so the batch decides no bit."""
+        if text in self._sentences:
+            self._sentences.move_to_end(text)
+            return self._sentences[text]
+        limit = min(self._tokenizer.model_max_length, self._text.config.max_position_embeddings)
+        tokens = self._tokenizer(
+            text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
+        ).to(self._device)
+        masked = getattr(self._text.config, "use_attention_mask", False)
+        mask = tokens["attention_mask"] if masked else None
+        self._sentences[text] = self._text(tokens["input_ids"], attention_mask=mask)[0][0].float()
+        if len(self._sentences) > CACHED_SENTENCES:
+            self._sentences.popitem(last=False)
+        return self._sentences[text]
+
+
+def frozen_hash(pipeline: Any) -> str:
+    """SHA-256 hex over configuration and weights of VAE and text encoder and the rules of the tokenizer."""
+    digest = hashlib.sha256()
+    for part in ("vae", "text_encoder"):
+        digest.update(module_hash(getattr(pipeline, part)).encode())
+    backend = getattr(pipeline.tokenizer, "backend_tokenizer", None)
+    rules = backend.to_str() if backend is not None else sorted(pipeline.tokenizer.get_vocab().items())
+    digest.update(json.dumps([rules, pipeline.tokenizer.model_max_length]).encode())
+    return digest.hexdigest()
+
+
+def module_hash(module: Any) -> str:
+    """SHA-256 hex over the public configuration and every tensor of a module, as float32."""
+    digest = hashlib.sha256(json.dumps(public_config(module.config), sort_keys=True, default=str).encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        values: np.ndarray = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+        digest.update(values.data)
+    return digest.hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------- kept on disk
 
 
 class PreparedPairs:
@@ -40,38 +133,26 @@ class PreparedPairs:
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def name(self, index: int) -> str:
-        return self._pictures.name(self._chosen[index])
-
-    def signature(self, index: int) -> str:
-        return self._pictures.signature(self._chosen[index])
-
-    def content(self, index: int) -> str:
-        return self._pictures.content(self._chosen[index])
+    def key(self, index: int) -> str:
+        return self._pictures.key(self._chosen[index])
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        config = self._config
-        return prepare(
-            *self._pictures.read(self._chosen[index]),
-            resolution=config.resolution,
-            align=config.target_align,
-            align_resolution=config.align_resolution,
-        )
+        return prepare(self._config, *self._pictures.read(self._chosen[index]))
 
 
 class Sentences(list[str]):
-    """Sentences, which are all that there is to know of them."""
+    """Sentences, which are their own keys."""
 
-    def name(self, index: int) -> str:
+    def key(self, index: int) -> str:
         return self[index]
 
-    signature = content = read = name
+    read = key
 
 
 class Features:
     """The stored features of a configuration: makes what is missing, reads what is there.
 
-    frozen  Hash of VAE, text encoder and tokenizer (`encoder.frozen_hash`).
+    frozen  Hash of VAE, text encoder and tokenizer (`frozen_hash`).
     """
 
     def __init__(self, config: TuneConfig, pairs: Pairs, frozen: str) -> None:
@@ -93,9 +174,8 @@ class Features:
         }
         root = Path(config.features) if config.features else user_cache.root() / "features"
         self.folder = root / identity_hash(facts)
-        self._pictures = FeatureFiles(
-            self.folder, "pictures", PreparedPairs(config, pairs.pictures, chosen), config.feature_block
-        )
+        prepared = PreparedPairs(config, pairs.pictures, chosen)
+        self._pictures = FeatureFiles(self.folder, "pictures", prepared, config.feature_block)
         self._texts = FeatureFiles(self.folder, "texts", texts, TEXT_BLOCK)
         self._sentence = functools.lru_cache(maxsize=8192)(self._read_sentence)
 
@@ -104,7 +184,14 @@ class Features:
         dtype = DTYPES[self._config.feature_dtype]
 
         def pictures(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, torch.Tensor]:
-            return {name: tensor.to(dtype) for name, tensor in self._encode(pairs, encoder).items()}
+            tensors: dict[str, torch.Tensor] = {}
+            for role, side in zip(("input", "target"), zip(*pairs, strict=True), strict=True):
+                upright = torch.from_numpy(np.stack(side))  # N, H, W, 3, uint8
+                views = [upright, upright.flip(2)][: self._orientations]
+                means, logvars = zip(*(encoder.pictures(view) for view in views), strict=True)
+                tensors[f"{role}_mean"] = torch.stack(means, 1).to("cpu", dtype)  # N, views, C, h, w
+                tensors[f"{role}_logvar"] = torch.stack(logvars, 1).to("cpu", dtype)
+            return tensors
 
         def sentences(texts: list[str]) -> dict[str, torch.Tensor]:
             return {"states": torch.stack([encoder.sentence(text).cpu() for text in texts]).to(dtype)}
@@ -112,23 +199,17 @@ class Features:
         self._pictures.make(pictures, processes, ahead=self._config.workers)
         self._texts.make(sentences, processes)
 
-    def _encode(
-        self, pairs: list[tuple[np.ndarray, np.ndarray]], encoder: Encoder
-    ) -> dict[str, torch.Tensor]:
-        tensors: dict[str, torch.Tensor] = {}
-        for place, role in enumerate(("input", "target")):
-            upright = torch.from_numpy(np.stack([pair[place] for pair in pairs]))  # NHWC, uint8
-            views = [upright, upright.flip(2)][: self._orientations]
-            means, logvars = zip(*(encoder.pictures(view) for view in views), strict=True)
-            tensors[f"{role}_mean"] = torch.stack(means, 1).cpu()  # N, views, C, h, w
-            tensors[f"{role}_logvar"] = torch.stack(logvars, 1).cpu()
-        return tensors
-
-    def unreadable(self) -> list[str]:
-        """ "name: reason" of every pair that has no features, over all blocks."""
-        names = list(self._rows)
-        reasons = self._pictures.unreadable
-        return [f"{self._pairs.pictures.name(names[row])}: {reason}" for row, reason in reasons.items()]
+    def check(self, where: str) -> None:
+        """Raises a UserError that names every pair without features; nothing where all have them."""
+        names, problems = list(self._rows), Problems()
+        for row, reason in self._pictures.unreadable.items():
+            problems.add("unreadable pair", f"{self._pairs.pictures.name(names[row])}: {reason}")
+        try:
+            problems.raise_if_any(where)
+        except UserError as error:
+            raise UserError(
+                f"{error}\nLeave them out with --exclude ID,ID, or say --unreadable skip."
+            ) from None
 
     def pair(self, pair: int, *, swapped: bool, flip: bool) -> dict[str, torch.Tensor]:
         """`condition`, `mean`, `logvar` of one example, each (C, h, w) float32 on the CPU.
@@ -149,15 +230,3 @@ class Features:
 
     def _read_sentence(self, row: int) -> torch.Tensor:
         return self._texts.row(row, "states").float()
-
-
-def complain(faults: Sequence[str], where: str) -> None:
-    """Raises a UserError naming every unreadable pair at once; nothing for no faults."""
-    problems = Problems()
-    for fault in faults:
-        problems.add("unreadable pair", fault)
-    try:
-        problems.raise_if_any(where)
-    except UserError as error:
-        hint = "leave them out with --exclude ID,ID, or say --unreadable skip."
-        raise UserError(f"{error}\n{hint[0].upper()}{hint[1:]}") from None

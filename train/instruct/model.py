@@ -1,4 +1,4 @@
-"""The editor to fine-tune: where it comes from, which weights learn, with which optimiser and average."""
+"""The editor to fine-tune: where it comes from, what learns, by which optimiser, average and loss."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from diffusers import DDPMScheduler, StableDiffusionInstructPix2PixPipeline
-from diffusers.models.attention_processor import AttnProcessor, AttnProcessor2_0
-from diffusers.training_utils import EMAModel
-from torch import nn
+from diffusers.training_utils import EMAModel, compute_snr
 
 from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.engine.errors import UserError
 from nein.models import references
-from train.instruct.encoder import frozen_hash, module_hash
+from train.instruct.batches import Batch
+from train.instruct.features import frozen_hash, module_hash
 from train.instruct.options import TuneConfig
 
 log = logging.getLogger(__name__)
@@ -24,8 +23,6 @@ LDM_SUFFIXES = (".ckpt", ".safetensors")
 ADAPTER = "nein"
 #: --trainable NAME -> what the names of those parameters contain.
 PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
-# With more tokens plain attention gains little, and keeps much for the gradient: tokens x tokens per head.
-_FEW_TOKENS = 256
 
 
 def load_base(config: TuneConfig) -> LoadedPipeline:
@@ -125,33 +122,6 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
         )
 
 
-class _Attention(AttnProcessor2_0):
-    """Plain products of matrices, where there are few tokens."""
-
-    _plain = AttnProcessor()
-
-    def __call__(self, attn: Any, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        # hidden_states: B, tokens, width
-        few = hidden_states.shape[1] <= _FEW_TOKENS
-        return (self._plain if few else super().__call__)(attn, hidden_states, *args, **kwargs)
-
-
-class _GroupNorm(nn.GroupNorm):
-    """In float32, as autocast does it on a GPU."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return super().forward(input.float())
-
-
-def suit_bfloat16(unet: Any) -> None:
-    """Gives a UNet that learns on a CPU under autocast what torch is slow at there: the gradient of its own
-    attention takes eight times as long as in float32, a group norm twice."""
-    unet.set_attn_processor(_Attention())
-    for part in unet.modules():
-        if type(part) is nn.GroupNorm:
-            part.__class__ = _GroupNorm
-
-
 def trainable(unet: Any) -> list[tuple[str, torch.nn.Parameter]]:
     """Names and parameters that learn, in the module's order."""
     return [(name, p) for name, p in unet.named_parameters() if p.requires_grad]
@@ -194,4 +164,41 @@ def averaged_copy(unet: Any, average: Any) -> Any:
             twin.unload_lora()
     if twin.is_gradient_checkpointing:
         twin.disable_gradient_checkpointing()
-    return twin.to(memory_format=torch.contiguous_format).eval().requires_grad_(False)
+    return twin.eval().requires_grad_(False)
+
+
+def losses(
+    unet: Any,
+    batch: Batch,
+    scheduler: Any,
+    *,
+    scaling_factor: float,
+    snr_gamma: float | None = None,
+    changed_weight: float = 1.0,
+) -> torch.Tensor:
+    """(B,) float32: mean squared error of every pair.
+
+    z = (mean + std * posterior) * scaling_factor, noised to the timestep; the condition is concatenated,
+    unscaled (InstructPix2Pix, arXiv:2211.09800, eq. 2). The UNet predicts the noise or the velocity, as the
+    scheduler of the checkpoint says (`prediction_type`).
+
+    snr_gamma       Min-SNR weights (arXiv:2303.09556, eq. 6): min(SNR, g) / SNR for noise prediction and
+                    min(SNR, g) / (SNR + 1) for velocity.
+    changed_weight  Factor for latents where input and target differ.
+    """
+    std = torch.exp(0.5 * batch.logvar.clamp(-30.0, 20.0))  # B, C, h, w
+    latents = (batch.mean + std * batch.posterior) * scaling_factor
+    noisy = scheduler.add_noise(latents, batch.noise, batch.timestep)
+    predicted = unet(torch.cat([noisy, batch.condition], 1), batch.timestep, batch.states).sample.float()
+    kind = scheduler.config.prediction_type
+    target = (
+        batch.noise if kind == "epsilon" else scheduler.get_velocity(latents, batch.noise, batch.timestep)
+    )
+    errors = (predicted - target).square()  # B, C, h, w
+    if changed_weight != 1.0:
+        errors = errors * torch.where(batch.changed, changed_weight, 1.0)
+    each = errors.flatten(1).mean(1)  # B
+    if snr_gamma is not None:
+        snr = compute_snr(scheduler, batch.timestep)
+        each = each * snr.clamp(max=snr_gamma) / (snr if kind == "epsilon" else snr + 1)
+    return each

@@ -132,12 +132,9 @@ class ShardPictures:
         sample = images.decode(io.BytesIO(first), f"{name}, the sample, in the shards")
         return sample, images.decode(io.BytesIO(second), f"{name}, the source, in the shards")
 
-    def signature(self, index: int) -> str:
+    def key(self, index: int) -> str:
         shard, inner = self._place(index)
         return f"{self._shards[shard]['sha256']}/{inner}"
-
-    def content(self, index: int) -> str:
-        return hashlib.sha256(self.signature(index).encode()).hexdigest()
 
     def _place(self, index: int) -> tuple[int, int]:
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1

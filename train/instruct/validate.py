@@ -25,7 +25,7 @@ from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Sample, records_hash, validate_images
+from nein.datasets.nein.samples import Dataset, records_hash, validate_images
 from nein.engine import images
 from nein.engine.executors import Executor
 from nein.engine.executors.threads import Threads
@@ -35,11 +35,10 @@ from nein.engine.seeds import sample_seed
 from nein.engine.stages import Step
 from nein.reporting import figures as frames
 from train.instruct.batches import CHANGED, Batch
-from train.instruct.encoder import Encoder, module_hash
-from train.instruct.model import averaged_copy
-from train.instruct.objective import losses
+from train.instruct.data import prepare
+from train.instruct.features import Encoder, module_hash
+from train.instruct.model import averaged_copy, losses
 from train.instruct.options import TuneConfig
-from train.instruct.pairs import prepare
 
 TRACKS = ("negative", "add")
 LOSS_TIMESTEPS = (0.1, 0.3, 0.5, 0.7, 0.9)  # as fractions of the training timesteps
@@ -198,7 +197,8 @@ class Validation:
         encoder = Encoder(self._base.pipeline, self._device, torch.float32)
         made = []
         for sample in self._dataset.samples:
-            pictures = torch.from_numpy(np.stack(_pictures(sample, self._config)))
+            files = (sample.sample_path, sample.source_path)
+            pictures = torch.from_numpy(np.stack(prepare(self._config, *map(images.decode, files))))
             mean, logvar = (tensor.cpu() for tensor in encoder.pictures(pictures))
             count = len(LOSS_TIMESTEPS)
             generator = torch.Generator().manual_seed(sample_seed(0, f"validation/{sample.id}"))
@@ -219,16 +219,6 @@ class Validation:
                 )
             )
         return made
-
-
-def _pictures(sample: Sample, config: TuneConfig) -> tuple[np.ndarray, np.ndarray]:
-    return prepare(
-        images.decode(sample.sample_path),
-        images.decode(sample.source_path),
-        resolution=config.resolution,
-        align=config.target_align,
-        align_resolution=config.align_resolution,
-    )
 
 
 def _reference(base: str) -> str:

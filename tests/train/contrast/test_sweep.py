@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.negbench import folder as files
-from nein.engine import atomic
-from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import plots
 from train.contrast import sweep
@@ -37,19 +34,8 @@ def test_a_sweep_goes_by_alpha_with_the_base_first(clip_folder: Path, tmp_path: 
 RECALLS = {"original": (1, 1, 1, 0), "negated": (0, 0, 1, 0)}
 
 
-def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tuple[float, ...]) -> sweep.Row:
-    """A model with four captions and as many questions as `credit` has, each about a picture of its own."""
-    run = Folder(folder / f"model-{alpha}" / "nano")
-    lines = [
-        {
-            "id": f"c{k}", "source": f"p{k}", "kind": kind, "direction": "text_to_image", "recall@1": value,
-        }
-        for kind, values in (("original", RECALLS["original"]), ("negated", negated))
-        for k, value in enumerate(values)
-    ]  # fmt: skip
-    atomic.write_lines(files.samples(run, "retrieval.templated"), iter(lines))
-    asked = [{"id": f"q{k}", "source": f"p{k}", "credit": value} for k, value in enumerate(credit)]
-    atomic.write_lines(files.samples(run, "mcq.templated"), iter(asked))
+def row(alpha: float | None, negated: tuple[int, ...], credit: tuple[float, ...]) -> sweep.Row:
+    """A model with four captions and as many questions as `credit` has."""
 
     def figure(task: str, value: float, **about: Any) -> dict[str, Any]:
         unit = "points" if str(about["metric"]).startswith("gap") else "%"
@@ -67,15 +53,15 @@ def row(folder: Path, alpha: float | None, negated: tuple[int, ...], credit: tup
         {**figure("mcq", 0.25, metric="chance", type="all"), "low": None, "high": None},
     ]  # fmt: skip
     label = "base" if alpha is None else f"alpha-{alpha:g}"
-    return sweep.Row(label, alpha, "nano", frames.frame(figures), run)
+    return sweep.Row(label, alpha, "nano", frames.frame(figures))
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> list[sweep.Row]:
+def rows() -> list[sweep.Row]:
     return [
-        row(tmp_path, None, (0, 0, 1, 0), (1, 0, 0, 0)),
-        row(tmp_path, 0.0, (1, 0, 1, 0), (1, 1, 1, 0)),
-        row(tmp_path, 1.0, (1, 1, 1, 0), (1, 0, 0.5, 0)),
+        row(None, (0, 0, 1, 0), (1, 0, 0, 0)),
+        row(0.0, (1, 0, 1, 0), (1, 1, 1, 0)),
+        row(1.0, (1, 1, 1, 0), (1, 0, 0.5, 0)),
     ]
 
 

@@ -24,7 +24,7 @@ from nein.engine.errors import UserError
 from nein.engine.exits import Terminated, exit_with
 from tests.helpers import plain
 from train import checkpoints as checkpointing
-from train.instruct import objective
+from train.instruct import model
 
 ROOT = Path(__file__).resolve().parents[3]
 #: `python -c KILLER STEP ARGS...`: the training command, killed in the middle of its STEP-th step.
@@ -33,7 +33,7 @@ import sys
 import threading
 from tests.helpers import killing
 from train import finetune_ip2p
-killing.make_deadly(killing.Call("train.instruct.objective:losses", int(sys.argv[1])))
+killing.make_deadly(killing.Call("train.instruct.model:losses", int(sys.argv[1])))
 finetune_ip2p.main(sys.argv[2:])
 """
 
@@ -56,7 +56,7 @@ class Killed(BaseException):
 
 def dies_at(monkeypatch, call: int, error: BaseException | None = None, action=None) -> None:
     """The `call`-th loss (from 0) raises, or does something else first."""
-    losses, calls = objective.losses, 0
+    losses, calls = model.losses, 0
 
     def counted(*args, **options):
         nonlocal calls
@@ -68,7 +68,7 @@ def dies_at(monkeypatch, call: int, error: BaseException | None = None, action=N
                 raise error
         return losses(*args, **options)
 
-    monkeypatch.setattr(objective, "losses", counted)
+    monkeypatch.setattr(model, "losses", counted)
 
 
 # --- what comes out --------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def test_damaged_and_hostile_shards_are_one_sentence(spoil, said, tune, world, t
 
 def test_held_out_objects_and_templates_are_in_no_instruction(config):
     from train.instruct import data as loading
-    from train.instruct import pairs
+    from train.instruct import drawn as pairs
 
     everything = loading.load(config())
     words = {e.instruction for e in everything.negative}
@@ -427,12 +427,11 @@ def test_held_out_objects_and_templates_are_in_no_instruction(config):
 
 def test_drawn_affirmative_pairs_never_name_what_is_held_out():
     from nein.nano.captions import names, plural
-    from train.instruct.drawn import DrawnPictures
-    from train.instruct.pairs import mentions
+    from train.instruct.drawn import DrawnPictures, mentions
 
     drawn = DrawnPictures(300, "nano:ip2p", ("bus", "cup"))
     words = [w for n in ("bus", "cup") for form in names(n) for w in (form, plural(form))]
-    sentences = [e.instruction for e in drawn.examples(0)]
+    sentences = drawn.instructions
     assert not any(mentions(s, words) for s in sentences)
     assert any(mentions(s, ["car"]) for s in sentences)
     first, second = drawn.read(7)

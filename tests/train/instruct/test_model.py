@@ -1,19 +1,20 @@
-"""Where an editor comes from, and which checkpoints are refused."""
+"""Where an editor comes from, which checkpoints are refused, and what the loss is."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import torch
-from diffusers import StableDiffusionInstructPix2PixPipeline
-from torch.utils._python_dispatch import TorchDispatchMode
+from diffusers import DDPMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 
 from editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
 from tests.editors.tiny import build_pipeline
 from train.instruct import model
+from train.instruct.batches import Batch
+from train.instruct.model import losses, widen
 
 
 def test_an_ldm_checkpoint_is_read_with_its_averaged_weights(config, base, tmp_path, monkeypatch):
@@ -88,41 +89,103 @@ def test_the_averaged_copy_leaves_the_network_in_training_as_it_is(config, base)
     assert len([p for _, p in model.trainable(unet)]) == len(parameters)
 
 
-class Attentions(TorchDispatchMode):
-    """Counts calls of torch's own attention."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += "scaled_dot_product" in str(function)
-        return function(*args, **(kwargs or {}))
+SHAPE = (4, 8, 8)
 
 
-def gradients(unet: Any, *, half: bool) -> tuple[torch.Tensor, int]:
-    """Of all weights, one behind the other, and how often torch's own attention was called."""
+def scheduler(kind):
+    return DDPMScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", prediction_type=kind
+    )
+
+
+def batch(count=3):
+    g = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=g)
+
+    changed = torch.zeros((count, 1, 8, 8), dtype=torch.bool)
+    changed[:, :, :4] = True
+    return Batch(
+        condition=normal(count, *SHAPE),
+        mean=normal(count, *SHAPE),
+        logvar=normal(count, *SHAPE) - 3,
+        states=normal(count, 5, 16),
+        changed=changed,
+        timestep=torch.tensor([10, 500, 990])[:count],
+        posterior=normal(count, *SHAPE),
+        noise=normal(count, *SHAPE),
+    )
+
+
+class Recorder:
+    """A stand-in for the UNet's forward that notes its inputs and answers with a fixed function of them."""
+
+    def __call__(self, inputs, timestep, states):
+        self.inputs, self.timestep, self.states = inputs, timestep, states
+        return SimpleNamespace(sample=0.3 * inputs[:, :4] - 0.1 * inputs[:, 4:])
+
+
+@pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
+def test_the_loss_is_the_mean_squared_error_of_what_the_checkpoint_predicts(kind):
+    b, unet, factor = batch(), Recorder(), 0.18215
+    found = losses(unet, b, scheduler(kind), scaling_factor=factor)
+    alphas = scheduler(kind).alphas_cumprod[b.timestep].view(-1, 1, 1, 1)
+    latents = factor * (b.mean + torch.exp(0.5 * b.logvar) * b.posterior)
+    noisy = alphas.sqrt() * latents + (1 - alphas).sqrt() * b.noise
+    target = b.noise if kind == "epsilon" else alphas.sqrt() * b.noise - (1 - alphas).sqrt() * latents
+    wanted = ((0.3 * noisy - 0.1 * b.condition) - target).square().mean((1, 2, 3))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(unet.inputs[:, :4], noisy, rtol=1e-5, atol=1e-6)
+    assert torch.equal(unet.inputs[:, 4:], b.condition)  # not scaled
+    assert torch.equal(unet.states, b.states)
+
+
+@pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
+def test_min_snr_weights_are_those_of_the_paper(kind):
+    b = batch()
+    plain = losses(Recorder(), b, scheduler(kind), scaling_factor=1.0)
+    weighted = losses(Recorder(), b, scheduler(kind), scaling_factor=1.0, snr_gamma=5.0)
+    alphas = scheduler(kind).alphas_cumprod[b.timestep]
+    snr = alphas / (1 - alphas)
+    below = snr if kind == "epsilon" else snr + 1
+    torch.testing.assert_close(
+        weighted / plain, torch.minimum(snr, torch.tensor(5.0)) / below, rtol=1e-4, atol=0
+    )
+
+
+def test_what_the_edit_changes_can_count_more():
+    b, kind = batch(), scheduler("epsilon")
+    plain = losses(Recorder(), b, kind, scaling_factor=1.0)
+    double = losses(Recorder(), b, kind, scaling_factor=1.0, changed_weight=2.0)
+    b.changed[:] = True
+    whole = losses(Recorder(), b, kind, scaling_factor=1.0, changed_weight=2.0)
+    torch.testing.assert_close(whole, 2 * plain)
+    assert (double > plain).all()
+    assert (double < whole).all()
+
+
+def test_a_widened_unet_ignores_a_zero_picture_and_keeps_its_bias():
     torch.manual_seed(0)
-    inputs = torch.randn(2, 8, 16, 16)
-    states = torch.randn(2, 5, unet.config.cross_attention_dim)
-    unet.requires_grad_(True).train().zero_grad()
-    with Attentions() as attentions:
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = unet(inputs, torch.tensor([3, 700]), states).sample.float().square().mean()
-        loss.backward()
-    return torch.cat([weight.grad.flatten() for weight in unet.parameters()]), attentions.count
-
-
-def test_bfloat16_on_a_cpu_learns_the_same_without_torchs_own_attention(base, monkeypatch):
-    unet = load_pipeline(str(base)).pipeline.unet
-    exact, _ = gradients(unet, half=False)
-    plain, calls = gradients(unet, half=True)
-    names = [name for name, _ in unet.named_parameters()]
-    model.suit_bfloat16(unet)
-    suited, none = gradients(unet, half=True)
-    assert [name for name, _ in unet.named_parameters()] == names
-    assert (calls > 0, none) == (True, 0)
-    # Rounding to bfloat16, 2 ** -9, through some thirty layers: no further off than torch's own way is.
-    assert (suited - exact).norm() < 1.1 * (plain - exact).norm() < 0.1 * exact.norm()
-    monkeypatch.setattr(model, "_FEW_TOKENS", 0)
-    assert gradients(unet, half=True)[1] == calls
-    alone, _ = gradients(unet, half=False)
-    torch.testing.assert_close(alone, exact, rtol=1e-4, atol=1e-6)
+    unet = UNet2DConditionModel(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=16,
+        attention_head_dim=2,
+        norm_num_groups=4,
+    ).eval()
+    b = batch()
+    with torch.no_grad():
+        before = unet(b.noise, b.timestep, b.states).sample
+        bias = unet.conv_in.bias.clone()
+        widen(unet)
+        after = unet(torch.cat([b.noise, torch.zeros_like(b.noise)], 1), b.timestep, b.states).sample
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
+    assert torch.equal(unet.conv_in.bias, bias)
+    assert unet.conv_in.weight[:, 4:].abs().max() == 0
+    assert unet.config.in_channels == 8

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from train.instruct.batches import slices
-from train.instruct.order import Order, draw
-from train.instruct.pairs import Example, Pairs
+from train.instruct.batches import Order, draw, slices
+from train.instruct.data import Example, Pairs
 from train.order import reseed
 
 
