@@ -159,7 +159,8 @@ def wilson(data: Data) -> Ends:
     """Wilson's interval at the effective size that the clusters' spread gives."""
     found = statistics.mean(data.first, data.clusters.tolist())
     assert found is not None
-    m, p = statistics.effective_size(found), found.value
+    p, error = found.value, found.standard_error
+    m = min(found.n, max(1.0, p * (1 - p) / error**2)) if error else found.clusters
     centre, reach = p + Z * Z / (2 * m), Z * math.sqrt(p * (1 - p) / m + Z * Z / (4 * m * m))
     return (centre - reach) / (1 + Z * Z / m), (centre + reach) / (1 + Z * Z / m)
 

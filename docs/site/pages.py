@@ -77,7 +77,7 @@ API = {
     "statistics": (
         "Statistics",
         (
-            "nein.statistics.estimates", "nein.statistics.bounds", "nein.statistics.bootstrap",
+            "nein.statistics.estimates", "nein.statistics.intervals",
             "nein.statistics.agreement", "nein.statistics.calibration",
         ),
     ),

@@ -1,14 +1,16 @@
-"""Do judges agree? Cohen's kappa for two, Krippendorff's alpha for any number, with clustered intervals."""
+"""Figures that are no means: Cohen's kappa, Krippendorff's alpha and the area under the ROC curve.
+
+Their standard errors are cluster-robust; the interval is Clopper-Pearson's at the effective size, as that of
+a mean in their range.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
-from nein.statistics import bootstrap
-from nein.statistics.estimates import Estimate, pairs
+from nein.statistics.estimates import Clusters, Estimate, bounded, cluster_columns, pairs
 
 
 def cohen_kappa(
@@ -16,27 +18,25 @@ def cohen_kappa(
     second: Mapping[str, float | None],
     cluster_of: Mapping[str, Hashable],
 ) -> Estimate | None:
-    """Agreement of two judges' yes/no verdicts beyond chance; None without a sample both have judged.
+    """Agreement of two judges' yes/no verdicts beyond chance; None without a sample both have judged, and
+    where both give one and the same verdict throughout.
 
     With the shares a, b, c, d of (1,1), (1,0), (0,1), (0,0): kappa = (p_o - p_e) / (1 - p_e), p_o = a + d,
-    p_e = (a + b)(a + c) + (c + d)(b + d). Where both give one and the same verdict throughout, chance
-    agreement is complete and kappa does not exist (NaN becomes None). Source: Cohen, Educational and
-    Psychological Measurement 20 (1960). Interval: `bootstrap.statistic`.
+    p_e = (a + b)(a + c) + (c + d)(b + d). Source: Cohen, Educational and Psychological Measurement 20 (1960).
     """
     one, other, clusters = pairs(first, second, cluster_of)
     if not clusters:
         return None
     x, y = one != 0, other != 0
     table = np.stack([x & y, x & ~y, ~x & y, ~x & ~y], 1).astype(float)
-    worst, best = (0, 0.5, 0.5, 0), (0.5, 0, 0, 0.5)
-    return bootstrap.statistic(_kappa, table, clusters, worst, best)
+    return _jackknife(_kappa, table, clusters)
 
 
-def _kappa(sums: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a, b, c, d = (sums / sums.sum(1, keepdims=True)).T
-        chance = (a + b) * (a + c) + (c + d) * (b + d)
-        return (a + d - chance) / (1 - chance)
+def _kappa(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(B, 4) counts -> kappa and 1 - p_e, (B,) each."""
+    a, b, c, d = (sums / sums.sum(1, keepdims=True)).T
+    apart = 1 - (a + b) * (a + c) - (c + d) * (b + d)
+    return 1 - (b + c) / apart, apart
 
 
 def krippendorff_alpha(
@@ -56,22 +56,68 @@ def krippendorff_alpha(
     ids = list(dict.fromkeys(key for judge in verdicts for key in judge))
     each_of = (np.array([*map(judge.get, ids)], dtype=np.float64) for judge in verdicts)
     counts = sum((said[:, None] == np.array(categories) for said in each_of), np.zeros((len(ids), 1)))
-    used = counts.sum(1) >= 2
+    size = counts.sum(1)
+    used = size >= 2
     if not used.any():
         return None
-    counts = counts[used]
-    size = counts.sum(1)
-    apart = (size**2 - (counts**2).sum(1)) / (size - 1)
+    counts, size = counts[used], size[used]
+    differ = (size**2 - (counts**2).sum(1)) / (size - 1)
     clusters = [cluster_of[key] for key, enters in zip(ids, used, strict=True) if enters]
-    each = [1 / len(categories)] * len(categories)
-    worst, best = [2.0, *(2 * share for share in each)], [0.0, *(2 * share for share in each)]
-    alpha = partial(_alpha, verdicts=size.sum())
-    return bootstrap.statistic(alpha, np.column_stack([apart, counts]), clusters, worst, best)
+    return _jackknife(_alpha, np.column_stack([differ, counts]), clusters)
 
 
-def _alpha(sums: np.ndarray, verdicts: float) -> np.ndarray:
-    """verdicts  N: weights that are drawn make no verdicts more, so that (N - 1) / N stays as it is."""
-    apart, counts = sums[:, 0], sums[:, 1:]
+def _alpha(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(B, 1 + C) sums of what differs and of verdicts -> alpha and the disagreement of chance, (B,) each."""
+    differ, counts = sums[:, 0], sums[:, 1:]
     n = counts.sum(1)
+    chance = (n**2 - (counts**2).sum(1)) / (n * (n - 1))
+    return 1 - differ / n / chance, chance
+
+
+def _jackknife(
+    function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], table: np.ndarray, clusters: Clusters
+) -> Estimate | None:
+    """A figure from -1 to 1 of column sums with its interval; None where it is NaN.
+
+    function  (B, D) sums -> (B,) figures, and (B,) how far chance disagrees: samples tell less where one
+              verdict is rare.
+    table     (n, D), a row per sample.
+
+    Every cluster is left out once; a figure that then does not exist counts as -1.
+    """
+    columns = cluster_columns(clusters)
+    sums = np.stack([np.bincount(columns.member, each, columns.count) for each in table.T], 1)  # (G, D)
+    total = sums.sum(0)[None]
     with np.errstate(invalid="ignore", divide="ignore"):
-        return 1 - (1 - 1 / verdicts) * n * apart / (n**2 - (counts**2).sum(1))
+        [value], [chance] = function(total)
+        left_out, _ = function(total - sums)
+    if np.isnan(value):
+        return None
+    pulls = np.nan_to_num(left_out, nan=-1.0, neginf=-1.0) - value
+    n = len(table) * min(1.0, 2 * float(chance))
+    return bounded(float(value), pulls * (columns.count - 1) / columns.count, columns, n, len(table), -1.0)
+
+
+def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[Hashable]) -> Estimate | None:
+    """Area under the ROC curve, the chance that a positive outscores a negative, ties counted half; None
+    unless both kinds occur.
+
+    Sources: Fawcett, Pattern Recognition Letters 27 (2006); the clustered standard error of Obuchowski,
+    Biometrics 53 (1997). As many samples count as the rarer kind has, which bounds the variance (Birnbaum &
+    Klose, Annals of Mathematical Statistics 28 (1957)).
+    """
+    from scipy.stats import rankdata
+
+    x, positive = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=bool)
+    n_up, n_down = int(positive.sum()), int((~positive).sum())
+    if not n_up or not n_down:
+        return None
+    inside = np.empty(len(x))  # ranks among the own kind
+    inside[positive], inside[~positive] = rankdata(x[positive]), rankdata(x[~positive])
+    beaten = rankdata(x) - inside  # how many of the other kind are below, ties half
+    wins = np.where(positive, beaten / n_down, 1 - beaten / n_up)
+    value = float(wins[positive].mean())
+    columns = cluster_columns(clusters)
+    parts = (wins - value) / np.where(positive, n_up, n_down)
+    pulls = np.bincount(columns.member, parts, columns.count)
+    return bounded(value, pulls, columns, min(n_up, n_down), len(x), 0.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nein import statistics
-from nein.statistics import bootstrap
+from nein.statistics.agreement import roc_auc
 from nein.statistics.estimates import Estimate
 
 #: A judge whose sensitivity + specificity - 1 may be as low as this tells too little to be corrected: errors
@@ -82,10 +82,7 @@ def rates(
         for (truth, _, where), score in zip(cases, scores or [None] * len(cases), strict=True)
         if score is not None
     ]
-    auc = None
-    if soft:
-        marks, truths, where = zip(*soft, strict=True)
-        auc = bootstrap.roc_auc_interval(marks, truths, where)
+    auc = roc_auc(*zip(*soft, strict=True)) if soft else None
     return Rates(
         statistics.bounded_mean([v for v, _ in seen], [w for _, w in seen]),
         statistics.bounded_mean([v for v, _ in unseen], [w for _, w in unseen]),

@@ -1,15 +1,14 @@
-"""Figures with 95 % intervals that respect clusters, one method for each kind of figure.
+"""Estimates with 95 % intervals and paired tests, clustered by source image.
 
 NeIn makes up to five samples from one source image; their scores are alike, so 500 samples tell less than 500
-independent ones would. Every interval here takes source images for the independent units:
+independent ones would. Source images are the independent units everywhere:
 
-- what is bounded (a share, a mean of values in a range, a paired difference or a ratio of such): the interval
-  of `nein.statistics.bounds`;
+- a share or a mean of values in a range: Clopper-Pearson at the effective size;
+- a paired difference of such: Bonett-Price at the effective size; a ratio: Bonett-Price's for ratios;
 - a mean whose range says nothing (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error;
-- what is neither, a kappa or an area under a curve: `nein.statistics.bootstrap`.
+- p: source images change sides (permutation test).
 
-`benchmarks/coverage.py` measures how often each covers (docs/explanation/statistics.md). Unscored values
-(None) never enter.
+docs/explanation/statistics.md has sources and coverage. Unscored values (None) never enter.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from nein.statistics import bounds
+from nein.statistics import intervals
+from nein.statistics.intervals import LEVEL
 
-LEVEL = 0.95
 #: The cluster of every value, by name, or what `cluster_columns` made of them.
 Clusters: TypeAlias = "Sequence[Hashable] | Columns"
 
@@ -89,48 +88,80 @@ def bounded_mean(
     high: float = 1.0,
     weights: Sequence[float] | np.ndarray | None = None,
 ) -> Estimate | None:
-    """Mean of values in [low, high] with the interval of `bounds`, or None for no values: a share is the mean
-    of zeros and ones.
+    """Mean of values in [low, high], or None for no values: a share is the mean of zeros and ones.
 
     weights  Of the values, or None for equal ones: sum w x / sum w.
 
-    The picture more is as large as `_one_more` says.
+    The interval is Clopper-Pearson's at the effective size; with a negative `low` the values are paired
+    differences, and it is Bonett-Price's.
     """
     x = np.asarray(values, dtype=np.float64)
     w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if not w.sum():
+    total = float(w.sum())
+    if not total:
         return None
     if x.size and not (x.min() >= low and x.max() <= high):
         raise AssertionError(f"values from {x.min()} to {x.max()} are not within [{low}, {high}]")
-    sums, sizes = _cluster_sums(clusters, w * x, w)
-    more = _one_more(x, w, sums, sizes, high - low)
-    return _bounded(sums, sizes, low, high, int((w > 0).sum()), more)
+    scale, offset = (max(high, -low), 0.0) if low < 0 else (high - low, low)
+    x, w = (x - offset) / scale, w / total
+    value = float((w * total) @ x) / total
+    up, down = float(w @ np.maximum(x, 0)), float(w @ np.maximum(-x, 0))
+    independent = _independent(w * (x - value), w, clusters, up + down - value**2)
+    if low < 0:
+        ends = intervals.bonett_price(up, down, independent.size)
+    else:
+        ends = intervals.clopper_pearson(min(1.0, max(0.0, value)), independent.size)
+    return independent.estimate(value, ends, int((w > 0).sum()), scale, offset)
 
 
-def _bounded(sums: np.ndarray, sizes: np.ndarray, low: float, high: float, n: int, more: float) -> Estimate:
-    terms = _terms(sums, sizes)
-    value = float(min(high, max(low, sums.sum() / sizes.sum())))
-    ends = bounds.interval(terms, (low * more, more), (high * more, more))
-    used = sizes > 0
-    error = _error((sums - value * sizes)[used] / sizes.sum(), max(abs(low), abs(high)))
-    return Estimate(value, min(value, ends[0]), max(value, ends[1]), error, n, int(used.sum()))
+@dataclass(frozen=True)
+class _Independent:
+    """What clustered values are worth: the effective size, the cluster-robust standard error, clusters."""
+
+    size: float
+    error: float | None
+    clusters: int
+
+    def estimate(
+        self, value: float, ends: intervals.Ends, n: int, scale: float = 1.0, offset: float = 0.0
+    ) -> Estimate:
+        """In the unit of the input; the value never lies outside of its interval."""
+        value, low, high = (offset + scale * float(x) for x in (value, *ends))
+        error = None if self.error is None else scale * self.error
+        return Estimate(value, min(value, low), max(value, high), error, n, self.clusters)
 
 
-def _one_more(
-    values: np.ndarray, weights: np.ndarray, sums: np.ndarray, sizes: np.ndarray, span: float
-) -> float:
-    """`bounds.design_effect` of these values, which lie within a range of length `span`."""
-    total = float(sizes.sum())
-    mean = float(sums.sum()) / total
-    variance, pulls = float(weights @ (values - mean) ** 2) / total, sums - mean * sizes
-    usual, square = float(sizes @ sizes) / total, span**2
-    return float(bounds.design_effect(total, usual, len(sizes), variance / square, pulls @ pulls / square))
+def _independent(
+    parts: np.ndarray, shares: np.ndarray, clusters: Clusters, binary: float, n: float | None = None
+) -> _Independent:
+    """parts: what every value adds to the error of the estimate, (n,); shares: its weight, (n,), of sum 1;
+    binary: as in `intervals.effective_size`; n: of an unpaired difference, whose two sides may be alike in a
+    cluster; else Kish's size of unequal weights."""
+    pulls, sizes = _cluster_sums(clusters, parts, shares)
+    pulls, sizes = pulls[sizes > 0], sizes[sizes > 0]
+    error = _error(pulls, 1.0)
+    size = n or 1 / float(shares @ shares)
+    spread, robust = size * float(parts @ parts), None if error is None else size * error**2
+    if n and robust is not None:
+        spread = min(spread, robust)
+    size = intervals.effective_size(size, size * float(sizes @ sizes), binary, spread, robust)
+    return _Independent(float(size), error, len(sizes))
 
 
-def _terms(sums: np.ndarray, sizes: np.ndarray) -> bounds.Terms:
-    """The clusters as `bounds` counts them."""
-    used = sizes > 0
-    return bounds.kinds(sums[used], sizes[used])
+def bounded(value: float, pulls: np.ndarray, columns: Columns, n: float, count: int, low: float) -> Estimate:
+    """A figure from `low` to 1 that is no mean, with Clopper-Pearson's interval at the effective size.
+
+    pulls  What every cluster adds to the error of the figure, (G,).
+    n      How many yes/no samples would have at most its variance.
+    count  Samples.
+    """
+    scale = 1 - low
+    share, error = (value - low) / scale, _error(pulls / scale, 1.0)
+    sizes = np.bincount(columns.member, minlength=columns.count)
+    robust = None if error is None else n * error**2
+    size = intervals.effective_size(n, float(sizes @ sizes) / count, share * (1 - share), robust, robust)
+    ends = intervals.clopper_pearson(share, size)
+    return _Independent(float(size), error, columns.count).estimate(share, ends, count, scale, low)
 
 
 def _error(parts: np.ndarray, size: float) -> float | None:
@@ -184,21 +215,23 @@ def difference_of_means(
     """Mean of `first` minus mean of `second`, both of values from 0 to 1; values of one cluster are alike,
     also across the two.
 
-    Where the two go pair by pair through the same clusters, this is `paired_difference`. Otherwise a
-    cluster's sum is what it adds to one mean less what it adds to the other, its size the mean of its shares
-    of the two sets, and pairs are taken to be as alike as `bounds.ALIKE`. `n` is the larger of the two
-    numbers of values. None where one of them is 0.
+    Where the two go pair by pair through the same clusters, this is the paired difference; otherwise the
+    interval is Agresti-Caffo's at the effective sizes. `n` is the larger of the two numbers of values. None
+    where one of them is 0.
     """
     if not len(first) or not len(second):
         return None
     x, y = (np.asarray(values, dtype=np.float64) for values in (first, second))
     if list(first_clusters) == list(second_clusters):
         return bounded_mean(x - y, first_clusters, -1.0, 1.0)
-    n, clusters = max(len(x), len(y)), [*first_clusters, *second_clusters]
-    shares = np.concatenate([np.full(len(x), n / len(x)), np.full(len(y), n / len(y))]) / 2
-    sums, sizes = _cluster_sums(clusters, shares * np.concatenate([2 * x, -2 * y]), shares)
-    usual = float(sizes @ sizes) / float(sizes.sum())
-    return _bounded(sums, sizes, -1.0, 1.0, n, 1 + bounds.ALIKE * max(0.0, usual - 1))
+    one, other, n = float(x.mean()), float(y.mean()), max(len(x), len(y))
+    parts = np.concatenate([(x - one) / len(x), (other - y) / len(y)])
+    shares = np.concatenate([np.full(len(x), 0.5 / len(x)), np.full(len(y), 0.5 / len(y))])
+    binary = n * (one * (1 - one) / len(x) + other * (1 - other) / len(y))
+    independent = _independent(parts, shares, [*first_clusters, *second_clusters], binary, n)
+    effect = n / independent.size
+    ends = intervals.agresti_caffo(one, len(x) / effect, other, len(y) / effect)
+    return independent.estimate(one - other, ends, n)
 
 
 def ratio(
@@ -207,8 +240,7 @@ def ratio(
     cluster_of: Mapping[str, Hashable],
 ) -> Estimate | None:
     """mean(numerator) / mean(denominator) over the ids scored in both, of values from 0 to 1; None without
-    ids or for a zero below. The interval of `bounds`, from 0 upwards: the picture more has nothing above, or
-    nothing below."""
+    ids or for a zero below. The interval is Bonett and Price's at the effective size."""
     return pairs_ratio(*pairs(numerator, denominator, cluster_of))
 
 
@@ -216,23 +248,16 @@ def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Est
     """`ratio` of the values of the pairs, (n,) float64 each."""
     if not below.sum():
         return None
-    tops, bottoms, sizes = _cluster_sums(clusters, above, below, np.ones(len(below)))
-    value = float(tops.sum() / bottoms.sum())
-    terms, more = bounds.kinds(tops, bottoms), 1 + bounds.ALIKE * (float(sizes @ sizes / sizes.sum()) - 1)
-    low, high = bounds.interval(terms, (0.0, more), (more, 0.0))
-    error = _error((tops - value * bottoms) / bottoms.sum(), value)
-    return Estimate(value, min(value, low), max(value, high), error, len(above), len(sizes))
-
-
-def effective_size(share: Estimate) -> float:
-    """How many independent trials would give a proportion the standard error it has; between 1 and n.
-
-    Where all values are equal the standard error is no guide, and clusters are taken as single trials.
-    """
-    spread = share.value * (1 - share.value)
-    if not share.standard_error or spread <= 0:
-        return float(max(1, share.clusters))
-    return float(min(share.n, max(1.0, spread / share.standard_error**2)))
+    top, bottom, both = float(above.mean()), float(below.mean()), float((above * below).mean())
+    value, first, second = top / bottom, top - both, bottom - both
+    n, scale = len(above), max(1.0, value)
+    binary = (first + second * value**2 + both * (1 - value) ** 2) / scale**2
+    parts = (above - value * below) / (scale * n)
+    independent = _independent(parts, np.full(n, 1 / n), clusters, binary)
+    ends = intervals.bonett_price_ratio(*(independent.size * share for share in (both, first, second)))
+    found = independent.estimate(value, ends, n)
+    error = found.standard_error
+    return replace(found, standard_error=None if error is None else error * scale / bottom)
 
 
 @dataclass(frozen=True)
@@ -241,12 +266,9 @@ class PairedTest:
 
     difference   Mean of first - second, as `paired_difference` gives it.
     means        Of both, over the same samples.
-    p            Two-sided p of the test that belongs to the interval, with all pairs: it is below 0.05 where
-                 the 95 % interval leaves out 0. Of bounded values `bounds.p_value` (McNemar's test where
-                 every pair is a cluster of its own), of others the cluster-robust t test; 1.0 where nothing
-                 differs, None where unbounded values have no standard error.
-    least        The smallest p that these clusters could give at all, were every pair to differ by all that
-                 is possible in one direction; None for unbounded values, where there is none.
+    p            Two-sided, with all pairs: of bounded values by `_permutation_test`, of others the t test of
+                 the interval; 1.0 where nothing differs, None where unbounded values have no standard error.
+    least        The smallest p that so many clusters can give; None for unbounded values.
     detectable   The smallest true difference found with probability `POWER` at this size.
     needed       Clusters needed to find a true difference of the size observed with probability `POWER`; None
                  where nothing differs.
@@ -261,6 +283,9 @@ class PairedTest:
 
 
 POWER = 0.8
+#: Patterns of signs that are tried, all or as many drawn, for up to `MANY` clusters that differ.
+PATTERNS, MANY = 2**14, 64
+FEWEST = 6  # clusters with which p can be below 5 % at all, 2 / 2^6
 #: A mean of differences that is this small beside the largest of them is 0 but for the order of additions.
 ROUNDING = 1e-12
 
@@ -281,33 +306,70 @@ def paired_test(
 def pairs_test(
     one: np.ndarray, other: np.ndarray, clusters: Clusters, span: float | None = 1.0
 ) -> PairedTest | None:
-    """`paired_test` of the values of the pairs, (n,) float64 each.
-
-    Power: n = (z_0.975 + z_0.8)^2 SE^2 n / d^2, the normal approximation.
-    """
+    """`paired_test` of the values of the pairs, (n,) float64 each."""
     columns = cluster_columns(clusters)
     difference = _difference(one - other, columns, span)
     if difference is None:
         return None
-    means = float(one.mean()), float(other.mean())
-    p, least = _t_test(difference), None
-    if span is not None:
-        each = np.ones(len(one))
-        sums, sizes = _cluster_sums(columns, one - other, each)
-        more = _one_more(one - other, each, sums, sizes, 2 * span)
-        most = _one_more(span * each, each, span * sizes, sizes, 2 * span)
-        p = bounds.p_value(_terms(sums, sizes), (-span * more, more), (span * more, more))
-        least = bounds.p_value(_terms(span * sizes, sizes), (-span * most, most), (span * most, most))
-    error = difference.standard_error
-    if not error:
-        return PairedTest(difference, means, p, least, None, None)
+    level, least = 1 - LEVEL, None
+    if span is None:
+        p = _t_test(difference)
+    else:
+        least = 2.0 ** (1 - columns.count)
+        p, level = _permutation_test(difference, *_cluster_sums(columns, one - other))
+    nothing = abs(difference.value) <= ROUNDING * float(np.abs(one - other).max())
+    detectable, needed = _power(difference, level, nothing)
+    if needed and least:
+        needed = max(needed, FEWEST)
+    return PairedTest(difference, (float(one.mean()), float(other.mean())), p, least, detectable, needed)
+
+
+def _permutation_test(difference: Estimate, sums: np.ndarray) -> tuple[float, float]:
+    """(p, level) where every cluster with its sum (G,) may change sides: equal runs leave that to chance.
+
+    level  The largest p below 5 % that these sums can give: the size of the test. 5 % where they give none.
+
+    The t test takes its place where more than `MANY` clusters differ, and where p is below what `PATTERNS`
+    draws can tell.
+    """
+    from scipy.stats import permutation_test
+
+    sums = sums[np.abs(sums) > ROUNDING * np.abs(sums).max(initial=0.0)]
+    if len(sums) < 2:
+        return 1.0, 1 - LEVEL
+    by_t = max(_t_test(difference) or 0.0, 2.0 ** (1 - len(sums)))
+    if len(sums) > MANY:
+        return by_t, 1 - LEVEL
+    found = permutation_test(
+        (sums,),
+        lambda x, axis: x.sum(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=PATTERNS,
+        rng=0,
+    )
+    p = float(found.pvalue)
+    if 2 ** len(sums) > PATTERNS:
+        return (p if p * PATTERNS > 20 else min(p, by_t)), 1 - LEVEL
+    null = np.sort(np.abs(found.null_distribution))
+    edge = null[-1 - int((1 - LEVEL) * len(null))]
+    return p, float(np.mean(null > edge * (1 + ROUNDING))) or 1 - LEVEL
+
+
+def _power(difference: Estimate, level: float, equal: bool) -> tuple[float | None, int | None]:
+    """(detectable, needed) of the t test at this level, (z_level + z_power)^2 SE^2 G / d^2 + z_level^2 / 2
+    clusters. Source: Guenther, The American Statistician 35 (1981)."""
     from scipy.special import ndtri
 
-    reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
-    needed = None
-    if abs(difference.value) > ROUNDING * float(np.abs(one - other).max()):
-        needed = math.ceil(difference.clusters * (reach * error / difference.value) ** 2)
-    return PairedTest(difference, means, p, least, reach * error, needed)
+    error, count = difference.standard_error, difference.clusters
+    if not error:
+        return None, None
+    z, usual, power = (float(ndtri(1 - each)) for each in (level / 2, (1 - LEVEL) / 2, 1 - POWER))
+    free = count - z**2 / 2
+    detectable = error * (z + power) * math.sqrt(count / free) if free > 0 else None
+    if equal:
+        return detectable, None
+    return detectable, math.ceil(count * ((usual + power) * error / difference.value) ** 2 + usual**2 / 2)
 
 
 def _t_test(mean: Estimate) -> float | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from nein import statistics
 from nein.statistics import agreement, calibration
@@ -223,6 +224,63 @@ def test_alpha_of_judges_that_always_say_the_same_word_is_none() -> None:
     assert agreement.krippendorff_alpha([alike, alike], {key: key for key in alike}) is None
 
 
-def test_weights_that_are_drawn_make_no_verdicts_more() -> None:
-    sums = np.array([[2.0, 5.0, 3.0]])
-    assert agreement._alpha(sums / 8, 8.0) == pytest.approx(agreement._alpha(sums, 8.0), rel=1e-12)
+def test_full_agreement_on_one_sample_that_is_there_and_many_that_are_not_says_little() -> None:
+    where = {i: i for i in range(100)}
+    low = []
+    for ones in (1, 50):
+        verdicts = {i: float(i < ones) for i in where}
+        kappa = agreement.cohen_kappa(verdicts, verdicts, where)
+        for found in (kappa, agreement.krippendorff_alpha([verdicts] * 2, where)):
+            assert found is not None
+            assert found.value == found.high == 1.0
+            low.append(found.low)
+    assert max(low[:2]) < 0.3
+    assert min(low[2:]) > 0.9
+
+
+def test_intervals_of_kappa_cover_the_truth_with_clusters() -> None:
+    """Two judges of the same rates on 60 pictures of three samples: kappa is that of a large sample."""
+    rng = np.random.default_rng(4)
+
+    def drawn(pictures: int) -> Estimate | None:
+        source = np.repeat(np.arange(pictures), 3)
+        truth = rng.uniform(size=len(source)) < rng.beta(0.5, 0.5, pictures)[source]
+        sides = [dict(enumerate(judged(rng, truth, 0.9, 0.8).astype(float).tolist())) for _ in range(2)]
+        return agreement.cohen_kappa(*sides, dict(enumerate(source.tolist())))
+
+    reference = np.mean([one.value for _ in range(20) if (one := drawn(2000))])
+    found = [drawn(60) for _ in range(400)]
+    assert np.mean([one is not None and one.low <= reference <= one.high for one in found]) >= 0.93
+
+
+def test_roc_auc_is_the_share_of_pairs_in_order_ties_half() -> None:
+    rng = np.random.default_rng(1)
+    scores, truth = rng.integers(0, 6, 80) / 5, rng.uniform(size=80) < 0.4
+    found = agreement.roc_auc(scores, truth, range(80))
+    above = (scores[truth][:, None] > scores[~truth]) + 0.5 * (scores[truth][:, None] == scores[~truth])
+    assert found is not None
+    assert found.value == pytest.approx(above.mean())
+    # DeLong's variance of single samples, with G / (G - 1) in place of one for either kind.
+    spread = above.mean(1).var() / truth.sum() + above.mean(0).var() / (~truth).sum()
+    assert found.standard_error == pytest.approx(np.sqrt(80 / 79 * spread))
+    assert agreement.roc_auc([0.1, 0.9], [True, True], "ab") is None
+
+
+def test_roc_auc_intervals_cover_the_truth() -> None:
+    rng = np.random.default_rng(2)
+    hits = 0
+    for _ in range(400):
+        source = clusters(rng, 60)
+        present = rng.uniform(size=len(source)) < 0.5
+        scores = rng.normal(size=60)[source] + present + rng.normal(size=len(source))
+        found = agreement.roc_auc(scores, present, source.tolist())
+        assert found is not None
+        hits += found.low <= scipy.stats.norm.cdf(0.5) <= found.high  # of different pictures
+    assert hits / 400 >= 0.93
+
+
+def test_perfect_separation_is_no_certainty() -> None:
+    found = agreement.roc_auc([0.9, 0.8, 0.7, 0.1, 0.2], [True] * 3 + [False] * 2, list("abcde"))
+    assert found is not None
+    assert found.value == found.high == 1.0
+    assert 0 < found.low < 0.6  # five pictures say little

@@ -40,8 +40,8 @@ def test_pairs_are_grouped_by_the_negative_template_with_clustered_intervals() -
     assert expected is not None
     assert (one["low"], one["high"]) == pytest.approx((expected.low, expected.high))
     assert four["value"] == 0.5
-    # One source image: Markov's inequality, 0.975 of the way from the value to either end of [-1, 1].
-    assert (four["low"], four["high"]) == pytest.approx((-1 + 1.5 * 0.025, 1 - 0.5 * 0.025))
+    assert four["low"] < -0.5  # one source image says next to nothing
+    assert four["high"] == 1.0
 
 
 def test_the_sign_is_affirmative_minus_negative() -> None:

@@ -9,7 +9,6 @@ import scipy.stats
 
 from nein import statistics
 from nein.reporting import figures as frames
-from nein.statistics.estimates import cluster_columns
 
 
 def paired(rng: np.random.Generator, clusters: int, shift: float) -> tuple[dict, dict, dict]:
@@ -53,7 +52,7 @@ def outcomes(rng: np.random.Generator, clusters: int, advantage: float) -> tuple
     )
 
 
-@pytest.mark.parametrize(("better", "worse"), [(8, 2), (5, 0), (0, 0), (20, 9)])
+@pytest.mark.parametrize(("better", "worse"), [(8, 2), (5, 0), (0, 0), (1, 0), (20, 9)])
 def test_the_test_of_independent_pairs_is_mcnemars_exact_test(better: int, worse: int) -> None:
     differences = [1.0] * better + [-1.0] * worse + [0.0] * 30
     first = {str(i): float(d == 1) for i, d in enumerate(differences)}
@@ -61,41 +60,7 @@ def test_the_test_of_independent_pairs_is_mcnemars_exact_test(better: int, worse
     found = statistics.paired_test(first, second, {key: key for key in first})
     assert found is not None
     expected = scipy.stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
-    assert found.p == pytest.approx(expected, abs=1e-9)
-
-
-def test_p_is_below_its_level_exactly_where_the_interval_leaves_out_zero() -> None:
-    rng = np.random.default_rng(9)
-    seen = set()
-    for _ in range(60):
-        found = statistics.paired_test(*outcomes(rng, 12, rng.uniform(0, 2)))
-        assert found is not None
-        assert found.p is not None
-        assert found.difference.low is not None
-        assert found.difference.high is not None
-        apart = not found.difference.low <= 0 <= found.difference.high
-        assert (found.p < 0.05) == apart
-        seen.add(apart)
-    assert seen == {True, False}
-
-
-def test_all_pairs_of_a_picture_count_and_not_one_of_them() -> None:
-    """Ten pictures of five pairs: where the pairs of a picture differ alike they say less than where not."""
-    ids = [(picture, k) for picture in range(10) for k in range(5)]
-    even = {f"{p}-{k}": float(k < 2) for p, k in ids}  # two pairs of every picture differ
-    lumped = {f"{p}-{k}": float(p < 4) for p, k in ids}  # all pairs of four pictures
-    one_each = {f"{p}": float(p < 4) for p in range(10)}
-    clusters = {f"{p}-{k}": p for p, k in ids} | {f"{p}": p for p in range(10)}
-    even_p, lumped_p, one_p = (
-        test.p
-        for first in (even, lumped, one_each)
-        if (test := statistics.paired_test(first, dict.fromkeys(first, 0.0), clusters))
-    )
-    assert even_p is not None
-    assert lumped_p is not None
-    assert one_p is not None
-    assert even_p < 0.05 < lumped_p < one_p
-    assert one_p == pytest.approx(2 / 2**4)  # four pictures against none
+    assert found.p == pytest.approx(expected, abs=1e-9 if better + worse <= 14 else 0.006)
 
 
 def by_picture(sums: np.ndarray) -> float:
@@ -104,45 +69,32 @@ def by_picture(sums: np.ndarray) -> float:
     return float(np.mean(np.abs(signs @ sums) >= abs(sums.sum()) - 1e-9))
 
 
-def test_four_of_ten_pictures_that_dissent_as_a_whole_prove_nothing() -> None:
-    """All five pairs of four pictures differ, in one direction. With pictures flipped p is 0.125; ours is
-    half of that, since the picture more counts as 3.4 pairs and not as 5."""
-    ids = {f"{p}-{k}": p for p in range(10) for k in range(5)}
-    found = statistics.paired_test({i: float(p < 4) for i, p in ids.items()}, dict.fromkeys(ids, 0.0), ids)
+@pytest.mark.parametrize("pictures", [4, 9, 14, 17])
+@pytest.mark.parametrize("lean", [0.0, 0.2])
+def test_p_is_that_of_pictures_that_change_sides(pictures: int, lean: float) -> None:
+    """Three to five pairs a picture; either run is the first. Of 17 not all patterns are tried."""
+    rng = np.random.default_rng(pictures)
+    source = np.repeat(np.arange(pictures), rng.integers(3, 6, pictures))
+    chance = rng.beta(1, 1, pictures)[source]
+    one, other = ((rng.random(len(source)) < each).astype(float) for each in (chance, chance - lean))
+    found, back = (statistics.pairs_test(*sides, source.tolist()) for sides in ((one, other), (other, one)))
     assert found is not None
-    assert found.p is not None
-    assert by_picture(np.array([5.0] * 4 + [0.0] * 6)) == 0.125
-    assert 0.125 / 2 < found.p < 0.125
-    assert found.difference.low is not None
-    assert found.difference.low < 0 < found.difference.value
+    assert back is not None
+    assert found.p == pytest.approx(back.p)
+    assert found.p == pytest.approx(
+        by_picture(np.bincount(source, weights=one - other)), rel=1e-9 if pictures < 15 else 0.05
+    )
 
 
-@pytest.mark.parametrize("apart", [0.0, 0.3])
-def test_p_is_seldom_below_that_of_flipped_pictures_and_does_not_reject_what_is_true(apart: float) -> None:
-    """Pairs of a picture differ as one, or `apart` of them for themselves; neither run is better. In 2,400
-    such data sets p was a third of the reference's at least, and below 0.05 in 2 of 100."""
-    rng = np.random.default_rng(5)
-    factors, rejected = [], 0
-    for _ in range(30):
-        pictures = np.repeat(np.arange(8), rng.integers(1, 6, 8))
-        alike = rng.choice([1.0, 0.0, -1.0], 8, p=[0.4, 0.2, 0.4])[pictures]
-        each = rng.choice([1.0, -1.0], len(pictures))
-        x = np.where(rng.random(len(pictures)) < apart, each, alike)
-        ids = [str(i) for i in range(len(x))]
-        first, second = ({i: float(sign * d > 0) for i, d in zip(ids, x, strict=True)} for sign in (1, -1))
-        clusters = dict(zip(ids, pictures.tolist(), strict=True))
-        found, back = (
-            statistics.paired_test(*sides, clusters) for sides in ((first, second), (second, first))
-        )
-        assert found is not None
-        assert back is not None
-        assert found.p is not None
-        assert found.p == pytest.approx(back.p, rel=1e-6)
-        factors.append(found.p / by_picture(np.bincount(pictures, weights=x)))
-        rejected += found.p < 0.05
-    assert min(factors) > 1 / 3
-    assert np.median(factors) > 0.9
-    assert rejected <= 3  # of 30
+@pytest.mark.parametrize("pictures", [40, 400])
+def test_where_a_difference_is_beyond_doubt_p_is_that_of_t(pictures: int) -> None:
+    rng = np.random.default_rng(1)
+    one, other = ((rng.random((pictures, 4)) < chance).astype(float) for chance in (0.9, 0.2))
+    found = statistics.pairs_test(one.ravel(), other.ravel(), np.repeat(np.arange(pictures), 4).tolist())
+    assert found is not None
+    sums = (one - other).sum(1)
+    least = 2.0 ** (1 - np.count_nonzero(sums))  # all differences of one sign
+    assert found.p == pytest.approx(max(scipy.stats.ttest_1samp(sums, 0).pvalue, least), rel=1e-6, abs=0)
 
 
 def test_the_smallest_p_that_pictures_can_give_is_said() -> None:
@@ -172,13 +124,14 @@ def test_the_t_test_is_the_ordinary_one_without_clusters() -> None:
     assert found.p == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, rel=1e-9)
 
 
-def test_the_false_positive_rate_is_at_its_level_with_clusters() -> None:
+@pytest.mark.parametrize("pictures", [12, 40])
+def test_the_false_positive_rate_is_at_its_level_with_clusters(pictures: int) -> None:
     rng = np.random.default_rng(3)
     hits = {"values": 0, "shares": 0, "naive": 0}
     for _ in range(300):
-        first, second, clusters = paired(rng, 40, 0.0)
+        first, second, clusters = paired(rng, pictures, 0.0)
         values = statistics.paired_test(first, second, clusters, None)
-        shares = statistics.paired_test(*outcomes(rng, 40, 0.0))
+        shares = statistics.paired_test(*outcomes(rng, pictures, 0.0))
         assert values is not None
         assert shares is not None
         hits["values"] += (values.p or 1.0) < 0.05
@@ -197,8 +150,8 @@ def test_the_power_line_tells_how_many_source_images_are_needed() -> None:
     assert found.needed is not None
     error = found.difference.standard_error
     assert error is not None
-    assert found.detectable == pytest.approx((1.959964 + 0.841621) * error, rel=1e-5)
-    expected = 400 * (2.801585 * error / found.difference.value) ** 2
+    assert found.detectable == pytest.approx(2.801585 * error * math.sqrt(400 / (400 - 1.920729)), rel=1e-5)
+    expected = 400 * (2.801585 * error / found.difference.value) ** 2 + 1.920729
     assert found.needed == math.ceil(expected)
     hits = 0
     for _ in range(300):
@@ -206,6 +159,24 @@ def test_the_power_line_tells_how_many_source_images_are_needed() -> None:
         assert test is not None
         hits += (test.p or 1.0) < 0.05
     assert 0.68 <= hits / 300 <= 0.9  # 80 % is promised
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+def test_the_detectable_difference_of_few_pictures_is_that_of_the_test_that_is_printed(share: float) -> None:
+    """Twelve pictures of four unlike pairs: of differences that large about 80 % are found."""
+    rng = np.random.default_rng(11)
+    clusters = {i: i // 4 for i in range(48)}
+
+    def drawn(lead: float) -> statistics.PairedTest:
+        apart = rng.choice([1.0, -1.0, 0.0], 48, p=[share / 2 + lead, share / 2, 1 - share - lead])
+        first, second = (dict(enumerate((sign * apart > 0).astype(float))) for sign in (1, -1))
+        found = statistics.paired_test(first, second, clusters)
+        assert found is not None
+        return found
+
+    promised = float(np.median([drawn(0.2).detectable or np.nan for _ in range(60)]))
+    found = np.mean([(drawn(promised).p or 1.0) < 0.05 for _ in range(300)])
+    assert 0.65 <= found <= 0.92
 
 
 def test_equal_runs_are_never_significant_and_constant_differences_only_with_enough_clusters() -> None:
@@ -231,19 +202,3 @@ def test_a_difference_that_is_the_order_of_additions_alone_needs_no_number_of_pi
     assert found.needed is None
     written = frames.frame([frames.figure(found.difference, unit="%", metric="l1", needed=found.needed)])
     assert written["needed"].isna().all()
-
-
-def test_clusters_of_some_values_are_theirs_alone() -> None:
-    rng = np.random.default_rng(5)
-    names = [f"picture {k}" for k in rng.integers(0, 30, 90)]
-    columns, chosen = cluster_columns(names), rng.random(90) < 0.3
-    alone = cluster_columns([name for name, enters in zip(names, chosen, strict=True) if enters])
-    for part in (columns.of(chosen), columns.of(np.flatnonzero(chosen))):
-        assert part.count == alone.count == part.member.max() + 1
-        same = [[one == other for one in part.member] for other in part.member]
-        assert same == [[one == other for one in alone.member] for other in alone.member]
-    values = rng.random(int(chosen.sum()))
-    found, expected = (statistics.bounded_mean(values, part) for part in (columns.of(chosen), alone))
-    assert found is not None
-    assert expected is not None
-    assert found.as_dict() == pytest.approx(expected.as_dict())

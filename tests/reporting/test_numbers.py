@@ -79,40 +79,41 @@ def interval(pairs: list[tuple[float, str]]) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
-def covered_tails(
-    pairs: list[tuple[float, str]], low: str, high: str, worst: float = 0.0, best: float = 1.0
-) -> None:
-    """That random weights of the source images and of one more, the worst or the best, leave 2.5 % outside
-    either end: by drawing, where the report integrates."""
+def effective_size(pairs: list[tuple[float, str]], binary: float) -> float:
+    """Samples over the design effect (docs/explanation/statistics.md); binary: the variance of yes and no."""
     values: dict[str, list[float]] = defaultdict(list)
     for value, cluster in pairs:
         values[cluster].append(value)
-    sums, sizes = (np.array([f(own) for own in values.values()], dtype=float) for f in (math.fsum, len))
-    more = picture_more(list(values.values()), best - worst)
-    weights = np.random.default_rng(0).exponential(size=(40_000, len(sizes) + 1))
-    below, above = (
-        weights @ np.append(sums, end * more) / (weights @ np.append(sizes, more)) for end in (worst, best)
+    n, mean, g = len(pairs), math.fsum(v for v, _ in pairs) / len(pairs), len(values)
+    usual = sum(len(own) ** 2 for own in values.values()) / n
+    within = math.fsum((value - mean) ** 2 for value, _ in pairs)
+    between = (
+        math.fsum(math.fsum(value - mean for value in own) ** 2 for own in values.values()) * g / (g - 1)
     )
-    # 40,000 draws find 2.5 % to 0.08 points; 5 standard errors. An end at the end of the range has no tail.
-    if float(low) > worst:
-        assert (below <= float(low)).mean() == pytest.approx(0.025, abs=0.004)
-    if float(high) < best:
-        assert (above >= float(high)).mean() == pytest.approx(0.025, abs=0.004)
-    assert worst <= float(low) < float(high) <= best
+    alike = min(usual, max(1.0, between / within)) if within else 1.0
+    dissent, seen = n * binary, within / n / binary * alike if binary else 1.0
+    return n * (dissent + usual) / (dissent * seen + usual * (1 + 0.6 * (usual - 1)))
 
 
-def picture_more(values: list[list[float]], span: float) -> float:
-    """How many independent samples one more picture is worth (docs/explanation/statistics.md)."""
-    every = [value for own in values for value in own]
-    n, mean, g = len(every), math.fsum(every) / len(every), len(values)
-    usual = sum(len(own) ** 2 for own in values) / n
-    if usual == 1 or g == 1:
-        return usual
-    within = math.fsum((value - mean) ** 2 for value in every)
-    between = math.fsum(math.fsum(value - mean for value in own) ** 2 for own in values) * g / (g - 1)
-    alike = min(1.0, max(0.0, (between / within - 1) / (usual - 1))) if within else 0.0
-    prior, dissent = 4 * (usual - 1), within / span**2
-    return 1 + (usual - 1) * (0.6 * prior + alike * dissent) / (prior + dissent)
+def share_interval(row: dict[str, str], pairs: list[tuple[float, str]]) -> None:
+    """Clopper and Pearson's."""
+    p = math.fsum(value for value, _ in pairs) / len(pairs)
+    if len({cluster for _, cluster in pairs}) < 2:
+        assert 0 <= float(row["low"]) < float(row["high"]) <= 1
+        return
+    n = effective_size(pairs, p * (1 - p))
+    close(row["low"], scipy.stats.beta.ppf(0.025, p * n, n - p * n + 1) if p * n > 1e-9 else 0.0)
+    close(row["high"], scipy.stats.beta.ppf(0.975, p * n + 1, n - p * n) if n - p * n > 1e-9 else 1.0)
+
+
+def difference_interval(row: dict[str, str], pairs: list[tuple[float, str]]) -> None:
+    """Bonett and Price's."""
+    up, down = (math.fsum(max(0.0, sign * value) for value, _ in pairs) / len(pairs) for sign in (1, -1))
+    n = effective_size(pairs, up + down - (up - down) ** 2)
+    more, less = (up * n + 1) / (n + 2), (down * n + 1) / (n + 2)
+    reach = scipy.stats.norm.ppf(0.975) * math.sqrt((more + less - (more - less) ** 2) / (n + 2))
+    close(row["low"], max(-1.0, more - less - reach))
+    close(row["high"], min(1.0, more - less + reach))
 
 
 def close(text: str, value: float) -> None:
@@ -143,7 +144,7 @@ def test_every_mean_proportion_count_and_interval(
             close(row["low"], low)
             close(row["high"], high)
         else:
-            covered_tails(pairs, row["low"], row["high"])
+            share_interval(row, pairs)
         assert (int(row["n"]), int(row["unscored"])) == (len(pairs), run.unscored[metric])
         assert int(row["n"]) + int(row["unscored"]) == 70
         assert int(row["clusters"]) == len({c for _, c in pairs})
@@ -170,7 +171,7 @@ def test_the_gap_and_the_gap_of_every_template(
         told, denied = remove.values[row["metric"]], negative.values[row["metric"]]
         pairs = [(told[i] - denied[i], negative.source(i)) for i in told if i in denied]
         close(row["value"], interval(pairs)[0])
-        covered_tails(pairs, row["low"], row["high"], -1.0)
+        difference_interval(row, pairs)
         others = {
             statistic: pick(table, "gap", statistic=statistic, metric=row["metric"])[0]["value"]
             for statistic in ("ratio", "remove", "negative")
@@ -197,7 +198,7 @@ def test_the_gap_and_the_gap_of_every_template(
         pairs = [(told[i] - denied[i], negative.source(i)) for i in ids]
         assert int(row["n"]) == len(ids)
         close(row["value"], math.fsum(value for value, _ in pairs) / len(pairs))
-        covered_tails(pairs, row["low"], row["high"], -1.0)
+        difference_interval(row, pairs)
     assert seen == 6
 
 
@@ -214,7 +215,7 @@ def test_breakdowns_by_object_and_by_instruction(
         ]
         assert int(row["n"]) == len(chosen)
         close(row["value"], math.fsum(value for value, _ in chosen) / len(chosen))
-        covered_tails(chosen, row["low"], row["high"])
+        share_interval(row, chosen)
         checked += 1
     assert checked > 20
     for row in pick(table, "by_template"):
@@ -244,8 +245,13 @@ def test_comparisons_and_their_corrected_p_values(
         mean, low, high = interval(pairs)
         close(row["value"], mean)
         if row["metric"] != "l1":
-            covered_tails(pairs, row["low"], row["high"], -1.0)
-            assert (float(row["p"]) < 0.05) == (not float(row["low"]) <= 0 <= float(row["high"]))
+            difference_interval(row, pairs)
+            sums: dict[str, float] = defaultdict(float)
+            for value, cluster in pairs:
+                sums[cluster] += value
+            turned = np.random.default_rng(0).choice([-1, 1], (20_000, len(sums))) @ [*sums.values()]
+            p = np.mean(np.abs(turned) >= abs(math.fsum(sums.values())) - 1e-9)
+            assert float(row["p"]) == pytest.approx(p, abs=0.015)
             continue
         close(row["low"], low)
         close(row["high"], high)
@@ -296,7 +302,7 @@ def krippendorff(counts: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("statistic", "rule"), [("kappa", cohen), ("alpha", krippendorff)])
-def test_the_intervals_of_agreement_are_those_of_reweighted_source_images(
+def test_the_intervals_of_agreement_are_those_with_every_source_image_left_out_once(
     table: list[dict[str, str]], raw: dict[tuple[str, str], Raw], statistic: str, rule: Any
 ) -> None:
     rows = pick(table, "agreement", statistic=statistic)
@@ -311,18 +317,18 @@ def test_the_intervals_of_agreement_are_those_of_reweighted_source_images(
         pictures = np.array([table_of(own) for own in of.values()])
         close(row["value"], float(rule(pictures.sum(0))))
         assert int(row["clusters"]) == len(of)
-        # Copies of the pictures by the thousand, and of one more in which the judges disagree, or agree.
-        rng, sizes = np.random.default_rng(1), pictures.sum((1, 2))
-        more = round((sizes**2).sum() / sizes.sum())
-        for end, pair, level in (
-            ("low", [(0.0, 1.0), (1.0, 0.0)], 0.025),
-            ("high", [(0.0, 0.0), (1.0, 1.0)], 0.975),
-        ):
-            every = np.array([*pictures, more * table_of(pair)])
-            copies = np.rint(20 * rng.exponential(size=(1500, len(every))))
-            copies[:, -1] //= 2  # the pair stands for two samples
-            found = rule(np.tensordot(copies, every, 1))
-            assert float(row[end]) == pytest.approx(np.quantile(found, level), abs=0.06)
+        # Every picture left out once; Clopper and Pearson's interval of (value + 1) / 2.
+        total, sizes = pictures.sum(0), pictures.sum((1, 2))
+        g, margin = len(of), total.sum(0) + total.sum(1)
+        error = (g - 1) / g * ((rule(total - pictures) - rule(total)) ** 2).sum() / 4
+        p, q = total[1].sum() / total.sum(), total[:, 1].sum() / total.sum()
+        pooled = 1 - ((margin**2).sum() - margin.sum()) / (margin.sum() ** 2 - margin.sum())
+        n = total.sum() * min(1.0, 2 * (p + q - 2 * p * q if statistic == "kappa" else pooled))
+        share, usual = (float(rule(total)) + 1) / 2, (sizes**2).sum() / sizes.sum()
+        dissent = n * share * (1 - share)
+        n *= (dissent + usual) / (n * error * n + usual * (1 + 0.6 * (usual - 1)))
+        close(row["low"], 2 * scipy.stats.beta.ppf(0.025, share * n, n - share * n + 1) - 1)
+        close(row["high"], 2 * scipy.stats.beta.ppf(0.975, share * n + 1, n - share * n) - 1)
 
 
 def jackknifed(run: Raw) -> np.ndarray:

@@ -21,7 +21,6 @@ from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER
 from nein.datasets.negvqa.questions import VARIANTS
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
-from nein.statistics import bootstrap
 from nein.statistics.estimates import Estimate
 
 #: What can become of a pair -> the values of its original and its negated question.
@@ -115,18 +114,11 @@ def accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
               accuracies, as the released notebook has it; the average is over all questions in both.
     """
     scored = rows.scored
-    subsets = sorted(scored.names("subset"))
-    if protocol != "paper" or category == AVERAGE or len(subsets) < 2:
+    if protocol != "paper" or category == AVERAGE or not len(scored):
         return rows.estimate()
-    # (questions, 2 subsets): right answers per subset, then questions per subset
-    there = np.stack([(scored.frame["subset"] == subset).to_numpy() for subset in subsets], axis=1)
-    table = np.concatenate([there * scored.values[:, None], there], axis=1).astype(np.float64)
-
-    def mean_of_subsets(sums: np.ndarray) -> np.ndarray:
-        return (sums[:, : len(subsets)] / sums[:, len(subsets) :]).mean(1)
-
-    none, each = [0.0] * len(subsets), [1.0] * len(subsets)
-    return bootstrap.statistic(mean_of_subsets, table, scored.clusters, [*none, *each], [*each, *each])
+    subset = scored.frame["subset"].cat.codes.to_numpy()
+    weights = 1 / np.bincount(subset)[subset]
+    return statistics.bounded_mean(scored.values, scored.clusters, weights=weights)
 
 
 def normal(estimate: Estimate | None) -> Estimate | None:
