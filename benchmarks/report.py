@@ -71,9 +71,9 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
     for k in range(64):
         blocks = rng.integers(0, 256, (8, 8, 3)).repeat(side // 8, 0).repeat(side // 8, 1)
         picture = np.clip(blocks + rng.integers(-12, 13, (side, side, 3)), 0, 255).astype(np.uint8)
-        for stock, carries in ((plain, False), (edited, True)):
-            stock.append(root / "stock" / f"{k}-{'edit' if carries else 'data'}.png")
-            write_png(stock[-1], picture, carries)
+        for stock, kind in ((plain, "data"), (edited, "edit")):
+            stock.append(root / "stock" / f"{k}-{kind}.png")
+            write_png(stock[-1], picture)
     records = []
     for i in range(count):
         noun = OBJECTS[i % 80]
@@ -96,8 +96,8 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
     config = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
     for number, track in itertools.product(range(editors), TRACKS[:tracks]):
         run = RunDir(root / "runs", f"editor-{number}", track)
-        told = {"of": count, "block": BLOCK, "first": count}
-        run.open({}, {"config": config, "data": origin, "selection": told}, overwrite=False)
+        told = {EDIT: {"size": BLOCK, "records": [[0, count]]}}
+        run.open({}, {"config": config, "data": origin, "selected": told}, overwrite=False)
         run.update(status="complete")
         _link(run.path / "images", [row["NeIn"] for row in records], edited)
         values = rng.uniform(size=(count, 10))
@@ -112,7 +112,7 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
             for number, start in enumerate(range(0, count, BLOCK)):
                 run.write(output, number, column[start : start + BLOCK])
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
-        frames.write(run.path / FIGURES, figures.summarise(of_runs.read(run)))
+        frames.write(run.path / FIGURES, figures.of_run(of_runs.read(run)))
     return root / "runs"
 
 

@@ -38,6 +38,7 @@ from nein.engine.exits import exit_with
 from nein.models import editor_choice
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
 from research import generalise
 from research.generalise import BEFORE, Model
 from train.instruct.options import NANO_RECIPES, parse
@@ -154,7 +155,8 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
     rows = []
     for metric, values in columns.items():
         kind = "removal_vqa" if metric == NEARER else metric  # a share like it
-        estimate = run_figures.estimate(kind, values, clusters)
+        scores = ({"id": k, "source": clusters[k], "value": v} for k, v in values.items())
+        estimate = run_figures.estimate(ScoreTable.of(scores), kind)
         unscored = sum(value is None for value in values.values())
         rows.append(frames.figure(estimate, unit="%", unscored=unscored, metric=metric))
     return frames.frame(rows)

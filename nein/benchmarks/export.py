@@ -117,6 +117,7 @@ def read(folder: Path) -> Iterator[Any]:
 
 def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
     """The rows of runs by name: those of their blocks, files of rows, scores; and their figures."""
+    from nein.benchmarks.nein.runs import of_folder
     from nein.benchmarks.runner import selected
     from nein.engine import atomic
     from nein.engine.folder import Folder
@@ -131,8 +132,10 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
         for file in files:
             rows = functools.partial(atomic.checked_lines, file)
             sources.setdefault(file.name.removesuffix(".jsonl"), []).append((label, rows))
-        for stage in folder.manifest()["selected"] if not files else ():
-            sources.setdefault(stage, []).append((label, functools.partial(selected, folder, stage)))
+        for output in folder.manifest()["selected"] if not files else ():
+            sources.setdefault(output, []).append((label, functools.partial(selected, folder, output)))
+        if folder.manifest().get("benchmark") == "nein":
+            sources.setdefault("scores", []).append((label, of_folder(folder).scores))
         if (path / "figures.csv").is_file():
             figures[label] = frames.read(path / "figures.csv")
     return rowtables.write(sources, figures, out, kind)

@@ -124,7 +124,12 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
             told = {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
-            told["selected"] = {stage.name: _selection(stage.blocks) for stage in run.stages}
+            told["selected"] = {
+                output: selection(stage.blocks)
+                for stage in run.stages
+                for output in (stage.needs, *stage.outputs)
+                if output and "/" not in output
+            }
             facts = {**run.facts, **told}
             path = folder.manifest_path
             finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
@@ -240,8 +245,8 @@ def _most_unscored(figures: pd.DataFrame) -> Counter[str]:
     return Counter(frames.reasons(most) or {"": most["unscored"]})
 
 
-def _selection(blocks: Blocks) -> dict[str, Any]:
-    """Which records of a stage were selected, for the manifest: [[first, end], ...], and the block size."""
+def selection(blocks: Blocks) -> dict[str, Any]:
+    """Which records were selected, for the manifest: [[first, end], ...], and the block size."""
     ranges: list[list[int]] = []
     if isinstance(blocks.wanted, range):
         ranges = [[blocks.wanted.start, blocks.wanted.stop]]
@@ -253,19 +258,19 @@ def _selection(blocks: Blocks) -> dict[str, Any]:
     return {"size": blocks.size, "records": ranges}
 
 
-def selected(folder: Folder, stage: str) -> Iterator[Row]:
-    """The rows of a stage's output of the records that the run's latest command selected, in data order.
+def selected(folder: Folder, output: str) -> Iterator[Row]:
+    """The rows of an output of the records that the run's latest command selected, in data order.
 
     A selection may end inside a block; in a block every record has rows, which lie beside each other.
     """
-    selection = folder.manifest()["selected"][stage]
+    selection = folder.manifest()["selected"][output]
     size = selection["size"]
     wanted: dict[int, list[tuple[int, int]]] = {}  # block -> parts of it
     for first, end in selection["records"]:
         for number in range(first // size, -(-end // size)):
             wanted.setdefault(number, []).append((first - number * size, end - number * size))
     for number, parts in wanted.items():
-        records = itertools.groupby(folder.rows(stage, [number]), lambda row: row["id"])
+        records = itertools.groupby(folder.rows(output, [number]), lambda row: row["id"])
         for place, (_, rows) in enumerate(records):
             if any(first <= place < end for first, end in parts):
                 yield from rows

@@ -19,8 +19,7 @@ from nein.benchmarks import export
 from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import command, comparisons
-from nein.benchmarks.nein.runs import RunDir
-from nein.engine import atomic
+from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.reporting import figures as frames
 from tests.helpers import commands
 
@@ -59,10 +58,10 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
     for editor, gone in ((0, "_1"), (1, "_2")):
         run = RunDir(runs, f"editor-{editor}", "negative")
         kept = [i for i, edit in enumerate(run.read_edits()) if not edit["id"].endswith(gone)]
-        run.update(selection={"of": 40, "block": 16, "indices": kept})
+        run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
     (first, second), _ = records.load([runs])
     for metric in ("l1", "removal_vqa"):
-        one = comparisons.compare((first, second), metric, records.shared(first, second))
+        one = comparisons.compare((first, second), metric)
         test = statistics.paired_test(
             first.values(metric), second.values(metric), first.sources, METRICS[metric].span
         )
@@ -75,18 +74,14 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
 
 @pytest.mark.usefixtures("often_swept")
 def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
-    runs, peaks = report.make(tmp_path, 8, editors=1, side=8), []
-    run = RunDir(runs, "editor-0", "negative")
-    scores = run.path / "scores.jsonl"
-    atomic.write_lines(scores, run.scores())
-    lines = scores.read_bytes()
-    for times in (40, 80):
-        scores.write_bytes(lines * times)
+    peaks = []
+    for count in (160, 320):
+        run = RunDir(report.make(tmp_path / str(count), count, editors=1, side=8), "editor-0", "negative")
         tracemalloc.start()
-        export.tables([scores.parent], tmp_path / "out", "csv")
+        export.tables([run.path], tmp_path / "out", "csv")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 1 + 80 * lines.count(b"\n")
+    assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 1 + 320 * 10
     assert peaks[1] < 1.2 * peaks[0]
 
 

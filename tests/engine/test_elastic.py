@@ -255,7 +255,7 @@ def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert "There is no run in" in commands.outcome(capsys, "status", tmp_path / "nowhere").stderr
 
     run = tmp_path / "out" / "identity" / "negative"
-    whole = (run / "scores.jsonl").read_bytes()
+    whole = (run / "scores.csv").read_bytes()
     folder = Folder(run)
     folder.write("edit", 1, [])  # as if its worker had died of it
     outputs = ["edit", "scores/l1"]
@@ -266,7 +266,7 @@ def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert retried.code == 0
     assert f"nein {shlex.join(words)}\n" in retried.stdout
     assert commands.in_a_fork(*words).returncode == 0
-    assert (run / "scores.jsonl").read_bytes() == whole
+    assert (run / "scores.csv").read_bytes() == whole
     assert "0 failed" in commands.outcome(capsys, "status", run).stdout
 
 

@@ -23,7 +23,7 @@ def part(root: Path, blocks: dict[int, list[dict[str, Any]]], status: str = "run
         for row in rows:
             if "image" in row:
                 atomic.write_text(run / row["image"], f"{root.name}'s")
-    atomic.write_text(run / "edits.jsonl", "canonical\n")
+    atomic.write_text(run / "figures.csv", "canonical\n")
     atomic.write_text(run / "workers" / "one", "at work")
     command = ["eval", "--limit", "8", "--out", str(root)]
     atomic.write_json(
@@ -48,7 +48,7 @@ def test_blocks_of_several_folders_are_put_together_with_their_pictures(tmp_path
     assert [(run / f"images/{n}.png").read_text() for n in range(3)] == ["a's", "a's", "b's"]
     assert list(merged.taken.values()) == [2, 1]
     assert merged.differing == []
-    assert not (run / "edits.jsonl").exists()
+    assert not (run / "figures.csv").exists()
     assert not (run / "workers").exists()
     assert Folder(run).manifest()["status"] == "incomplete"
     assert len(Folder(run).manifest()["invocations"]) == 2
@@ -86,7 +86,7 @@ def test_a_run_that_only_one_folder_has_comes_whole_and_again_changes_nothing(tm
     for _ in range(2):
         merging.merge([a], tmp_path / "out")
         run = tmp_path / "out" / "editor" / "track"
-        assert (run / "edits.jsonl").read_text() == "canonical\n"
+        assert (run / "figures.csv").read_text() == "canonical\n"
         assert Folder(run).manifest()["status"] == "complete"
 
 

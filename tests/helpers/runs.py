@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.nein import figures, records
-from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.benchmarks.nein.runs import EDIT, RunDir, of_folder, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
+from nein.engine.folder import Folder
 from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
 
 Row = Mapping[str, Any]
 
@@ -27,7 +30,7 @@ def write(
     """A run of these edits in blocks of `size`, and of these scores, each of which names its `metric`."""
     count = len(edits)
     facts = {"config": dict(config or {}), "data": dict(data or {"records_sha256": "x"})}
-    facts["selection"] = {"of": count, "block": size, "first": count}
+    facts["selected"] = {EDIT: {"size": size, "records": [[0, count]]}}
     run.open({"seed": 0}, facts, overwrite=False)
     run.update(status=status)
     columns: dict[str, list[Row]] = {EDIT: list(edits)}
@@ -47,9 +50,26 @@ def write(
 
 def finish(run: RunDir) -> None:
     """What the command writes at its end."""
-    atomic.write_lines(run.path / "edits.jsonl", run.read_edits())
-    atomic.write_lines(run.path / "scores.jsonl", run.scores())
-    frames.write(run.path / FIGURES, figures.summarise(records.read(run)))
+    frames.write(run.path / FIGURES, figures.of_run(records.read(run)))
+
+
+def edits_of(path: Path) -> list[dict[str, Any]]:
+    """The edits of a run folder."""
+    return of_folder(Folder(path)).read_edits()
+
+
+def scores_in(path: Path) -> list[dict[str, Any]]:
+    """The rows of its scores, each with its metric."""
+    return list(of_folder(Folder(path)).scores())
+
+
+def table(edits: Sequence[Row], scores: Iterable[Row]) -> ScoreTable:
+    """The scores of edits as a run has them."""
+    by_id = {edit["id"]: records.of_edit(dict(edit), "negative") for edit in edits}
+    rows = (
+        {**by_id[row["id"]], "before": row.get("detail", {}).get("present_before"), **row} for row in scores
+    )
+    return ScoreTable.of(rows, records.DETAILS)
 
 
 def rewrite(run: RunDir, output: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

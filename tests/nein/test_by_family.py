@@ -7,15 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from nein.benchmarks.nein import figures, records, sections
-from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import records_hash
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
+from tests.helpers import runs
 from tests.nein.conftest import Outcome
 
 Make = Callable[..., Path]
@@ -57,21 +59,27 @@ def scores() -> list[dict[str, Any]]:
     ]
 
 
-def read(edits: list[dict[str, Any]], rows: list[dict[str, Any]] | None = None) -> records.Records:
-    return records.of_rows(
-        RunDir(Path("nowhere"), "e", "negative"), "e", edits, scores() if rows is None else rows
-    )
+def read(edits: list[dict[str, Any]], rows: list[dict[str, Any]] | None = None) -> ScoreTable:
+    return runs.table(edits, scores() if rows is None else rows)
 
 
 def figures_of(edits: list[dict[str, Any]], rows: list[dict[str, Any]] | None = None) -> pd.DataFrame:
-    return figures.summarise(read(edits, rows))
+    return figures.of_table(read(edits, rows), {})
+
+
+def column(table: ScoreTable, metric: str) -> dict[str, float | None]:
+    rows = table.where(metric=metric)
+    return {
+        key: None if np.isnan(value) else value
+        for key, value in zip(rows.frame["id"], rows.values, strict=True)
+    }
 
 
 def test_a_removal_that_should_not_be_is_left_out_of_the_whole() -> None:
-    left = read(edits(FAMILIES))
-    assert left.values("removal_vqa") == {"a": 1.0, "c": 1.0, "d": None}
-    assert left.values("l1") == VALUES["l1"]
-    assert {metric: read(edits({})).values(metric) for metric in VALUES} == VALUES
+    left = records.asked(read(edits(FAMILIES)))
+    assert column(left, "removal_vqa") == {"a": 1.0, "c": 1.0, "d": None}
+    assert column(left, "l1") == VALUES["l1"]
+    assert {metric: column(records.asked(read(edits({}))), metric) for metric in VALUES} == VALUES
     whole = frames.pick(figures_of(edits(FAMILIES)), task="results", metric="removal_vqa")
     assert whole is not None
     assert (whole["value"], whole["n"], whole["unscored"]) == (1.0, 2, 1)
@@ -135,8 +143,7 @@ def test_data_without_families_have_no_such_table(
     )
     assert done.code == 0, done.stderr
     assert "By family" not in done.stdout
-    edits = (tmp_path / "out" / "identity" / "negative" / "edits.jsonl").read_text()
-    assert "family" not in edits
+    assert not any("family" in edit for edit in runs.edits_of(tmp_path / "out" / "identity" / "negative"))
 
 
 OTHERS, DEPTH = "other things", "denials above"
@@ -191,7 +198,7 @@ def test_below_a_denial_a_family_has_figures_of_its_own() -> None:
 def test_both_difficulties_of_edits_are_drawn_and_stand_in_a_table() -> None:
     rows = told({"a": (0, 0), "b": (1, 0), "c": (0, 1), "d": (0, 1)}, dict.fromkeys("abcd", "scoped"))
     obeyed = [{"id": key, "metric": "obeyed", "value": 1.0, "reason": ""} for key in "abcd"]
-    made = figures_of(rows, obeyed)
+    made = frames.label(figures_of(rows, obeyed), model="magicbrush", variant="negative")
     section = sections.families()
     assert [plot.key for plot in section.plots if len(plot.shown(made))] == ["other_things", "denials_above"]
     shown = section.tables[1].sheet(made)

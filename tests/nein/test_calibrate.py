@@ -145,7 +145,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         assert rate.high < 0.97  # found out
     [run] = records.load([out])[0]
     assert calibration.fits(run)
-    judged = frames.pick(figures.summarise(run), task="results", metric="removal_vqa")
+    judged = frames.pick(figures.of_run(run), task="results", metric="removal_vqa")
     assert judged is not None
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
     _, line = judge_tables.corrected([run], [calibration])

@@ -17,6 +17,7 @@ from metrics.fid import frechet_distance
 from nein.benchmarks.nein import models
 from nein.engine import attendance, images, walk
 from nein.engine.folder import Folder
+from tests.helpers.runs import edits_of, scores_in
 from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedDetector
 
@@ -90,7 +91,7 @@ def test_failed_edits_are_left_out_of_fid_and_counted(
 ) -> None:
     data, out = make_data(4, 2), tmp_path / "out"
     assert evaluate("--editor", "flaky", *options(data, out)).code == 0
-    edits = [json.loads(line) for line in (out / "flaky/negative/edits.jsonl").read_text().splitlines()]
+    edits = edits_of(out / "flaky/negative")
     good = [edit for edit in edits if edit["image"]]
     assert 2 <= len(good) < 8
     expected = frechet_distance(
@@ -113,7 +114,7 @@ def test_target_features_are_computed_once_for_all_editors(
     assert colours.encoded == 2 * 9 + 3 + edited
     other = evaluate("--editor", "solid", *options(data, tmp_path / "other", metrics="clip_i"))
     assert other.code == 0
-    same = [path / "solid/negative/scores.jsonl" for path in (out, tmp_path / "other")]
+    same = [path / "solid/negative/scores.csv" for path in (out, tmp_path / "other")]
     assert same[0].read_bytes() == same[1].read_bytes()  # with and without the cache
 
 
@@ -143,7 +144,7 @@ def test_fid_survives_an_interruption_with_the_same_bytes(
     assert evaluate("--editor", "identity", *options(data, tmp_path / "cut")).code == 0
     blocks = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.safetensors")]
     assert blocks
-    for name in ("identity/negative/corpus.json", "identity/negative/scores.jsonl", *blocks):
+    for name in ("identity/negative/corpus.json", "identity/negative/scores.csv", *blocks):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
     one, other = (
         tmp_path / "cut" / name
@@ -244,7 +245,7 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
     first = detector.asked
     assert evaluate("--editor", "solid", *line).code == 0
     again = detector.asked - first
-    rows = [json.loads(r) for r in (out / "identity/negative/scores.jsonl").read_text().splitlines()]
+    rows = scores_in(out / "identity/negative")
     kept = [row["detail"]["in_sample"] for row in rows if row["metric"] == "retention_ovd"]
     objects = [row["detail"]["objects"] for row in rows if row["metric"] == "retention_ovd"]
     assert sum(map(len, objects)) > 0
@@ -253,10 +254,7 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
     )  # the object and the kept ones in the edit; nothing about the sample
     assert first == again + sum(map(len, objects))
     values = {
-        editor: {
-            (row["id"], row["metric"]): row["value"]
-            for row in map(json.loads, (out / editor / "negative/scores.jsonl").read_text().splitlines())
-        }
+        editor: {(row["id"], row["metric"]): row["value"] for row in scores_in(out / editor / "negative")}
         for editor in ("identity", "solid")
     }
     assert all(v == 1.0 for (_, m), v in values["identity"].items() if m == "retention_ovd")

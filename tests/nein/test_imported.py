@@ -57,9 +57,9 @@ def test_a_folder_per_method_becomes_a_run_per_method(
         f"there is no edited picture of {r['id']} in 'HQ Edit'" for r in missing
     ]
     assert len(missing) == 2
-    before = {p: p.read_bytes() for p in (tmp_path / "out").glob("*/*/scores.jsonl")}
+    before = {p: p.read_bytes() for p in (tmp_path / "out").glob("*/*/scores.csv")}
     assert evaluate(*line).code == 0
-    assert before == {p: p.read_bytes() for p in (tmp_path / "out").glob("*/*/scores.jsonl")}
+    assert before == {p: p.read_bytes() for p in (tmp_path / "out").glob("*/*/scores.csv")}
 
 
 def test_one_folder_of_pictures_is_one_method(
@@ -70,7 +70,7 @@ def test_one_folder_of_pictures_is_one_method(
     write_png(tmp_path / "mine" / "stray.png", np.zeros((4, 4, 3), np.uint8))
     done = evaluate("--edited", tmp_path / "mine", "--data", data, *METRICS, "--out", tmp_path / "out")
     assert done.code == 0, done.stderr
-    assert (tmp_path / "out" / "mine" / "negative" / "scores.jsonl").exists()
+    assert (tmp_path / "out" / "mine" / "negative" / "scores.csv").exists()
     assert done.code == 0
 
 

@@ -11,14 +11,13 @@ import pytest
 from nein.benchmarks.nein import figures, records, sections
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.reporting import sample_browser
-from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein.families import in_families
 from nein.datasets.nein.samples import Dataset, Sample, records_hash
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import two_way
 from nein.wording.families import CELLS, MINIMAL_PAIRS
-from tests.helpers import commands
+from tests.helpers import commands, runs
 
 
 def sample(number: int, family: str | None = None) -> Sample:
@@ -83,8 +82,7 @@ def measured(
             detail = {"present_before": before(number, picture == 0)}
             row = {"id": name, "metric": "removal_vqa", "value": gone, "reason": "", "detail": detail}
             scores.append(row)
-    run = RunDir(Path("nowhere"), "e", "negative")
-    return figures.summarise(records.of_rows(run, "e", edits, scores))
+    return figures.of_table(runs.table(edits, scores), {})
 
 
 @pytest.mark.parametrize("name", EDITORS)
@@ -168,8 +166,8 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(
     assert agrees["value"] == 0.5
     table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))
     assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
-    runs, _ = records.load([out])
-    shown = sample_browser.Browser.of(runs)
+    loaded, _ = records.load([out])
+    shown = sample_browser.Browser.of(loaded)
     samples, details = shown.described(), list(shown.details(iter([[]] * len(shown.ids))))
     cells = [labels for [labels] in samples.facets["Family"]]
     [[values]] = samples.values  # of one run by one metric

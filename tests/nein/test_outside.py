@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from metrics import METRICS, MetricError
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import images
 from tests.helpers import packages
+from tests.helpers.runs import scores_in
 from tests.nein import outside
 from tests.nein.conftest import Outcome
 
@@ -50,7 +50,7 @@ def test_a_metric_of_pixels_and_one_with_a_network_reach_the_table_and_the_csv(
     with (out / "figures.csv").open() as file:
         rows = {(row["model"], row["metric"]): row for row in csv.DictReader(file)}
     assert set(rows) == {(e, m) for e in ("identity", "solid") for m in ("l1", "darkening", "palette")}
-    scores = [json.loads(line) for line in (out / "solid/negative/scores.jsonl").read_text().splitlines()]
+    scores = scores_in(out / "solid/negative")
     for row in (row for row in scores if row["metric"] == "darkening"):
         target = images.decode(data / "coco_for_val" / f"COCO_{row['id'][5:17]}.png")
         assert row["value"] == pytest.approx(max(0.0, target.mean() - 128) / 255)

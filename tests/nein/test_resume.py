@@ -22,7 +22,7 @@ from tests.nein.conftest import Outcome, write_data
 from tests.rehearsal import Flaky
 
 Evaluate = Callable[..., Outcome]
-CANONICAL = ("edits.jsonl", "scores.jsonl", "corpus.json", "figures.csv")
+CANONICAL = ("scores.csv", "corpus.json", "figures.csv")
 
 
 METRICS = "l1,l2,removal_vqa,removal_ovd,auc_removal"
@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         cli.main(["eval", *arguments(data, out)])
     assert caught.value.code == 0
     found = contents(out)
-    assert len([name for name in found if name.endswith("scores.jsonl")]) == 2
+    assert len([name for name in found if name.endswith("scores.csv")]) == 2
     return Whole(data, out, found)
 
 

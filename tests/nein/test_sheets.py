@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from editors import EditResult
 from nein.benchmarks.nein.maps import CELL, write_sheet
 from nein.engine import images
 from tests.editors.tiny import build_action, build_sam
+from tests.helpers.runs import edits_of
 from tests.nein.conftest import Outcome, write_data
 
 Evaluate = Callable[..., Outcome]
@@ -47,10 +47,10 @@ def test_sheets_are_drawn_when_asked_for_and_change_nothing(
     assert set(files(after, "maps")) == set(files(after, "images"))
     assert len(files(after, "maps")) == 4
     assert files(before, "images") == files(after, "images")
-    assert (before / "edits.jsonl").read_bytes() == (after / "edits.jsonl").read_bytes()
+    assert edits_of(before) == edits_of(after)
     sheet = images.decode(next((after / "maps").glob("*.png")))
     assert sheet.shape[1] > 13 * CELL
-    notes = [json.loads(line)["note"] for line in (after / "edits.jsonl").read_text().splitlines()]
+    notes = [edit["note"] for edit in edits_of(after)]
     assert all(note.split(",")[0] in ("CHANGE", "ADD", "REMOVE") for note in notes)
 
     # A finished run gets the sheets it lacks, and only those.
@@ -58,7 +58,7 @@ def test_sheets_are_drawn_when_asked_for_and_change_nothing(
     assert again.code == 0, again.stderr
     assert files(before, "maps") == files(after, "maps")
     assert files(before, "images") == files(after, "images")
-    assert (before / "edits.jsonl").read_bytes() == (after / "edits.jsonl").read_bytes()
+    assert edits_of(before) == edits_of(after)
     stamps = {path: path.stat().st_mtime_ns for path in (before / "maps").glob("*.png")}
     assert evaluate(*options, "--out", tmp_path / "plain", "--debug-zone").code == 0
     assert {path: path.stat().st_mtime_ns for path in (before / "maps").glob("*.png")} == stamps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.runs import scores_in
 from tests.loopback import Server, say
 from tests.nein.conftest import Outcome
 
@@ -22,8 +22,7 @@ def question(body: dict[str, Any]) -> str:
 
 
 def rows(out: Path, metric: str) -> dict[str, dict[str, Any]]:
-    lines = (out / "identity" / "negative" / "scores.jsonl").read_text().splitlines()
-    return {row["id"]: row for row in map(json.loads, lines) if row["metric"] == metric}
+    return {row["id"]: row for row in scores_in(out / "identity" / "negative") if row["metric"] == metric}
 
 
 def test_only_what_an_endpoint_did_not_answer_is_asked_again(
@@ -44,7 +43,11 @@ def test_only_what_an_endpoint_did_not_answer_is_asked_again(
     assert lost
     assert all("HTTP 404" in row["reason"] and row["again"] for row in lost)
     assert len({*map(question, server.requests)}) < len(server.requests)
-    assert f"{len(lost)} failed; to ask again: nein eval --editor identity" in first.stderr
+    scores = scores_in(out / "identity" / "negative")
+    assert (
+        f"{sum('again' in row for row in scores)} failed; to ask again: nein eval --editor identity"
+        in first.stderr
+    )
     note = f"{len(lost)} samples lack the answer of an endpoint. To ask again: nein eval --editor identity"
     assert note in (out / "table.md").read_text()
     kept = {metric: rows(out, metric) for metric in METRICS.split(",")}

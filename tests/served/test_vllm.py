@@ -3,7 +3,6 @@ module in this process. vLLM itself is not run."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sys
@@ -26,6 +25,7 @@ from nein.engine.folder import Folder
 from nein.judges.checks.base import picture
 from nein.models import references
 from tests.helpers import commands
+from tests.helpers.runs import scores_in
 from tests.loopback import Server, say
 from tests.served.brain import Brain
 from tests.served.server import serve
@@ -314,8 +314,8 @@ def test_a_run_says_in_its_manifest_what_was_found_in_the_cache(
     [usage] = manifest["usage"].values()
     assert usage["prefix_cache"]["rate"] > 0.5
     assert manifest["models"]["vqa"]["batch_invariant"] is True
-    lines = (out / "identity" / "negative" / "scores.jsonl").read_text().splitlines()
-    assert all(0 <= json.loads(line)["detail"].get("p_yes", 0) <= 1 for line in lines)
+    rows = scores_in(out / "identity" / "negative")
+    assert all(0 <= row["detail"].get("p_yes", 0) <= 1 for row in rows)
 
 
 def test_check_against_another_judge_lists_every_flip(

@@ -40,6 +40,7 @@ from nein.reporting import figures as frames
 from nein.reporting import report as reporting
 from nein.reporting import tables
 from nein.reporting.report import Section
+from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
 from train.instruct.options import ReportConfig
 
@@ -124,7 +125,8 @@ def figures(
             }
             for statistic, column in (("before", first), ("after", second)):
                 unscored = sum(value is None for value in column.values())
-                estimate = run_figures.estimate(metric, column, clusters)
+                rows_of = ({"id": k, "source": clusters[k], "value": v} for k, v in column.items())
+                estimate = run_figures.estimate(ScoreTable.of(rows_of), metric)
                 rows.append(
                     frames.figure(estimate, unit=unit, unscored=unscored, statistic=statistic, **what)
                 )

@@ -17,12 +17,13 @@ import torch
 import editors
 from editors.checkpoint import LoadedPipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
+from nein.benchmarks import runner
 from nein.benchmarks.nein import grid, models
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing, editor_model
-from nein.benchmarks.nein.evaluate import conclude
+from nein.benchmarks.nein.evaluate import estimates, scores
 from nein.benchmarks.nein.plan import Plan
-from nein.benchmarks.nein.runs import RunDir, scores_of
+from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, records_hash, validate_images
@@ -78,7 +79,9 @@ def assess(
     if executor.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
-        run.open(identity, {"config": config.as_dict(), **plan.facts()}, overwrite=True)
+        selected = {EDIT: runner.selection(plan.blocks)}
+        facts = {"config": config.as_dict(), "data": plan.facts(), "selected": selected}
+        run.open(identity, facts, overwrite=True)
         for name in names:
             run.open_output(
                 scores_of(name), models.score_identity(name, config, executor.device), overwrite=True
@@ -92,7 +95,7 @@ def assess(
         executor.compute(lambda _: [Step(run, stage, run.label) for stage in stages])
     if not executor.is_main:
         return {}
-    results = frames.records(frames.select(conclude(run, names, config.protocol), task="results"))
+    results = frames.records(frames.select(estimates(scores(run), run), task="results"))
     run.update(status=COMPLETE)
     return {figure["metric"]: figure for figure in results}
 

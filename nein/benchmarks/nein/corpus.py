@@ -61,13 +61,14 @@ def read(run: Records, metric: str = "fid") -> Features | None:
     return Features(ids, np.stack(edited), np.stack(target), keys, [run.sources[name] for name in ids])
 
 
-def figure(metric: str, run: Records, protocol: str) -> dict[str, Any]:
+def figure(metric: str, run: Records) -> dict[str, Any]:
     """The metric of the selection, or what corpus.json already says about the same features: an interval
     takes minutes. A block that was made again may have other features, and of other samples.
 
-    protocol  "paper": against every target once, as a folder of the COCO images would be; "fixed": against
-              the target of every sample, so that both sets weigh the scenes alike.
+    Of the protocol "paper": against every target once, as a folder of the COCO images would be; "fixed":
+    against the target of every sample, so that both sets weigh the scenes alike.
     """
+    protocol = run.manifest["config"]["protocol"]
     folder, blocks = run.run, run.run.selection()
     rows = (row for number in blocks.numbers for row in folder.chosen(scores_of(metric), number, blocks))
     reasons = [row["reason"] for row in rows if row["reason"]]

@@ -35,6 +35,7 @@ from nein.models.external_edits import check_names
 from nein.models.references import identity as identity_of
 from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
 
@@ -203,54 +204,40 @@ def _run(
         "editor": folder.editor,
         "track": folder.track,
         "config": config.as_dict(),
-        **plan.facts(),
+        "data": plan.facts(),
     }
     partial = "score" not in config.stages and not folder.whole_metrics(plan.blocks)
     return Run(folder.label, folder.label, identity, stages, facts, outputs, partial)
 
 
-def figures(config: EvalConfig, run: Run, folder: Folder) -> pd.DataFrame:
-    """The figures of a run, once its blocks are there."""
-    place = of_folder(folder)
-    wanted = config.metrics if "score" in config.stages else []
-    return conclude(place, wanted, config.protocol)
-
-
-def conclude(run: RunDir, wanted: Sequence[str], protocol: str) -> pd.DataFrame:
-    """The figures of a run whose blocks are there, and its counts for the manifest. Every metric that is
-    there for the whole selection has figures, also one that an earlier command computed; one that is there
-    for a part of it is left out, with a warning.
-
-    Raises UserError when one of `wanted` is not there for every selected sample.
-    """
-    blocks = run.selection()
-    names, begun = run.whole_metrics(blocks), run.metrics()
-    if missing := [name for name in wanted if name not in names]:
-        raise UserError(
-            f"'{run.path}' lacks {', '.join(missing)} for some samples; "
-            "give the same command again to score them."
-        )
-    if partial := [name for name in begun if name not in names and run.done(scores_of(name))]:
+def scores(folder: Folder) -> ScoreTable:
+    """The scores of a run whose blocks are there; also works out what exists only for the whole. Every metric
+    that is there for the whole selection is in it, also one that an earlier command computed; one that is
+    there for a part of it is left out, with a warning."""
+    run = of_folder(folder)
+    names = run.whole_metrics(run.selection())
+    if partial := [name for name in run.metrics() if name not in names and run.done(scores_of(name))]:
         log.warning(
             "%s: %s scored on a smaller selection only, and left out; add to --metrics to complete",
             run.label,
             ", ".join(partial),
         )
     read = records.read(run)
-    edited = sum(edit["image"] is not None for edit in read.edits)
-    counts: dict[str, Any] = {"selected": len(blocks.wanted), "edited": edited}
-    counts["edit_errors"] = len(read.edits) - edited
-    whole = {name: corpus.figure(name, read, protocol) for name in names if METRICS[name].kind == "corpus"}
+    whole = {name: corpus.figure(name, read) for name in names if METRICS[name].kind == "corpus"}
     if whole:
         atomic.write_json(run.path / "corpus.json", whole)
-    if names:
-        lost = {name: sum(read.reasons[name].values()) for name in read.reasons}
-        lost |= {name: entry["n_unscored"] for name, entry in whole.items()}
-        counts |= {"unscored": {name: lost[name] for name in names}, "unanswered": read.unanswered}
-    atomic.write_lines(run.path / "edits.jsonl", read.edits)
-    atomic.write_lines(run.path / "scores.jsonl", run.scores())
-    run.update(counts=counts)
-    return of_run.summarise(read) if names else frames.frame([])
+    return read.every
+
+
+def estimates(table: ScoreTable, folder: Folder) -> pd.DataFrame:
+    run = of_folder(folder)
+    return frames.label(of_run.of_table(table, run.read_corpus()), model=run.editor, variant=run.track)
+
+
+def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
+    """The scores by the metric that lacks most."""
+    lacking = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
+    return table.where(metric=lacking.index[0]) if len(lacking) else table
 
 
 def write_report(config: EvalConfig, runs: Sequence[Run], folders: Sequence[Folder]) -> str | None:
@@ -258,9 +245,4 @@ def write_report(config: EvalConfig, runs: Sequence[Run], folders: Sequence[Fold
     return report.report(config.out_dir) if "report" in config.stages else None
 
 
-def failed(run: Run, folder: Folder) -> int:
-    """How many samples lack the answer of an endpoint."""
-    return report.unanswered(folder.manifest())
-
-
-NEIN = Benchmark("nein", "NeIn", "edits", runs, figures=figures, report=write_report, failed=failed)
+NEIN = Benchmark("nein", "NeIn", "edits", runs, scores, estimates, decides, report=write_report)

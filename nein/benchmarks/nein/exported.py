@@ -22,7 +22,7 @@ def read(path: Path) -> Exported:
     read = records.read(run)
     manifest = public(run.manifest())
     config, identity, data = manifest.get("config", {}), manifest["identity"], manifest.get("data", {})
-    rows = frames.records(frames.select(figures.summarise(read), task="results"))
+    rows = frames.records(frames.select(figures.of_run(read), task="results"))
     questions = _questions(run)
     results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
     results += _gaps(read)

@@ -21,23 +21,21 @@ and have a row of their own, where lower is better. Their target is the sample i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import minimal_pairs, paper_numbers
-from nein.benchmarks.nein.records import REMOVALS, Records, shared
+from nein.benchmarks.nein.records import REMOVALS, TEMPLATES, Records, asked
 from nein.engine.folder import Row
 from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate
-from nein.statistics.estimates import Clusters
 from nein.wording.families import LABELS
-from nein.wording.languages.base import DEPTH
-from nein.wording.templates import NEGATIVE_TEMPLATES
+from nein.wording.languages.base import DEPTH, OTHERS
 
 BELOW = " below a denial"
 FAMILY_NOTE = " (object must stay: Removal ↓)"
@@ -49,80 +47,61 @@ def unit(metric: str) -> str:
     return "%" if METRICS[metric].unit == "per cent" else ""
 
 
-def summarise(run: Records) -> pd.DataFrame:
-    """The figures of one run."""
+def of_run(run: Records) -> pd.DataFrame:
+    """The figures of one run, under its names."""
+    made = of_table(run.every, run.run.read_corpus())
+    return frames.label(made, benchmark="nein", model=run.name, variant=run.track)
+
+
+def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
+    """The figures of one run. corpus: what exists only for the whole (corpus.json)."""
+    table = asked(every)
     rows: list[dict[str, Any]] = []
-    corpus = run.run.read_corpus()
     for metric in METRICS:
         if metric in corpus:
             rows.append(_of_the_whole(metric, corpus[metric]))
             rows += _limit(metric, corpus[metric])
-        elif metric in run.every and run.asked(metric).any():
-            reasons = dict(run.reasons[metric].most_common())
-            rows.append(_figure(run, metric, run.asked(metric), task="results", reasons=reasons))
+        elif len(of_metric := table.where(metric=metric)):
+            rows.append(_figure(of_metric, metric, task="results"))
     for metric in REMOVALS:
-        if metric in run.every:
-            rows += minimal_pairs.of_run(run, metric)
-    figures = frames.frame([*rows, *_by_family(run), *_by_difficulty(run)])
-    return frames.label(figures, benchmark="nein", model=run.name, variant=run.track)
+        rows += minimal_pairs.of_rows(every.where(metric=metric), metric)
+    return frames.frame([*rows, *_by_family(every), *_by_difficulty(table)])
 
 
-def _by_family(run: Records) -> Iterator[dict[str, Any]]:
+def _by_family(every: ScoreTable) -> Iterator[dict[str, Any]]:
     """The figures of every family; of one whose sentences also stand below a denial, apart from these."""
-    parts: dict[str, list[int]] = {}
-    for place, edit in sorted(enumerate(run.edits), key=lambda item: bool(_depth(item[1]))):
-        if edit.get("family") in LABELS:
-            note = (BELOW if _depth(edit) else "") + (FAMILY_NOTE if edit.get("stays") else "")
-            parts.setdefault(f"{edit['family']}{note}", []).append(place)
-    for group in sorted(parts, key=lambda group: LABELS.index(group.partition(" ")[0])):
-        for metric in run.every:
-            yield _figure(run, metric, np.array(parts[group]), task="families", group=group)
+    for family in LABELS:
+        members = every.where(family=family).frame
+        deep = members[DEPTH].astype(float) > 0
+        for below, stays in ((False, False), (False, True), (True, False), (True, True)):
+            part = ScoreTable(members[(deep == below) & (members["stays"].notna() == stays)])
+            group = family + (BELOW if below else "") + (FAMILY_NOTE if stays else "")
+            for (metric,), rows in part.groups("metric"):
+                yield _figure(rows, metric, task="families", group=group)
 
 
-def _depth(edit: Row) -> int:
-    return int(edit.get("difficulty", {}).get(DEPTH, 0))
-
-
-def _by_difficulty(run: Records) -> Iterator[dict[str, Any]]:
+def _by_difficulty(table: ScoreTable) -> Iterator[dict[str, Any]]:
     """An axis is read where those behind it are at 0."""
-    axes = list(dict.fromkeys(axis for edit in run.edits for axis in edit.get("difficulty", ())))
-    for number, axis in enumerate(axes):
-        levels: dict[tuple[str | None, int], list[int]] = {}
-        for place, edit in enumerate(run.edits):
-            amounts = edit.get("difficulty", {})
-            if axis in amounts and not any(amounts.get(other) for other in axes[number + 1 :]):
-                for group in (ALL_FAMILIES, edit.get("family")):
-                    levels.setdefault((group, amounts[axis]), []).append(place)
+    for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):
+        frame = table.frame[table.frame[axis].notna()]
+        rows = ScoreTable(frame if behind is None else frame[~(frame[behind].astype(float) > 0)])
         for group in (ALL_FAMILIES, *LABELS):
-            for metric in run.every:
-                for level in sorted(level for name, level in levels if name == group):
-                    part = np.array(levels[group, level])
-                    part = part[run.asked(metric)[part]]
-                    if len(part):
-                        what = {"group": group, "axis": axis, "level": str(level)}
-                        yield _figure(run, metric, part, task="difficulty", **what)
+            members = rows if group == ALL_FAMILIES else rows.where(family=group)
+            for (metric,), of_metric in members.groups("metric"):
+                for level in sorted(of_metric.names(axis)):
+                    what = {"task": "difficulty", "group": group, "axis": axis, "level": str(level)}
+                    yield _figure(of_metric.where(**{axis: level}), metric, **what)
 
 
-def _figure(run: Records, metric: str, places: np.ndarray, **what: Any) -> dict[str, Any]:
-    """The mean over the edits at some places, (m,) int64, or where (n,) bool is true."""
-    values, clusters = run.every[metric][places], run.clusters.of(places)
-    scored = ~np.isnan(values)
-    summary = mean(metric, values[scored], clusters.of(scored))
-    unscored = int((~scored).sum())
-    return frames.figure(summary, unit=unit(metric), unscored=unscored, metric=metric, **what)
+def _figure(rows: ScoreTable, metric: str, **what: Any) -> dict[str, Any]:
+    low, high = METRICS[metric].range if METRICS[metric].span is not None else (None, 1.0)
+    return rows.figure(unit=unit(metric), low=low, high=high, metric=metric, **what)
 
 
-def estimate(metric: str, values: Mapping[str, float | None], sources: Mapping[str, str]) -> Estimate | None:
-    """The mean of a metric. values, sources: sample id -> value or None, and -> source image."""
-    scored = {name: value for name, value in values.items() if value is not None}
-    return mean(metric, np.array([*scored.values()]), [sources[name] for name in scored])
-
-
-def mean(metric: str, numbers: np.ndarray, clusters: Clusters) -> Estimate | None:
-    """The mean of numbers (n,), none of them NaN, with the interval of the metric's kind."""
-    if METRICS[metric].span is None:
-        return statistics.mean(numbers, clusters)
-    return statistics.bounded_mean(numbers, clusters, *METRICS[metric].range)
+def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
+    """The mean of scores by one metric, with the interval of its kind."""
+    low, high = METRICS[metric].range if METRICS[metric].span is not None else (None, 1.0)
+    return rows.estimate(low, high)
 
 
 def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
@@ -178,44 +157,34 @@ def gaps(runs: Sequence[Records]) -> pd.DataFrame:
     for (name, track), denied in by_track.items():
         told = by_track.get((name, "remove"))
         if track == "negative" and told is not None:
-            for metric in REMOVALS:
-                judged = f"{name} ({REMOVALS[metric]})"
-                rows += [{**row, "model": name, "judged": judged} for row in gap(told, denied, metric)]
+            for metric, judge in REMOVALS.items():
+                made = gap(told.of(metric), denied.of(metric), metric)
+                rows += [{**row, "model": name, "judged": f"{name} ({judge})"} for row in made]
     return frames.label(frames.frame(rows), benchmark="nein") if rows else frames.frame(rows)
 
 
-def gap(told: Records, denied: Records, metric: str) -> Iterator[dict[str, Any]]:
-    """The gap of an editor by one judge. told: its run with "Remove the X."; denied: the one that says X is
-    absent."""
-    if metric not in told.numbers or metric not in denied.numbers:
-        return
-    first_places, places = shared(told, denied)
-    first, second = told.numbers[metric][first_places], denied.numbers[metric][places]
-    both = ~(np.isnan(first) | np.isnan(second))
-    first, second, places = first[both], second[both], places[both]
-    clusters = denied.clusters.of(places)
+def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
+    """The gap of an editor by one judge.
+
+    told, denied  The scores of its run with "Remove the X.", and of the one that says X is absent.
+    """
+    first, second, clusters = told.pair(denied)
     test = statistics.pairs_test(first, second, clusters)
     if test is None:
         return
     what: dict[str, Any] = {"task": "gap", "metric": metric}
-    for name, run in (("remove", told), ("negative", denied)):
-        scored = run.numbers[metric][~np.isnan(run.numbers[metric])]
-        yield frames.number(float(scored.mean()), unit="%", n=len(scored), statistic=name, **what)
+    for name, rows in (("remove", told.scored), ("negative", denied.scored)):
+        yield frames.number(float(rows.values.mean()), unit="%", n=len(rows), statistic=name, **what)
     yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what)
     ratio = statistics.pairs_ratio(first, second, clusters)
     yield frames.figure(ratio, unit="", statistic="ratio", **what)
-    said = [denied.edits[place]["template"] for place in places]
-    for template in sorted(set(said), key=lambda index: (index is None, index or 0)):
-        here = np.array([index == template for index in said])
-        lost = statistics.bounded_mean((first - second)[here], clusters.of(here), -1.0, 1.0)
-        assert lost is not None
-        ends = {"value": lost.value, "low": lost.low, "high": lost.high, "n": lost.n, "unit": "points"}
-        yield {"task": "gap_by_template", "metric": metric, "group": template_name(template), **ends}
-
-
-def template_name(template: int | None) -> str:
-    """ "No {S} in the image." with X for the object; "another sentence" for None."""
-    return "another sentence" if template is None else NEGATIVE_TEMPLATES[template].replace("{S}", "X")
+    for template in [*sorted(denied.names("template"), key=TEMPLATES.index), None]:
+        first, second, clusters = told.pair(denied.where(template=template))
+        lost = statistics.bounded_mean(first - second, clusters, -1.0, 1.0)
+        if lost is not None:
+            ends = {"value": lost.value, "low": lost.low, "high": lost.high, "n": lost.n, "unit": "points"}
+            group = template or "another sentence"
+            yield {"task": "gap_by_template", "metric": metric, "group": group, **ends}
 
 
 # --- parts of a run ------------------------------------------------------------------------
@@ -224,42 +193,21 @@ def template_name(template: int | None) -> str:
 def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:
     """Removal and Retention by template, object and source image size. sizes: source id -> size class;
     order: of the classes."""
-    kinds: dict[str, tuple[Callable[[Row], Any], Callable[[Any], str], Sequence[Any]]] = {
-        "by_template": (lambda edit: edit["template"], template_name, range(len(NEGATIVE_TEMPLATES))),
-        "by_object": (lambda edit: edit["object"], str, ()),
-        "by_size": (lambda edit: sizes.get(edit["source_id"]), str, order),
-    }
+    chosen = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
     parts = []
-    for task, (group_of, shown, places) in kinds.items():
-        rows = [
-            {**row, "model": run.name, "variant": run.track}
-            for run in loaded
-            for row in breakdown(task, run, group_of, shown, places)
-        ]
+    for column, known in (("template", TEMPLATES), ("object", ()), ("size", order)):
+        rows = []
+        for run in loaded:
+            table = run.table.where(metric=chosen)
+            table = ScoreTable(table.frame.assign(size=table.frame["source"].map(sizes)))
+            for group in sorted(table.names(column), key=lambda name: (_place(name, known), name)):
+                for (metric,), members in table.where(**{column: group}).groups("metric"):
+                    what = {"model": run.name, "variant": run.track, "group": group}
+                    rows.append(_figure(members, metric, task=f"by_{column}", **what))
         if len({row["group"] for row in rows}) > 1:
             parts.append(frames.frame(rows))
     return frames.label(frames.concat(parts), benchmark="nein")
 
 
-def breakdown(
-    task: str,
-    run: Records,
-    group_of: Callable[[Row], Any],
-    shown: Callable[[Any], str] = str,
-    order: Sequence[Any] = (),
-) -> Iterator[dict[str, Any]]:
-    """Removal and Retention of the samples of every group, sorted; edits of group None are left out."""
-    groups: dict[Any, list[int]] = {}
-    for place, edit in enumerate(run.edits):
-        if (group := group_of(edit)) is not None:
-            groups.setdefault(group, []).append(place)
-    chosen = [m for m in METRICS if METRICS[m].by_judge and m != "auc_removal" and m in run.numbers]
-    for group in sorted(groups, key=lambda g: (list(order).index(g) if g in order else -1, g)):
-        places = np.array(groups[group])
-        for metric in chosen:
-            scored = places[~np.isnan(run.numbers[metric][places])]
-            share = mean(metric, run.numbers[metric][scored], run.clusters.of(scored))
-            unscored = len(places) - len(scored)
-            yield frames.figure(
-                share, unit=unit(metric), unscored=unscored, task=task, metric=metric, group=shown(group)
-            )
+def _place(name: str, known: Sequence[str]) -> int:
+    return known.index(name) if name in known else -1

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from metrics import METRICS
 from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import GridConfig
@@ -135,8 +133,8 @@ def _means(runs: Sequence[Records], metric: str) -> dict[str, float]:
     """Sample id -> mean of the metric over the runs that scored it."""
     values: dict[str, list[float]] = {}
     for run in runs:
-        for name, value in zip(run.place, run.every.get(metric, np.array([])).tolist(), strict=False):
-            if value == value:
+        for name, value in run.values(metric, every=True).items():
+            if value is not None:
                 values.setdefault(name, []).append(value)
     if not values:
         raise UserError(f"These runs have no scores of {metric}; score it with nein eval --metrics {metric}.")
@@ -209,22 +207,19 @@ def _edit_cell(name: str, run: Records, shown: str | None, verdicts: bool) -> Ce
     if edit["image"] is None:
         return Cell(None, f"failed: {edit['error']}", color=RED)
     cell = _source_cell(run.run.path / edit["image"])
-    place = run.place[name]
+    values = {
+        metric: run.values(metric, every=True) for metric in (*REMOVALS, shown) if metric in run.metrics
+    }
     badges = [
-        verdict(judge, _value(run, metric, place))
+        verdict(judge, values[metric][name])
         for metric, judge in REMOVALS.items()
-        if verdicts and metric in run.every
+        if verdicts and metric in values
     ]
-    if shown and shown in run.every:
-        value, info = _value(run, shown, place), METRICS[shown]
+    if shown in values:
+        value, info = values[shown][name], METRICS[shown]
         number = "unscored" if value is None else f"{value * info.scale:.3g}"
         badges.append(Badge(f"{info.title} {number}", GREY))
     return Cell(cell.picture, cell.message, badges)
-
-
-def _value(run: Records, metric: str, place: int) -> float | None:
-    value = float(run.every[metric][place])
-    return None if np.isnan(value) else value
 
 
 def verdict(judge: str, value: float | None) -> Badge:

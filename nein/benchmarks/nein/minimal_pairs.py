@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from nein import statistics
-from nein.benchmarks.nein.records import Records
 from nein.reporting.figures import figure
+from nein.reporting.scores import ScoreTable
 from nein.statistics import two_way
 from nein.wording.families import CELLS
 
@@ -31,7 +31,7 @@ _WANTED = np.array([[1.0, 1.0], [0.0, 0.0]])
 _BEFORE = np.array([[1.0, 0.0], [1.0, 0.0]])
 
 
-def of_run(run: Records, metric: str) -> Iterator[dict[str, Any]]:
+def of_rows(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
     """The figures of a run by one judge (task "minimal_pairs"); nothing where the data are others.
 
     statistic: "change" by cell (group), "part" (group: text, picture, interaction), "obeyed" by cell and for
@@ -39,14 +39,13 @@ def of_run(run: Records, metric: str) -> Iterator[dict[str, Any]]:
     """
     cells: dict[str, dict[tuple[int, int], tuple[float, float] | None]] = {}
     source: dict[str, str] = {}
-    gone, seen = run.every[metric], run.before.get(metric, np.full(len(run.edits), np.nan))
-    for place, edit in enumerate(run.edits):
-        if (label := edit.get("family")) in CELLS:
-            name = edit["id"].removesuffix(f"_{label.replace(', ', '_')}")
-            known = not np.isnan(gone[place] + seen[place])
-            verdicts = (float(seen[place]), 1.0 - float(gone[place])) if known else None
-            cells.setdefault(name, {})[CELLS[label]] = verdicts
-            source[name] = edit["source_id"]
+    rows = scores.where(family=tuple(CELLS)).frame
+    columns = [rows[name].tolist() for name in ("id", "source", "family", "value", "before")]
+    for sample, picture, label, gone, seen in zip(*columns, strict=True):
+        name = sample.removesuffix(f"_{label.replace(', ', '_')}")
+        known = gone == gone and seen == seen  # neither is NaN
+        cells.setdefault(name, {})[CELLS[label]] = (float(seen), 1.0 - gone) if known else None
+        source[name] = picture
     whole = {name: four for name, four in cells.items() if len(four) == len(CELLS)}
     if not whole:
         return

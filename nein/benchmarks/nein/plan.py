@@ -34,15 +34,10 @@ class Plan:
         return [self.dataset.samples[index] for index in self.selected]
 
     def facts(self) -> dict[str, Any]:
-        """What a run's manifest says of its data and of the samples that are selected."""
-        indices, count = self.selected, len(self.selected)
-        first = {"first": count} if indices == tuple(range(count)) else {"indices": list(indices)}
+        """What a run's manifest says of its data."""
         return {
-            "data": {
-                **self.dataset.origin,
-                "records_sha256": self.dataset.records_sha256,
-                "n": len(self.dataset.samples),
-                "selected": count,
-            },
-            "selection": {"of": len(self.dataset.samples), "block": self.batch_size, **first},
+            **self.dataset.origin,
+            "records_sha256": self.dataset.records_sha256,
+            "n": len(self.dataset.samples),
+            "selected": len(self.selected),
         }

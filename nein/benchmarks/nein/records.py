@@ -1,16 +1,13 @@
-"""A run as its blocks say, read once: the edits of the selection, and beside each its scores."""
+"""A run as its blocks say, read once: the edits of the selection, and the table of their scores."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.nein.runs import AGAIN, RunDir, find
@@ -18,34 +15,35 @@ from nein.datasets.nein.samples import TRACKS
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Row
-from nein.statistics.estimates import Columns, cluster_columns
+from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS
+from nein.wording.languages.base import DEPTH, OTHERS
+from nein.wording.templates import NEGATIVE_TEMPLATES
 
 REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
 REMOVAL = (*REMOVALS, "auc_removal")
 #: Cells of minimal pairs in which Removal says nothing.
 _NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
+#: The negative instructions, as tables name them: "No X in the image."
+TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
+#: Columns of the table of scores, besides the usual. stays: Removal says nothing of the sample; before:
+#: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer.
+DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed")
 
 
 @dataclass
 class Records:
     """One run.
 
-    name     What it is called in tables: its editor, with the folder in front where two folders are compared.
-    edits    Of the selection, in data order.
-    every    Metric -> the value of every edit, NaN where it has none, (n,) float64.
-    reasons  Metric -> why edits have none.
-    before   Metric -> whether the judge saw the object in the unedited picture: 1.0, 0.0, or NaN, (n,).
-    unanswered  How many edits an endpoint did not answer about.
+    name   What it is called in tables: its editor, with the folder in front where two folders are compared.
+    edits  Of the selection, in data order.
+    every  Of every edit, also of those of which Removal says nothing.
     """
 
     run: RunDir
     name: str
     edits: list[Row]
-    every: dict[str, np.ndarray] = field(default_factory=dict)
-    reasons: dict[str, Counter[str]] = field(default_factory=dict)
-    before: dict[str, np.ndarray] = field(default_factory=dict)
-    unanswered: int = 0
+    every: ScoreTable
     _last: tuple[int, dict[str, list[Row]]] = field(default=(-1, {}), repr=False)
 
     @property
@@ -75,32 +73,24 @@ class Records:
         return {edit["id"]: edit["source_id"] for edit in self.edits}
 
     @cached_property
-    def clusters(self) -> Columns:
-        """The source images of the edits."""
-        return cluster_columns([edit["source_id"] for edit in self.edits])
+    def table(self) -> ScoreTable:
+        """The scores, those of Removal only where the object must go."""
+        return asked(self.every)
 
     @cached_property
-    def must_go(self) -> np.ndarray:
-        """Whether the object of an edit must go, (n,) bool: only there does Removal say something."""
-        return np.array(
-            [not (edit.get("stays") or edit.get("family") in _NO_REMOVAL) for edit in self.edits], dtype=bool
-        )
+    def metrics(self) -> list[str]:
+        """Those with a score of any sample."""
+        return self.every.names("metric")
 
-    def asked(self, metric: str) -> np.ndarray:
-        """The edits that the metric says something of, (n,) bool."""
-        return self.must_go if metric in REMOVAL else np.ones(len(self.edits), dtype=bool)
+    def of(self, metric: str) -> ScoreTable:
+        """The scores by a metric."""
+        return self.table.where(metric=metric)
 
-    @cached_property
-    def numbers(self) -> dict[str, np.ndarray]:
-        """As `every`, NaN also where the metric says nothing."""
-        return {metric: np.where(self.asked(metric), each, np.nan) for metric, each in self.every.items()}
-
-    def values(self, metric: str) -> dict[str, float | None]:
-        """Sample id -> value or None, of the samples that the metric says something of."""
-        if metric not in self.numbers:
-            return {}
-        shown = [None if value != value else value for value in self.numbers[metric].tolist()]
-        return dict(itertools.compress(zip(self.place, shown, strict=True), self.asked(metric)))
+    def values(self, metric: str, every: bool = False) -> dict[str, float | None]:
+        """Sample id -> value or None, of the samples that the metric says something of, or of every one."""
+        rows = (self.every if every else self.table).where(metric=metric)
+        shown = (None if value != value else value for value in rows.values.tolist())
+        return dict(zip(rows.frame["id"].tolist(), shown, strict=True))
 
     @cached_property
     def whole(self) -> dict[str, Row]:
@@ -124,42 +114,48 @@ class Records:
         number = self._blocks.wanted[self.place[sample]] // self._blocks.size
         if self._last[0] != number:
             rows: dict[str, list[Row]] = {}
-            for row in self.run.scores_in(number, list(self.every), self._blocks):
+            for row in self.run.scores_in(number, self.metrics, self._blocks):
                 rows.setdefault(row["id"], []).append(row)
             self._last = number, rows
         return self._last[1].get(sample, [])
 
 
-def of_rows(run: RunDir, name: str, edits: list[Row], scores: Iterable[Row]) -> Records:
-    """The records of edits, and of rows of scores that name their metric. Raises UserError for a score of a
-    sample that has no edit."""
-    made = Records(run, name, edits)
-    silent = set()
-    for row in scores:
-        metric, place = row["metric"], made.place.get(row["id"])
-        if place is None:
-            raise UserError(
-                f"'{run.path}' has scores of the sample '{row['id']}' and no edit of it; remove its scores "
-                "and give its nein eval again."
-            )
-        if metric not in made.every:
-            made.every[metric] = np.full(len(edits), np.nan)
-            made.reasons[metric] = Counter()
-        if row["value"] is None:
-            made.reasons[metric][row["reason"]] += 1
-        else:
-            made.every[metric][place] = row["value"]
-        if row.get(AGAIN):
-            silent.add(row["id"])
-        if (seen := row.get("detail", {}).get("present_before")) is not None:
-            made.before.setdefault(metric, np.full(len(edits), np.nan))[place] = seen
-    made.unanswered = len(silent)
-    return made
+def asked(every: ScoreTable) -> ScoreTable:
+    """The scores without those of Removal where the object need not go."""
+    nothing = every.frame["metric"].isin(REMOVAL) & every.frame["stays"].notna()
+    return ScoreTable(every.frame[~nothing])
 
 
 def read(run: RunDir, name: str = "") -> Records:
     """The records of one run, complete or under way."""
-    return of_rows(run, name or run.editor, run.read_edits(), run.scores())
+    edits = run.read_edits()
+    return Records(run, name or run.editor, edits, ScoreTable.of(_rows(run, edits), DETAILS))
+
+
+def _rows(run: RunDir, edits: Sequence[Row]) -> Iterator[Row]:
+    """Rows of the table. Raises UserError for a score of a sample that has no edit."""
+    by_id = {edit["id"]: edit for edit in edits}
+    for row in run.scores():
+        if (edit := by_id.get(row["id"])) is None:
+            raise UserError(
+                f"'{run.path}' has scores of the sample '{row['id']}' and no edit of it; remove its scores "
+                "and give its nein eval again."
+            )
+        yield of_edit(edit, run.track) | {
+            "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
+            "before": row["detail"].get("present_before"), "failed": row.get(AGAIN),
+        }  # fmt: skip
+
+
+def of_edit(edit: Row, track: str) -> Row:
+    """What the table says of a sample."""
+    stays = edit.get("stays") or edit.get("family") in _NO_REMOVAL
+    return {
+        "id": edit["id"], "source": edit["source_id"], "variant": track, "object": edit.get("object"),
+        "template": None if edit.get("template") is None else TEMPLATES[edit["template"]],
+        "family": edit.get("family"),
+        "stays": stays or None, **edit.get("difficulty", {}),
+    }  # fmt: skip
 
 
 def load(paths: Sequence[Path]) -> tuple[list[Records], list[str]]:
@@ -220,13 +216,6 @@ def table_order(run: RunDir) -> tuple[int, str, int]:
     names = list(paper_numbers.ROW_OF)
     place = names.index(run.editor) if run.editor in names else len(names)
     return place, run.editor, TRACKS.index(run.track)
-
-
-def shared(first: Records, second: Records) -> tuple[np.ndarray, np.ndarray]:
-    """The places, among the edits of either run, of the samples that both have, (m,) int64 each."""
-    both = [(place, second.place[name]) for name, place in first.place.items() if name in second.place]
-    one, other = np.array(both, dtype=np.int64).reshape(-1, 2).T
-    return one, other
 
 
 def _data(run: Records) -> Any:

@@ -49,7 +49,7 @@ def report(out: Path) -> str:
     told = {run.label: run.manifest for run in runs}
     reporting.write(
         out, frame, title=f"NeIn, {label(told.values())}", subtitle=HOW, findings=findings(frame),
-        notes=notes(frame, told, unfinished), formats=("md", "csv", "plots"),
+        notes=notes(frame, runs, unfinished), formats=("md", "csv", "plots"),
         sections=[
             Section("results", "Results", [*sections.results(), sections.LIMIT]),
             sections.families(),
@@ -64,7 +64,7 @@ def together(runs: Sequence[Records]) -> pd.DataFrame:
     """The figures of all runs, with what the paper prints of its editors where the preset is the paper's."""
     parts = []
     for run in runs:
-        parts.append(figures.summarise(run))
+        parts.append(figures.of_run(run))
         if preset(run.manifest) == "paper" and run.track == "negative":
             parts.append(figures.printed(run.run.editor, run.name))
     return frames.concat(parts)
@@ -157,11 +157,9 @@ def findings(frame: pd.DataFrame) -> list[str]:
     return said
 
 
-def notes(frame: pd.DataFrame, manifests: Mapping[str, Facts], unfinished: Sequence[str]) -> list[str]:
-    """What a reader has to know: small sets, rows that differ, samples lost, runs left out.
-
-    manifests  "editor/track" -> manifest, of the runs in the frame.
-    """
+def notes(frame: pd.DataFrame, runs: Sequence[Records], unfinished: Sequence[str]) -> list[str]:
+    """What a reader has to know: small sets, rows that differ, samples lost, runs left out."""
+    manifests = [run.manifest for run in runs]
     said = []
     results = frames.select(frame, task="results", source="")
     sizes = [f["n"] for f in frames.records(frames.select(results, metric="fid")) if f["value"] is not None]
@@ -172,18 +170,20 @@ def notes(frame: pd.DataFrame, manifests: Mapping[str, Facts], unfinished: Seque
         )
     said += _few(frames.records(results))
     for what, values in {
-        "data": {m.get("data", {}).get("records_sha256") for m in manifests.values()},
-        "protocol": {m.get("config", {}).get("protocol") for m in manifests.values()},
-        "alignment": {m.get("config", {}).get("align") for m in manifests.values()},
+        "data": {m.get("data", {}).get("records_sha256") for m in manifests},
+        "protocol": {m.get("config", {}).get("protocol") for m in manifests},
+        "alignment": {m.get("config", {}).get("align") for m in manifests},
         "size": {max(f["n"] + f["unscored"] for f in rows) for _, rows in _by_run(results)},
     }.items():
         if len(values) > 1:
             said.append(f"the rows differ in {what}; they are not comparable with each other.")
     for name, rows in _by_run(results):
         said += _losses(name, rows)
-    for name, manifest in manifests.items():
-        if number := unanswered(manifest):
-            said.append(f"{name}: {number} samples lack the answer of an endpoint. {_ask_again(manifest)}")
+    for run in runs:
+        if number := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
+            said.append(
+                f"{run.label}: {number} samples lack the answer of an endpoint. {_ask_again(run.manifest)}"
+            )
     if unfinished:
         said.append(f"not shown because not complete: {', '.join(unfinished)}.")
     return said
@@ -201,11 +201,6 @@ def _few(results: list[dict[str, Any]]) -> list[str]:
         f"{names}: intervals from {least} source images. Of means without a range and few of them, "
         "Student's t covers less than 95 % where values are skewed (about 90 %)."
     ]
-
-
-def unanswered(manifest: Facts) -> int:
-    """How many samples lack the answer of an endpoint, and are asked about by the same command."""
-    return int(manifest.get("counts", {}).get("unanswered", 0))
 
 
 def _ask_again(manifest: Facts) -> str:

@@ -1,7 +1,7 @@
 """The files of one run: one editor on one instruction track.
 
     OUT/<editor>/<track>/
-      manifest.json            status, configuration, data, selection, counts: see `nein.engine.folder`
+      manifest.json            status, configuration, data, selection: see `nein.engine.folder`
       edit/000/000012.jsonl    a block of edits
       scores/<metric>/000/000012.jsonl         a block of scores
       scores/<metric>/000/000012.safetensors   beside it, of a corpus metric: what samples add to the whole
@@ -19,6 +19,7 @@ differs.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,9 +44,8 @@ EDIT_ROW = {
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {
     "config?": {"preset?": str, "protocol?": str, "align?": str, "article?": str, "threshold?": float},
-    "counts?": {"unanswered?": int},
     "data?": {**{f"{name}?": str for name in _TEXTS}, "columns?": ({}, None)},
-    "selection?": {"of": int, "block": int, "first?": int, "indices?": [int]},
+    "selected?": {f"{EDIT}?": {"size": int, "records": [[int]]}},
 }
 _REPLIES: Shape = (None, {})
 SCORE_ROW = {
@@ -113,13 +113,15 @@ class RunDir(Folder):
 
     def selection(self) -> Blocks:
         """The selected samples, cut into blocks. Raises UserError for a run of another version."""
-        told = (self.manifest() or {}).get("selection")
+        told = self.manifest().get("selected", {}).get(EDIT)
         if told is None:
             raise UserError(
                 f"'{self.path}' does not say which samples it is of: another version wrote it. Give its nein "
                 "eval again, which makes no picture and no score twice."
             )
-        return Blocks(told["of"], told["block"], told.get("indices", range(told.get("first", 0))))
+        ranges = [range(first, end) for first, end in told["records"]]
+        wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
+        return Blocks(max((part.stop for part in ranges), default=0), told["size"], wanted)
 
     def whole_metrics(self, blocks: Blocks) -> list[str]:
         """The metrics that are there for the whole selection, by this or an earlier command."""
@@ -128,14 +130,15 @@ class RunDir(Folder):
 
     def chosen(self, output: str, number: int, blocks: Blocks) -> list[Row]:
         """The rows of the selected samples in a block. Raises UserError where it is not of these samples."""
-        rows, members = self.read(output, number), blocks.members(number)
-        if len(rows) != len(members) or len({row["id"] for row in rows}) != len(rows):
-            raise UserError(
-                f"'{self.block_path(output, number)}' must have one row for each of {len(members)} samples; "
-                "remove it and give the same command again."
-            )
+        rows, first = self.read(output, number), number * blocks.size
         wanted = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
-        return [row for index, row in zip(members, rows, strict=True) if index in wanted]
+        places = [index - first for index in blocks.members(number) if index in wanted]
+        if len(rows) <= max(places) or len({row["id"] for row in rows}) != len(rows):
+            raise UserError(
+                f"'{self.block_path(output, number)}' must have one row for each of its samples; remove it "
+                "and give the same command again."
+            )
+        return [rows[place] for place in places]
 
     def read_edits(self) -> list[Row]:
         """The edits of the selection, in data order; of a run under way those that are there."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from metrics import METRICS
 from nein.benchmarks.nein.minimal_pairs import ALL_FOUR
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
-from nein.benchmarks.nein.records import REMOVALS
+from nein.benchmarks.nein.records import REMOVALS, TEMPLATES
 from nein.reporting import figures as frames
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
@@ -16,7 +16,6 @@ from nein.reporting.tables import Across, Column, Row, Table
 from nein.statistics import two_way
 from nein.wording.families import CELLS
 from nein.wording.languages.base import CONSTRUCTIONS, DEPTH, OTHERS
-from nein.wording.templates import NEGATIVE_TEMPLATES
 
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
 RUN = (Row("model", "editor"), Row("variant", "instruction", TRACK_NAMES))
@@ -492,7 +491,7 @@ GAPS = plots.Bars(
     series="metric",
     panel=("model",),
     where={"task": "gap_by_template"},
-    order=(*REMOVALS, *(sentence.replace("{S}", "X") for sentence in NEGATIVE_TEMPLATES)),
+    order=(*REMOVALS, *TEMPLATES),
     names=REMOVALS,
     colors=_JUDGES,
     axis="gap in Removal, points",

@@ -23,6 +23,7 @@ import editors
 from nein.engine.errors import UserError
 from nein.engine.exits import Terminated, exit_with
 from tests.helpers import plain
+from tests.helpers.runs import scores_in
 from train import checkpoints as checkpointing
 from train.instruct import model
 
@@ -343,10 +344,9 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(tune, tmp_p
     assert all({"step", "loss", "l1", "removal_vqa", "add_vqa"} == row.keys() for row in rows)
     assert rows[0]["loss"] != rows[2]["loss"]
     assert (watched / "validation" / "grid.png").read_bytes().startswith(b"\x89PNG")
-    scores = (watched / "validation" / "step-00000006" / "negative" / "scores.jsonl").read_text()
-    assert np.mean(
-        [json.loads(s)["value"] for s in scores.splitlines() if json.loads(s)["metric"] == "l1"]
-    ) == pytest.approx(rows[2]["l1"])
+    scores = scores_in(watched / "validation" / "step-00000006" / "negative")
+    l1 = [row["value"] for row in scores if row["metric"] == "l1"]
+    assert np.mean(l1) == pytest.approx(rows[2]["l1"])
     assert "| 6 |" in (watched / "model" / "README.md").read_text()
 
 

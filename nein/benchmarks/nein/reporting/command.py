@@ -100,7 +100,7 @@ def _write(
         title=options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
         subtitle=f"Preset: {run_report.label(manifests.values())}. {run_report.HOW}",
         findings=[*run_report.finding(figures), *run_report.findings(gaps)],
-        notes=run_report.notes(results, manifests, unfinished),
+        notes=run_report.notes(results, loaded, unfinished),
         settings={run.label: page.setting(_setting(run)) for run in loaded},
     )  # fmt: skip
     for path in written:
@@ -158,7 +158,7 @@ def _setting(run: Records) -> dict[str, Any]:
     return {
         "editor": run.run.editor,
         "track": run.track,
-        **{key: manifest.get(key, {}) for key in ("config", "data", "models", "counts")},
+        **{key: manifest.get(key, {}) for key in ("config", "data", "models")},
         "invocations": [
             {k: v for k, v in invocation.items() if k != "command"} for invocation in invocations
         ],

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import corpus, figures
 from nein.benchmarks.nein.config import Comparing
-from nein.benchmarks.nein.records import Records, shared
+from nein.benchmarks.nein.records import Records
 from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
@@ -66,11 +64,7 @@ def comparisons(
     family  "metric": p is corrected for the comparisons of the same metric; "all": for all of them.
     """
     tests = [
-        made
-        for runs in pairs
-        for places in [shared(*runs)]
-        for metric in metrics or METRICS
-        if (made := compare(runs, metric, places)) is not None
+        made for runs in pairs for metric in metrics or METRICS if (made := compare(runs, metric)) is not None
     ]
     families: dict[str, list[Comparison]] = {}
     for one in tests:
@@ -112,28 +106,19 @@ def out_of_reach(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def compare(
-    runs: tuple[Records, Records], metric: str, places: tuple[np.ndarray, np.ndarray]
-) -> Comparison | None:
-    """One comparison; None where a run lacks the metric or no sample is scored in both.
-
-    places  Of the samples that both have (`shared`).
-    """
-    attempted = sum(len(run.edits) for run in runs) - len(places[0])
+def compare(runs: tuple[Records, Records], metric: str) -> Comparison | None:
+    """One comparison; None where a run lacks the metric or no sample is scored in both."""
+    attempted = len(runs[0].place.keys() | runs[1].place.keys())
     if METRICS[metric].kind == "corpus":
         return _compare_whole(runs, metric, attempted)
-    if any(metric not in run.numbers for run in runs):
+    one, other = (run.of(metric) for run in runs)
+    if not len(one) or not len(other):
         return None
-    every = [run.numbers[metric] for run in runs]
-    a, b = (numbers[chosen] for numbers, chosen in zip(every, places, strict=True))
-    scored = ~(np.isnan(a) | np.isnan(b))
-    clusters = runs[0].clusters.of(places[0][scored])
-    test = pairs_test(a[scored], b[scored], clusters, METRICS[metric].span)
+    test = pairs_test(*one.pair(other), METRICS[metric].span)
     if test is None:
         return None
-    counts = [int((~np.isnan(numbers)).sum()) for numbers in every]
     return Comparison(
-        metric, runs, attempted, test.means, (counts[0], counts[1]), test.difference,
+        metric, runs, attempted, test.means, (len(one.scored), len(other.scored)), test.difference,
         1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
     )  # fmt: skip
 
@@ -150,7 +135,8 @@ def _compare_whole(runs: tuple[Records, Records], metric: str, attempted: int) -
 
     gap = fid.difference(corpus.interval_of(one), corpus.interval_of(other))
     n = min(one["n"], other["n"])
-    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, runs[0].clusters.count)
+    clusters = len(set(runs[0].sources.values()))
+    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, clusters)
     p = 1.0
     if gap.standard_error and gap.value:
         p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)

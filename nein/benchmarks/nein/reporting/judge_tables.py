@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from nein.benchmarks.nein import figures
@@ -20,7 +19,7 @@ from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
 from nein.statistics import agreement, calibration
 from nein.statistics.calibration import Corrected, Rates
-from nein.statistics.estimates import Estimate, paired_difference, pairs
+from nein.statistics.estimates import Estimate, bounded_mean
 
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
 
@@ -163,8 +162,9 @@ def _best_of(
         if (other.run.out, other.run.editor, other.track) != (run.run.out, base, run.track):
             continue
         for metric in REMOVALS:
-            if metric in run.numbers and metric in other.numbers:
-                gain = paired_difference(run.values(metric), other.values(metric), run.sources)
+            if metric in run.metrics and metric in other.metrics:
+                chosen, own, clusters = run.of(metric).pair(other.of(metric))
+                gain = bounded_mean(chosen - own, clusters, -1.0, 1.0)
                 yield {**figure(gain, unit="points"), **what, "metric": metric, "statistic": "gain"}
 
 
@@ -244,10 +244,7 @@ def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) ->
 
 def _judged(run: Records, metric: str) -> Estimate | None:
     """The figure as the judge has it; None where nothing was scored."""
-    if metric not in run.numbers:
-        return None
-    scored = ~np.isnan(run.numbers[metric])
-    return figures.mean(metric, run.numbers[metric][scored], run.clusters.of(scored))
+    return figures.estimate(run.of(metric), metric)
 
 
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
@@ -357,14 +354,13 @@ def grades(
 def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
     """How far the two removal judges agree on the same edited pictures (task "agreement")."""
     for run in loaded:
-        judges = [run.values(metric) for metric in REMOVALS if metric in run.numbers]
-        if len(judges) < 2:
+        if not all(metric in run.metrics for metric in REMOVALS):
             continue
-        first, second = judges
-        one, other, clusters = pairs(first, second, run.sources)
+        one, other, clusters = run.of("removal_vqa").pair(run.of("removal_ovd"))
         if not clusters:
             continue
         same = float((one == other).mean())
+        judges = first, second = [run.values(metric) for metric in REMOVALS]
         kappa = agreement.cohen_kappa(first, second, run.sources)
         alpha = agreement.krippendorff_alpha(judges, run.sources)
         what: dict[str, Any] = {

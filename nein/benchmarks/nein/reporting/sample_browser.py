@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from metrics import METRICS
-from nein.benchmarks.nein.figures import template_name
-from nein.benchmarks.nein.records import REMOVALS, Records
+from nein.benchmarks.nein.records import REMOVALS, TEMPLATES, Records
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
@@ -75,7 +74,7 @@ class Browser:
     @functools.cached_property
     def metrics(self) -> list[str]:
         """Those that any run was scored with."""
-        return [name for name in METRICS if any(name in run.numbers for run in self.runs)]
+        return [name for name in METRICS if any(name in run.metrics for run in self.runs)]
 
     def described(self) -> cards.Samples:
         """Everything but pictures and raw answers."""
@@ -87,7 +86,7 @@ class Browser:
         facets = {
             "Object": [[first[name]["object"]] for name in self.ids],
             "Family": [[family] if (family := first[name].get("family")) else [] for name in self.ids],
-            "Instruction": [[] if t is None else [template_name(t)] for t in templates],
+            "Instruction": [[] if t is None else [TEMPLATES[t]] for t in templates],
             "Source size": [[size] if size else [] for size in sizes],
         }
         metrics = self.metrics
