@@ -38,7 +38,7 @@ from benchmarks.common import (
 )
 from metrics import objects
 from metrics.base import MemoryRecords
-from metrics.judges.templates import template
+from metrics.judges.base import template
 from metrics.objects import spacy_model
 from nein.engine.images import pixel_hash
 

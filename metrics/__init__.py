@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from metrics.models import (
         DUALS,
         ENCODERS,
-        GENERAL_JUDGES,
         JUDGES,
         ORIGINS,
         REFERENCES,
@@ -43,7 +42,7 @@ _WHERE = {
     "batch": ("Batch", "Item", "Settings", "Thing"),
     "metric": ("Metric", "score"),
     "models": (
-        "DUALS", "ENCODERS", "GENERAL_JUDGES", "JUDGES", "ORIGINS", "REFERENCES", "check_reference",
+        "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference",
         "dual_prefix", "load_dual", "load_encoder", "load_judge", "load_text_encoder", "origins",
         "special_reference",
     ),
@@ -53,7 +52,6 @@ _WHERE = {
 __all__ = [
     "DUALS",
     "ENCODERS",
-    "GENERAL_JUDGES",
     "JUDGES",
     "METRICS",
     "ORIGINS",

@@ -1,11 +1,9 @@
-"""What everything in this package shares: a score, the stores handed in, the check of a picture.
-
-Images are NumPy arrays (H, W, 3), uint8, RGB. Nothing here reads or writes a file.
-"""
+"""What everything in this package shares: a score, the stores handed in, checks, and yes or no."""
 
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -101,3 +99,33 @@ def check_image(image: Any) -> np.ndarray:
     if image.size == 0:
         raise MetricError(f"An image must have at least one pixel, not shape {image.shape}.")
     return image
+
+
+_IGNORED = string.punctuation + string.whitespace + "“”‘’…"
+
+
+def paper_removed(answer: str) -> bool:
+    """NeIn's removal script: removed only if the answer is "No" to the letter ("no" and "No." are not).
+
+    Source: https://github.com/tanbuinhat/NeIn, evaluation_protocol/VQA/removal_eval.py.
+    """
+    return answer.strip() == "No"
+
+
+def paper_present(answer: str) -> bool:
+    """NeIn's retention scripts: present only if the answer is "yes" in any case ("Yes." is not).
+
+    Source: https://github.com/tanbuinhat/NeIn, evaluation_protocol/VQA/check_obj.py and retention_eval.py.
+    """
+    return answer.strip().lower() == "yes"
+
+
+def parse_yes_no(answer: str) -> bool | None:
+    """True for yes, False for no, None for anything else: the first word decides, case and punctuation do
+    not.
+
+    "No, there is no car." -> False; "Yes." -> True; "It depends", "Nothing", "" -> None.
+    """
+    words = answer.split()
+    first = words[0].strip(_IGNORED).lower() if words else ""
+    return {"yes": True, "no": False}.get(first)

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, get_args
 
-from metrics.answers import paper_present, parse_yes_no
-from metrics.base import MetricError
+from metrics.base import MetricError, paper_present, parse_yes_no
 from nein.loading.errors import choose
 
 LETTERS = string.ascii_uppercase
@@ -60,7 +59,7 @@ def by_option(answers: Sequence[str], rule: str = "fixed") -> Letter:
     """The only option that got a yes; no letter where none or several did.
 
     answers  What was said about each option by itself.
-    rule     How a yes is read (`metrics.answers`): "fixed", by the first word, and no letter where an answer
+    rule     How a yes is read (`metrics.base`): "fixed", by the first word, and no letter where an answer
              is neither yes nor no; "paper", yes in any case, and everything else is a no.
     """
     choose("yes-no rule", rule, ("fixed", "paper"))

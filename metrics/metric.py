@@ -10,6 +10,7 @@ from metrics.base import MetricError, Score
 from metrics.batch import PICTURES, Batch
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated
+from nein.loading.references import Origin
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Metric:
     score     One Score per item. Every item has the pictures named in `needs`.
     settings  The fields of `Settings` that decide its values, beside the models: they are part of the
               identity of a score.
+    origins   What its "module:function" networks download, for `nein fetch`.
     source    Paper and equation, or URL.
     corpus    Of a corpus metric: (edited rows, target rows, source image of every edited row, of every target
               row) -> `metrics.fid.FidInterval`, or something with its fields.
@@ -45,6 +47,7 @@ class Metric:
     score: Callable[[Batch], Sequence[Score]]
     settings: tuple[str, ...] = ()
     source: str = ""
+    origins: tuple[Origin, ...] = ()
     corpus: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:

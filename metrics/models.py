@@ -5,6 +5,7 @@ Which reference is whose is decided here, by strings; what loads it is imported 
 
 from __future__ import annotations
 
+import inspect
 import json
 import pkgutil
 from pathlib import Path
@@ -23,26 +24,23 @@ ENCODERS: dict[str, str] = {
     "fid": "metrics.encoders.fid_net:load",
 }
 
-JUDGES: dict[str, str] = {
-    "vqa": "metrics.judges.llava:load",
-    "ovd": "metrics.judges.owlv2:load",
-    "itm": "metrics.judges.blip:load",
+#: Kind -> checkpoint type (`model_type` of its config.json) -> what loads it; "": any other type.
+JUDGES: dict[str, dict[str, str]] = {
+    "vqa": {"llava_next": "metrics.judges.llava:load", "": "metrics.judges.vlm:load"},
+    "ovd": {"owlv2": "metrics.judges.owlv2:load", "": "metrics.judges.zero_shot:load"},
+    "itm": {"blip": "metrics.judges.blip:load", "": "metrics.judges.methods:load"},
 }
 
-#: Kind -> (the checkpoint type its own class above is for, the class for every other type).
-GENERAL_JUDGES: dict[str, tuple[str, str]] = {
-    "vqa": ("llava_next", "metrics.judges.vlm:load"),
-    "ovd": ("owlv2", "metrics.judges.zero_shot:load"),
-    "itm": ("blip", "metrics.judges.methods:load"),
-}
+#: Options of a judge's class that another one of the kind does without.
+_OF_ONE = ("quantization", "pad", "backend")
 
 #: Models with an encoder for pictures and one for sentences: how a reference begins -> what loads it. Other
 #: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
 DUALS: dict[str, str] = {
     "open_clip": "metrics.dual.openclip:load",
     "conch": "metrics.dual.conch:load",
-    "random": "metrics.dual.controls:load",
-    "constant": "metrics.dual.controls:load",
+    "random": "metrics.dual.objects:load_control",
+    "constant": "metrics.dual.objects:load_control",
 }
 
 #: Kinds of models that are not, or not always, a repository in transformers' layout -> what says where they
@@ -51,7 +49,7 @@ ORIGINS: dict[str, str] = {
     "lpips": "metrics.encoders.lpips_net:origins",
     "fid": "metrics.encoders.fid_net:origins",
     "open_clip": "metrics.dual.openclip:origins",
-    "sentence": "metrics.dual.sentences:origins",
+    "sentence": "metrics.dual.hub:origins",
 }
 
 #: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
@@ -108,7 +106,8 @@ def load_encoder(
     The result has `encode(images) -> (N, D) float32` ("lpips": `distances`), `fingerprint` and `describe()`.
     Raises MetricError, one sentence, for an unknown kind or an unusable checkpoint.
     """
-    return _load("encoder", ENCODERS, kind, path_or_id, revision, device, dtype, options)
+    load = pkgutil.resolve_name(ENCODERS[choose("kind of encoder", kind, ENCODERS)])
+    return load(located(path_or_id), revision=revision, device=device, dtype=dtype, **options)
 
 
 def load_judge(
@@ -136,22 +135,29 @@ def load_judge(
     The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
     """
     choose("kind of judge", kind, JUDGES)
-    path_or_id, table = located(path_or_id), JUDGES
+    path_or_id = located(path_or_id)
     prefix = special_reference(path_or_id)
     if prefix in served.PREFIXES and kind != "vqa":
         raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
-    if prefix is not None:
-        table = dict.fromkeys(JUDGES, REFERENCES.get(prefix, REFERENCES["plugin"]))
+    if prefix is None:
+        by_type = JUDGES[kind]
+        place = by_type.get(_type_of(path_or_id, revision) or "", by_type[""])
+    else:
+        place = REFERENCES.get(prefix, REFERENCES["plugin"])
         options = options if prefix in served.PREFIXES else {**options, "kind": kind}
-    elif kind in GENERAL_JUDGES:
-        specific, general = GENERAL_JUDGES[kind]
-        if _type_of(path_or_id, revision) != specific:
-            table = {**JUDGES, kind: general}
-            options = {key: value for key, value in options.items() if key not in ("pad", "backend")}
-    if table.get(kind) in (REFERENCES["openai"], GENERAL_JUDGES["vqa"][1]):
-        if options.pop("quantization", "none") != "none":
-            raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
-    return _load("judge", table, kind, path_or_id, revision, device, dtype, options)
+    load = pkgutil.resolve_name(place)
+    if prefix in (None, *served.PREFIXES):
+        options = _taken(path_or_id, load, options)
+    return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
+
+
+def _taken(reference: str, load: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options without those of other judges of the kind, which do not concern this one. Raises
+    MetricError for a quantization that would be lost."""
+    known = inspect.signature(load).parameters
+    if "quantization" not in known and options.get("quantization", "none") != "none":
+        raise MetricError(f"'{reference}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
+    return {name: value for name, value in options.items() if name in known or name not in _OF_ONE}
 
 
 def load_dual(
@@ -186,7 +192,7 @@ def load_text_encoder(
     """Load something with `encode_text`: any model of `load_dual`, or "sentence:FOLDER_OR_ID"."""
     if not reference.startswith("sentence:"):
         return load_dual(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
-    load = pkgutil.resolve_name("metrics.dual.sentences:load")
+    load = pkgutil.resolve_name("metrics.dual.hub:load_sentences")
     return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
 
 
@@ -249,18 +255,3 @@ def _type_of(path_or_id: str, revision: str | None) -> str | None:
     name, revision = split_reference(path_or_id, revision)
     check_folder(name)
     return type_of(name, revision)
-
-
-def _load(
-    what: str,
-    table: dict[str, str],
-    kind: str,
-    path_or_id: str,
-    revision: str | None,
-    device: str,
-    dtype: str,
-    options: dict[str, Any],
-) -> Any:
-    choose(f"kind of {what}", kind, table)
-    load = pkgutil.resolve_name(table[kind])
-    return load(located(path_or_id), revision=revision, device=device, dtype=dtype, **options)

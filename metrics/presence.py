@@ -21,13 +21,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metrics.answers import paper_present, paper_removed, parse_yes_no
-from metrics.base import Score
+from metrics.base import Score, paper_present, paper_removed, parse_yes_no
 from metrics.batch import Batch
-from metrics.endpoint import NoAnswer
-from metrics.judges.templates import template
+from metrics.judges.base import template
 from metrics.metric import Metric
 from metrics.objects import caption_objects
+from metrics.served.endpoint import NoAnswer
 from nein.loading.isolation import isolated, reason
 
 NOTHING_FOUND = "no object of the caption was found in the sample"

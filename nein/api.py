@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from editors.function import Content, as_editor, content_of, name_of, takes_options
-from metrics.choices.function import FunctionChoices
+from metrics.choices.objects import FunctionChoices
 from metrics.dual.objects import of as objects_of_two_towers
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negvqa.config import NegvqaConfig
@@ -208,7 +208,7 @@ def judge(
     import pandas as pd
 
     import metrics
-    from metrics.judges.templates import template
+    from metrics.judges.base import template
 
     single = not isinstance(images, list | tuple)
     pictures = [np.array(image) for image in ([images] if single else images)]

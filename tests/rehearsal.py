@@ -11,7 +11,7 @@ import numpy as np
 
 from editors import EditRequest, EditResult
 from editors.basic import Identity
-from metrics.answers import parse_yes_no
+from metrics.base import parse_yes_no
 from metrics.judges.base import Answer, Detection, check_batch
 from metrics.loading import fingerprint
 

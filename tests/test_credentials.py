@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from metrics import MetricError, credentials
+from metrics import MetricError
 from metrics.choices.endpoint import EndpointChoices
-from metrics.credentials import Credentials
-from metrics.endpoint import Endpoint, split_endpoint
+from metrics.served import credentials
+from metrics.served.credentials import Credentials
+from metrics.served.endpoint import Endpoint, split_endpoint
 from nein import cli
 from tests.loopback import Server, say
 from tests.negvqa.tiny import write_questions

@@ -8,6 +8,7 @@ import pkgutil
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from nein.config.groups import Stored
 from nein.engine import store
 from nein.engine.errors import UserError
 from nein.engine.store import Need
+from nein.loading.references import Origin
 from nein.models import fetching, lineage, needs
 from nein.nano import zoo
 from tests.helpers import killing
@@ -75,6 +77,13 @@ def test_every_kind_of_encoder_and_judge_comes_from_somewhere(kind: str) -> None
     assert origin.layout == ("torch" if kind in ("lpips", "fid") else "transformers")
     assert kind in ("lpips", "fid") or (origin.reference, origin.revision) == ("owner/name", "v1")
     assert metrics.origins(kind, f"nano:{NANO.get(kind, kind)}") == []
+
+
+def test_a_network_of_a_metric_is_fetched_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = Origin("transformers", "owner/sharpness", "v2")
+    metric = replace(metrics.METRICS["l1"], name="sharp", needs=("edited", "mine:load"), origins=(origin,))
+    monkeypatch.setattr(metrics, "METRICS", {"sharp": metric})
+    assert needs.of_metrics(["sharp"], None) == [Need("transformers", "owner/sharpness", "v2")]
 
 
 def test_a_model_that_is_served_elsewhere_needs_nothing_here() -> None:

@@ -21,7 +21,7 @@ import editors
 import metrics
 from editors.presets import EditorPreset
 from metrics import METRICS, letters
-from metrics.judges.templates import TEMPLATES
+from metrics.judges.base import TEMPLATES
 from metrics.metric import Metric
 from nein.benchmarks.negbench.models import MODELS
 from nein.cli import commands
@@ -59,8 +59,8 @@ API = {
     "judges": (
         "Judges and answers",
         (
-            "metrics.judges.base", "metrics.judges.templates", "metrics.judges.plugin", "metrics.presence",
-            "metrics.objects", "metrics.answers", "metrics.letters", "metrics.choices.base",
+            "metrics.judges.base", "metrics.judges.plugin", "metrics.presence",
+            "metrics.base", "metrics.objects", "metrics.letters", "metrics.choices.base",
             "metrics.rewards", "metrics.rewards.base", "metrics.rewards.editscore",
             "metrics.rewards.editreward", "metrics.rewards.pairwise",
             "metrics.dual.base",
@@ -252,10 +252,11 @@ def _of_editor(row: EditorPreset) -> dict[str, str]:
 
 def _judges() -> Iterator[str]:
     rows = (
-        (f"`{kind}`", f"`{place}`", f"`{metrics.GENERAL_JUDGES.get(kind, ('', 'none'))[1]}`")
-        for kind, place in metrics.JUDGES.items()
+        (f"`{kind}`", f"`{checkpoint}`" if checkpoint else "any other", f"`{place}`")
+        for kind, by_type in metrics.JUDGES.items()
+        for checkpoint, place in by_type.items()
     )
-    yield _table(("kind", "its own class", "other checkpoints"), rows)
+    yield _table(("kind", "type of checkpoint", "loaded by"), rows)
 
 
 def _questions() -> Iterator[str]:

@@ -15,8 +15,20 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
-from metrics.choices.base import ASKINGS, Asked, ChoiceModel, Reply, answer_each
-from metrics.choices.prompts import PROMPTS, Manner, Prompt, manner, matching, prompt, yes_or_no
+from metrics.choices.base import (
+    ASKINGS,
+    PROMPTS,
+    Asked,
+    ChoiceModel,
+    Manner,
+    Prompt,
+    Reply,
+    answer_each,
+    manner,
+    matching,
+    prompt,
+    yes_or_no,
+)
 from metrics.letters import SCORINGS
 from metrics.served import is_served
 from nein.loading.references import located
@@ -35,7 +47,7 @@ def load(
                 transformers with a chat template, or an InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL"
                 and "vllm:MODEL" for one that is served, or run by vLLM in this process.
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
-                of `metrics.endpoint.Endpoint`.
+                of `metrics.served.endpoint.Endpoint`.
 
     Raises MetricError, one sentence, for what cannot be loaded.
     """
@@ -45,8 +57,8 @@ def load(
 
 
 def of_judge(judge: Any, asking: str = "letters") -> ChoiceModel:
-    """A VQA judge as `metrics.load_judge("vqa", ...)` gives it; see `metrics.choices.judge.JudgeChoices`."""
-    from metrics.choices.judge import JudgeChoices
+    """A VQA judge as `metrics.load_judge("vqa", ...)` gives it; see `JudgeChoices`."""
+    from metrics.choices.objects import JudgeChoices
 
     return JudgeChoices(judge, asking)
 

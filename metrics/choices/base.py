@@ -1,18 +1,19 @@
-"""What a model that answers multiple-choice questions is asked, and what it says."""
+"""What a model that answers multiple-choice questions is asked, how it is worded, and what it says."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from metrics.base import MetricError, check_image
-from metrics.choices.prompts import Prompt
 from metrics.judges.base import check_finite
 from metrics.letters import LETTERS, SCORINGS
+from nein.loading.errors import choose
 from nein.loading.isolation import isolated, reason
 
 #: How a judge is asked, and by what it can be read then. "options": in NeIn's yes/no question about a
@@ -125,3 +126,145 @@ def answer_each(
 
     replies = iter(isolated(answer, [(i, one) for i, row in enumerate(asked) for one in row], failed))
     return [[next(replies) for _ in row] for row in asked]
+
+
+# --- wording ---------------------------------------------------------------------------------------------
+
+
+class Prompt(NamedTuple):
+    """What is said before and after the picture. Where a model's own template puts the picture first, the two
+    are joined behind it."""
+
+    before: str
+    after: str
+
+    @property
+    def text(self) -> str:
+        """The words alone: "Question: What is this?" whether or not a picture stood in between."""
+        return f"{self.before}{self.after.lstrip()}" if self.before else self.after
+
+
+class Manner(NamedTuple):
+    """How VLMEvalKit asks a model: the name of a wording, and the longest answer in tokens."""
+
+    prompt: str
+    max_new_tokens: int
+
+
+def _paper(question: str, options: Sequence[str]) -> Prompt:
+    listed = " ".join(f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False))
+    return Prompt("Question: ", f" {question}\nOptions: {listed}\n{_LETTER}")
+
+
+def _vlmevalkit(question: str, options: Sequence[str]) -> Prompt:
+    return Prompt("", f"Question: {question}\nOptions:\n{_listed(_LINE, options)}{_SELECT} \n")
+
+
+def _qwen2_vl(question: str, options: Sequence[str]) -> Prompt:
+    words = f"Question: {question}\nOptions:\n{_listed(_LINE, options)}"
+    return Prompt("", words + (_LETTER_IN_CHINESE if is_chinese(words) else _SELECT))
+
+
+def _llava(question: str, options: Sequence[str]) -> Prompt:
+    words = question + _listed("\n{}. {}", options)
+    return Prompt("", f"{words}\n{_LETTER_IN_CHINESE if is_chinese(words) else _LETTER}")
+
+
+def _molmo(question: str, options: Sequence[str]) -> Prompt:
+    return Prompt("", f"a_okvqa_mc: {question}" + _listed("\n{}: {}", options))
+
+
+def _listed(form: str, options: Sequence[str]) -> str:
+    return "".join(form.format(letter, text) for letter, text in zip(LETTERS, options, strict=False))
+
+
+def is_chinese(text: str) -> bool:
+    """Whether VLMEvalKit takes a text for Chinese: one such character suffices."""
+    return re.search("[\u4e00-\u9fff]", text) is not None
+
+
+_LINE = "{}. {}\n"
+_LETTER = "Answer with the option's letter from the given choices directly."
+_LETTER_IN_CHINESE = "请直接回答选项字母。"
+_SELECT = "Please select the correct answer from the options above."
+#: "paper": as NegVQA prints it (arXiv:2505.22946, the picture behind "Question:"). The others: what the
+#: toolkit it was run with sends for a multiple-choice question, to models without a wording of their own
+#: ("vlmevalkit": vlmeval/dataset/image_mcq.py) and to those with one (vlmeval/vlm/llava/llava.py and
+#: internvl/utils.py, molmo.py, qwen2_vl/prompt.py; commit 0f27427e of 25 May 2025).
+PROMPTS: dict[str, Callable[[str, Sequence[str]], Prompt]] = {
+    "paper": _paper,
+    "vlmevalkit": _vlmevalkit,
+    "vlmevalkit-llava": _llava,
+    "vlmevalkit-molmo": _molmo,
+    "vlmevalkit-qwen2-vl": _qwen2_vl,
+}
+#: How a checkpoint's name looks in lower case -> how the toolkit asks it; the first that fits. Source: the
+#: classes of vlmeval/vlm and vlmeval/config.py at commit 0f27427e; InstructBLIP's 256 tokens are the default
+#: of the package lavis, which the toolkit leaves as it is.
+MANNERS = (
+    (r"vila", Manner("vlmevalkit", 2048)),
+    (
+        r"llava-?(v?1\.[56]|next-(72|110)b|interleave)|llama3-llava-next-8b-hf",
+        Manner("vlmevalkit-llava", 2048),
+    ),
+    (r"internvl", Manner("vlmevalkit-llava", 4096)),
+    (r"molmo", Manner("vlmevalkit-molmo", 200)),
+    (r"qwen2-?vl", Manner("vlmevalkit-qwen2-vl", 2048)),
+    (r"deepseek-?vl-", Manner("vlmevalkit", 512)),
+    (r"instructblip", Manner("vlmevalkit", 256)),
+)
+#: Of Cambrian and Qwen2.5-VL among others, and of models that the toolkit does not know.
+USUAL = Manner("vlmevalkit", 2048)
+
+
+def prompt(name: str, question: str, options: Sequence[str]) -> Prompt:
+    """The prompt of that name. Raises MetricError for an unknown name or not 2 to 26 options."""
+    if not 2 <= len(options) <= len(LETTERS):
+        raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
+    return PROMPTS[choose("prompt", name, PROMPTS)](question, options)
+
+
+def yes_or_no(question: str) -> Prompt:
+    """A question to be answered with a word, not with a letter; the words behind it are NeIn's judge's."""
+    return Prompt("", f"{question} Answer only yes or no")
+
+
+def manner(reference: str) -> Manner:
+    """How VLMEvalKit asks the model behind a hub id, a folder or openai:URL#MODEL, by its name alone."""
+    name = reference.rpartition("#")[2].rstrip("/").rpartition("/")[2].partition("@")[0]
+    plain = name.lower().replace("_", "-")
+    return next((style for pattern, style in MANNERS if re.search(pattern, plain)), USUAL)
+
+
+def matching(question: str, options: Sequence[str], answer: str) -> str:
+    """What VLMEvalKit asks a language model about an answer in which its letter rule finds nothing.
+
+    Source: `build_prompt` and `build_prompt_cn` of vlmeval/dataset/utils/multiple_choice.py, and
+    `build_option_str` of vlmeval/smp/vlm.py; commit 0f27427e.
+    """
+    listed = f"There are several options: \n{_listed(_LINE, options)}"
+    form = _MATCHING_IN_CHINESE if is_chinese(question) else _MATCHING
+    return form.format(question, listed, answer)
+
+
+_MATCHING = (
+    "You are an AI assistant who will help me to match an answer with several options of a single-choice "
+    "question. You are provided with a question, several options, and an answer, and you need to find which "
+    "option is most similar to the answer. If the meaning of all options are significantly different from "
+    "the answer, output Z. Your should output a single uppercase character in A, B, C, D (if they are valid "
+    "options), and Z. \n"
+    "Example 1: \nQuestion: What is the main object in image?\n"
+    "Options: A. teddy bear B. rabbit C. cat D. dog\nAnswer: a cute teddy bear\nYour output: A\n"
+    "Example 2: \nQuestion: What is the main object in image?\n"
+    "Options: A. teddy bear B. rabbit C. cat D. dog\nAnswer: Spider\nYour output: Z\n"
+    "Example 3: \nQuestion: {}?\nOptions: {}\nAnswer: {}\nYour output: "
+)
+_MATCHING_IN_CHINESE = (
+    "你是一个帮助我匹配答案与单选题中多个选项的 AI 助手。你会被提供：一个问题，多个选项，一个答案。"
+    "你的任务是找到与答案意义最相近的选项。如果所有选项的意义都与答案显著不同，则输出 Z。"
+    "你应该输出一个单个的大写字母，例如 A, B, C, D（如果它们是有效选项），或 Z。"
+    "例 1:问题: 图中最主要的物体是什么?\n选项: A. 泰迪熊 B. 兔子 C. 猫 D. 狗\n"
+    "答案: 一只可爱的泰迪熊\n输出: A\n"
+    "例 2: \n问题: 图中最主要的物体是什么?\n选项: A. 泰迪熊 B. 兔子 C. 猫 D. 狗\n答案: 蜘蛛\n输出: Z\n"
+    "例 3: \n问题: {}?\n选项: {}\n答案: {}\n输出: "
+)

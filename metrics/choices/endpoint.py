@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from metrics.choices.base import Asked, Reply, check
-from metrics.endpoint import Endpoint, NoAnswer, Said, Turn
 from metrics.letters import LETTERS, SCORINGS
 from metrics.served import ServedModel, connect
-from metrics.vllm import VllmEngine
+from metrics.served.endpoint import Endpoint, NoAnswer, Said, Turn
+from metrics.served.vllm import VllmEngine
 
 
 class EndpointChoices(ServedModel):

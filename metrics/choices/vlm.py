@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics import vlm
 from metrics.base import MetricError
-from metrics.choices.base import Asked, Reply, check
-from metrics.choices.prompts import Prompt
-from metrics.judges.words import first_tokens
+from metrics.choices.base import Asked, Prompt, Reply, check
+from metrics.judges import vlm
+from metrics.judges.vlm import first_tokens
 from metrics.letters import LETTERS, SCORINGS
 from metrics.loading import Source, fingerprint
 
@@ -146,5 +145,5 @@ def load(
     It needs a chat template, which says how a picture and words become a prompt; InstructBLIP has none and
     takes the words as they are. Raises MetricError.
     """
-    parts = vlm.load(path_or_id, revision=revision, device=device, dtype=dtype, bare=vlm.BARE)
+    parts = vlm.load_chat(path_or_id, revision=revision, device=device, dtype=dtype, bare=vlm.BARE)
     return TransformersChoices(*parts, batch_size=batch_size, max_new_tokens=max_new_tokens)

@@ -1,5 +1,4 @@
-"""A VQA judge that is served: `openai:URL#MODEL` (`metrics/endpoint.py`), `vllm:URL#MODEL` and `vllm:MODEL`
-(`metrics/vllm.py`)."""
+"""A VQA judge that is served: `openai:URL#MODEL`, `vllm:URL#MODEL` and `vllm:MODEL` (`metrics.served`)."""
 
 from __future__ import annotations
 
@@ -9,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from metrics.endpoint import Endpoint, Said, Turn
 from metrics.judges.base import Answer, check_batch
 from metrics.served import ServedModel, connect
-from metrics.vllm import VllmEngine
+from metrics.served.endpoint import Endpoint, Said, Turn
+from metrics.served.vllm import VllmEngine
 
 
 class EndpointJudge(ServedModel):

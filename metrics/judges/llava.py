@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from metrics import vlm
 from metrics.base import MetricError
-from metrics.judges.base import Answer, check_batch
-from metrics.judges.templates import TEMPLATES
-from metrics.judges.words import NO, YES, first_tokens
+from metrics.judges import vlm
+from metrics.judges.base import TEMPLATES, Answer, check_batch
+from metrics.judges.vlm import NO, YES, first_tokens
 from metrics.loading import Source, exact, fingerprint, from_pretrained, load_model
 from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose

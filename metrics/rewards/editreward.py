@@ -44,8 +44,7 @@ from metrics.loading import (
     model_fields,
     state_dict,
 )
-from metrics.rewards.base import SingleJudge
-from metrics.rewards.texts import constants
+from metrics.rewards.base import SingleJudge, constants
 from nein.loading.digests import DTYPES, file_sha256, torch_dtype
 from nein.loading.errors import choose
 

@@ -22,13 +22,13 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import torch
 
-from metrics import served, vlm
+from metrics import served
 from metrics.base import MetricError, Score
-from metrics.endpoint import Endpoint, NoAnswer, Picture, words
+from metrics.judges import vlm
 from metrics.loading import fingerprint
-from metrics.rewards.base import RewardJudge, check_chat, check_edits
-from metrics.rewards.texts import constants
-from metrics.vllm import VllmEngine
+from metrics.rewards.base import RewardJudge, check_chat, check_edits, constants
+from metrics.served.endpoint import Endpoint, NoAnswer, Picture, words
+from metrics.served.vllm import VllmEngine
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.isolation import MODEL_ERRORS, out_of_memory, reason
 
@@ -305,7 +305,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
         return EditScore(ServedSpeaker(endpoint), **options)
     adapter = _adapter(path_or_id)
     if adapter is None:
-        parts = vlm.load(path_or_id, revision=revision, device=device, dtype=dtype)
+        parts = vlm.load_chat(path_or_id, revision=revision, device=device, dtype=dtype)
     else:
         parts = _with_adapter(adapter, device, dtype)
     folder = Path(path_or_id).expanduser()
@@ -327,7 +327,7 @@ def _with_adapter(adapter: Path, device: str, dtype: str) -> tuple[Any, Any, Any
     base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
         raise MetricError(f"'{adapter}' names no base ('base_model_name_or_path'); write it there.")
-    model, processor, source = vlm.load(str(base), revision=None, device=device, dtype=dtype)
+    model, processor, source = vlm.load_chat(str(base), revision=None, device=device, dtype=dtype)
     try:
         merged = peft.PeftModel.from_pretrained(model, str(adapter.parent)).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:

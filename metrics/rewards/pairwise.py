@@ -10,8 +10,7 @@ import numpy as np
 
 from metrics import choices
 from metrics.base import Score
-from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each
-from metrics.choices.prompts import Prompt
+from metrics.choices.base import Asked, ChoiceModel, Prompt, Reply, answer_each
 from metrics.letters import LETTERS, parse
 from metrics.loading import fingerprint
 from metrics.rewards.base import RewardJudge, check_chat, check_edits

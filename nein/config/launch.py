@@ -62,7 +62,7 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     config, dry_run = options.read(configuration, slurm_words, prog=f"nein slurm {name}")
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
-    from metrics import credentials
+    from metrics.served import credentials
     from nein.engine import atomic, jobs
 
     folder = config.out_dir / "slurm"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metrics.answers import paper_present, paper_removed, parse_yes_no
+from metrics.base import paper_present, paper_removed, parse_yes_no
 from metrics.served import is_served
 from nein.engine.answers import AnswerCache
 from nein.models.references import resolve
 from nein.models.remembered import RememberedJudge
 
 if TYPE_CHECKING:
-    from metrics.judges.templates import PromptTemplate
+    from metrics.judges.base import PromptTemplate
 
 OBJECT, CAPTION, QUESTION = "object", "caption", "question"
 #: "Is it there?", by the rule each protocol has for it; NeIn's scripts have one for Removal and another for
@@ -103,7 +103,7 @@ def _replies(
     kind: str, judge: Any, pictures: Sequence[np.ndarray], words: Sequence[Sequence[Word]], manner: Manner
 ) -> list[list[dict[str, Any]]]:
     if kind == "vqa":
-        from metrics.judges.templates import template
+        from metrics.judges.base import template
 
         form = template(judge.template)
         prompts = [[_prompt(form, word, manner.article) for word in row] for row in words]

@@ -16,7 +16,7 @@ import numpy as np
 
 from metrics import choices
 from metrics.choices import Asked, Reply
-from metrics.choices.prompts import Prompt
+from metrics.choices.base import Prompt
 from metrics.letters import LETTERS, parse
 from nein.engine.errors import UserError
 from nein.wording.affirmed import affirmed

@@ -7,7 +7,7 @@ this machine, embedded, or behind an endpoint. Nothing is loaded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,11 @@ def of_model(kind: str, reference: str | None) -> list[Need]:
     return [Need(*origin) for origin in metrics.origins(kind, where, revision)]
 
 
-def of_metrics(names: Iterable[str], models: Any) -> list[Need]:
-    """Of the encoders and judges that metrics ask; `models` has a reference per kind."""
+def of_metrics(names: Sequence[str], models: Any) -> list[Need]:
+    """Of the encoders and judges that metrics ask, and of networks of their own; `models`: a reference per kind."""
     kinds = dict.fromkeys(kind for name in names for kind in metrics.METRICS[name].models)
     needs = [need for kind in kinds for need in of_model(kind, getattr(models, kind, None))]
+    needs += [Need(*origin) for name in names for origin in metrics.METRICS[name].origins]
     return [*needs, *english()] if any(kind in metrics.JUDGES for kind in kinds) else needs
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from metrics.base import RecordStore
-from metrics.endpoint import NoAnswer, side_by_side
+from metrics.served.endpoint import NoAnswer, side_by_side
 from nein.loading.errors import UnavailableError
 
 Item = TypeVar("Item")
@@ -68,7 +68,7 @@ class Questions:
         return self._cache.get(self._space, key) if self._cache is not None else None
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """(item, work(item)) as they come, on threads of their own (see `metrics.endpoint.side_by_side`), or
+        """(item, work(item)) as they come, on threads of their own (`side_by_side`), or
         one after the other where `at_once` is 0."""
         if not self._at_once:
             return ((item, work(item)) for item in items)

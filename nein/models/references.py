@@ -18,7 +18,7 @@ from typing import Any
 
 import editors
 import metrics
-from metrics.endpoint import is_endpoint
+from metrics.served.endpoint import is_endpoint
 from nein.engine.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import numpy as np
 
 from metrics.base import RecordStore
 from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
-from metrics.endpoint import NoAnswer
 from metrics.judges.base import Answer
+from metrics.served.endpoint import NoAnswer
 from nein.engine.images import pixel_hash
 from nein.loading.digests import json_digest
 from nein.models.questions import Questions

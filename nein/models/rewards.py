@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from metrics import rewards
-from metrics.answers import parse_yes_no
-from metrics.base import RecordStore, Score
-from metrics.judges.base import Answer
-from metrics.judges.templates import template
+from metrics.base import RecordStore, Score, parse_yes_no
+from metrics.judges.base import Answer, template
 from metrics.rewards import RewardJudge as RewardJudge
 from metrics.rewards.base import check_edits
 from metrics.served import is_served

@@ -16,7 +16,7 @@ import numpy as np
 
 import editors
 import metrics
-from metrics.judges.templates import template
+from metrics.judges.base import template
 from nein.engine import atomic
 from nein.engine.seeds import sample_seed
 from nein.nano import zoo

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metrics.choices.prompts import prompt
+from metrics.choices.base import prompt
 from nein.nano import zoo as shipped
 from nein.nano.draw import CATEGORIES
 from nein.nano.questions import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene

@@ -12,7 +12,7 @@ import numpy as np
 
 import editors
 import metrics
-from metrics.judges.templates import template
+from metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import NanoSample, iter_samples
 from nein.nano.scenes import render

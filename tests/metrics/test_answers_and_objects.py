@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from metrics import MetricError, objects
-from metrics.answers import paper_present, paper_removed, parse_yes_no
+from metrics.base import paper_present, paper_removed, parse_yes_no
 from metrics.objects import caption_objects
 
 

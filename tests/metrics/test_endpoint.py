@@ -14,8 +14,8 @@ from PIL import Image
 
 import metrics
 from metrics import MetricError
-from metrics.endpoint import Endpoint, NoAnswer
 from metrics.judges.endpoint import EndpointJudge
+from metrics.served.endpoint import Endpoint, NoAnswer
 from tests.loopback import Reply, Server, say
 
 

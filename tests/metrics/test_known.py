@@ -7,7 +7,7 @@ import pytest
 
 from metrics import METRICS, Batch, Item, Score, Thing, score
 from metrics.base import MetricError
-from metrics.known import there
+from metrics.images import there
 
 EMPTY = np.full((16, 16, 3), 90, np.uint8)
 

@@ -13,7 +13,7 @@ import torch
 import metrics
 from metrics import MetricError
 from metrics.judges import llava as llava_module
-from metrics.judges.templates import TEMPLATES, template
+from metrics.judges.base import TEMPLATES, template
 from tests.metrics import tiny
 from tests.metrics.tiny import picture
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from metrics import MetricError, choices, load_dual
-from metrics.choices.function import FunctionChoices
+from metrics.choices.objects import FunctionChoices
 from metrics.dual.objects import of
 
 PICTURES = [np.full((32, 32, 3), value, np.uint8) for value in (10, 120, 250)]

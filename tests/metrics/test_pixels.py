@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metrics import MetricError
-from metrics.pixels import l1, l2
+from metrics.images import l1, l2
 from tests.metrics.tiny import picture
 
 A, B = picture(1, 40, 32), picture(2, 40, 32)

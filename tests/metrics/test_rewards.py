@@ -18,9 +18,9 @@ import metrics
 from metrics import rewards
 from metrics.base import MetricError
 from metrics.choices.base import Asked, Reply
-from metrics.endpoint import NoAnswer
 from metrics.rewards import editreward, editscore, pairwise
 from metrics.rewards.editscore import EditScore
+from metrics.served.endpoint import NoAnswer
 from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges
 

@@ -14,8 +14,8 @@ import pytest
 import metrics
 from metrics import METRICS, Batch, Item, MetricError, Score, Settings
 from metrics.base import MemoryFeatures
+from metrics.images import cosines
 from metrics.preprocess import r64_fit, stretch
-from metrics.similarity import cosines
 from tests.metrics.tiny import picture
 
 ALL = ("l1", "l2", "clip_i", "dino", "fid", "lpips", "clip_t")

@@ -41,7 +41,10 @@ def test_directions_scales_and_kinds_are_those_of_the_paper() -> None:
     assert METRICS["clip_i"].range == (-1, 1)
 
 
-@pytest.mark.parametrize("entry", [*metrics.ENCODERS.values(), *metrics.JUDGES.values()])
+LOADERS = [place for by_type in metrics.JUDGES.values() for place in by_type.values()]
+
+
+@pytest.mark.parametrize("entry", [*metrics.ENCODERS.values(), *LOADERS])
 def test_every_entry_of_the_loading_tables_resolves(entry) -> None:
     assert callable(pkgutil.resolve_name(entry))
 

@@ -11,7 +11,7 @@ import torch
 
 from metrics import Batch, Item, MetricError, load_encoder, score
 from metrics.fid import frechet_distance
-from metrics.pixels import l1
+from metrics.images import l1
 from metrics.table import METRICS
 from metrics.training import EditingMetric
 

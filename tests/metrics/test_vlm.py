@@ -72,6 +72,26 @@ def test_a_llava_next_checkpoint_keeps_its_own_class(models: Path) -> None:
     assert isinstance(metrics.load_judge("vqa", str(models / "llava")), LlavaNextJudge)
 
 
+def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mine"}')
+    (tmp_path / "model.safetensors").touch()
+    line = {"mine": "tests.metrics.test_vlm:load_mine"}
+    monkeypatch.setitem(metrics.JUDGES, "vqa", {**metrics.JUDGES["vqa"], **line})
+    assert metrics.load_judge("vqa", str(tmp_path), pad="gray", quantization="none") == (
+        "mine",
+        str(tmp_path),
+    )
+    assert isinstance(metrics.load_judge("vqa", str(models / "llava")), LlavaNextJudge)
+    with pytest.raises(metrics.MetricError, match="cannot be quantized"):
+        metrics.load_judge("vqa", str(tmp_path), quantization="bnb-fp4")
+
+
+def load_mine(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Any:
+    return "mine", path_or_id
+
+
 def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
     folder = tiny_judges.make_llava_15(tmp_path / "plain")
     for path in folder.glob("chat_template*"):

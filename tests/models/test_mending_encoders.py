@@ -11,7 +11,7 @@ import pytest
 
 import metrics
 from metrics.dual.base import DualEncoder, normalise, prepare, products
-from metrics.dual.controls import ControlEncoder
+from metrics.dual.objects import ControlEncoder
 from nein.benchmarks.negbench import models
 from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.polarity import denies

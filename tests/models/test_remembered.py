@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from metrics.choices import Asked, Prompt, Reply, answer_each
-from metrics.endpoint import NoAnswer
+from metrics.served.endpoint import NoAnswer
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.models.questions import Questions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import metrics
-from metrics.dual.controls import ControlEncoder
+from metrics.dual.objects import ControlEncoder
 from nein.benchmarks.negbench import config, run
 from nein.datasets.negbench import loading, official
 from nein.engine.errors import UserError

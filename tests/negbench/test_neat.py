@@ -17,8 +17,8 @@ import metrics
 from metrics.base import MetricError
 from metrics.dual import neat
 from metrics.dual.base import DualEncoder, normalise
-from metrics.dual.controls import ControlEncoder
 from metrics.dual.neat import Reading
+from metrics.dual.objects import ControlEncoder
 from metrics.dual.steering import stream
 from nein.datasets.negbench import drawn_tests, remedy_texts
 from nein.engine.errors import UserError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.dual import controls
+from metrics.dual import objects
 from nein import statistics
 from nein.benchmarks.negbench import figures, results
 from nein.benchmarks.negbench.encode import Encoded
@@ -169,7 +169,7 @@ def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice
 
 
 def test_a_random_scorer_is_at_chance_within_its_interval() -> None:
-    model = controls.ControlEncoder("random", "3")
+    model = objects.ControlEncoder("random", "3")
     original, negated = items(200)
     task = RetrievalTask("x/retrieval", original, negated, MEDIA)
     texts = [text for item in (*original, *negated) for text in item.captions]

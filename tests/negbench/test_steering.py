@@ -11,7 +11,7 @@ import torch
 from metrics.base import MetricError
 from metrics.dual import steering
 from metrics.dual.base import DualEncoder
-from metrics.dual.controls import ControlEncoder
+from metrics.dual.objects import ControlEncoder
 
 TEXTS = ("a cat", "a photo of a dog and a cat", "no dog")
 

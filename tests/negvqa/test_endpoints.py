@@ -24,8 +24,8 @@ from PIL import Image
 from metrics import choices
 from metrics.choices import Asked, prompt
 from metrics.choices.endpoint import EndpointChoices
-from metrics.endpoint import Endpoint
 from metrics.letters import SCORINGS
+from metrics.served.endpoint import Endpoint
 from nein.engine.answers import AnswerCache
 from tests.loopback import HANG_UP, Server, say
 from tests.metrics.tiny import picture

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from metrics import Batch, Metric, Score
-from metrics.pixels import each_pair
-from metrics.similarity import cosines
+from metrics.images import cosines, each_pair
 
 
 def darkening(image: np.ndarray, target: np.ndarray) -> float:

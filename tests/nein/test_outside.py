@@ -93,7 +93,7 @@ def test_a_name_that_nobody_offers_gets_a_near_match_among_all(
     [
         ("tests.nein.outside:NOTHING", "cannot be loaded"),
         ("tests.nein.outside:NETWORK", "is no metrics.Metric"),
-        ("metrics.similarity:DINO", "takes the name 'dino'"),
+        ("metrics.images:DINO", "takes the name 'dino'"),
     ],
 )
 def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(

@@ -18,7 +18,7 @@ from torch import nn
 import editors
 import metrics
 from metrics import rewards
-from metrics.judges.templates import template
+from metrics.judges.base import template
 from nein.engine.errors import UserError
 from nein.engine.exits import Terminated, exit_with
 from nein.nano import zoo

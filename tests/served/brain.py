@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from metrics import vlm
-from metrics.judges.templates import TEMPLATES
+from metrics.judges import vlm
+from metrics.judges.base import TEMPLATES
 from metrics.loading import from_pretrained, load_model
 from nein.loading.references import located
 

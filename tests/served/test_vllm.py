@@ -18,9 +18,9 @@ import pytest
 import metrics
 from metrics import MetricError, choices
 from metrics.choices import Asked, prompt
-from metrics.endpoint import NoAnswer, Turn
-from metrics.judges.templates import TEMPLATES
-from metrics.vllm import STRANGE, VllmServer
+from metrics.judges.base import TEMPLATES
+from metrics.served.endpoint import NoAnswer, Turn
+from metrics.served.vllm import STRANGE, VllmServer
 from nein.engine.folder import Folder
 from nein.judges.checks.base import picture
 from nein.models import references

@@ -13,8 +13,8 @@ import pandas as pd
 import metrics
 from metrics import choices
 from metrics.choices import Asked, Reply
-from metrics.endpoint import is_endpoint
 from metrics.served import is_served
+from metrics.served.endpoint import is_endpoint
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negvqa import matching, scores

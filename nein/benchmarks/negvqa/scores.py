@@ -13,7 +13,7 @@ from nein.reporting.scores import ScoreTable
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
 #: VLMEvalKit's rule, then its matcher where there is one; an answer in which neither finds a letter is wrong.
-#: Of a judge asked about one option at a time, the only yes is the letter (`metrics.letters.by_option`). A
+#: Of a judge asked about one option at a time, the only yes is the letter (`by_option`). A
 #: question without an answer is unscored in both: the toolkit, too, asks it again.
 PROTOCOLS = ("fixed", "paper")
 #: Columns besides the usual, where metric is "accuracy", or a baseline, which is read under "fixed" alone.

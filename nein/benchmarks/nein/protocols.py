@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from metrics import METRICS
-from metrics.answers import paper_present, paper_removed, parse_yes_no
+from metrics.base import paper_present, paper_removed, parse_yes_no
 from nein import statistics
 from nein.benchmarks.nein import corpus
 from nein.benchmarks.nein.records import Records

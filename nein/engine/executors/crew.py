@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metrics import credentials
+from metrics.served import credentials
 from nein.engine import environment
 from nein.engine.attendance import declare_dead, new_name
 from nein.engine.errors import UserError

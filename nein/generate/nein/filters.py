@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from metrics.answers import parse_yes_no
-from metrics.judges.base import Answer, Matcher, VqaJudge
-from metrics.judges.templates import template
+from metrics.base import parse_yes_no
+from metrics.judges.base import Answer, Matcher, VqaJudge, template
 from nein.generate.nein import wording
 from nein.loading.isolation import isolated
 

@@ -30,7 +30,7 @@ def ask_about(
     if kind == "ovd":
         seen = judge.detect(list(pictures), [list(row) for row in words])
         return [[boxes[word] for word in row] for boxes, row in zip(seen, words, strict=True)]
-    from metrics.judges.templates import template
+    from metrics.judges.base import template
 
     make = template(judge.template).ask_presence
     return judge.ask(list(pictures), [[make(word) for word in row] for row in words])
@@ -53,7 +53,7 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
         return f"{sum(map(len, nouns))} questions about {number} pictures"
 
     def readable() -> str:
-        from metrics.answers import parse_yes_no
+        from metrics.base import parse_yes_no
 
         said = [answer.text for row in first for answer in row]
         clear = [text for text in said if parse_yes_no(text) is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import tabulate
 
-from metrics.answers import parse_yes_no
+from metrics.base import parse_yes_no
 from nein.judges.checks.base import Outcome, picture
 from nein.judges.checks.judges import ask_about
 from nein.nano.data import source_scene

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
 from metrics.base import RecordStore
-from metrics.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
+from metrics.served.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
 from nein.engine.errors import UserError
 from nein.engine.seeds import sample_seed
 from nein.models.llm.parsing import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from metrics.base import MetricError, RecordStore
-from metrics.endpoint import is_endpoint, key, split_endpoint
 from metrics.served import is_served
+from metrics.served.endpoint import is_endpoint, key, split_endpoint
 from nein.engine.errors import UserError
 from nein.models.llm.client import Backend, Client
 from nein.models.llm.options import LlmOptions

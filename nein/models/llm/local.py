@@ -10,8 +10,8 @@ import torch
 from pydantic import BaseModel
 
 from metrics.base import MetricError
-from metrics.endpoint import NoAnswer
 from metrics.loading import exact, from_pretrained, library, load_model
+from metrics.served.endpoint import NoAnswer
 from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
 from nein.loading.isolation import MODEL_ERRORS, reason

@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from metrics.endpoint import Endpoint
+from metrics.served.endpoint import Endpoint
 from nein.models.llm.client import Answer
 from nein.models.llm.parsing import Plain, wire_schema
 
 
 class EndpointModel:
-    """Chat completions of `model`; `sending` are the options of `metrics.endpoint.Endpoint`.
+    """Chat completions of `model`; `sending` are the options of `metrics.served.endpoint.Endpoint`.
 
     The server is asked for structured output (`response_format` with a JSON schema) and a seed. One that
     refuses a request with them is asked without the format, then without both; for a plain answer no format

@@ -2,8 +2,8 @@
 
 One reference names it everywhere: `openai:URL#MODEL`, for example
 `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`; `vllm:URL#MODEL` is a server of vLLM, of which
-more is known (`metrics.vllm`). The key is read from the environment variable OPENAI_API_KEY and goes nowhere
-but into the request; so do user, password and query of the address (`metrics.credentials`).
+more is known (`metrics.served.vllm`). The key is read from the environment variable OPENAI_API_KEY and goes
+nowhere but into the request; so do user, password and query of the address (`metrics.served.credentials`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
-from metrics import credentials
 from metrics.base import MetricError
+from metrics.served import credentials
 from nein.loading.errors import choose
 
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from metrics.base import MetricError
-from metrics.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
+from metrics.served.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
 from nein.loading.isolation import MODEL_ERRORS, reason
 from nein.loading.references import located
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from metrics import vllm
-from metrics.endpoint import Endpoint, is_endpoint, key, split_endpoint
+from metrics.served import vllm
+from metrics.served.endpoint import Endpoint, is_endpoint, key, split_endpoint
 
 #: How such a reference begins.
 PREFIXES = ("openai", "vllm")
@@ -42,7 +42,7 @@ def connect(
 ) -> Endpoint | vllm.VllmEngine:
     """What answers behind `openai:URL#MODEL`, `vllm:URL#MODEL` or `vllm:MODEL`.
 
-    sending  concurrency, timeout and retries of `metrics.endpoint.Endpoint`.
+    sending  concurrency, timeout and retries of `metrics.served.endpoint.Endpoint`.
 
     Raises MetricError, one sentence, where nobody answers, or the model is not served there or cannot be
     loaded.
