@@ -34,7 +34,7 @@ def of_model(kind: str, reference: str | None) -> list[Need]:
 
 
 def of_metrics(names: Sequence[str], models: Any) -> list[Need]:
-    """Of the encoders and judges that metrics ask, and of networks of their own; `models`: a reference per kind."""
+    """Of the encoders, judges and own networks that metrics ask; `models` has a reference per kind."""
     kinds = dict.fromkeys(kind for name in names for kind in metrics.METRICS[name].models)
     needs = [need for kind in kinds for need in of_model(kind, getattr(models, kind, None))]
     needs += [Need(*origin) for name in names for origin in metrics.METRICS[name].origins]
