@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from editors.base import EditorError
-from nein.loading.errors import choose
 
 Size = tuple[int, int]
 ZONE_MULTIPLE = 32
@@ -120,7 +119,9 @@ RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 def get_rule(name: str) -> Callable[[np.ndarray, int], np.ndarray]:
     """The rule called `name`: (H, W, 3) uint8 and a resolution in pixels to (H', W', 3) uint8."""
-    return RULES[choose("resize rule", name, RULES)]
+    if name not in RULES:
+        raise EditorError(f"unknown resize rule {name!r}; choose one of: {', '.join(RULES)}")
+    return RULES[name]
 
 
 # --- sizes that pipelines of diffusers are asked for ---------------------------------------------------

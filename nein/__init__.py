@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nein.api import evaluate, judge, negbench, negvqa
+    from nein.api import evaluate, judge, negbench, negvqa, run
 
-__all__ = ["evaluate", "judge", "negbench", "negvqa"]
+__all__ = ["evaluate", "judge", "negbench", "negvqa", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from editors.base import digest
 from editors.function import Content, as_editor, content_of, name_of, takes_options
 from metrics.choices.objects import FunctionChoices
 from metrics.dual.objects import of as objects_of_two_towers
@@ -27,11 +28,11 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.report import findings
 from nein.benchmarks.nein.runs import find
 from nein.benchmarks.runner import Benchmark
+from nein.benchmarks.runs import FIGURES
 from nein.engine import executors
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.processes import Processes
-from nein.loading.digests import json_digest
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
@@ -147,6 +148,21 @@ def negvqa(
     return Result(config.out_dir, names, (accuracy(config.protocol, "clustered"), GAP))
 
 
+def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, **options: Any) -> Result:
+    """Evaluates on a benchmark by its name, one of a plug-in too, as its command does.
+
+    options  Of the command, by name.     preset, out  As for `evaluate`.
+
+    Raises UserError, EditorError or MetricError with one sentence.
+    """
+    from nein.benchmarks import registry
+
+    found = registry.get(benchmark)
+    config: Any = found.config.of(preset=preset, out=out, **options)
+    names = _run(found, found, config, {}, lambda name, thing, device: thing)
+    return Result(config.out_dir, names, tuple(found.headline))
+
+
 def negbench(
     model: Any,
     *,
@@ -258,7 +274,7 @@ def _run(
 
 def _folder(config: Any, made: Mapping[str, Any]) -> str:
     """Below runs/, one for these models: the default folder of the command with their names and a digest."""
-    marks = json_digest({name: thing.fingerprint for name, thing in made.items()})[:8]
+    marks = digest({name: thing.fingerprint for name, thing in made.items()})[:8]
     return f"{config.out_dir}-{'-'.join([*made][:3])}-{marks}"
 
 
@@ -279,9 +295,10 @@ class Result:
     def figures(self) -> pd.DataFrame:
         """Every figure, tidy: what it is of, `value`, `low`, `high` (95 % interval), `n`, `unscored`
         (`nein.reporting.figures`)."""
-        found = frames.concat(map(frames.read, sorted(self.out.rglob("figures.csv"))))
-        mine = frames.select(found, model=self.names).drop_duplicates()
-        return mine.reset_index(drop=True)
+        whole = self.out / FIGURES  # of NegBench, which says of each what data it is on
+        files = [whole] if whole.exists() else sorted(self.out.rglob(FIGURES))
+        found = frames.concat(map(frames.read, files))
+        return frames.select(found, model=self.names).reset_index(drop=True)
 
     def _sheets(self) -> list[Sheet]:
         return tables.sheets(self.shown, self.figures)

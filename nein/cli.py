@@ -1,6 +1,7 @@
 """The command `nein`: one table of subcommands. Nothing heavy is imported before a command has its options.
 
-Packages add commands by entry points of the group `nein.commands`: the name is what is typed ("negbench
+Packages add benchmarks by entry points of the group `nein.benchmarks` (`nein.benchmarks.registry`), whose
+names are commands, too; and other commands by the group `nein.commands`: the name is what is typed ("negbench
 nano"), the object a `nein.config.commands.Command`.
 """
 
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from nein.benchmarks import registry
 from nein.config.commands import Command
 from nein.engine.errors import UserError, near_match, unknown
 from nein.engine.exits import USER_MISTAKE, exit_with
@@ -31,11 +33,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "report": Command(
         "write a report of finished runs: one page, tables, plots",
-        "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.nein.reporting.command:report",
+        "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.report:run",
     ),
     "compare": Command(
         "compare runs sample by sample: differences, intervals, tests, power",
-        "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.nein.reporting.command:compare",
+        "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.report:compare",
     ),
     "export": Command(
         "write finished runs for other programs: every-eval-ever, the hub, CSV, parquet, a page to host",
@@ -99,7 +101,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench report": Command(
         "write the report of finished runs of nein negbench eval, of several folders too",
-        "nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.negbench.report:run",
+        "nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.report:run",
     ),
     "negbench judge": Command(
         "ask a calibrated judge whether what negated captions find is without the thing",
@@ -123,7 +125,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negvqa report": Command(
         "write the report of finished runs of nein negvqa",
-        "nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.negvqa.report:run",
+        "nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.report:run",
     ),
     "negvqa generate": Command(
         "make two-choice questions and their negations out of a multiple-choice file",
@@ -227,7 +229,19 @@ def commands() -> dict[str, Command]:
         except (ImportError, AttributeError) as error:
             why = str(error)
         table[point.name] = Command(f"is broken ({point.value}: {why})", "", "") if why else command
+    for name, place in registry.plugins().items():
+        if name not in table:
+            table[name] = _of_benchmark(name, place)
     return table
+
+
+def _of_benchmark(name: str, place: str) -> Command:
+    try:
+        benchmark = registry.get(name)
+    except UserError as error:
+        return Command(f"is broken ({error})", "", "")
+    options = f"{benchmark.config.__module__}:{benchmark.config.__qualname__}"
+    return Command(benchmark.about or f"evaluate on {benchmark.title}", options, place, shared=True)
 
 
 def _match(words: Sequence[str], table: Mapping[str, Command]) -> tuple[str, Command, list[str]] | None:

@@ -16,23 +16,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from nein.benchmarks import registry
 from nein.config import options
 from nein.config.options import Names, Options, option
 from nein.engine import atomic, store
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
 
-#: Name -> the options of the command, whose presets say what it needs.
-BENCHMARKS = {
-    "nein": "nein.benchmarks.nein.config:EvalConfig",
-    "negbench": "nein.benchmarks.negbench.config:EvalConfig",
-    "negvqa": "nein.benchmarks.negvqa.config:NegvqaConfig",
+#: Further commands whose presets say what they need -> their options.
+GENERATE = {
     "generate": "nein.generate.nein.config:BuildConfig",
     "negbench-generate": "nein.generate.negbench.config:BuildConfig",
     "negvqa-generate": "nein.generate.negvqa.config:ConversionConfig",
 }
-EVALUATIONS = ("nein", "negbench", "negvqa")
 OUT = "models"
+
+
+def names() -> list[str]:
+    """What can be fetched for."""
+    return [*registry.names(), *GENERATE]
+
+
+def options_of(name: str) -> Any:
+    """The options of a benchmark's command, or of one that generates data."""
+    return pkgutil.resolve_name(GENERATE[name]) if name in GENERATE else registry.get(name).config
 
 
 @dataclass(kw_only=True)
@@ -48,8 +55,9 @@ class FetchConfig(Options):
         "paper", "which setting of these commands: the published one, or the miniature world", "What"
     )
     benchmarks: Names = option(
-        list(EVALUATIONS), f"of which commands: {', '.join(BENCHMARKS)}", "What", among=tuple(BENCHMARKS),
-        what="benchmark",
+        list(registry.OURS),
+        f"of which commands: {', '.join(names())}",
+        "What",
     )  # fmt: skip
     editor: Names = option([], "editors of nein, if not the preset's; or all", "What")
     data: Names = option([], "data sets on the hub besides: hub:OWNER/NAME[@REVISION]", "What")
@@ -61,7 +69,8 @@ class FetchConfig(Options):
 
     def check(self) -> None:
         if not self.benchmarks:
-            raise UserError(f"No benchmark was named; --benchmarks takes some of {', '.join(BENCHMARKS)}.")
+            raise UserError(f"No benchmark was named; --benchmarks takes some of {', '.join(names())}.")
+        self.benchmarks = [chosen("benchmark", name, names()) for name in self.benchmarks]
         for name in self.data:
             if not name.startswith("hub:"):
                 raise UserError(f"--data is '{name}'; only hub:OWNER/NAME can be fetched.")
@@ -72,7 +81,7 @@ class FetchConfig(Options):
         words = [f"--preset={self.preset}"]
         found: list[Need] = []
         for name in self.benchmarks:
-            kind: Any = pkgutil.resolve_name(BENCHMARKS[name])
+            kind = options_of(name)
             more = [f"--editor={','.join(self.editor)}"] if self.editor and name == "nein" else []
             config, _ = options.read(kind, [*words, *more], prog=f"nein {name}", to_fetch=True)
             found += config.needs()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,11 +17,12 @@ from typing import Any, Literal
 
 import yaml
 
+from nein.benchmarks import registry
 from nein.config import options
 from nein.config.options import Options, argument
 from nein.engine import store
 from nein.engine.store import Need
-from nein.fetch import BENCHMARKS, EVALUATIONS
+from nein.fetch import names, options_of
 
 HEAD = ("name", "what", "from", "licence", "size", "here")
 WIDTH = 60  # of a column
@@ -180,8 +180,8 @@ def _benchmarks() -> Iterator[Thing]:
     from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data, of_editors
 
-    for name in EVALUATIONS:
-        typed = {"nein": "nein eval", "negbench": "nein negbench eval"}.get(name, f"nein {name}")
+    for name in registry.names():
+        typed = registry.get(name).typed
         for preset, values in _presets(name):
             models = [one[3] for one in _named() if one[:2] == (name, preset)]
             edited = [] if preset == "nano" else of_editors(values.get("editor") or (), preset)
@@ -273,7 +273,7 @@ def _needs(kind: str, reference: str) -> tuple[Need, ...]:
 
 def _presets(command: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(preset, its values) of a command of `nein.fetch`."""
-    kind: Any = pkgutil.resolve_name(BENCHMARKS[command])
+    kind = options_of(command)
     for preset in kind.preset_names:
         file = options.preset_file(preset, str(kind.presets))
         yield preset, yaml.safe_load(file.read_text(encoding="utf-8")) or {}
@@ -283,8 +283,8 @@ def _presets(command: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _named() -> tuple[tuple[str, str, str, str], ...]:
     """(command, preset, kind, reference) of every model that a preset names, or that is its default."""
     found = []
-    for command, place in BENCHMARKS.items():
-        fields = {field.name: field for field in dataclasses.fields(pkgutil.resolve_name(place))}
+    for command in names():
+        fields = {field.name: field for field in dataclasses.fields(options_of(command))}
         group = fields["models"].default_factory if "models" in fields else None
         defaults = dataclasses.asdict(group()) if callable(group) else {}
         for preset, values in _presets(command):

@@ -54,10 +54,9 @@ def test_fetch_names_every_model_of_every_published_editor(row: editors.EditorPr
     assert repositories <= {need.reference for need in needs.of_editors([row.name], "paper")}
 
 
-@pytest.mark.parametrize("name", sorted(fetch.BENCHMARKS))
+@pytest.mark.parametrize("name", sorted(fetch.names()))
 def test_fetch_names_every_reference_of_a_paper_preset(name: str) -> None:
-    place = fetch.BENCHMARKS[name]
-    kind = pkgutil.resolve_name(place)
+    kind = fetch.options_of(name)
     file = options.preset_file("paper", kind.presets)
     words = json.dumps(yaml.safe_load(file.read_text()))
     config, _ = options.read(kind, ["--preset=paper"], to_fetch=True)

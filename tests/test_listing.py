@@ -11,9 +11,9 @@ import pytest
 import editors
 import metrics
 from nein import listing
+from nein.benchmarks import registry
 from nein.benchmarks.negbench.models import MODELS
 from nein.datasets.negbench.registry import NEGBENCH, ROWS
-from nein.fetch import EVALUATIONS
 from nein.models import licences
 from nein.nano import worlds, zoo
 from tests.helpers import commands
@@ -58,7 +58,7 @@ def test_every_row_of_every_table_is_listed() -> None:
     others = {f"nein negbench eval --datasets {row.name}" for row in ROWS.values() if row.suite != NEGBENCH}
     assert len(others) >= 10
     assert things("benchmarks").keys() > others
-    assert len(things("benchmarks")) == 2 * len(EVALUATIONS) + len(others)
+    assert len(things("benchmarks")) == 2 * len(registry.OURS) + len(others)
     assert {one: things("data")[one].licence for one in ("valse", "naturalbench", "beaf")} == {
         "valse": "MIT", "naturalbench": "Apache-2.0", "beaf": "none stated",
     }  # fmt: skip

@@ -9,24 +9,22 @@ nein export runs/nano --format bundle              a folder with the report, to 
 from __future__ import annotations
 
 import functools
-import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from nein.config.groups import FORMATS as PARTS
+from nein.benchmarks import registry
+from nein.benchmarks.runs import FIGURES
 from nein.config.groups import Runs
 from nein.config.options import option
 from nein.engine.errors import UserError
 
+if TYPE_CHECKING:
+    from nein.benchmarks.runner import Benchmark
+    from nein.reporting.interchange import Exported
+
 FORMATS = ("every-eval-ever", "hf", "csv", "parquet", "bundle")
-#: Benchmark, as manifests name it -> what reads a finished run of it, and what writes its page.
-READERS: dict[str, str] = {
-    "nein": "nein.benchmarks.nein.exported:read",
-    "negbench": "nein.benchmarks.negbench.exported:read",
-    "negvqa": "nein.benchmarks.negvqa.exported:read",
-}
 
 
 @dataclass(kw_only=True)
@@ -55,12 +53,12 @@ def run(config: ExportConfig) -> str:
     from nein.engine import atomic
 
     atomic.check_writable(config.out)
-    folders = finished(config.runs)
+    folders = registry.finished(config.runs)
     if config.format in ("csv", "parquet"):
         return _listing(tables(folders, config.out, config.format))
     if config.format == "bundle":
-        return _listing(bundle(config.runs, folders, config.out))
-    exported = [one for folder in folders for one in read(folder)]
+        return _listing(bundle(config.runs, config.out))
+    exported = [read(folder) for folder in folders]
     if config.format == "hf":
         from nein.reporting import hub
 
@@ -79,45 +77,50 @@ def _listing(files: Sequence[Path]) -> str:
     return "".join(f"{path}\n" for path in files)
 
 
-def finished(paths: Sequence[Path]) -> list[Path]:
-    """The run folders at or below the paths, all of which must be complete. Raises UserError."""
-    from nein.engine import atomic
-    from nein.engine.folder import COMPLETE, MANIFEST, runs_below
-
-    folders = list(dict.fromkeys(folder for path in paths for folder in runs_below(path)))
-    if not folders:
-        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
-    for folder in folders:
-        if atomic.read_json(folder / MANIFEST, {"status": str})["status"] != COMPLETE:
-            raise UserError(
-                f"The run '{folder}' is not complete; give its command again (nein status {folder} says how "
-                f"far "
-                "it is)."
-            )
-    return folders
+def read(folder: Path) -> Exported:
+    """What a finished run gives away."""
+    benchmark = registry.of_run(folder)
+    return benchmark.read(folder) if benchmark.read is not None else _read(benchmark, folder)
 
 
-def benchmark_of(folder: Path) -> str:
-    """Of a finished run. Raises UserError for one of another kind."""
-    from nein.engine.folder import Folder
+def _read(benchmark: Benchmark, path: Path) -> Exported:
+    """The figures of a run without an export of its own, and the scores that they are of."""
+    from nein.reporting import figures as frames
+    from nein.reporting import interchange
 
-    name = str(Folder(folder).manifest().get("benchmark"))
-    if name not in READERS:
-        raise UserError(
-            f"'{folder}' is no run of {', '.join(READERS)}; --format csv and parquet take any run."
-        )
-    return name
+    folder = benchmark.folder(path)
+    manifest = interchange.public(folder.manifest())
+    data = {"name": benchmark.name, **manifest.get("data", {})}
+    figures = frames.read(path / FIGURES)
+    results = []
+    for row in frames.records(frames.select(figures, task="results")):
+        if row["value"] is not None:
+            title = f"{row['metric']}, {row['variant']}".strip(", ")
+            results.append(interchange.share(_key(row), row, title))
+    for metric in frames.values(frames.select(figures, task="gap"), "metric"):
+        of_gap = frames.records(frames.select(figures, task="gap", metric=metric))
+        if of_gap[-1]["value"] is not None:
+            results.append(interchange.gap(metric, *of_gap))
+
+    def samples() -> Iterator[interchange.Sample]:
+        assert benchmark.scores is not None
+        for row in benchmark.scores(folder).rows():
+            name, key = f"{row['id']}.{row['variant']}".strip("."), _key(row)
+            yield interchange.Sample(key, name, "", "", "", row["metric"], row["value"], row["reason"])
+
+    return interchange.Exported(
+        benchmark.name, benchmark.title, str(manifest["name"]), "",
+        str(manifest.get("reference", manifest["name"])), data, None, str(manifest.get("preset")),
+        str(manifest.get("protocol", "fixed")), results, samples, manifest, path,
+    )  # fmt: skip
 
 
-def read(folder: Path) -> Iterator[Any]:
-    """What a finished run gives away: `nein.reporting.interchange.Exported`."""
-    reader: Callable[[Path], Any] = pkgutil.resolve_name(READERS[benchmark_of(folder)])
-    yield reader(folder)
+def _key(row: Mapping[str, Any]) -> str:
+    return "/".join(filter(None, (row["metric"], row["variant"])))
 
 
 def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
     """The rows of runs by name: those of their blocks, files of rows, scores; and their figures."""
-    from nein.benchmarks.nein.runs import of_folder
     from nein.benchmarks.runner import selected
     from nein.engine import atomic
     from nein.engine.folder import Folder
@@ -128,16 +131,19 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
     figures = {}
     for path in folders:
         label, folder = path.name if len(folders) == 1 else _label(path, folders), Folder(path)
+        benchmark = registry.known(path)
         files = sorted([*path.glob("*.jsonl"), *path.glob("samples/*.jsonl")])
         for file in files:
             rows = functools.partial(atomic.checked_lines, file)
             sources.setdefault(file.name.removesuffix(".jsonl"), []).append((label, rows))
-        for output in folder.manifest()["selected"] if not files else ():
-            sources.setdefault(output, []).append((label, functools.partial(selected, folder, output)))
-        if folder.manifest().get("benchmark") == "nein":
-            sources.setdefault("scores", []).append((label, of_folder(folder).scores))
-        if (path / "figures.csv").is_file():
-            figures[label] = frames.read(path / "figures.csv")
+        if benchmark is not None and benchmark.scores is not None:
+            own = benchmark.folder(path)
+            for output in folder.manifest()["selected"]:
+                sources.setdefault(output, []).append((label, functools.partial(selected, folder, output)))
+            rows = functools.partial(benchmark.rows, own) if benchmark.rows else benchmark.scores(own).rows
+            sources.setdefault("scores", []).append((label, rows))
+        if (path / FIGURES).is_file():
+            figures[label] = frames.read(path / FIGURES)
     return rowtables.write(sources, figures, out, kind)
 
 
@@ -150,28 +156,13 @@ def _label(folder: Path, folders: Sequence[Path]) -> str:
     return str(folder)
 
 
-def bundle(paths: Sequence[Path], folders: Sequence[Path], out: Path) -> list[Path]:
+def bundle(paths: Sequence[Path], out: Path) -> list[Path]:
     """OUT/index.html with all that lies beside it, and the rows as CSV in OUT/data: a folder to put on a
     server."""
+    from nein.benchmarks import report
     from nein.engine import atomic
 
-    kinds = {benchmark_of(folder) for folder in folders}
-    if len(kinds) > 1:
-        raise UserError(f"A bundle is of one benchmark, and these runs are of {', '.join(sorted(kinds))}.")
-    write_page(kinds.pop(), paths, out / "index.html", PARTS)
+    benchmark, folders = registry.of_runs(paths), registry.finished(paths)
+    report.write(benchmark, benchmark.report_config(runs=list(paths), out=out / "index.html"))
     atomic.write_text(out / ".nojekyll", "")  # GitHub's pages pass over files with an underscore otherwise
     return [out / "index.html", *tables(folders, out / "data", "csv")]
-
-
-#: Benchmark -> configuration and function of the command that reports its runs.
-PAGES: dict[str, tuple[str, str]] = {
-    "nein": ("nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.nein.reporting.command:report"),
-    "negbench": ("nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.negbench.report:run"),
-    "negvqa": ("nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.negvqa.report:run"),
-}
-
-
-def write_page(benchmark: str, runs: Sequence[Path], page: Path, formats: Sequence[str]) -> None:
-    """The page of finished runs of a benchmark, with further parts of the report beside it."""
-    configuration, work = (pkgutil.resolve_name(name) for name in PAGES[benchmark])
-    work(configuration(runs=list(runs), out=page, formats=list(formats)))

@@ -9,12 +9,11 @@ is reached when it is denied. It is read from the folders of finished runs, from
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nein.benchmarks import export
+from nein.benchmarks import export, registry, report
 from nein.benchmarks.config import LeaderboardConfig
 from nein.engine.errors import UserError
 from nein.reporting import interchange, plots, tables
@@ -26,13 +25,6 @@ if TYPE_CHECKING:
 
     from nein.reporting.interchange import Exported
 
-#: Benchmark -> what gives the gaps that its authors print.
-PRINTED = {
-    "nein": "nein.benchmarks.nein.paper_numbers:gaps",
-    "negbench": "nein.benchmarks.negbench.paper_numbers:gaps",
-    "negvqa": "nein.benchmarks.negvqa.paper_numbers:gaps",
-}
-TITLES = {"nein": "NeIn", "negbench": "NegBench", "negvqa": "NegVQA"}
 MEASURED, PUBLISHED = "measured here", "as published"
 _GAP = {"statistic": "gap"}
 #: Where `nein export` writes its files.
@@ -49,18 +41,18 @@ NOTES = (
 def run(config: LeaderboardConfig) -> str:
     """The command. Raises UserError."""
     from nein.engine import atomic
-    from nein.reporting import report
+    from nein.reporting.report import headline, write
 
     atomic.check_writable(config.out)
     folders, logs = found(config.runs)
     board = frame([*measured(folders, config.out), *reported(logs)])
     tests = [test for test in board["test"].unique() if test]
-    written = report.write(
+    written = write(
         config.out / "index.html", board, title="Negation, the field",
         subtitle=f"{board['model'].nunique()} models and cures, {len(tests)} tests.",
         findings=findings(board), notes=[*NOTES, *lacking(folders, board)], sections=sections(board),
     )  # fmt: skip
-    return f"{report.headline(board[board['source'] != PUBLISHED], [GAPS])}\nPage: {written[-1]}\n"
+    return f"{headline(board[board['source'] != PUBLISHED], [GAPS])}\nPage: {written[-1]}\n"
 
 
 def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
@@ -79,7 +71,7 @@ def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
                 "export."
             )
         below += [] if files else [path]
-    return export.finished(below) if below else [], logs
+    return registry.finished(below) if below else [], logs
 
 
 # --- rows ----------------------------------------------------------------------------------
@@ -103,7 +95,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def measured(folders: Sequence[Path], out: Path) -> Iterator[dict[str, Any]]:
     """The gaps of finished runs; writes a page of each, which their figures lead to."""
-    read = [one for folder in folders for one in export.read(folder)]
+    read = [export.read(folder) for folder in folders]
     pages = write_pages([one for one in read if _gaps(one)], out)
     for one in read:
         for result in _gaps(one):
@@ -132,7 +124,7 @@ def reported(logs: Sequence[tuple[Path, str]]) -> Iterator[dict[str, Any]]:
 
 def printed(benchmark: str) -> Iterator[dict[str, Any]]:
     """The gaps that the authors print."""
-    for row in pkgutil.resolve_name(PRINTED[benchmark])():
+    for row in registry.get(benchmark).printed() if benchmark in registry.names() else ():
         what = {"benchmark": benchmark, "model": row["model"], "source": PUBLISHED}
         test = _test(benchmark, {"name": row["data"]}, row["measure"])
         told, denied = row["affirmed"], row["negated"]
@@ -151,8 +143,13 @@ def _rows(
     yield {**same, **gap, "statistic": "gap", "unit": "points"}
 
 
+def _title(benchmark: str) -> str:
+    """Of a benchmark, or its name where a file speaks of one that is not here."""
+    return registry.get(benchmark).title if benchmark in registry.names() else benchmark
+
+
 def _test(benchmark: str, data: Mapping[str, Any], measure: str) -> str:
-    return f"{TITLES[benchmark]} {data.get('name') or data.get('kind') or 'own data'}: {measure}"
+    return f"{_title(benchmark)} {data.get('name') or data.get('kind') or 'own data'}: {measure}"
 
 
 def write_pages(runs: Sequence[Exported], out: Path) -> dict[Path, Path]:
@@ -170,7 +167,8 @@ def write_pages(runs: Sequence[Exported], out: Path) -> dict[Path, Path]:
     pages: dict[Path, Path] = {}
     for number, ((benchmark, _), members) in enumerate(groups.items(), start=1):
         page = out / f"{benchmark}-{number}" / "index.html"
-        export.write_page(benchmark, list(members), page, ["html"])
+        own = registry.get(benchmark)
+        report.write(own, own.report_config(runs=list(members), out=page, formats=["html"]))
         pages |= dict.fromkeys(members, page)
     return pages
 
@@ -201,12 +199,12 @@ def sections(board: pd.DataFrame) -> list[Section]:
     made = [Section("field", "The field", [field])]
     for name in frames.values(board, "benchmark"):
         where = {"benchmark": name}
-        table = Table(f"of_{name}", TITLES[name], GAPS.rows, columns, where)
+        table = Table(f"of_{name}", _title(name), GAPS.rows, columns, where)
         plot = plots.Bars(
-            f"of_{name}", f"{TITLES[name]}: what a negation costs", place=("model", "elsewhere"),
+            f"of_{name}", f"{_title(name)}: what a negation costs", place=("model", "elsewhere"),
             series="test", where={**_GAP, **where, "source": ours}, axis="points", limits=None, dots=True,
         )  # fmt: skip
-        made.append(Section(f"of_{name}", TITLES[name], [table], [plot]))
+        made.append(Section(f"of_{name}", _title(name), [table], [plot]))
     return made
 
 
@@ -230,7 +228,7 @@ def findings(board: pd.DataFrame) -> list[str]:
 def lacking(folders: Sequence[Path], board: pd.DataFrame) -> list[str]:
     """Runs without a gap, which are not on the page."""
     there = set(board["model"])
-    names = [one.name for folder in folders for one in export.read(folder) if one.name not in there]
+    names = [name for folder in folders if (name := export.read(folder).name) not in there]
     if not names:
         return []
     shown = ", ".join(dict.fromkeys(names))

@@ -1,9 +1,7 @@
-"""From a benchmark, which is a value, to finished folders and a report: what all benchmarks have in common.
+"""A benchmark is a value, from which every command knows all of it; and what all benchmarks have in common.
 
-A benchmark says which runs a configuration asks for, which stages each of them has, which figures follow from
-the rows, and which tables and plots show them. Everything else is done here, in `nein.engine` and in
-`nein.reporting`: opening folders, refusing mixtures, computing what is missing on any number of processes,
-files and pages.
+Ours and those of plug-ins are registered in one table (`nein.benchmarks.registry`). Here runs are made:
+opening folders, refusing mixtures, computing what is missing on any number of processes, files and pages.
 """
 
 from __future__ import annotations
@@ -16,93 +14,94 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks.config import CompareConfig, ReportConfig
+from nein.benchmarks.runs import FIGURES, SCORES, Finished, Page, Run
 from nein.config.groups import Foreseen, Scored, Tracked
+from nein.config.options import Options
 from nein.engine import atomic, environment, foresight, images, memory
 from nein.engine.blocks import Blocks
 from nein.engine.executors import Executor
 from nein.engine.exits import UNSCORED
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row
 from nein.engine.processes import Processes
-from nein.engine.shapes import Shape
-from nein.engine.stages import Planned, Stage, Step, open_blocks
+from nein.engine.stages import Planned, Step, open_blocks
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
+from nein.reporting.interchange import Exported
 from nein.reporting.report import Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
-FIGURES, SCORES = "figures.csv", "scores.csv"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One folder of results: a model on a data set.
-
-    folder    Below the command's OUT.
-    name      As progress and tables show it.
-    identity  What decides its rows: another value of any key is another run.
-    stages    What there is to compute, in order; a stage reads what those before it have written.
-    facts     For the manifest: what the latest command says of itself.
-    outputs   Output -> identity, of those that may differ from the folder's (a metric, say).
-    partial   Whether the command asks for a part of what makes a run complete.
-    """
-
-    folder: str
-    name: str
-    identity: Mapping[str, Any]
-    stages: tuple[Stage, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    partial: bool = False
-
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What there is to know about a benchmark.
+    """What there is to know about a benchmark. Only the first five have to be said.
 
-    name      In the manifests of its runs, and in the column "benchmark" of its figures.
-    title     Of its report.
-    holds     What its folders hold, in messages: "answers".
-    runs      (configuration, device) -> the runs that are asked for. Finds everything that can be wrong with
-              names, data and models; loads nothing.
+    name      In manifests, in the column "benchmark" of figures, and for commands that take runs.
+    title     Of its reports and tables.
+    config    The options of its command, a `nein.config.options.Options`; `needs` says what to fetch.
+    runs      (config, device) -> the runs that are asked for. Finds everything that can be wrong with names,
+              data and models; loads nothing.
     scores    Folder of a run that has all its blocks -> its table of scores.
-    estimates (table of scores, folder) -> the figures that are shown; by default of every metric and variant.
-    decides   (table of scores, folder) -> the rows that say whether a sample is unscored; by default all.
-    figures   In place of these: (configuration, run, folder) -> the figures of a run; also writes the
-              canonical files, if there are any beside the blocks.
-    sections  Tables and plots, as specifications over the figures of all runs.
+    about     What its command does, for `nein --help`.
+    command   What is typed, if not the name.
+    estimates (scores, folder) -> the figures that are shown; by default one of every metric and variant, and
+              of every metric the `gap`.
+    decides   (scores, folder) -> the rows that say whether a sample is unscored; by default all.
+    gap       Two variants, affirmed and negated, whose difference sample by sample is the negation gap.
+    sections  Tables and plots of a report.
     headline  The tables that a command prints when it ends.
-    failed    In place of the rows that have an entry "failed": (run, its folder) -> how many samples a model
-              or an endpoint failed on, which the same command tries again.
-    blocks    Output -> shape of its rows, as `Folder.row_shapes`.
-    report    (configuration, runs, their folders) -> text for the terminal or None, for a benchmark whose
-              report is more than these sections; None: `write_report`.
+    page      (finished runs, options of the command or of the report) -> what else a report says.
+    report    Options of `nein report` -> the text it prints, or an exit code, if not made of the above.
+    report_config, compare_config   The options of these two.
+    compare   The same of `nein compare`.
+    read      Folder of a finished run -> what is exported of it, if not its figures and scores.
+    rows      Folder of a run -> its scores as they are exported, if with more than the table has.
+    printed   The gaps that its authors print: `model`, `data`, `measure`, `affirmed` and `negated` (shares).
+    folder    Path -> folder of a run.
+    figures, report_of, failed   In place of `scores`, `page` and the column "failed" of scores.
     """
 
     name: str
     title: str
-    holds: str
+    config: type[Options]
     runs: Callable[[Any, str], Sequence[Run]]
     scores: Callable[[Folder], ScoreTable] | None = None
-    estimates: Callable[[ScoreTable, Folder], pd.DataFrame] = lambda table, folder: table.figures()
+    about: str = ""
+    command: str = ""
+    estimates: Callable[[ScoreTable, Folder], pd.DataFrame] | None = None
     decides: Callable[[ScoreTable, Folder], ScoreTable] = lambda table, folder: table
-    figures: Callable[[Any, Run, Folder], pd.DataFrame] | None = None
+    gap: tuple[str, str] | None = None
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()
-    report: Callable[[Any, Sequence[Any], Sequence[Folder]], str | None] | None = None
+    page: Callable[[Sequence[Finished], Any], Page] | None = None
+    report: Callable[[Any], str | int] | None = None
+    report_config: type[ReportConfig] = ReportConfig
+    compare: Callable[[Any], str | int] | None = None
+    compare_config: type[CompareConfig] = CompareConfig
+    read: Callable[[Path], Exported] | None = None
+    rows: Callable[[Folder], Iterable[Row]] | None = None
+    printed: Callable[[], Iterator[Mapping[str, Any]]] = lambda: iter(())
+    folder: Callable[[Path], Folder] = Folder
+    figures: Callable[[Any, Run, Folder], pd.DataFrame] | None = None
+    report_of: Callable[[Any, Sequence[Any], Sequence[Folder]], str | None] | None = None
     failed: Callable[[Run, Folder], int] | None = None
-    blocks: Mapping[str, Shape] = field(default_factory=dict)
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
-        """What the benchmark's row in the table of commands names: see `evaluate`."""
+        """What its command does: see `evaluate`."""
         return evaluate(self, config, executor)
+
+    @property
+    def typed(self) -> str:
+        """Its command."""
+        return f"nein {self.command or self.name}"
 
 
 def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int | None:
@@ -118,7 +117,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         tracking.check(trackers)
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
-    folders = folders_of(runs, benchmark.holds, benchmark.blocks, config)
+    folders = folders_of(runs, benchmark.folder, config)
     if isinstance(config, Foreseen) and config.plan:
         return foresee(benchmark, config, executor, by_model(runs, folders))
     if executor.is_main:
@@ -130,6 +129,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
                 for output in (stage.needs, *stage.outputs)
                 if output and "/" not in output
             }
+            told["preset"] = getattr(config, "preset", None)
             facts = {**run.facts, **told}
             path = folder.manifest_path
             finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
@@ -142,7 +142,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     steps = by_model(runs, folders)
     start = time.perf_counter()
     made = executor.compute(
-        Planned(functools.partial(planned, benchmark.runs, benchmark.holds, benchmark.blocks), config, steps)
+        Planned(functools.partial(planned, benchmark.runs, benchmark.folder), config, steps)
     )
     if not executor.is_main:
         return None
@@ -154,17 +154,20 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
                 peaks[step.stage.model.name] = peak
     for name, peak in peaks.items():
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
-    lacking, made_figures = False, []
+    lacking, finished = False, []
     for run, folder in zip(runs, folders, strict=True):
-        figures, reasons, failed = _finish(benchmark, config, run, folder)
-        made_figures.append(figures)
+        one, reasons, failed = _finish(benchmark, config, run, folder)
+        finished.append(one)
         lacking |= bool(reasons)
         if reasons:
             print(unscored_sentence(run.name, reasons, failed), file=sys.stderr, flush=True)
     if trackers:
-        tracking.log(trackers, config.out_dir, dataclasses.asdict(config), frames.concat(made_figures))
-    write = benchmark.report or functools.partial(_write_report, benchmark)
-    text = write(config, runs, folders)
+        figures = frames.concat(one.figures for one in finished)
+        tracking.log(trackers, config.out_dir, dataclasses.asdict(config), figures)
+    if benchmark.report_of is not None:
+        text = benchmark.report_of(config, runs, folders)
+    else:
+        text, _ = write_report(benchmark, config.out_dir, finished, config)
     if not (lacking and isinstance(config, Scored) and config.fail_on_unscored):
         return text
     print(text or "", end="", flush=True)
@@ -186,7 +189,7 @@ def foresee(benchmark: Benchmark, config: Any, executor: Executor, steps: Sequen
     with tempfile.TemporaryDirectory() as name:
         aside = dataclasses.replace(config, out=name, plan=False, cache=None)
         runs = benchmark.runs(aside, executor.device)
-        folders = folders_of(runs, benchmark.holds, benchmark.blocks, aside)
+        folders = folders_of(runs, benchmark.folder, aside)
         for run, folder in zip(runs, folders, strict=True):
             folder.open(run.identity, {}, overwrite=False)
         rates = foresight.calibrate(by_model(runs, folders), executor.device, at_once)
@@ -213,14 +216,15 @@ def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, secon
 
 def _finish(
     benchmark: Benchmark, config: Any, run: Run, folder: Folder
-) -> tuple[pd.DataFrame, Counter[str], int]:
-    """Writes what follows from the blocks of a run, which are read once. Its figures, why samples are
-    unscored, and on how many a model failed."""
+) -> tuple[Finished, Counter[str], int]:
+    """Writes what follows from the blocks of a run, which are read once. The run, why samples are unscored,
+    and on how many a model failed."""
     failed = 0
     if benchmark.scores is not None:
         table = benchmark.scores(folder)
         table.write(folder.path / SCORES)
-        made, reasons = benchmark.estimates(table, folder), benchmark.decides(table, folder).unscored()
+        made = (benchmark.estimates or functools.partial(_estimates, benchmark))(table, folder)
+        reasons = benchmark.decides(table, folder).unscored()
         if "failed" in table.frame:
             lost = table.frame.dropna(subset="failed")
             failed = len(lost.drop_duplicates(["id", "metric", "variant"]))
@@ -233,7 +237,15 @@ def _finish(
     figures = frames.label(made, benchmark=benchmark.name, model=run.name)
     frames.write(folder.path / FIGURES, figures)
     folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-    return figures, reasons, failed
+    return Finished(folder, run.name, figures), reasons, failed
+
+
+def _estimates(benchmark: Benchmark, table: ScoreTable, folder: Folder) -> pd.DataFrame:
+    """A figure of every metric and variant, and the negation gap of every metric."""
+    made = [table.figures(task="results")]
+    for (metric,), rows in table.groups("metric") if benchmark.gap else ():
+        made.append(frames.frame(rows.gap(*benchmark.gap, metric=metric, task="gap")))
+    return frames.concat(made)
 
 
 def _most_unscored(figures: pd.DataFrame) -> Counter[str]:
@@ -285,36 +297,39 @@ def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:
     return f"{name}: {total} {'has' if total == 1 else 'have'} no score{why}.{again}"
 
 
-def _write_report(benchmark: Benchmark, config: Any, runs: Sequence[Run], folders: Sequence[Folder]) -> str:
-    return write_report(benchmark, config.out_dir, folders)
+def write_report(
+    benchmark: Benchmark, out: Path, finished: Sequence[Finished], options: Any
+) -> tuple[str, list[Path]]:
+    """Writes the report of finished runs to a folder or a page (`report.write`); its headline as text, and
+    the files.
 
-
-def write_report(benchmark: Benchmark, out: Path, folders: Sequence[Folder]) -> str:
-    """OUT/table.md, figures.csv, report.html and the rest of finished runs; the headline as text."""
-    figures = frames.concat(frames.read(folder.path / FIGURES) for folder in folders)
-    report.write(out, figures, title=benchmark.title, sections=benchmark.sections)
-    return report.headline(figures, benchmark.headline)
+    options  Of the command or of the report; `formats` names the parts.
+    """
+    page = benchmark.page(finished, options) if benchmark.page else Page(benchmark.title)
+    figures = frames.concat([*(one.figures for one in finished), *page.figures])
+    files = report.write(
+        out, figures, title=page.title, subtitle=page.subtitle, sections=benchmark.sections,
+        findings=page.findings, notes=page.notes, parts=page.parts, settings=page.settings,
+        stamp=page.stamp, formats=getattr(options, "formats", report.FORMATS),
+    )  # fmt: skip
+    return report.headline(figures, page.headline or benchmark.headline), files
 
 
 #: What is read of a plan.
 _PLAN = {"blocks": int, "seconds": float, "operations": object}
 
 
-def folders_of(runs: Sequence[Run], holds: str, blocks: Mapping[str, Shape], config: Any) -> list[Folder]:
+def folders_of(runs: Sequence[Run], folder: Callable[[Path], Folder], config: Any) -> list[Folder]:
     """The folder of each run."""
-    return [Folder(config.out_dir / run.folder, holds, blocks) for run in runs]
+    return [folder(config.out_dir / run.folder) for run in runs]
 
 
 def planned(
-    runs: Callable[[Any, str], Sequence[Run]],
-    holds: str,
-    blocks: Mapping[str, Shape],
-    config: Any,
-    device: str,
+    runs: Callable[[Any, str], Sequence[Run]], folder: Callable[[Path], Folder], config: Any, device: str
 ) -> list[Step]:
     """The steps of a configuration, as a worker elsewhere makes them again."""
     made = runs(config, device)
-    return by_model(made, folders_of(made, holds, blocks, config))
+    return by_model(made, folders_of(made, folder, config))
 
 
 def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[Step]:

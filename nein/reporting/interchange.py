@@ -24,7 +24,7 @@ from typing import Any
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.reporting import record
-from nein.reporting.figures import Figure
+from nein.reporting.figures import Figure, reasons
 
 SCHEMA = "0.3.0"
 #: The metric of results that say what is lost when what a model is told becomes a negation.
@@ -80,6 +80,14 @@ def gap(measure: str, affirmed: Figure, negated: Figure, difference: Figure) -> 
         f"gap/{measure}", GAP, f"Negation gap, {measure}", difference["value"], difference["low"],
         difference["high"], difference["standard_error"], int(difference["n"] or 0),
         int(difference["unscored"] or 0), {}, "lower", (-1.0, 1.0), 100.0, facts=facts,
+    )  # fmt: skip
+
+
+def share(key: str, row: Figure, title: str) -> Result:
+    """A share of the frame of figures, of which more is better."""
+    return Result(
+        key, row["metric"], title, row["value"], row["low"], row["high"], row["standard_error"],
+        int(row["n"] or 0), int(row["unscored"] or 0), reasons(row), "higher", (0.0, 1.0), 100.0, True,
     )  # fmt: skip
 
 

@@ -24,6 +24,10 @@ from nein.statistics import Estimate
 COLUMNS = ("id", "source", "metric", "variant", "reason")
 
 
+#: Rows that are handed on together.
+_AT_ONCE = 4096
+
+
 class Pairs(NamedTuple):
     """first, second: (n,) float64, the values of pairs scored in both; clusters: of each, its source."""
 
@@ -95,6 +99,13 @@ class ScoreTable:
         for key, part in self.frame.groupby(list(by), observed=True, sort=False, dropna=False):
             yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)
 
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One row at a time: None where there is no value, "" where there is no entry."""
+        for start in range(0, len(self), _AT_ONCE):
+            part = self.frame.iloc[start : start + _AT_ONCE]
+            columns = {name: _plain(part[name]) for name in part}
+            yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
     @property
     def scored(self) -> ScoreTable:
         return ScoreTable(self.frame[self.frame["value"].notna()])
@@ -150,6 +161,33 @@ class ScoreTable:
             for key, part in self.groups(*columns)
         )
 
+    def difference(self, first: str, second: str) -> ScoreTable:
+        """Of every sample the value of one variant less that of another (`variant`: "gap"), NaN where one of
+        them is unscored."""
+        one, other = (self.where(variant=name).frame for name in (first, second))
+        both = one.merge(other[["id", "value"]], on="id", suffixes=("", "_other"), validate="one_to_one")
+        gap = both["value"] - both["value_other"]
+        variant = pd.Categorical(["gap"] * len(both))
+        return ScoreTable(both.drop(columns="value_other").assign(value=gap, variant=variant))
+
+    def gap(self, affirmed: str, negated: str, **what: Any) -> list[dict[str, Any]]:
+        """The negation gap, as rows of the frame: means of two variants over the samples scored in both
+        (`variant`: which), and their paired difference ("gap") with its test. Values are from 0 to 1."""
+        told = self.where(variant=affirmed)
+        first, second, clusters = told.pair(self.where(variant=negated))
+        test = statistics.pairs_test(first, second, clusters)
+        tests = {"p": test.p, "p_least": test.least} if test else {}
+        return [
+            *(
+                frames.number(mean, unit="%", n=len(first), variant=name, **what)
+                for name, mean in zip((affirmed, negated), test.means if test else (None, None), strict=True)
+            ),
+            frames.figure(
+                test.difference if test else None, unit="points", unscored=len(told) - len(first),
+                variant="gap", **tests, **what,
+            ),
+        ]  # fmt: skip
+
     def pair(self, other: ScoreTable, on: Sequence[str] = ("id",)) -> Pairs:
         """The values of both tables where they have the same entries `on`, which name one row of each."""
         mine, theirs = self.frame[[*on, "source", "value"]], other.frame[[*on, "value"]]
@@ -165,3 +203,8 @@ class ScoreTable:
             shown[name] = shown[name].map(frames.harmless)
         with atomic.writing(path) as file:
             shown.to_csv(file, index=False, lineterminator="\n", mode="wb")
+
+
+def _plain(column: pd.Series) -> list[Any]:
+    none = None if column.name == "value" else ""
+    return [none if entry != entry else entry for entry in column.tolist()]

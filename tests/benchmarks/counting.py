@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from metrics import choices, letters
-from nein.benchmarks.runner import Benchmark, Run, machine_identity, selected
-from nein.config.commands import Command
+from nein.benchmarks.runner import Benchmark, machine_identity, selected
+from nein.benchmarks.runs import Run
 from nein.config.groups import Limit, Machine, Output, Preset
 from nein.config.options import option
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage
+from nein.engine.store import Need
+from nein.models.needs import of_model
 from nein.models.references import resolve, slug
 from nein.nano.captions import plural
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
@@ -26,9 +28,13 @@ OPTIONS = ("yes", "no")
 @dataclass(kw_only=True)
 class CountingConfig(Preset, Limit, Machine, Output):
     presets = str(Path(__file__).parent / "counting-")
+    preset_names = ("nano",)
     default_out = "runs/counting-PRESET"
     model: str = option("nano:negvqa", "nano:NAME, a hub id or a folder", "What")
     scenes: int = option(40, "scenes of the data set", "Data")
+
+    def needs(self) -> list[Need]:
+        return of_model("choices", self.model)
 
 
 def runs(config: CountingConfig, device: str) -> list[Run]:
@@ -74,7 +80,10 @@ def scores(folder: Folder) -> ScoreTable:
     return ScoreTable.of(selected(folder, "answers"))
 
 
-ACCURACY = Table("accuracy", "Accuracy", (Row("model"),), (Across("variant"), *COUNTS))
-PAGE = (Section("accuracy", "Accuracy", (ACCURACY,)),)
-COUNTING = Benchmark("counting", "Counting", "answers", runs, scores, sections=PAGE, headline=(ACCURACY,))
-COMMAND = Command("count", f"{__name__}:CountingConfig", f"{__name__}:COUNTING", shared=True)
+ACCURACY = Table("accuracy", "Accuracy", (Row("model"),), (Across("variant"), *COUNTS), {"task": "results"})
+GAP = Table("gap", "Negation gap", (Row("model"),), (Across("variant"), *COUNTS), {"task": "gap"})
+PAGE = (Section("accuracy", "Accuracy", (ACCURACY, GAP)),)
+COUNTING = Benchmark(
+    "counting", "Counting", CountingConfig, runs, scores, gap=("affirmed", "denied"),
+    about='ask whether "There are no two cats." is true', sections=PAGE, headline=(ACCURACY,),
+)  # fmt: skip

@@ -1,28 +1,38 @@
-"""A benchmark of one module, one YAML file and one line in the table of commands gets everything else."""
+"""A benchmark of one module, one YAML file and one entry point is known to every command."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import nein
 from nein import cli
+from nein.benchmarks import registry
 from nein.engine.executors.threads import Threads
 from tests.benchmarks import counting
-from tests.helpers import commands, killing
+from tests.helpers import commands, killing, packages
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The benchmark as a package offers it, by its entry point alone."""
+    folder = tmp_path_factory.mktemp("package")
+    packages.install(folder, {registry.GROUP: {"counting": "tests.benchmarks.counting:COUNTING"}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("counting") / "whole"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cli.COMMANDS, "counting", counting.COMMAND)
-        with pytest.raises(SystemExit, match="0"):
-            cli.main(["counting", "--out", str(out)])
+    assert commands.exit_code("counting", "--out", out) == 0
     return out
 
 
@@ -32,15 +42,20 @@ def results(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
+def figures(out: Path, task: str = "results") -> dict[str, dict[str, str]]:
+    """Variant -> figure of the one run of a folder."""
+    with (out / "figures.csv").open(newline="") as file:
+        return {row["variant"]: row for row in csv.DictReader(file) if row["task"] == task}
+
+
 def test_the_module_is_small() -> None:
     text = Path(counting.__file__).read_text()
-    assert len(text.splitlines()) <= 80
+    assert len(text.splitlines()) <= 90
 
 
 def test_table_csv_page_and_resumable_folder_come_by_themselves(whole: Path) -> None:
     assert "| nano:negvqa" in (whole / "table.md").read_text()
-    with (whole / "figures.csv").open(newline="") as file:
-        rows = {row["variant"]: row for row in csv.DictReader(file)}
+    rows = figures(whole)
     assert set(rows) == {"affirmed", "denied"}
     assert all(int(row["n"]) + int(row["unscored"]) == 48 for row in rows.values())
     page = (whole / "report.html").read_text()
@@ -56,15 +71,10 @@ def test_the_figures_are_those_of_the_rows(whole: Path) -> None:
         for row in map(json.loads, path.read_text().splitlines())
         if row["variant"] == "affirmed" and row["value"] is not None
     ]
-    with (whole / "figures.csv").open(newline="") as file:
-        [shown] = [row for row in csv.DictReader(file) if row["variant"] == "affirmed"]
-    assert float(shown["value"]) == pytest.approx(sum(values) / len(values))
+    assert float(figures(whole)["affirmed"]["value"]) == pytest.approx(sum(values) / len(values))
 
 
-def test_a_killed_command_goes_on_to_the_same_bytes(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "counting", counting.COMMAND)
+def test_a_killed_command_goes_on_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     line = ["counting", "--out", str(tmp_path / "killed")]
     assert killing.run(cli.main, line, killing.File("*/answers/*", 2, "torn")) == killing.KILLED
     # The other thread may be at the first block still.
@@ -73,16 +83,11 @@ def test_a_killed_command_goes_on_to_the_same_bytes(
     assert results(tmp_path / "killed") == results(whole)
 
 
-def test_a_limit_counts_the_first_and_may_grow(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "counting", counting.COMMAND)
-    out = str(tmp_path / "out")
+def test_a_limit_counts_the_first_and_may_grow(whole: Path, tmp_path: Path) -> None:
     for limit, n in ((["--limit", "11"], 11), ([], 48)):
-        with pytest.raises(SystemExit, match="0"):
-            cli.main(["counting", "--out", out, *limit])
-        with (tmp_path / "out" / "figures.csv").open(newline="") as file:
-            assert {int(row["n"]) + int(row["unscored"]) for row in csv.DictReader(file)} == {n}
+        assert commands.exit_code("counting", "--out", tmp_path / "out", *limit) == 0
+        rows = figures(tmp_path / "out").values()
+        assert {int(row["n"]) + int(row["unscored"]) for row in rows} == {n}
     assert results(tmp_path / "out") == results(whole)
 
 
@@ -98,3 +103,75 @@ def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(wh
     config = counting.CountingConfig.of(out=whole, device="cpu")
     counting.COUNTING(config, Watching("cpu"))
     assert seen == ["complete"]
+
+
+# --- every other command ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two(whole: Path) -> Path:
+    """A second model in the same folder."""
+    assert (
+        commands.exit_code("counting", "--model", "nano:negvqa-negated", "--out", whole.parent / "two") == 0
+    )
+    return whole.parent / "two"
+
+
+def test_the_gap_is_paired_and_in_the_report_of_finished_runs(
+    whole: Path, two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said, _ = commands.outcome(capsys, "report", whole, two, "--out", tmp_path / "page.html")
+    assert code == 0
+    assert "nano:negvqa-negated" in said
+    assert "Negation gap" in (tmp_path / "page.html").read_text()
+    gap = figures(whole, "gap")
+    assert float(gap["gap"]["value"]) == pytest.approx(
+        float(gap["affirmed"]["value"]) - float(gap["denied"]["value"])
+    )
+    words = ("report", whole, "--labels", "x.csv", "--out", tmp_path / "page.html")
+    assert "there is no --labels" in commands.outcome(capsys, *words).stderr
+
+
+def test_runs_are_compared_sample_by_sample_and_by_their_gaps(
+    whole: Path, two: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said, _ = commands.outcome(capsys, "compare", whole, two, "--format", "csv")
+    assert code == 0
+    rows = [row for row in csv.DictReader(said.splitlines()) if row["statistic"] == "difference"]
+    assert {row["variant"] for row in rows} == {"affirmed", "denied", "gap"}
+    assert {row["family"] for row in rows} == {"3"}
+    own = [float(figures(out, "gap")["gap"]["value"]) for out in (whole, two)]
+    [gap] = [row for row in rows if row["variant"] == "gap"]
+    assert float(gap["value"]) == pytest.approx(own[0] - own[1])
+    assert "Paired comparisons" in commands.outcome(capsys, "compare", whole, two).stdout
+
+
+def test_it_is_exported_in_every_format_and_stands_on_the_leaderboard(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for form in ("every-eval-ever", "csv", "parquet", "bundle"):
+        assert commands.exit_code("export", whole, "--format", form, "--out", tmp_path / form) == 0
+    [log] = tmp_path.glob("every-eval-ever/data/*/*/*/*.json")
+    names = {one["evaluation_result_id"] for one in json.loads(log.read_text())["evaluation_results"]}
+    assert names == {"accuracy/affirmed", "accuracy/denied", "gap/accuracy"}
+    with (tmp_path / "csv" / "scores.csv").open(newline="") as file:
+        assert sum(1 for _ in csv.DictReader(file)) == 96
+    assert (tmp_path / "bundle" / "index.html").is_file()
+    assert commands.exit_code("leaderboard", whole, "--out", tmp_path / "board") == 0
+    assert "Counting" in (tmp_path / "board" / "index.html").read_text()
+
+
+def test_it_is_listed_fetched_and_a_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "nein counting --preset nano" in commands.outcome(capsys, "list", "benchmarks").stdout
+    assert "nein counting " in commands.outcome(capsys, "--help").stdout
+    words = ("fetch", "--benchmarks", "counting", "--preset", "nano", "--dry-run")
+    assert commands.exit_code(*words) == 0
+    assert counting.CountingConfig(model="owner/name").needs()[0].reference == "owner/name"
+    result = nein.run("counting", limit=8, device="cpu", out=tmp_path / "out")
+    assert list(result.table()["model"]) == ["nano:negvqa"]
+    assert set(result.figures["task"]) == {"results", "gap"}
+    with pytest.raises(ValueError, match="did you mean 'counting'"):
+        nein.run("countin")

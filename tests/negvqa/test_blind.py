@@ -80,7 +80,7 @@ def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tm
     folder = evaluated(tmp_path, model, "--blind", 5)
     assert share(folder, "text only", "original")["n"] == 8  # two whole blocks of three
     assert {row["id"] for row in answers(folder, "blind")} >= {"10", "17"}
-    assert "--blind" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "--blind" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
 
 
 def test_no_baseline_is_asked_where_none_is_wanted_and_it_may_be_added_later(tmp_path: Path) -> None:

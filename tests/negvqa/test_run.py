@@ -62,7 +62,7 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
     entry = figure(folder.path, task="accuracy", interval="clustered", **what)
     assert entry["value"] == pytest.approx(sum(own) / len(own))
     assert (entry["n"], entry["clusters"]) == (12, 6)
-    with (out / "report.csv").open(newline="") as file:
+    with (out / "figures.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["interval"] == "clustered"]
     shown = next(row for row in rows if {**row, **what} == row)
     assert float(shown["value"]) == entry["value"]
@@ -76,8 +76,8 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
     assert page.count('"pictures":[[') == 12
     assert not re.search(r"(?:src|href)=\"https?:", page)
     assert str(tmp_path) not in page
-    assert {p.name for p in out.glob("report-*.png")} == {
-        "report-accuracy.png", "report-gap.png", "report-outcomes.png", "report-scaling.png",
+    assert {p.name for p in out.glob("*.png")} == {
+        "accuracy.png", "gap.png", "outcomes.png", "scaling.png",
     }  # fmt: skip
     assert "Negation gap" in capsys.readouterr().out
 
@@ -94,10 +94,10 @@ def test_only_the_data_decide_what_stands_beside_table_1(
             published = Counter(row["category"] for row in records())
             monkeypatch.setattr("nein.benchmarks.negvqa.paper_numbers.SUBSETS", published)
         assert run("--data", questions, "--out", out, "--device", "cpu", "--formats", "csv,md", *more) == 0
-        with (out / "report.csv").open(newline="") as file:
+        with (out / "figures.csv").open(newline="") as file:
             table = [row for row in csv.DictReader(file) if row["task"] == "table1"]
         assert len({(row["model"], row["variant"]) for row in table}) == count
-        assert ("Differences from Table 1" in (out / "report.md").read_text()) == (whose == "published")
+        assert ("Differences from Table 1" in (out / "table.md").read_text()) == (whose == "published")
 
 
 def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
@@ -111,7 +111,7 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
     assert (folder_of(out).path / "scores.csv").read_bytes() == before
     where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
     assert run("report", out, *where) == 0
-    assert (tmp_path / "again.csv").read_text() == (out / "report.csv").read_text()
+    assert (tmp_path / "again.csv").read_text() == (out / "figures.csv").read_text()
 
 
 def test_another_configuration_is_refused_by_name_until_overwritten(
@@ -167,7 +167,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         (["--device", "gpu"], "--device is 'gpu'"),
         (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "have one name"),
         (["--judge", "openai:http://127.0.0.1:9/v1#m", "--judge-quantization", "bnb-fp4"], "only LLaVA-NeXT"),
-        (["report", "nowhere"], "holds no run"),
+        (["report", "nowhere"], "There is no run in"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(
@@ -306,7 +306,7 @@ def test_a_model_of_the_users_has_the_users_name(questions: Path, tmp_path: Path
     assert run("--model", "mine=judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out,
                "--formats", "csv") == 0  # fmt: skip
     assert json.loads((out / "mine" / "manifest.json").read_text())["identity"]["role"] == "judge"
-    with (out / "report.csv").open(newline="") as file:
+    with (out / "figures.csv").open(newline="") as file:
         assert {row["model"] for row in csv.DictReader(file) if row["task"] == "gap"} == {"mine"}
 
 
@@ -314,7 +314,7 @@ def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> N
     out = tmp_path / "out"
     assert run("--model", "judge,judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out,
                "--formats", "csv") == 0  # fmt: skip
-    with (out / "report.csv").open(newline="") as file:
+    with (out / "figures.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["task"], row["metric"]) == ("outcomes", "both")]
     assert len(rows) == len({(row["model"], row["scoring"], row["category"]) for row in rows}) > 0
 

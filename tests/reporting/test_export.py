@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,12 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from nein.benchmarks import export, leaderboard
+from nein.benchmarks import export, leaderboard, registry
 from nein.benchmarks.runner import selected
 from nein.engine import atomic
-from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import interchange
 from tests.helpers.commands import exit_code, outcome
-from tests.helpers.runs import scores_in
 
 #: The structure of the schemas 0.3.0 of github.com/evaleval/every_eval_ever, without their descriptions.
 SCHEMAS = Path(__file__).parent / "every_eval_ever"
@@ -45,7 +44,7 @@ def runs(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
     return {"nein": out, "negbench": root / "b", "negvqa": root / "v"}
 
 
-@pytest.mark.parametrize("benchmark", export.READERS)
+@pytest.mark.parametrize("benchmark", registry.OURS)
 def test_every_eval_ever_validates_and_its_lines_are_the_figures(
     runs: dict[str, Path], benchmark: str, tmp_path: Path
 ) -> None:
@@ -104,7 +103,7 @@ def test_an_export_that_is_made_again_has_the_same_names(runs: dict[str, Path], 
 
 
 def test_an_unscored_sample_is_counted_and_never_a_zero(out: Path, tmp_path: Path) -> None:
-    [one] = export.read(out / "ip2p" / "negative")
+    one = export.read(out / "ip2p" / "negative")
     lost = [
         interchange.Sample(
             "negative/removal_vqa", "lost", "No dog.", "", "", "removal_vqa", None, "the editor failed"
@@ -115,8 +114,17 @@ def test_an_unscored_sample_is_counted_and_never_a_zero(out: Path, tmp_path: Pat
     assert "lost" not in {line["sample_id"] for line in atomic.read_lines(samples)}
 
 
+def rows_of(path: Path, name: str) -> Iterable[dict[str, Any]]:
+    """Of a run: its scores, or the rows of a stage."""
+    benchmark = registry.of_run(path)
+    folder = benchmark.folder(path)
+    if name != "scores":
+        return selected(folder, name)
+    return benchmark.rows(folder) if benchmark.rows else benchmark.scores(folder).rows()
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("benchmark", export.READERS)
+@pytest.mark.parametrize("benchmark", registry.OURS)
 def test_tables_have_every_row_of_every_run(
     runs: dict[str, Path], benchmark: str, kind: str, tmp_path: Path
 ) -> None:
@@ -127,17 +135,15 @@ def test_tables_have_every_row_of_every_run(
             continue
         rows = [
             row
-            for folder in export.finished([runs[benchmark]])
+            for folder in registry.finished([runs[benchmark]])
             for path in [*folder.glob(f"{file.stem}.jsonl"), *folder.glob(f"samples/{file.stem}.jsonl")]
             for row in atomic.read_lines(path)
         ]
-        if benchmark == "nein" and file.stem == "scores":
-            rows = [row for f in export.finished([runs[benchmark]]) for row in scores_in(f)]
-        elif benchmark != "negbench":
-            rows = [r for f in export.finished([runs[benchmark]]) for r in selected(Folder(f), file.stem)]
+        if benchmark != "negbench":
+            rows = [r for path in registry.finished([runs[benchmark]]) for r in rows_of(path, file.stem)]
         assert len(frame) == len(rows) > 0
         assert [str(one) for one in frame["id"]] == [row["id"] for row in rows]
-        assert frame["run"].nunique() == len(export.finished([runs[benchmark]]))
+        assert frame["run"].nunique() == len(registry.finished([runs[benchmark]]))
 
 
 def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
     assert "'=cmd()" in (tmp_path / "x" / "answers.csv").read_text()
 
 
-@pytest.mark.parametrize("benchmark", export.READERS)
+@pytest.mark.parametrize("benchmark", registry.OURS)
 def test_a_bundle_is_a_folder_to_put_on_a_server(
     runs: dict[str, Path], benchmark: str, tmp_path: Path
 ) -> None:
@@ -194,8 +200,8 @@ def test_a_board_has_every_gap_of_every_run_and_leads_to_its_pictures(
     ours = board[board["source"] == leaderboard.MEASURED]
     expected = {
         (one.name, result.title): (result.value, result.low, result.high, result.n, result.unscored)
-        for folder in export.finished(list(runs.values()))
-        for one in export.read(folder)
+        for folder in registry.finished(list(runs.values()))
+        for one in [export.read(folder)]
         for result in one.results
         if result.metric == interchange.GAP
     }
@@ -207,7 +213,7 @@ def test_a_board_has_every_gap_of_every_run_and_leads_to_its_pictures(
         for row in gaps
     }
     assert shown == expected
-    assert {row["benchmark"] for row in gaps} == set(export.READERS)
+    assert {row["benchmark"] for row in gaps} == set(registry.OURS)
     for row in gaps:
         what = {"model": row["model"], "test": row["test"], "source": row["source"]}
         told, denied = (frames.pick(board, statistic=name, **what) for name in ("affirmed", "negated"))

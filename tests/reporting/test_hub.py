@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import EvalResultEntry
 from huggingface_hub._eval_results import parse_eval_result_entries
 
-from nein.benchmarks import export
+from nein.benchmarks import export, registry
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
@@ -18,7 +18,7 @@ from nein.reporting.interchange import Exported
 
 
 def read(*folders: Path) -> list[Exported]:
-    return [one for folder in export.finished(folders) for one in export.read(folder)]
+    return [export.read(folder) for folder in registry.finished(folders)]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from metrics.letters import Rule
+from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Blind,
     FittedBatches,
@@ -16,9 +17,7 @@ from nein.config.groups import (
     Machine,
     OnDevice,
     Output,
-    Page,
     Preset,
-    Runs,
     Scored,
     Seed,
     Tracked,
@@ -147,7 +146,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
 
 
 @dataclass(kw_only=True)
-class ReportConfig(Runs, Page):
+class ReportConfig(benchmarks.ReportConfig):
     """Which runs, of one or of several folders."""
 
     out: Path = option(Path("negbench.html"), "page to write; the other files lie beside it", "Output")

@@ -14,10 +14,12 @@ from nein.benchmarks import runner
 from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench import (
     encode,
+    exported,
     figures,
     matching,
     minimal_pairs,
     models,
+    paper_numbers,
     requested,
     results,
     retrieved,
@@ -26,10 +28,11 @@ from nein.benchmarks.negbench import (
 )
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.blind import Distinct
-from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench.config import EvalConfig, ReportConfig
 from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
 from nein.benchmarks.negbench.models import Choice
-from nein.benchmarks.runner import Benchmark, Run
+from nein.benchmarks.runner import Benchmark
+from nein.benchmarks.runs import Run
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import BINARY
@@ -414,13 +417,24 @@ def failed(run: Run, folder: Folder) -> int:
     return sum(bool(row.get("failed") or row.get("key") == "") for each in rows for row in each)
 
 
+def report_command(options: ReportConfig) -> str:
+    from nein.benchmarks.negbench import report
+
+    return report.run(options)
+
+
 NEGBENCH = Benchmark(
     "negbench",
     "NegBench",
-    "results",
+    EvalConfig,
     runs,
+    command="negbench eval",
     figures=figures_of_run,
-    report=write_report,
+    report_of=write_report,
     failed=failed,
-    blocks=files.BLOCKS,
+    report=report_command,
+    report_config=ReportConfig,
+    read=exported.read,
+    printed=paper_numbers.gaps,
+    folder=functools.partial(Folder, holds="results", row_shapes=files.BLOCKS),
 )

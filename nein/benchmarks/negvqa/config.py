@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from metrics.letters import EDITIONS, SCORINGS, Edition
+from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Blind,
     FittedBatches,
@@ -16,9 +17,7 @@ from nein.config.groups import (
     Limit,
     Machine,
     Output,
-    Page,
     Preset,
-    Runs,
     Scored,
     Tracked,
 )
@@ -129,7 +128,7 @@ class NegvqaConfig(Preset, Limit, FittedBatches, Blind, Machine, Output, Formats
 
 
 @dataclass(kw_only=True)
-class ReportConfig(Runs, Page):
+class ReportConfig(benchmarks.ReportConfig):
     """Which runs, and where their pictures are."""
 
     out: Path = option(Path("negvqa.html"), "page to write; the other files lie beside it", "Output")

@@ -58,10 +58,7 @@ def _key(row: dict[str, Any]) -> str:
 
 def _result(row: dict[str, Any]) -> Result:
     title = f"{row['metric'].capitalize()}, {row['variant']} questions, {row['scoring']}, {row['category']}"
-    return Result(
-        _key(row), row["metric"], title, row["value"], row["low"], row["high"], row["standard_error"],
-        int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row), "higher", (0.0, 1.0), 100.0, True,
-    )  # fmt: skip
+    return interchange.share(_key(row), row, title)
 
 
 def _samples(path: Path) -> Iterator[Sample]:

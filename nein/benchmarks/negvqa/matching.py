@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from metrics import choices
 from metrics.letters import LETTERS, parse
-from metrics.loading import fingerprint
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
 from nein.benchmarks.negvqa.folder import ANSWERS, MATCHES
 from nein.engine.answers import AnswerCache
@@ -79,6 +78,8 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
         return llm.load(options, cache=cache, device=device)
 
     def describe(client: Any) -> dict[str, Any]:
+        from metrics.loading import fingerprint
+
         return {"matcher": (fingerprint(client.describe()), client.describe())}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:

@@ -1,72 +1,52 @@
-"""The report of finished runs: one page, and the same tables and plots as files."""
+"""What the report of finished runs says besides its tables and plots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa import page, paper_numbers, sections
-from nein.benchmarks.negvqa.config import ReportConfig
-from nein.benchmarks.negvqa.folder import AnswersDir
-from nein.benchmarks.runner import FIGURES
-from nein.config.groups import FORMATS
+from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
+from nein.benchmarks.runs import Finished, Page
 from nein.datasets.negvqa.categories import AVERAGE
 from nein.datasets.negvqa.questions import Item
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Folder
 from nein.reporting import figures as frames
-from nein.reporting import report
 from nein.reporting.findings import Gap, widest
 
 
-def write(
-    folders: Sequence[Folder],
-    out: Path,
-    *,
-    samples: int = 400,
-    items: Sequence[Item] | None = None,
-    formats: Sequence[str] = FORMATS,
-) -> str:
-    """Writes `out` (.html) with .md, .csv, .tex, .png and .svg beside it; returns the headline as text.
-
-    samples  Questions with their answers in the page.
-    items    The questions with their pictures; without them the page shows none.
-
-    Raises UserError when a run is not complete, or when runs asked different questions.
-    """
-    named = _by_name(folders)
-    manifests = {name: folder.manifest() for name, folder in named.items()}
-    figures = read(named, manifests)
+def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Page:
+    """What a report says besides tables and plots. Raises UserError when runs asked different questions."""
+    _check_same(finished)
+    named = {one.name: one for one in finished}
+    figures = frames.concat(one.figures for one in finished)
     parts = []
-    if samples:
+    if options.samples:
         chief = frames.select(figures, headline="yes").drop_duplicates("model")
         headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
-        parts = [page.part(named, items, samples, headlines)]
-    written = report.write(
-        out, figures, title="NegVQA", subtitle=_subtitle(manifests), sections=sections.SECTIONS,
-        findings=finding(figures), notes=_notes(manifests), parts=parts, formats=formats,
-    )  # fmt: skip
+        folders = {name: one.folder for name, one in named.items()}
+        parts = [page.part(folders, _items(finished, options), options.samples, headlines)]
+    manifests = {name: one.manifest for name, one in named.items()}
     protocols = {manifest["protocol"] for manifest in manifests.values()}
     protocol = protocols.pop() if len(protocols) == 1 else "fixed"
-    shown = [sections.accuracy(protocol, "clustered"), sections.BLIND, sections.GAP]
-    place = out if out in written else out.parent
-    return f"{report.headline(figures, shown)}\nReport: {place}\n"
+    return Page(
+        "NegVQA", _subtitle(manifests), _notes(manifests), finding(figures), parts,
+        figures=beside_the_paper(finished),
+        headline=[sections.accuracy(protocol, "clustered"), sections.BLIND, sections.GAP],
+    )  # fmt: skip
 
 
-def read(named: Mapping[str, Folder], manifests: dict[str, dict[str, Any]]) -> pd.DataFrame:
-    """The figures of all runs, and the paper's Table 1; beside it stand runs on the paper's data only."""
-    parts, comparable = [], {}
-    for name, folder in named.items():
-        figures = frames.label(frames.read(folder.path / FIGURES), benchmark="negvqa", model=name)
-        parts.append(figures)
-        if paper_numbers.is_negvqa(manifests[name]["data"]):
-            comparable[name] = (figures, manifests[name]["reference"])
-            parts.append(paper_numbers.beside(figures, name, manifests[name]["reference"]))
-    return frames.concat([*parts, paper_numbers.table_1(comparable)])
+def beside_the_paper(finished: Sequence[Finished]) -> list[pd.DataFrame]:
+    """The paper's Table 1; beside it stand runs on the paper's data only."""
+    comparable = {
+        one.name: (one.figures, one.manifest["reference"])
+        for one in finished
+        if paper_numbers.is_negvqa(one.manifest["data"])
+    }
+    beside = [paper_numbers.beside(own, name, reference) for name, (own, reference) in comparable.items()]
+    return [*beside, paper_numbers.table_1(comparable)]
 
 
 def finding(figures: pd.DataFrame) -> list[str]:
@@ -81,19 +61,13 @@ def finding(figures: pd.DataFrame) -> list[str]:
     return [sentence] if sentence else []
 
 
-def _by_name(folders: Sequence[Folder]) -> dict[str, AnswersDir]:
-    """The runs by the name of their folder, or by its path where that is taken."""
-    named: dict[str, AnswersDir] = {}
-    for folder in (AnswersDir(folder.path) for folder in folders):
-        if folder.manifest().get("status") != COMPLETE:
-            raise UserError(f"'{folder.path}' is not complete; give its nein negvqa command again.")
-        named[folder.path.name if folder.path.name not in named else str(folder.path)] = folder
-    hashes = {name: folder.manifest()["data"]["sha256"] for name, folder in named.items()}
-    if len(set(hashes.values())) > 1:
-        one = next(iter(hashes))
-        other = next(name for name in hashes if hashes[name] != hashes[one])
-        raise UserError(f"'{one}' and '{other}' were asked different questions; report them apart.")
-    return named
+def _check_same(finished: Sequence[Finished]) -> None:
+    first, *others = finished
+    for other in others:
+        if other.manifest["data"]["sha256"] != first.manifest["data"]["sha256"]:
+            raise UserError(
+                f"'{first.name}' and '{other.name}' were asked different questions; report them apart."
+            )
 
 
 def _subtitle(manifests: dict[str, dict[str, Any]]) -> str:
@@ -135,31 +109,21 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
     return notes
 
 
-def run(options: ReportConfig) -> str:
-    """Writes the report of finished runs; returns the headline as text. Raises UserError."""
-    folders = [folder for path in options.runs for folder in files.find(path)]
-    if not folders:
-        raise UserError(f"'{options.runs[0]}' holds no run of nein negvqa; give the folder passed to --out.")
-    items = _items(folders, options.data, options.negated, options.images)
-    out = options.out.with_suffix(".html")
-    return write(folders, out, samples=options.samples, items=items, formats=options.formats)
-
-
-def _items(
-    folders: Sequence[Folder], source: str | None, negated: str | None, pictures: str | None
-) -> Sequence[Item] | None:
+def _items(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Sequence[Item] | None:
     """The questions the runs were asked, where they can be found; None otherwise."""
     from nein.datasets.negvqa import questions
 
-    origin = folders[0].manifest()["data"]
-    if source is None and "world" in origin:
+    origin = finished[0].manifest["data"]
+    if "world" in origin:
         return questions.load(origin["world"], questions=origin["questions"]).items
-    if source is None:
+    if options.data is None:
         return None
-    source_items = questions.load(
-        source, negated=negated, pictures=pictures, columns=origin.get("columns"),
+    found = questions.load(
+        options.data, negated=options.negated, pictures=options.images, columns=origin.get("columns"),
         split=origin.get("split", "test"),
     )  # fmt: skip
-    if source_items.sha256 != origin["sha256"]:
-        raise UserError(f"'{source}' does not hold the questions that '{folders[0].path}' was asked.")
-    return source_items.items
+    if found.sha256 != origin["sha256"]:
+        raise UserError(
+            f"'{options.data}' does not hold the questions that '{finished[0].folder.path}' was asked."
+        )
+    return found.items

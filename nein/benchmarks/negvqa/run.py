@@ -17,10 +17,11 @@ from metrics.served import is_served
 from metrics.served.endpoint import is_endpoint
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
-from nein.benchmarks.negvqa import matching, scores
-from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
-from nein.benchmarks.negvqa.folder import ANSWERS, BLIND, BLOCKS, MATCHES, AnswersDir
-from nein.benchmarks.runner import Benchmark, Run
+from nein.benchmarks.negvqa import exported, figures, matching, paper_numbers, report, scores, sections
+from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig, ReportConfig
+from nein.benchmarks.negvqa.folder import ANSWERS, BLIND, MATCHES, AnswersDir
+from nein.benchmarks.runner import Benchmark
+from nein.benchmarks.runs import Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Item, Questions
 from nein.engine import images
@@ -332,16 +333,6 @@ def _rows(item: Item, asking: Asking, reply: Reply) -> list[Row]:
     ]
 
 
-def write_report(config: NegvqaConfig, runs: Sequence[Run], folders: Sequence[Folder]) -> str:
-    """The page with its tables and plots; the headline as text."""
-    from nein.benchmarks.negvqa import report
-
-    return report.write(
-        folders, config.out_dir / "report.html", samples=config.samples,
-        items=load_questions(config).items, formats=config.formats,
-    )  # fmt: skip
-
-
 def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
     """The scores under `--protocol`, by the scoring named first."""
     facts = folder.manifest()
@@ -349,19 +340,21 @@ def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
 
 
 def estimates(table: ScoreTable, folder: Folder) -> pd.DataFrame:
-    from nein.benchmarks.negvqa import figures
-
     return figures.figures(table, folder.manifest()["identity"].get("asking"))
 
 
 NEGVQA = Benchmark(
     "negvqa",
     "NegVQA",
-    ANSWERS,
+    NegvqaConfig,
     runs,
     lambda folder: scores.table(scores.of_folder(AnswersDir(folder.path))),
-    estimates,
-    decides,
-    report=write_report,
-    blocks=BLOCKS,
+    estimates=estimates,
+    decides=decides,
+    sections=sections.SECTIONS,
+    page=report.describe,
+    report_config=ReportConfig,
+    read=exported.read,
+    printed=paper_numbers.gaps,
+    folder=AnswersDir,
 )

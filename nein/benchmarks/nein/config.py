@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Dtype,
     FittedBatches,
@@ -22,7 +23,6 @@ from nein.config.groups import (
     Limit,
     Machine,
     Output,
-    Page,
     Preset,
     Runs,
     Sampler,
@@ -241,19 +241,7 @@ class GridConfig(Runs, Elsewhere, Seed):
 
 
 @dataclass(kw_only=True)
-class Comparing(Options):
-    """Which runs are compared, and for what p is corrected."""
-
-    family: Literal["metric", "all"] = option(
-        "metric", "p is corrected for the comparisons of one metric, or for all of the table", "Tests"
-    )
-    baseline: str | None = option(
-        None, "compare every run with this one only: its editor, or EDITOR/TRACK", "Tests"
-    )
-
-
-@dataclass(kw_only=True)
-class ReportConfig(Runs, Comparing, Elsewhere, Page):
+class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
     """What a report is made of."""
 
     protocols: bool = option(False, "add what each quirk of the published protocol changes", "What")
@@ -274,12 +262,10 @@ class ReportConfig(Runs, Comparing, Elsewhere, Page):
 
 
 @dataclass(kw_only=True)
-class CompareConfig(Runs, Comparing):
+class CompareConfig(benchmarks.CompareConfig):
     """What is compared."""
 
     track: Literal["negative", "remove", "add", "all"] = option("negative", "which instructions", "What")
-    metrics: Names = option([], "only these metrics", "What")
-    format: Literal["md", "csv", "tex"] = option("md", "how to print it", "Output")
 
     def check(self) -> None:
         import metrics

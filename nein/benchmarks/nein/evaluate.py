@@ -13,14 +13,15 @@ import pandas as pd
 from editors import Editor
 from metrics import METRICS
 from nein.benchmarks import runner
-from nein.benchmarks.nein import corpus, models, records, report
+from nein.benchmarks.nein import corpus, exported, models, paper_numbers, records, report
 from nein.benchmarks.nein import figures as of_run
-from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import editing, editor_model
 from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import EDIT, RunDir, of_folder, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
-from nein.benchmarks.runner import Benchmark, Run
+from nein.benchmarks.runner import Benchmark
+from nein.benchmarks.runs import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, validate_images
 from nein.engine import atomic
@@ -245,4 +246,34 @@ def write_report(config: EvalConfig, runs: Sequence[Run], folders: Sequence[Fold
     return report.report(config.out_dir) if "report" in config.stages else None
 
 
-NEIN = Benchmark("nein", "NeIn", "edits", runs, scores, estimates, decides, report=write_report)
+def report_command(options: ReportConfig) -> int:
+    from nein.benchmarks.nein.reporting.command import report
+
+    return report(options)
+
+
+def compare(options: CompareConfig) -> int:
+    from nein.benchmarks.nein.reporting import command
+
+    return command.compare(options)
+
+
+NEIN = Benchmark(
+    "nein",
+    "NeIn",
+    EvalConfig,
+    runs,
+    scores,
+    command="eval",
+    estimates=estimates,
+    decides=decides,
+    report_of=write_report,
+    report=report_command,
+    report_config=ReportConfig,
+    compare=compare,
+    compare_config=CompareConfig,
+    read=exported.read,
+    rows=lambda folder: of_folder(folder).scores(),
+    printed=paper_numbers.gaps,
+    folder=functools.partial(Folder, holds="edits"),
+)

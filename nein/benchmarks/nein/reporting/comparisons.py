@@ -9,8 +9,8 @@ from typing import Any
 
 from metrics import METRICS
 from nein import statistics
+from nein.benchmarks.config import Comparing
 from nein.benchmarks.nein import corpus, figures
-from nein.benchmarks.nein.config import Comparing
 from nein.benchmarks.nein.records import Records
 from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number

@@ -1,0 +1,114 @@
+"""Finished runs against each other, sample by sample: differences, corrected tests, power."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nein import statistics
+from nein.engine.errors import unknown
+from nein.reporting import format, tables
+from nein.reporting.figures import figure, number
+from nein.reporting.scores import ScoreTable
+from nein.reporting.tables import Column, Row, Table
+
+_DIFFERENCE = {"statistic": "difference"}
+NOTE = (
+    "Means and differences over the samples scored in both runs, intervals and tests clustered by source "
+    "image. p belongs to the interval: below 0.05 where that leaves out 0. Holm: corrected for as many "
+    "comparisons as stand beside it (--family, --baseline). Needed: source images to find a true difference "
+    "of this size with probability 0.8 at the 5 % level. gap: the difference of both runs' negation gaps."
+)
+COMPARISONS = Table(
+    "comparisons",
+    "Paired comparisons",
+    (Row("first", "A"), Row("second", "B"), Row("metric"), Row("variant")),
+    (
+        Column("A: mean", {"statistic": "first"}),
+        Column("B: mean", {"statistic": "second"}),
+        Column("A - B", _DIFFERENCE),
+        Column("p", _DIFFERENCE, tables.p_value()),
+        Column("p (Holm)", _DIFFERENCE, tables.p_value("p_holm")),
+        Column("of", _DIFFERENCE, tables.entry("family")),
+        Column("pairs", _DIFFERENCE, tables.count()),
+        Column("source images", _DIFFERENCE, tables.count("clusters")),
+        Column("needed", _DIFFERENCE, lambda figures: tables.count("needed")(figures) or format.DASH),
+    ),
+    {"task": "comparisons"},
+    NOTE,
+)
+
+
+def chosen(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
+    """The pairs to compare: all, or every run with the baseline. Raises UserError for an unknown one."""
+    if baseline is None:
+        return list(itertools.combinations(names, 2))
+    if baseline not in names:
+        raise unknown("baseline", baseline, sorted(names))
+    return [(name, baseline) for name in names if name != baseline]
+
+
+def comparisons(
+    scores: Mapping[str, ScoreTable],
+    pairs: Sequence[tuple[str, str]],
+    gap: tuple[str, str] | None = None,
+    metrics: Sequence[str] = (),
+    family: str = "metric",
+) -> list[dict[str, Any]]:
+    """Rows of the frame for every metric and variant of every pair of runs (task "comparisons"): both means
+    and their difference, with interval, p, p after Holm over its family, the least possible p, and power.
+
+    scores  Run -> its table, with one row of every sample, metric and variant; values are from 0 to 1.
+    gap     Two variants whose difference is compared, too.
+    family  "metric": p is corrected for the comparisons of the same metric; "all": for all of them.
+    """
+    made = [
+        row
+        for first, second in pairs
+        for row in _compared(first, second, scores[first], scores[second], gap, metrics)
+    ]
+    tests = [row for row in made if row["statistic"] == "difference"]
+    families: dict[str, list[dict[str, Any]]] = {}
+    for row in tests:
+        families.setdefault(row["metric"] if family == "metric" else "", []).append(row)
+    for members in families.values():
+        adjusted = statistics.holm([1.0 if row["p"] is None else row["p"] for row in members])
+        for row, p in zip(members, adjusted, strict=True):
+            row |= {"p_holm": p, "family": str(len(members))}
+    return made
+
+
+def _compared(
+    first: str,
+    second: str,
+    one: ScoreTable,
+    other: ScoreTable,
+    gap: tuple[str, str] | None,
+    metrics: Sequence[str],
+) -> Iterator[dict[str, Any]]:
+    for metric in metrics or one.names("metric"):
+        mine, theirs = one.where(metric=metric), other.where(metric=metric)
+        for (variant,), rows in mine.groups("variant"):
+            what = {"metric": metric, "variant": variant}
+            yield from _tested(first, second, rows, theirs.where(variant=variant or None), 1.0, "%", **what)
+        if gap is not None:
+            both = mine.difference(*gap), theirs.difference(*gap)
+            yield from _tested(first, second, *both, 2.0, "points", metric=metric, variant="gap")
+
+
+def _tested(
+    first: str, second: str, one: ScoreTable, other: ScoreTable, span: float, unit: str, **what: Any
+) -> Iterator[dict[str, Any]]:
+    """The rows of one comparison; none without samples scored in both."""
+    a, b, clusters = one.pair(other)
+    test = statistics.pairs_test(a, b, clusters, span)
+    if test is None:
+        return
+    what |= {"task": "comparisons", "first": first, "second": second}
+    yield {**number(test.means[0], unit=unit, n=len(one.scored)), **what, "statistic": "first"}
+    yield {**number(test.means[1], unit=unit, n=len(other.scored)), **what, "statistic": "second"}
+    unscored = len({*one.names("id"), *other.names("id")}) - len(a)
+    numbers = {"p": test.p, "p_least": test.least, "needed": test.needed, "detectable": test.detectable}
+    row = figure(test.difference, unit="points" if unit == "%" else unit, unscored=unscored, **what)
+    yield {**row, **numbers, "statistic": "difference"}

@@ -1,0 +1,93 @@
+"""All benchmarks: ours, and those of packages, by entry points of the group `nein.benchmarks`.
+
+An entry point's name is the benchmark's, its object a `nein.benchmarks.runner.Benchmark`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import pkgutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nein.engine.errors import UserError, unknown
+from nein.engine.folder import Folder, runs_below
+
+if TYPE_CHECKING:
+    from nein.benchmarks.runner import Benchmark
+
+GROUP = "nein.benchmarks"
+OURS = {
+    "nein": "nein.benchmarks.nein.evaluate:NEIN",
+    "negbench": "nein.benchmarks.negbench.run:NEGBENCH",
+    "negvqa": "nein.benchmarks.negvqa.run:NEGVQA",
+}
+
+
+def plugins() -> dict[str, str]:
+    """Name -> place of what installed packages add; a name of ours stays ours."""
+    points = importlib.metadata.entry_points(group=GROUP)
+    return {point.name: point.value for point in points if point.name not in OURS}
+
+
+def names() -> list[str]:
+    return [*OURS, *plugins()]
+
+
+@functools.cache
+def get(name: str) -> Benchmark:
+    """Raises UserError for a name that there is not, or a plug-in that cannot be loaded."""
+    from nein.benchmarks.runner import Benchmark
+
+    place = OURS.get(name) or plugins().get(name)
+    if place is None:
+        raise unknown("benchmark", name, names())
+    try:
+        found = pkgutil.resolve_name(place)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"The benchmark '{name}' ({place}) cannot be loaded: {error}.") from None
+    if not isinstance(found, Benchmark) or found.name != name:
+        raise UserError(f"'{place}' is no nein.benchmarks.runner.Benchmark named '{name}'.")
+    return found
+
+
+def of_run(folder: Path) -> Benchmark:
+    """The benchmark that a folder is a run of. Raises UserError for a run of another kind."""
+    if (found := known(folder)) is None:
+        raise UserError(f"'{folder}' is no run of {', '.join(names())}.")
+    return found
+
+
+def known(folder: Path) -> Benchmark | None:
+    """The benchmark that a folder is a run of, if it is one of those here."""
+    name = str(Folder(folder).manifest().get("benchmark"))
+    return get(name) if name in names() else None
+
+
+def finished(paths: Sequence[Path]) -> list[Path]:
+    """The run folders at or below the paths, all of which must be complete. Raises UserError."""
+    from nein.engine import atomic
+    from nein.engine.folder import COMPLETE, MANIFEST
+
+    folders = list(dict.fromkeys(folder for path in paths for folder in runs_below(path)))
+    if not folders:
+        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
+    for folder in folders:
+        if atomic.read_json(folder / MANIFEST, {"status": str})["status"] != COMPLETE:
+            raise UserError(
+                f"The run '{folder}' is not complete; give its command again (nein status {folder} says how "
+                "far it is)."
+            )
+    return folders
+
+
+def of_runs(paths: Sequence[Path]) -> Benchmark:
+    """The one benchmark of all runs at or below the paths. Raises UserError."""
+    kinds = {of_run(folder).name for path in paths for folder in runs_below(path)}
+    if not kinds:
+        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
+    if len(kinds) > 1:
+        raise UserError(f"These runs are of {' and '.join(sorted(kinds))}; name runs of one benchmark.")
+    return get(kinds.pop())

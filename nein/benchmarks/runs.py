@@ -1,0 +1,74 @@
+"""What benchmarks and reports hand to each other: runs that are asked for, runs that are finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from nein.engine.folder import Folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nein.engine.stages import Stage
+    from nein.reporting.page import Part
+    from nein.reporting.tables import Table
+
+FIGURES, SCORES = "figures.csv", "scores.csv"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One folder of results: a model on a data set.
+
+    folder    Below the command's OUT.
+    name      As progress and tables show it.
+    identity  What decides its rows: another value of any key is another run.
+    stages    What there is to compute, in order; a stage reads what those before it have written.
+    facts     For the manifest: what the latest command says of itself. "preset", "protocol", "reference" (of
+              the model) and "data" (`name`, `sha256`) are shown by every command.
+    outputs   Output -> identity, of those that may differ from the folder's (a metric, say).
+    partial   Whether the command asks for a part of what makes a run complete.
+    """
+
+    folder: str
+    name: str
+    identity: Mapping[str, Any]
+    stages: tuple[Stage, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run, by its name in tables."""
+
+    folder: Folder
+    name: str
+    figures: pd.DataFrame
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return self.folder.manifest()
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a report says besides tables and plots of the runs' figures (`nein.reporting.report.write`).
+
+    figures   Further ones: differences between runs, or what is printed.
+    headline  The tables that the command prints, if others than the benchmark's.
+    """
+
+    title: str
+    subtitle: str = ""
+    notes: Sequence[str] = ()
+    findings: Sequence[str] = ()
+    parts: Sequence[Part] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    stamp: str = ""
+    figures: Sequence[pd.DataFrame] = ()
+    headline: Sequence[Table] | None = None
