@@ -128,8 +128,6 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
         return "Nothing has to be fetched: all that this needs ships with nein.\n"
     if constants.HF_HUB_OFFLINE:
         raise UserError("HF_HUB_OFFLINE is set, and nein fetch needs the network: unset it for this command.")
-    from tqdm import tqdm
-
     from nein.models import fetching
 
     atomic.check_writable(folder)
@@ -144,14 +142,13 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
     )
     check_room(root, left)
     refused = list(asked.refused)
-    with tqdm(total=size, unit="B", unit_scale=True, desc="fetch", disable=None) as progress:
-        for one in asked.sets:
-            try:
-                sets[one.need.key] = fetching.download(one, root, progress)
-            except fetching.Refused as error:
-                refused.append(str(error))
-            else:
-                store.write_manifest(root, sets)
+    for one in asked.sets:
+        try:
+            sets[one.need.key] = fetching.download(one, root)
+        except fetching.Refused as error:
+            refused.append(str(error))
+        else:
+            store.write_manifest(root, sets)
     for line in notes(root, sets):
         say(line)
     for need in packages:

@@ -162,6 +162,12 @@ def on_disk(need: Need) -> int | None:
     return sum(path.stat().st_size for path in files) if whole else None
 
 
+def repository(need: Need) -> str:
+    """The name of a repository's folder in a cache of the hub."""
+    kind = "datasets" if need.layout == "dataset" else "models"
+    return f"{kind}--{need.reference.replace('/', '--')}"
+
+
 def snapshot(need: Need) -> Path | None:
     """The folder in the hub's cache that has the files of a need, or some of them; None where there is
     none."""
@@ -169,8 +175,7 @@ def snapshot(need: Need) -> Path | None:
 
     if "/" not in need.reference or "://" in need.reference:
         return None
-    kind = "datasets" if need.layout == "dataset" else "models"
-    root = Path(constants.HF_HUB_CACHE, f"{kind}--{need.reference.replace('/', '--')}")
+    root = Path(constants.HF_HUB_CACHE, repository(need))
     name = root / "refs" / (need.revision or "main")
     commit = name.read_text(encoding="utf-8").strip() if name.is_file() else need.revision or ""
     folder = root / "snapshots" / commit

@@ -1,13 +1,15 @@
 """From what a run needs to files in a folder: which files of a repository, how many bytes, and the download.
 
-Downloading, going on with a half of a file and talking to the hub are huggingface_hub's. What is chosen of a
-repository is what its loader reads: weights once, as safetensors wherever there are any.
+Downloading is huggingface_hub's. What is chosen of a repository is what its loader reads: weights once, as
+safetensors wherever there are any.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.error import URLError
 
-from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -26,13 +29,11 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.hf_api import RepoSibling
-from huggingface_hub.utils import build_hf_headers, httpx
-from tqdm import tqdm
+from huggingface_hub.utils import httpx
 
 from nein.engine.errors import UserError
-from nein.engine.store import HUB, TORCH, Need
+from nein.engine.store import HUB, TORCH, Need, repository
 from nein.loading.digests import file_sha256
 
 TIMEOUT = 30.0  # seconds until a silent hub has not answered
@@ -228,8 +229,7 @@ def expected(needs: Iterable[Need], folder: Path) -> Iterator[str]:
             yield f"{need}: one file -> {folder / TORCH / _CHECKPOINTS}"
         else:
             asked = file if base == "file" else f"{_TEXTS} {file}" if file else PATTERNS[base]
-            repository = repo_folder_name(repo_id=need.reference, repo_type=_kind(need))
-            yield f"{need.reference}@{need.revision or 'main'}: {asked} -> {folder / HUB / repository}"
+            yield f"{need.reference}@{need.revision or 'main'}: {asked} -> {folder / HUB / repository(need)}"
 
 
 def _texts(names: Iterable[str]) -> Iterator[str]:
@@ -298,91 +298,65 @@ def _further(need: Need, found: Set, folder: Path) -> list[Need]:
         raise Refused(f"The configuration of '{need}' is none of open_clip: {error}.") from None
 
 
-def download(found: Set, folder: Path, progress: tqdm[Any]) -> dict[str, Any]:
-    """Puts a set into the folder; its entry of the manifest. What is there is not downloaded again, and half
-    a file is gone on with. Every file is compared with the hub's SHA-256. Raises Refused or UserError."""
-    entry: dict[str, Any] = {"reference": found.need.reference, "layout": found.need.layout}
-    entry |= {"revision": found.need.revision, "commit": found.commit, "files": {}}
-    for file in found.files:
-        progress.set_postfix_str(f"{found.need.reference} {file.name}")
-        before = progress.n
-        with _sentences(found.need):
-            path = _one(found, file, folder, _adding_to(progress))
-        digest = file_sha256(path)
+def download(found: Set, folder: Path) -> dict[str, Any]:
+    """Puts a set into the folder; its entry of the manifest. Files that are there are not downloaded again.
+    Every file is compared with the hub's SHA-256. Raises Refused or UserError."""
+    need = found.need
+    entry: dict[str, Any] = {"reference": need.reference, "layout": need.layout}
+    entry |= {"revision": need.revision, "commit": found.commit, "files": {}}
+    with _sentences(need):
+        places = _address_to(found, folder) if need.layout == "torch" else _repository_to(found, folder)
+    for file, path in zip(found.files, places, strict=True):
+        digest = file_sha256(path) if path.is_file() else None
+        if digest is None:
+            raise _silent(need, FileNotFoundError(file.name))
         if file.sha256 is not None and not digest.startswith(file.sha256):
             path.resolve().unlink()
             raise Refused(
-                f"{file.name} of '{found.need}' arrived damaged (SHA-256 {digest[:12]}..., expected "
+                f"{file.name} of '{need}' arrived damaged (SHA-256 {digest[:12]}..., expected "
                 f"{file.sha256[:12]}...) and was removed; fetch again."
             )
         entry["files"][str(path.relative_to(folder))] = {"size": path.stat().st_size, "sha256": digest}
-        progress.update(before + file.size - progress.n)
     return entry
 
 
-def _one(found: Set, file: File, folder: Path, bar: type[tqdm[Any]]) -> Path:
+def _address_to(found: Set, folder: Path) -> list[Path]:
+    from torch.hub import download_url_to_file
+
+    [file] = found.files
+    target = folder / TORCH / _CHECKPOINTS / file.name
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        download_url_to_file(found.need.reference, str(target))
+    return [target]
+
+
+def _repository_to(found: Set, folder: Path) -> list[Path]:
     need, hub = found.need, folder / HUB
-    if need.layout == "torch":
-        target = folder / TORCH / _CHECKPOINTS / file.name
-        _in_parts(need.reference, target, file.size, bar)
-        return target
-    kind, revision = _kind(need), file.revision or need.revision
-    repository = hub / repo_folder_name(repo_id=need.reference, repo_type=kind)
-    if file.sha256 is not None and file.size <= constants.MAX_HTTP_DOWNLOAD_SIZE:
-        # The library begins a file anew that was broken off. What lies here complete it only links.
-        url = hf_hub_url(need.reference, file.name, repo_type=kind, revision=revision)
-        _in_parts(url, repository / "blobs" / file.sha256, file.size, bar, build_hf_headers())
-    path = Path(
-        hf_hub_download(
-            need.reference, file.name, repo_type=kind, revision=revision, cache_dir=hub, tqdm_class=bar
+    snapshots = hub / repository(need) / "snapshots"
+    ours = snapshots / found.commit
+    for revision in dict.fromkeys(file.revision for file in found.files):
+        names = [file.name for file in found.files if file.revision == revision]
+        got = snapshot_download(
+            need.reference,
+            repo_type=_kind(need),
+            revision=revision or need.revision,
+            cache_dir=hub,
+            allow_patterns=[glob.escape(name) for name in names],
         )
-    )
-    if file.revision is None:
-        return path
-    # Without a network nobody can look for the conversion: its weights lie where the repository's would.
-    ours = repository / "snapshots" / found.commit / file.name
-    if not ours.exists():
-        ours.parent.mkdir(parents=True, exist_ok=True)
-        ours.unlink(missing_ok=True)
-        try:
-            ours.symlink_to(Path("..", "..", "blobs", path.resolve().name))
-        except OSError:  # a file system without links
-            shutil.copyfile(path, ours)
-    return ours
+        for name in names if revision else ():
+            # Offline nobody can look for the conversion: its weights lie where the repository's would.
+            _link(ours / name, Path(got, name))
+    return [ours / file.name for file in found.files]
 
 
-def _in_parts(
-    url: str, target: Path, size: int, bar: type[tqdm[Any]], headers: dict[str, str] | None = None
-) -> None:
-    """Downloads into NAME.incomplete, which a later command goes on with."""
-    if target.is_file():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    half = target.with_name(f"{target.name}.incomplete")
-    with half.open("ab") as stream:
-        http_get(
-            url,
-            stream,
-            resume_size=stream.tell(),
-            headers=headers,
-            expected_size=size or None,
-            tqdm_class=bar,
-        )
-    half.rename(target)
-
-
-def _adding_to(progress: tqdm[Any]) -> type[tqdm[Any]]:
-    """A bar that is not shown and adds to one that is, for a library that makes one per file."""
-
-    class Adding(tqdm):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            kwargs.pop("name", None)
-            super().__init__(*args, **{**kwargs, "disable": True})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            return progress.update(n or 0)
-
-    return Adding
+def _link(name: Path, target: Path) -> None:
+    name.parent.mkdir(parents=True, exist_ok=True)
+    name.unlink(missing_ok=True)
+    try:
+        name.symlink_to(os.path.relpath(target.resolve(), name.parent))
+    except OSError:  # a file system without links
+        shutil.copyfile(target, name)
 
 
 @contextmanager
@@ -411,7 +385,7 @@ def _sentences(need: Need) -> Iterator[None]:
         if getattr(getattr(error, "response", None), "status_code", 0) >= 500:
             raise _silent(need, error) from None
         raise Refused(f"'{need}' cannot be downloaded: {_first(error)}.") from None
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, URLError) as error:
         raise _silent(need, error) from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
