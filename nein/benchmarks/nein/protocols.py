@@ -6,13 +6,12 @@ of the Frechet distance. No model is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from metrics import METRICS
 from metrics.base import paper_present, paper_removed, parse_yes_no
-from nein import statistics
 from nein.benchmarks.nein import corpus
 from nein.benchmarks.nein.records import Records
 from nein.reporting.figures import number
@@ -57,16 +56,22 @@ class Rules:
 
     @classmethod
     def of(cls, protocol: Rule) -> Rules:
-        return cls(protocol, protocol, "fixed")
+        return cls(protocol, protocol)
 
 
-#: Sides of a metric beside its quirks: none of them, and all of `--protocol paper`.
+#: No quirk, and all of `--protocol paper`.
 FIXED, ALL = "", "all"
-ALONE = {
-    "answers": Rules(answers="paper"),
-    "objects": Rules(objects="paper"),
-    "denominator": Rules(denominator="paper"),
-}
+ALONE = {quirk: Rules(**{quirk: "paper"}) for quirk in ("answers", "objects", "denominator")}
+
+
+def _sides(quirks: Sequence[str]) -> dict[str, Rules]:
+    """Without any quirk, with each of them, and with all."""
+    together = {ALL: Rules.of("paper")} if len(set(quirks) & set(IN_PROTOCOL)) > 1 else {}
+    return {FIXED: Rules(), **{quirk: ALONE[quirk] for quirk in quirks}, **together}
+
+
+#: Metric -> the ways to read its scores.
+SIDES = {metric: _sides(quirks) for metric, quirks in MOVES.items() if metric != "fid"}
 
 
 class NoEvidence(ValueError):
@@ -122,110 +127,63 @@ def _retention(kind: str, detail: Mapping[str, Any], rules: Rules) -> float | No
     return None if None in seen else sum(map(bool, seen)) / len(held)
 
 
-@dataclass(frozen=True)
-class Shift:
-    """What one quirk, or all of a protocol, does to one figure.
-
-    quirk     Name of the quirk, or "all": every quirk of `--protocol paper`.
-    fixed     The figure without, `paper` with it; None where nothing is scored.
-    n_fixed, n_paper   Samples scored either way.
-    flips     Samples whose value differs, or that are scored on one side only; None for FID.
-    change    Paired interval of paper - fixed over the samples scored either way; None for FID.
-    note      Why there is no figure, else empty.
-    """
-
-    metric: str
-    quirk: str
-    fixed: float | None
-    paper: float | None
-    n_fixed: int
-    n_paper: int
-    flips: int | None
-    change: statistics.Estimate | None
-    note: str = ""
-
-
-def shifts(run: Records) -> list[Shift]:
-    """Every quirk that concerns a metric of the run, alone and together, metric by metric."""
-    wanted = {metric: _sides(quirks) for metric, quirks in MOVES.items() if metric != "fid"}
-    sides: dict[str, dict[str, dict[str, float | None]]] = {}
-    refused: dict[tuple[str, str], NoEvidence] = {}
+def rows(run: Records) -> list[dict[str, Any]]:
+    """Rows of the frame (task "protocols"): of every quirk that moves a metric of the run, alone and together
+    ("all"), the figure "fixed" and "paper", and "flips": samples whose value differs, or that are scored on
+    one side only."""
+    values: dict[tuple[str, str], dict[str, float | None]] = {}
+    refused: dict[tuple[str, str], str] = {}
     for row in run.run.scores():
         metric = row["metric"]
-        for name, rules in wanted.get(metric, {}).items():
-            values = sides.setdefault(metric, {}).setdefault(name, {})
+        for quirk, rules in SIDES.get(metric, {}).items():
+            side = values.setdefault((metric, quirk), {})
             try:
-                values[row["id"]] = verdict(metric, row, rules)
+                side[row["id"]] = verdict(metric, row, rules)
             except NoEvidence as error:
-                refused[metric, name] = error
-    moved: list[Shift] = []
-    for metric in MOVES:
-        if metric == "fid":
-            moved += _fid_shift(run)
-        for name in sides.get(metric, {}):
-            if name != FIXED:
-                why = refused.get((metric, FIXED)) or refused.get((metric, name))
-                moved.append(_shift(metric, name, sides[metric], why, run.sources))
-    return moved
+                refused[metric, quirk] = f"{error}; score again with --evidence both"
+    made = _fid(run)
+    for metric, quirk in values:
+        if quirk == FIXED:
+            continue
+        note = refused.get((metric, FIXED)) or refused.get((metric, quirk)) or ""
+        fixed, paper = ({} if note else values[metric, side] for side in (FIXED, quirk))
+        flips = None if note else sum(fixed[name] != paper[name] for name in fixed)
+        made += _shift(metric, quirk, _mean(fixed), _mean(paper), flips, note)
+    what = {"benchmark": "nein", "task": "protocols", "model": run.name, "variant": run.track}
+    return [{**row, **what} for row in sorted(made, key=lambda row: list(MOVES).index(row["metric"]))]
 
 
-def _sides(quirks: Sequence[str]) -> dict[str, Rules]:
-    """What every score of a metric is worth without any quirk, with each of them, and with all."""
-    together = [quirk for quirk in quirks if quirk in IN_PROTOCOL]
-    both = {ALL: Rules.of("paper")} if len(together) > 1 else {}
-    return {FIXED: Rules(), **{quirk: ALONE[quirk] for quirk in quirks}, **both}
-
-
-def rows(run: Records) -> list[dict[str, Any]]:
-    """`shifts` as rows of the frame (task "protocols")."""
-    made = []
-    for shift in shifts(run):
-        unit = "%" if METRICS[shift.metric].unit == "per cent" else ""
-        what = {"benchmark": "nein", "task": "protocols", "metric": shift.metric, "quirk": shift.quirk}
-        what |= {"model": run.name, "variant": run.track, "note": shift.note}
-        made += [
-            {**number(shift.fixed, unit=unit, n=shift.n_fixed), **what, "statistic": "fixed"},
-            {**number(shift.paper, unit=unit, n=shift.n_paper), **what, "statistic": "paper"},
-            {**number(shift.flips, unit="count"), **what, "statistic": "flips"},
-        ]
-    return made
+def _mean(values: Mapping[str, float | None]) -> tuple[float | None, int]:
+    """The mean of those that are scored, and how many they are."""
+    scored = [value for value in values.values() if value is not None]
+    return sum(scored) / len(scored) if scored else None, len(scored)
 
 
 def _shift(
     metric: str,
     quirk: str,
-    sides: Mapping[str, Mapping[str, float | None]],
-    why: NoEvidence | None,
-    source_of: Mapping[str, str],
-) -> Shift:
-    if why is not None:
-        return Shift(metric, quirk, None, None, 0, 0, None, None, f"{why}; score again with --evidence both")
-    fixed, paper = sides[FIXED], sides[quirk]
-    flips = sum(fixed[name] != paper[name] for name in fixed)
-    # A quirk of the denominator changes which samples count, not what any of them is worth.
-    change = (
-        None
-        if quirk == "denominator"
-        else statistics.paired_difference(paper, fixed, source_of, METRICS[metric].span)
-    )
-    n_fixed, n_paper = (sum(value is not None for value in side.values()) for side in (fixed, paper))
-    return Shift(metric, quirk, _mean(fixed.values()), _mean(paper.values()), n_fixed, n_paper, flips, change)
+    fixed: tuple[float | None, int],
+    paper: tuple[float | None, int],
+    flips: int | None,
+    note: str = "",
+) -> list[dict[str, Any]]:
+    unit = "%" if METRICS[metric].unit == "per cent" else ""
+    what = {"metric": metric, "quirk": quirk, "note": note}
+    return [
+        number(fixed[0], unit=unit, n=fixed[1], statistic="fixed", **what),
+        number(paper[0], unit=unit, n=paper[1], statistic="paper", **what),
+        number(flips, unit="count", statistic="flips", **what),
+    ]
 
 
-def _fid_shift(run: Records) -> list[Shift]:
-    features = corpus.read(run)
-    if features is None or len(features.ids) < 2:
+def _fid(run: Records) -> list[dict[str, Any]]:
+    features = corpus.read(run) if "fid" in run.whole else None
+    once = features.unique_targets() if features is not None else []
+    if features is None or len(once) < 2:
         return []
     from metrics.fid import frechet_distance
 
-    once = features.unique_targets()
-    if len(once) < 2:
-        return []
-    fixed = frechet_distance(features.edited, features.target)
-    paper = frechet_distance(features.edited, features.target[once])
-    return [Shift("fid", "reference", fixed, paper, len(features.ids), len(features.ids), None, None)]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else None
+    n = len(features.ids)
+    fixed = frechet_distance(features.edited, features.target), n
+    paper = frechet_distance(features.edited, features.target[once]), n
+    return _shift("fid", "reference", fixed, paper, None)
