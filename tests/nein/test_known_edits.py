@@ -170,7 +170,7 @@ def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_ch
     )  # fmt: skip
     assert done.code == 0
     loaded, _ = records.load([out])
-    [alone] = judge_tables.rewarded(loaded, [])
+    [alone] = judge_tables.rewarded(loaded, {})
     assert (alone["model"], alone["statistic"], alone["value"]) == ("identity+best-of-2-removal", "gain", 0)
     given = ["--judges", "reward", "--device", "cpu", "--limit", "4", "--data", str(world)]
     assert commands.exit_code("calibrate", out, *given) == 0

@@ -94,7 +94,8 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
     data = make_data(6, 2)
     done = evaluate(
         "--editor", "flaky", "--data", data, "--device", "cpu", "--control", "none",
-        "--out", tmp_path / "out", "--models.vqa", "tests.rehearsal:lower_case_no", "--models.ovd", "tests.rehearsal:score_05",
+        "--out", tmp_path / "out", "--models.vqa", "tests.rehearsal:lower_case_no",
+        "--models.ovd", "tests.rehearsal:score_05",
         "--metrics", "removal_vqa,retention_vqa,removal_ovd,retention_ovd",
     )  # fmt: skip
     assert done.code == 0, done.stderr

@@ -149,7 +149,7 @@ def rows(run: Records) -> list[dict[str, Any]]:
         fixed, paper = ({} if note else values[metric, side] for side in (FIXED, quirk))
         flips = None if note else sum(fixed[name] != paper[name] for name in fixed)
         made += _shift(metric, quirk, _mean(fixed), _mean(paper), flips, note)
-    what = {"benchmark": "nein", "task": "protocols", "model": run.name, "variant": run.track}
+    what = {"task": "protocols", "model": run.name, "variant": run.track}
     return [{**row, **what} for row in sorted(made, key=lambda row: list(MOVES).index(row["metric"]))]
 
 

@@ -64,7 +64,7 @@ def _write(
     results = run_report.together(loaded)
     parts = of_runs.breakdowns(loaded, browser.sizes, sample_browser.SIZE_CLASSES)
     gaps = of_runs.gaps(loaded)
-    figures = frames.concat([results, gaps, parts, frames.frame(rows)])
+    figures = frames.label(frames.concat([results, gaps, parts, frames.frame(rows)]), benchmark="nein")
     about_judges = [sections.CALIBRATION, sections.REWARDS, sections.BEST_OF, sections.CORRECTED]
     shown = [
         Section(

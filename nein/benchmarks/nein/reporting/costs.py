@@ -55,7 +55,7 @@ def costs(loaded: Sequence[Records]) -> list[dict[str, Any]]:
             for where in ("host", "device"):
                 peaks = [block.get("peak_memory", {}).get(where, 0) for block in blocks]
                 values[f"{where}_bytes"] = max(peaks, default=0)
-            what = {"benchmark": "nein", "task": "costs", "model": run.name, "variant": run.track}
+            what = {"task": "costs", "model": run.name, "variant": run.track}
             what |= {"stage": stage, "device": name or device or "–"}
             units = {"samples": "count", "host_bytes": "count", "device_bytes": "count"}
             rows += [

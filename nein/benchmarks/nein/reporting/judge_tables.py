@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +23,27 @@ from nein.statistics.calibration import Corrected, Rates
 from nein.statistics.estimates import Estimate, bounded_mean
 
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
+#: What a calibration's two files hold, as far as it is read back.
+_FACTS: Mapping[str, Mapping[str, Any]] = {
+    "vqa": {"kind": str, "fingerprint": str, "article": (str, None)},
+    "ovd": {"kind": str, "fingerprint": str, "threshold": (float, None)},
+}
+_VERDICT = {
+    "set": str, "cluster": str, "role": str, "present": bool, "score": (float, None),
+    "verdict_fixed": (bool, None), "verdict_paper": (bool, None),
+}  # fmt: skip
+_ENDS = dict.fromkeys(("low", "high", "standard_error"), (float, None))
+_SHARES = ("affirmed", "negated", "gap", "position")
+_SHARE = ({"value": float, "n": int, "clusters": int, **_ENDS}, None)
+_FAMILY = {**dict.fromkeys(_SHARES, _SHARE), "ties": int, "n_unscored": int}
+_REWARD = {"reference": str, "fingerprint": str, "sets": dict}
 
 
 @dataclass(frozen=True)
 class Calibration:
     """One judge's answers about pictures whose truth is known, as `nein calibrate` wrote them.
 
-    manifest  Judge, fingerprint, threshold, article.
-    rows      One case per line: set, role, word, present, ...
+    manifest  Judge, fingerprint, threshold, article. rows: one case each: set, role, word, present, ...
     """
 
     kind: str
@@ -38,64 +52,17 @@ class Calibration:
 
     def fits(self, run: Records) -> bool:
         """Whether the run was scored by this judge, asked in this way."""
-        config = run.manifest.get("config", {})
-        same = run.model(self.kind).get("fingerprint") == self.manifest["fingerprint"]
         option = "article" if self.kind == "vqa" else "threshold"
-        return same and config.get(option) == self.manifest[option]
+        same = run.model(self.kind).get("fingerprint") == self.manifest["fingerprint"]
+        return same and run.manifest.get("config", {}).get(option) == self.manifest[option]
 
     def rates(self, protocol: str, role: str | None = None, where: str | None = None) -> Rates:
         """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;
         where: one set only."""
         rows = [r for r in self.rows if where in (None, r["set"])]
         rows = [r for r in rows if role is None or not r["present"] or r["role"] == role]
-        return calibration.rates(
-            [r["present"] for r in rows],
-            [r[f"verdict_{protocol}"] for r in rows],
-            [r["cluster"] for r in rows],
-            [r["score"] for r in rows],
-        )
-
-
-@dataclass(frozen=True)
-class Reward:
-    """What a judge of edits prefers where it is known which edit obeys, as `nein calibrate` wrote it.
-
-    sets  Family of pairs -> "affirmed", "negated", "gap", "position", "ties", "n_unscored"
-          (`nein.judges.preferences.rates`).
-    """
-
-    name: str
-    fingerprint: str
-    sets: Mapping[str, Mapping[str, Any]]
-
-    def share(self, family: str, which: str, **what: Any) -> dict[str, Any]:
-        """The row of one of its figures."""
-        rates, share = self.sets[family], self.sets[family][which]
-        unit = "points" if which in ("gap", "position") else "%"
-        return figure(
-            share and Estimate.from_dict(share), unit=unit, unscored=rates["n_unscored"],
-            metric=which, judge=self.name, group=family, **what,
-        )  # fmt: skip
-
-
-#: What a calibration's two files hold, as far as it is read back.
-_ASKED: Mapping[str, Mapping[str, Any]] = {
-    "vqa": {"article": (str, None)}, "ovd": {"threshold": (float, None)},
-}  # fmt: skip
-_FACTS = {kind: {"kind": str, "fingerprint": str, **asked} for kind, asked in _ASKED.items()}
-_VERDICT = {
-    "set": str, "cluster": str, "role": str, "present": bool, "score": (float, None),
-    "verdict_fixed": (bool, None), "verdict_paper": (bool, None),
-}  # fmt: skip
-
-
-_SHARE = {
-    "value": float, "n": int, "clusters": int,
-    **dict.fromkeys(("low", "high", "standard_error"), (float, None)),
-}  # fmt: skip
-_SHARES = ("affirmed", "negated", "gap", "position")
-_FAMILY = {**dict.fromkeys(_SHARES, (_SHARE, None)), "ties": int, "n_unscored": int}
-_REWARD = {"reference": str, "fingerprint": str, "sets": dict}
+        columns = ("present", f"verdict_{protocol}", "cluster", "score")
+        return calibration.rates(*([r[name] for r in rows] for name in columns))
 
 
 def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
@@ -106,75 +73,20 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
         if not files and explicit and not any(folder.glob("rewards/*.json")):
             raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
         for file in files:
-            manifest = atomic.read_json(file)
-            lines = file.with_suffix(".jsonl")
-            known = isinstance(manifest, dict) and str(manifest.get("kind")) in _FACTS
-            if not known or not lines.is_file():
+            manifest, lines = atomic.read_json(file), file.with_suffix(".jsonl")
+            kind = str(manifest.get("kind")) if isinstance(manifest, dict) else ""
+            if kind not in _FACTS or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
-            manifest = atomic.read_json(file, _FACTS[str(manifest["kind"])])
-            rows = atomic.read_lines(lines, _VERDICT)
-            calibrations.append(Calibration(manifest["kind"], manifest, rows))
+            manifest = atomic.read_json(file, _FACTS[kind])
+            calibrations.append(Calibration(kind, manifest, atomic.read_lines(lines, _VERDICT)))
     return calibrations
-
-
-def load_rewards(folders: Sequence[Path]) -> list[Reward]:
-    """The calibrated judges of edits in the folders; where two go by one name, with their fingerprints."""
-    read = {}
-    for file in (file for folder in folders for file in sorted(folder.glob("rewards/*.json"))):
-        families = atomic.read_json(file, _REWARD)["sets"]
-        one = atomic.read_json(file, {**_REWARD, "sets": dict.fromkeys(families, _FAMILY)})
-        read[one["fingerprint"]] = one
-    names = Counter(one["reference"] for one in read.values())
-    ends = {key: f" ({key[:8]})" if names[one["reference"]] > 1 else "" for key, one in read.items()}
-    return [Reward(one["reference"] + ends[key], key, one["sets"]) for key, one in read.items()]
-
-
-def rewarded(loaded: Sequence[Records], rewards: Sequence[Reward]) -> list[dict[str, Any]]:
-    """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"), and of
-    every arm that chooses the best of several edits, what its judge is worth and what it gained (task
-    "best-of")."""
-    rows = [
-        {**reward.share(family, which, task="rewards"), "ties": str(rates["ties"])}
-        for reward in rewards
-        for family, rates in reward.sets.items()
-        for which in _SHARES
-        if rates[which] is not None
-    ]
-    for run in loaded:
-        arm = run.model("editor").get("mended", {})
-        if arm.get("arm") == "best-of":
-            rows += _best_of(run, arm, loaded, rewards)
-    return [{**row, "benchmark": "nein"} for row in rows]
-
-
-def _best_of(
-    run: Records, arm: Mapping[str, Any], loaded: Sequence[Records], rewards: Sequence[Reward]
-) -> Iterator[dict[str, Any]]:
-    """The shares of the judge that chose, under the wording of the run's track; Removal of the editor as it
-    is, of the arm, and the difference over the same samples."""
-    what = {"task": "best-of", "model": run.name, "variant": run.track}
-    which = "negated" if run.track == "negative" else "affirmed"
-    for reward in (one for one in rewards if one.fingerprint == arm["judge"]):
-        for family in reward.sets:
-            yield {**reward.share(family, which, **what), "metric": "preferred", "judge": ""}
-    base = run.run.editor.partition("+best-of-")[0]
-    for other in loaded:
-        if (other.run.out, other.run.editor, other.track) != (run.run.out, base, run.track):
-            continue
-        for metric in REMOVALS:
-            if metric in run.metrics and metric in other.metrics:
-                chosen, own, clusters = run.of(metric).pair(other.of(metric))
-                gain = bounded_mean(chosen - own, clusters, -1.0, 1.0)
-                yield {**figure(gain, unit="points"), **what, "metric": metric, "statistic": "gain"}
 
 
 def judged(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:
     """Rows of the frame: error rates of the judges, the corrected figures, reliability of their soft scores,
     and agreement between the judges of every run."""
-    rows = list(agreements(loaded))
-    if calibrations:
-        rows += [*rates(calibrations), *corrected(loaded, calibrations), *reliability(calibrations)]
-    return [{**row, "benchmark": "nein"} for row in rows]
+    rows = [*agreements(loaded), *rates(calibrations), *reliability(calibrations)]
+    return [*rows, *(corrected(loaded, calibrations) if calibrations else ())]
 
 
 def rates(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
@@ -196,41 +108,25 @@ def corrected(loaded: Sequence[Records], calibrations: Sequence[Calibration]) ->
     """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
         for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
-            entry = _judged(run, metric)
+            entry = figures.estimate(run.of(metric), metric)
             if entry is None:
                 continue
             kind = metric.rpartition("_")[2]
             fitting = [judge for judge in calibrations if judge.kind == kind and judge.fits(run)]
-            if not fitting:
-                result = Corrected(None, None, None, "this judge was not calibrated")
-            else:
+            result = Corrected(None, None, None, "this judge was not calibrated")
+            if fitting:
                 result = correct(entry, metric, fitting[0], run.manifest["config"]["protocol"])
-            what = {"task": "corrected", "metric": metric, "model": run.name, "variant": run.track}
-            yield {**figure(entry, unit="%"), **what, "statistic": "judged"}
-            ends = {"value": result.value, "low": result.low, "high": result.high}
-            yield {**what, **ends, "unit": "%", "statistic": "corrected", "refused": result.refused}
+            yield from _beside(entry, result, "corrected", run, metric)
 
 
-def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
-    """Share of objects really there in bins of the judge's soft score (task "reliability", mean score of the
-    bin in `score`); the calibration error stands in `group`, the name of its panel."""
-    for judge in calibrations:
-        rows = [row for row in judge.rows if row["score"] is not None]
-        if not rows:
-            continue
-        bins, error = calibration.reliability(
-            [r["score"] for r in rows], [r["present"] for r in rows], [r["cluster"] for r in rows]
-        )
-        name = KINDS[judge.kind]
-        what: dict[str, Any] = {"task": "reliability", "metric": "present", "judge": name}
-        for part in bins:
-            yield figure(
-                part.present,
-                unit="%",
-                score=repr(part.score),
-                group=f"{name}: calibration error {error:.3f}",
-                **what,
-            )
+def _beside(
+    judged: Estimate, result: Corrected, how: str, run: Records, metric: str
+) -> Iterator[dict[str, Any]]:
+    """A figure as judged, and what is made of it."""
+    what = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
+    yield figure(judged, unit="%", statistic="judged", **what)
+    ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
+    yield {**what, **ends, "unit": "%", "statistic": how, "refused": result.refused}
 
 
 def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) -> Corrected:
@@ -242,9 +138,104 @@ def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) ->
     return calibration.correct_retention(judged, judge.rates(rule, role="object"))
 
 
-def _judged(run: Records, metric: str) -> Estimate | None:
-    """The figure as the judge has it; None where nothing was scored."""
-    return figures.estimate(run.of(metric), metric)
+def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+    """Share of objects really there in bins of the judge's soft score (task "reliability", mean score of the
+    bin in `score`); the calibration error stands in `group`, the name of its panel."""
+    for judge in calibrations:
+        rows = [row for row in judge.rows if row["score"] is not None]
+        if not rows:
+            continue
+        bins, error = calibration.reliability(
+            *([row[name] for row in rows] for name in ("score", "present", "cluster"))
+        )
+        name = KINDS[judge.kind]
+        what: dict[str, Any] = {"task": "reliability", "metric": "present", "judge": name}
+        what["group"] = f"{name}: calibration error {error:.3f}"
+        yield from (figure(part.present, unit="%", score=repr(part.score), **what) for part in bins)
+
+
+def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
+    """How far the two removal judges agree on the same edited pictures (task "agreement")."""
+    for run in loaded:
+        one, other, clusters = run.of("removal_vqa").pair(run.of("removal_ovd"))
+        if not clusters:
+            continue
+        first, second = (run.values(metric) for metric in REMOVALS)
+        what: dict[str, Any] = {"task": "agreement", "metric": "removal", **_of(run)}
+        yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
+        kappa = agreement.cohen_kappa(first, second, run.sources)
+        yield figure(kappa, unit="", statistic="kappa", **what)
+        alpha = agreement.krippendorff_alpha([first, second], run.sources)
+        yield figure(alpha, unit="", statistic="alpha", **what)
+
+
+def _of(run: Records) -> dict[str, Any]:
+    return {"model": run.name, "variant": run.track}
+
+
+# --- judges of edits -----------------------------------------------------------------------
+
+
+def load_rewards(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Fingerprint -> a calibrated judge of edits in the folders: its name, with the fingerprint where two go
+    by one, and family of pairs -> shares (`nein.judges.preferences.rates`)."""
+    read = {}
+    for file in (file for folder in folders for file in sorted(folder.glob("rewards/*.json"))):
+        families = atomic.read_json(file, _REWARD)["sets"]
+        one = atomic.read_json(file, {**_REWARD, "sets": dict.fromkeys(families, _FAMILY)})
+        read[one["fingerprint"]] = one
+    names = Counter(one["reference"] for one in read.values())
+    for key, one in read.items():
+        end = f" ({key[:8]})" if names[one["reference"]] > 1 else ""
+        read[key] = {"name": one["reference"] + end, "sets": one["sets"]}
+    return read
+
+
+def rewarded(loaded: Sequence[Records], rewards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"), and of
+    every arm that chooses the best of several edits, what its judge is worth and what it gained (task
+    "best-of")."""
+    rows = [
+        _share(rates, which, task="rewards", judge=one["name"], group=family) | {"ties": str(rates["ties"])}
+        for one in rewards.values()
+        for family, rates in one["sets"].items()
+        for which in _SHARES
+        if rates[which] is not None
+    ]
+    for run in loaded:
+        arm = run.model("editor").get("mended", {})
+        if arm.get("arm") == "best-of":
+            sets = rewards.get(arm["judge"], {}).get("sets", {})
+            rows += _best_of(run, sets, loaded)
+    return rows
+
+
+def _share(rates: Mapping[str, Any], which: str, **what: Any) -> dict[str, Any]:
+    unit = "points" if which in ("gap", "position") else "%"
+    estimate = rates[which] and Estimate.from_dict(rates[which])
+    return figure(estimate, unit=unit, unscored=rates["n_unscored"], **{"metric": which, **what})
+
+
+def _best_of(
+    run: Records, sets: Mapping[str, Mapping[str, Any]], loaded: Sequence[Records]
+) -> Iterator[dict[str, Any]]:
+    """The shares of the judge that chose, under the wording of the run's track; Removal of the editor as it
+    is, of the arm, and the difference over the same samples."""
+    what = {"task": "best-of", **_of(run)}
+    which = "negated" if run.track == "negative" else "affirmed"
+    for family, rates in sets.items():
+        yield _share(rates, which, **what | {"metric": "preferred", "group": family})
+    base = run.run.editor.partition("+best-of-")[0]
+    for other in loaded:
+        if (other.run.out, other.run.editor, other.track) == (run.run.out, base, run.track):
+            for metric in REMOVALS:
+                if metric in run.metrics and metric in other.metrics:
+                    chosen, own, clusters = run.of(metric).pair(other.of(metric))
+                    gain = bounded_mean(chosen - own, clusters, -1.0, 1.0)
+                    yield figure(gain, unit="points", metric=metric, statistic="gain", **what)
+
+
+# --- people's labels, and grades -----------------------------------------------------------
 
 
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
@@ -253,25 +244,22 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
     A CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError naming the first bad
     line.
     """
-    import csv
-
     words = {"1": 1.0, "yes": 1.0, "0": 0.0, "no": 0.0}
     labels: dict[tuple[str, str], dict[str, float]] = {}
     try:
         with file.open(newline="", encoding="utf-8") as lines:
-            for number, row in enumerate(csv.DictReader(lines), start=2):
+            for place, row in enumerate(csv.DictReader(lines), start=2):
                 gone = words.get(str(row.get("gone", "")).strip().lower())
                 if gone is None or not all(row.get(name) for name in ("editor", "track", "id")):
                     raise UserError(
-                        f"'{file}', line {number}: expected editor, track, id, gone (1 or 0), not {row}."
+                        f"'{file}', line {place}: expected editor, track, id, gone (1 or 0), not {row}."
                     )
                 of_run = labels.setdefault((row["editor"], row["track"]), {})
-                if of_run.get(row["id"], gone) != gone:
+                if of_run.setdefault(row["id"], gone) != gone:
                     raise UserError(
-                        f"'{file}', line {number}: '{row['id']}' of {row['editor']}/{row['track']} has "
+                        f"'{file}', line {place}: '{row['id']}' of {row['editor']}/{row['track']} has "
                         "another label above; keep the one that was agreed on."
                     )
-                of_run[row["id"]] = gone
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{file}' cannot be read: {error}.") from None
     if not labels:
@@ -286,19 +274,13 @@ def labelled(
     rows = []
     for run in loaded:
         of_run = labels.get((run.run.editor, run.track), {})
-        strangers = [name for name in of_run if name not in run.place]
-        if strangers:
-            raise UserError(f"The labels name '{strangers[0]}', which is no sample of {run.label}.")
+        if stranger := next((name for name in of_run if name not in run.place), None):
+            raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
         for metric in REMOVALS:
-            entry = _judged(run, metric)
-            if entry is None or not of_run:
-                continue
-            result = calibration.prediction_powered(run.values(metric), of_run, run.sources)
-            what = {"benchmark": "nein", "task": "labelled", "metric": metric}
-            what |= {"model": run.name, "variant": run.track}
-            ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
-            rows.append({**figure(entry, unit="%"), **what, "statistic": "judged"})
-            rows.append({**what, **ends, "unit": "%", "statistic": "labelled", "refused": result.refused})
+            entry = figures.estimate(run.of(metric), metric)
+            if entry is not None and of_run:
+                result = calibration.prediction_powered(run.values(metric), of_run, run.sources)
+                rows += _beside(entry, result, "labelled", run, metric)
     return rows
 
 
@@ -321,6 +303,13 @@ MANNERS = {
     ("options", "generated"): "about each option: the only yes",
     ("options", "logprob"): "about each option: the likelier yes",
 }
+#: What is shown of a grade -> which figure it is.
+_GRADE = {
+    "original questions": {"task": "accuracy", "variant": "original", "interval": "clustered"},
+    "negated questions": {"task": "accuracy", "variant": "negated", "interval": "clustered"},
+    "negation gap": {"task": "gap", "metric": "gap"},
+    "both": {"task": "outcomes", "metric": "both"},
+}
 
 
 def grades(
@@ -333,42 +322,10 @@ def grades(
         judge = manifest["models"]["model"]
         used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
         overall = frames.select(grade, headline="yes", protocol="fixed", category="Average")
-        named = {
-            "original questions": {"task": "accuracy", "variant": "original", "interval": "clustered"},
-            "negated questions": {"task": "accuracy", "variant": "negated", "interval": "clustered"},
-            "negation gap": {"task": "gap", "metric": "gap"},
-            "both": {"task": "outcomes", "metric": "both"},
-        }
-        for statistic, where in named.items():
+        for statistic, where in _GRADE.items():
             row = frames.pick(overall, **where) or {}
-            what = {"benchmark": "nein", "task": "negvqa", "metric": "accuracy", "variant": ""}
+            what = {"task": "negvqa", "metric": "accuracy", "variant": "", "category": "", "model": ""}
             what |= {"used": ", ".join(used) or "none of these runs", "judge": judge.get("class", "")}
-            what |= {
-                "asked": MANNERS[manifest["identity"]["asking"], row["scoring"]],
-                "fingerprint": judge["judge"],
-            }
-            rows.append({**row, **what, "statistic": statistic, "category": "", "model": ""})
+            what["asked"] = MANNERS[manifest["identity"]["asking"], row["scoring"]]
+            rows.append({**row, **what, "statistic": statistic, "fingerprint": judge["judge"]})
     return rows
-
-
-def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
-    """How far the two removal judges agree on the same edited pictures (task "agreement")."""
-    for run in loaded:
-        if not all(metric in run.metrics for metric in REMOVALS):
-            continue
-        one, other, clusters = run.of("removal_vqa").pair(run.of("removal_ovd"))
-        if not clusters:
-            continue
-        same = float((one == other).mean())
-        judges = first, second = [run.values(metric) for metric in REMOVALS]
-        kappa = agreement.cohen_kappa(first, second, run.sources)
-        alpha = agreement.krippendorff_alpha(judges, run.sources)
-        what: dict[str, Any] = {
-            "task": "agreement",
-            "metric": "removal",
-            "model": run.name,
-            "variant": run.track,
-        }
-        yield {**number(same, unit="%", n=len(clusters)), **what, "statistic": "same"}
-        for statistic, estimate in (("kappa", kappa), ("alpha", alpha)):
-            yield {**figure(estimate, unit=""), **what, "statistic": statistic}
