@@ -396,14 +396,6 @@ def _joy(kind: str) -> Any:
     )  # fmt: skip
 
 
-BUILDERS["JoyImageEditPipeline"] = lambda parts: _joy(
-    "JoyImageEditPipeline", "JoyImageEditTransformer3DModel"
-)
-BUILDERS["JoyImageEditPlusPipeline"] = lambda parts: _joy(
-    "JoyImageEditPlusPipeline", "JoyImageEditPlusTransformer3DModel"
-)
-
-
 @builders("DreamLitePipeline", "DreamLiteMobilePipeline")
 def _dreamlite(kind: str) -> Any:
     tokenizer = qwen_tokenizer()
