@@ -51,9 +51,10 @@ from benchmarks.common import (
 )
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
-from editors.machine import ATTENTIONS, DTYPES
+from editors.machine import ATTENTIONS
 from nein.engine.ahead import one_thread
 from nein.engine.environment import keep_freed_memory
+from nein.loading.digests import DTYPES, torch_dtype
 from nein.models.references import resolve
 
 OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")
@@ -120,7 +121,7 @@ def side_by_side(checkpoint: str, options: argparse.Namespace) -> Sides:
 
 
 def show(sides: Sides, options: argparse.Namespace) -> None:
-    top = limits(options.device, DTYPES[options.dtype])
+    top = limits(options.device, torch_dtype(options.dtype))
     limit = max(top.values())
     side = sides.settings["resolution"]
     print(
@@ -279,7 +280,7 @@ def load_stock(checkpoint: str, options: argparse.Namespace) -> Any:
         pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(
             pipeline.scheduler.config, timestep_spacing="linspace"
         )
-        pipeline.to(options.device, DTYPES[options.dtype])
+        pipeline.to(options.device, torch_dtype(options.dtype))
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 

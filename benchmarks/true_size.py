@@ -40,10 +40,10 @@ from benchmarks.common import (
     save,
     setup,
 )
-from editors.machine import DTYPES
 from metrics.base import MemoryFeatures, MemoryRecords
 from metrics.objects import spacy_model
 from nein.engine.environment import keep_freed_memory
+from nein.loading.digests import DTYPES, torch_dtype
 
 STEPS = 100  # of InstructPix2Pix as published
 #: (width, height) of InstructPix2Pix's pictures where COCO's are 640 x 480, and of COCO's.
@@ -59,7 +59,7 @@ def main() -> None:
         print(table(json.loads(Path(options.table).read_text(encoding="utf-8"))))
         return
     setup(options.threads)
-    tops = {dtype: limits(options.device, DTYPES[dtype]) for dtype in options.dtypes}
+    tops = {dtype: limits(options.device, torch_dtype(dtype)) for dtype in options.dtypes}
     stages: list[dict[str, Any]] = []
     for stage in measured(options, tops):
         stages.append(stage)
@@ -105,7 +105,7 @@ def measured(options: argparse.Namespace, top: dict[str, dict[str, float]]) -> I
                     exact = ours.result
                 elif exact is not None:
                     more["from_float32"] = apart(ours.result, exact)
-                limit = max(top.setdefault(dtype, limits(options.device, DTYPES[dtype])).values())
+                limit = max(top.setdefault(dtype, limits(options.device, torch_dtype(dtype))).values())
                 yield compared(stage, dtype, ours, theirs, items, limit, **more)
 
 

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from editors.base import Editor, EditorError, EditRequest, EditResult, Origin, located
+from editors.base import Editor, EditorError, EditRequest, EditResult
 from editors.function import as_editor, at_place, is_place
 from editors.presets import (
     BASIC,
@@ -26,10 +26,11 @@ from editors.presets import (
     EditorPreset,
     canonical,
     is_checkpoint,
-    near_match,
     preset_row,
 )
 from editors.zone import find_missing
+from nein.loading.errors import UserError, unknown
+from nein.loading.references import Origin, located
 
 __all__ = [
     "DEFAULT_CONFIG",
@@ -39,7 +40,6 @@ __all__ = [
     "Editor",
     "EditorError",
     "EditorPreset",
-    "Origin",
     "as_editor",
     "available",
     "can",
@@ -130,10 +130,7 @@ def check(name: str, **overrides: Any) -> None:
     options = options_of(name)
     for option in overrides:
         if option not in options:
-            allowed = f"its options are: {', '.join(options)}" if options else "it has no options"
-            raise EditorError(
-                f"editor {name!r} has no option {option!r}{near_match(option, options)}; {allowed}"
-            )
+            raise unknown("option", option, options, f"It was given to editor '{name}'.")
 
 
 def options_of(name: str) -> list[str]:
@@ -252,8 +249,7 @@ def _row(name: str) -> EditorPreset:
     return preset_row(name, "nano" if only_nano else "paper")
 
 
-def _unknown(name: str) -> EditorError:
-    return EditorError(
-        f"unknown editor {name!r}{near_match(name, available())}; choose one of: {', '.join(available())}, "
-        f"or give a local folder or hub id (owner/name) of an editing pipeline of diffusers"
+def _unknown(name: str) -> UserError:
+    return unknown(
+        "editor", name, available(), "Or give a local folder or hub id (owner/name) of an editing pipeline."
     )

@@ -5,19 +5,19 @@ An image is always a NumPy array of shape (H, W, 3), dtype uint8, RGB. Nothing h
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import numbers
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nein.loading.digests import json_digest
+from nein.loading.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
+
+#: A mistake the user can correct (unknown editor, bad checkpoint); the message is one clear sentence.
+EditorError = UserError
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,6 @@ class EditResult:
     maps: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class EditorError(ValueError):
-    """A mistake the user can mend (unknown editor, bad checkpoint); the message is one clear sentence."""
-
-
 class Editor(Protocol):
     """Anything that edits.
 
@@ -93,55 +89,6 @@ class Editor(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]: ...
-
-
-#: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
-#: that `path(NAME)` returns.
-REFERENCES = "nein.references"
-
-
-def located(reference: str) -> str:
-    """The folder of an installed package's model ("nano:ip2p"); any other reference as it is.
-
-    Raises EditorError for a name that the package does not have.
-    """
-    scheme, colon, name = reference.partition(":")
-    for point in _offered(scheme, tuple(sys.path)) if colon else ():
-        try:
-            return str(point.load()(name))
-        except (ValueError, FileNotFoundError) as error:
-            raise EditorError(f"{reference!r} cannot be had: {error}") from None
-    return reference
-
-
-@functools.lru_cache(maxsize=16)
-def _offered(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
-    """Looked for once, since every look reads a file of every installed package. path: `sys.path`."""
-    return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
-
-
-class Origin(NamedTuple):
-    """Where something comes from that an editor is loaded from.
-
-    layout     Which of its files are read: "pipeline" (diffusers', without the safety checker), "settings"
-               (its configurations and tokenizers, no weights), "transformers", or "file:NAME".
-    reference  OWNER/NAME of a repository on the hub.
-    revision   Commit, branch or tag; None is the main branch.
-    """
-
-    layout: str
-    reference: str
-    revision: str | None
-
-    @classmethod
-    def of(cls, layout: str, path_or_id: str, revision: str | None) -> Origin | None:
-        """Of `owner/name` or `owner/name@revision`; None of an installed package's model and of what is on
-        this machine."""
-        path_or_id = located(path_or_id)
-        if Path(path_or_id).expanduser().exists():
-            return None
-        name, _, given = path_or_id.partition("@")
-        return cls(layout, name, revision or given or None)
 
 
 def find_fault(request: EditRequest) -> str | None:
@@ -171,16 +118,11 @@ _NAMES = ("editor", "checkpoint", "revision", "published")
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """Of an editor that describes itself so: the `digest` of what decides its results. Names and places do
+    """Of an editor that describes itself so: the digest of what decides its results. Names and places do
     not; of weights only their hash does."""
     deciding = {key: value for key, value in facts.items() if key not in _NAMES}
     if "weights" in deciding:
         deciding["weights"] = deciding["weights"]["sha256"]
     if "models" in deciding:
         deciding["models"] = {role: model["sha256"] for role, model in deciding["models"].items()}
-    return digest(deciding)
-
-
-def digest(facts: Mapping[str, Any]) -> str:
-    """SHA-256 hex string of a JSON-serialisable mapping; the order of its keys does not matter."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return json_digest(deciding)

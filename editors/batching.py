@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 import torch
 
 from editors.base import EditorError, EditRequest, EditResult, find_fault
+from nein.loading.isolation import isolated, reason
 
 Prepared = TypeVar("Prepared")
-# What a bad sample can raise; a bug in the editor's own names should not become a "failed sample".
-SAMPLE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError)
-
-logger = logging.getLogger(__name__)
 
 
 def edit_in_batches(
@@ -36,7 +32,7 @@ def edit_in_batches(
     differ in the last bits from those of an undisturbed run, so the run ends and the user chooses.
     """
     results: dict[int, EditResult] = {}
-    groups: dict[Hashable, list[tuple[int, str, Prepared]]] = {}
+    groups: dict[Hashable, list[tuple[int, Prepared]]] = {}
     for index, request in enumerate(requests):
         fault = find_fault(request)
         try:
@@ -46,30 +42,19 @@ def edit_in_batches(
         if isinstance(ready, str):
             results[index] = EditResult(request.id, None, ready)
         else:
-            groups.setdefault(ready[0], []).append((index, request.id, ready[1]))
-    for members in groups.values():
-        for start in range(0, len(members), batch_size):
-            chunk = members[start : start + batch_size]
-            edited = _isolated([(name, item) for _, name, item in chunk], edit, device)
-            results.update(zip((index for index, _, _ in chunk), edited, strict=True))
-    return [results[index] for index in range(len(requests))]
+            groups.setdefault(ready[0], []).append((index, ready[1]))
 
-
-def _isolated(
-    items: list[tuple[str, Prepared]],
-    edit: Callable[[list[Prepared]], list[EditResult]],
-    device: torch.device,
-) -> list[EditResult]:
-    try:
-        return edit([item for _, item in items])
-    except torch.OutOfMemoryError:
-        raise
-    except SAMPLE_ERRORS as error:
+    def failed(error: BaseException) -> str:
         if device.type == "cuda":
             # A broken CUDA context fails every later call too: that is the end of the run, not a sample.
             torch.cuda.synchronize(device)
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    if len(items) == 1:
-        return [EditResult(items[0][0], None, reason)]
-    logger.warning("a batch of %d failed (%s); trying its samples one by one", len(items), reason)
-    return [result for item in items for result in _isolated([item], edit, device)]
+        return reason(error)
+
+    for members in groups.values():
+        for start in range(0, len(members), batch_size):
+            indices, items = zip(*members[start : start + batch_size], strict=True)
+            edited = isolated(lambda some: edit(list(some)), items, failed)
+            for index, one in zip(indices, edited, strict=True):
+                failure = isinstance(one, str)
+                results[index] = EditResult(requests[index].id, None, one) if failure else one
+    return [results[index] for index in range(len(requests))]

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 from diffusers.utils import logging as diffusers_logging
-from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub import constants
 from safetensors import SafetensorError
 from transformers import CLIPTextModel
 from transformers.utils import logging as transformers_logging
@@ -270,37 +270,13 @@ def unusable(checkpoint: str, error: Exception) -> EditorError:
             f"copy with safetensors"
         )
     reason = text if len(text) <= 300 else text[:300] + " ..."
-    if constants.HF_HUB_OFFLINE and not Path(checkpoint).exists() and (file := absent(checkpoint)):
+    if constants.HF_HUB_OFFLINE and not Path(checkpoint).exists():
         return EditorError(
-            f"cannot load {checkpoint!r}: its file {file} is not in {constants.HF_HUB_CACHE}, and "
-            f"HF_HUB_OFFLINE "
-            f"is set; fetch it beforehand (nein fetch)"
+            f"cannot load {checkpoint!r}: not all of its files are in {constants.HF_HUB_CACHE}, and "
+            f"HF_HUB_OFFLINE is set; fetch it beforehand (nein fetch) ({type(error).__name__}: {reason})"
         )
     hint = "check its files" if Path(checkpoint).is_dir() else "check the id and the revision"
     return EditorError(f"cannot load {checkpoint!r} ({type(error).__name__}: {reason}); {hint}")
-
-
-def absent(checkpoint: str) -> str | None:
-    """The first file, or folder, of a repository in diffusers' layout that the hub's cache lacks, as far as
-    its indices tell; None if nothing is."""
-    name, revision = split_hub_id(checkpoint.partition(":")[0], None)
-    index = try_to_load_from_cache(name, "model_index.json", revision=revision or "main")
-    if not isinstance(index, str):
-        return "model_index.json"
-    folder = Path(index).parent
-    parts = json.loads(Path(index).read_text(encoding="utf-8")).items()
-    for part, kind in parts:
-        if not isinstance(kind, list) or kind[0] is None or part == "safety_checker":
-            continue
-        if not (folder / part).is_dir():
-            return f"{part}/"
-        for shards in (folder / part).glob("*.index.json"):
-            weights = json.loads(shards.read_text(encoding="utf-8")).get("weight_map", {}).values()
-            if lost := [file for file in sorted(set(weights)) if not (folder / part / file).is_file()]:
-                return f"{part}/{lost[0]}"
-        if part in _WEIGHTS and not [*(folder / part).glob("*.safetensors"), *(folder / part).glob("*.bin")]:
-            return f"{part}/{'model' if part == 'text_encoder' else 'diffusion_pytorch_model'}.safetensors"
-    return None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from editors.base import Editor, EditorError, EditRequest, EditResult, digest, find_fault, fingerprint
-from editors.presets import near_match
+from editors.base import Editor, EditorError, EditRequest, EditResult, find_fault, fingerprint
+from nein.loading.digests import json_digest, tensor_digest
+from nein.loading.errors import near_match
+from nein.loading.isolation import out_of_memory, reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,10 +77,9 @@ class FunctionEditor:
                 made = self.function(Image.fromarray(request.image.copy()), request.instruction, **further)
             image = as_picture(made)  # a file that breaks off is noticed when its pixels are asked for
         except Exception as error:
-            if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            if out_of_memory(error):
                 raise  # is about the machine, not about the sample
-            text = " ".join(str(error).split())[:300]
-            return EditResult(request.id, None, f"{self.name} raised {type(error).__name__}: {text}")
+            return EditResult(request.id, None, f"{self.name} raised {reason(error)}")
         if isinstance(image, str):
             return EditResult(request.id, None, f"{self.name} gave {image}")
         return EditResult(request.id, image)
@@ -122,8 +123,9 @@ def at_place(reference: str) -> Any:
             return pkgutil.resolve_name(reference)
         module = _module_of(Path(place["home"]).expanduser())
         if not hasattr(module, place["name"]):
-            near = near_match(place["name"], list(vars(module)))
-            raise AttributeError(f"'{place['home']}' has no '{place['name']}'{near}")
+            near = near_match(place["name"], vars(module))
+            guess = f"; did you mean '{near}'?" if near else ""
+            raise AttributeError(f"'{place['home']}' has no '{place['name']}'{guess}")
         return getattr(module, place["name"])
     except (ImportError, AttributeError, OSError, SyntaxError) as error:
         raise EditorError(f"{reference!r} cannot be imported: {error}") from None
@@ -317,7 +319,7 @@ class _Reader:
         except (TypeError, OSError):  # no function of Python, or typed into an interpreter
             code = getattr(said, "__code__", None)
             text = repr((code.co_code, code.co_names)) if inspect.iscode(code) else type(inner).__qualname__
-        return digest({"source": text, "values": [self._shown(value) for value in self._held(inner)]})
+        return json_digest({"source": text, "values": [self._shown(value) for value in self._held(inner)]})
 
     def _held(self, inner: Any) -> list[Any]:
         """The values that something was made with."""
@@ -366,12 +368,7 @@ def _tensors(value: Any) -> str:
     if torch is None or not isinstance(value, torch.nn.Module | torch.Tensor):
         return ""
     try:
-        tensors = {"": value} if isinstance(value, torch.Tensor) else value.state_dict()
-        total = hashlib.sha256()
-        for name, tensor in sorted(tensors.items()):
-            total.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}:".encode())
-            total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return total.hexdigest()
+        return tensor_digest({"": value} if isinstance(value, torch.Tensor) else value.state_dict())
     except (AttributeError, RuntimeError, TypeError):
         return ""
 

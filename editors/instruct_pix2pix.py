@@ -21,12 +21,13 @@ import numpy as np
 import torch
 
 from editors.attention import install, word_weights
-from editors.base import EditorError, EditRequest, EditResult, check_count, fingerprint
+from editors.base import EditRequest, EditResult, check_count, fingerprint
 from editors.batching import edit_in_batches
 from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from editors.machine import Machine
 from editors.resize import fit, get_rule
 from editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, get_guidance
+from nein.loading.errors import choose
 
 T = TypeVar("T")
 OUTPUTS = ("resized", "input")
@@ -319,9 +320,7 @@ def cached(store: dict[str, T], text: str, make: Callable[[str], T]) -> T:
 def _check_settings(batch_size: int, steps: int, rounding: str, output: str, resolution: int | None) -> None:
     check_count("batch_size", batch_size)
     check_count("steps", steps, least=2)
-    if rounding not in ROUNDINGS:
-        raise EditorError(f"unknown rounding {rounding!r}; choose one of: {', '.join(ROUNDINGS)}")
-    if output not in OUTPUTS:
-        raise EditorError(f"unknown output {output!r}; choose one of: {', '.join(OUTPUTS)}")
+    choose("rounding", rounding, ROUNDINGS)
+    choose("output", output, OUTPUTS)
     if resolution is not None:
         check_count("resolution", resolution)

@@ -15,8 +15,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from editors.base import EditorError
+from nein.loading.digests import torch_dtype
+from nein.loading.errors import choose
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -33,7 +34,7 @@ class Machine:
     """The checked choice. Raises EditorError for what is unknown or not available here.
 
     device         Anything torch.device accepts.
-    dtype          Key of `DTYPES`.
+    dtype          One of `nein.loading.digests.DTYPES`.
     channels_last  Memory layout of convolutions; faster on some GPUs.
     attention      Key of `ATTENTIONS`.
     compile        Pass the denoiser through torch.compile; the first batch of every size takes minutes.
@@ -54,9 +55,9 @@ class Machine:
         return cls(usable_device(device), dtype, **options)
 
     def __post_init__(self) -> None:
-        _one_of("dtype", self.dtype, DTYPES)
-        _one_of("attention", self.attention, ATTENTIONS)
-        _one_of("offload", self.offload, OFFLOADS)
+        torch_dtype(self.dtype)
+        choose("attention", self.attention, ATTENTIONS)
+        choose("offload", self.offload, OFFLOADS)
         for name in ("channels_last", "compile"):
             if not isinstance(getattr(self, name), bool):
                 raise EditorError(f"{name} is {getattr(self, name)!r}; expected true or false")
@@ -66,7 +67,7 @@ class Machine:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
+        return torch_dtype(self.dtype)
 
     def describe(self) -> dict[str, Any]:
         """What may change the last bits of a picture."""
@@ -147,8 +148,3 @@ def usable_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise EditorError(f"device {name!r} is not available: this PyTorch sees no GPU for it; use 'cpu'")
     return device
-
-
-def _one_of(what: str, value: Any, allowed: Any) -> None:
-    if value not in allowed:
-        raise EditorError(f"unknown {what} {value!r}; choose one of: {', '.join(allowed)}")

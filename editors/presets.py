@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import yaml
 
 from editors.base import EditorError
+from nein.loading.errors import choose, near_match, plain, spelled
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,7 @@ def preset_row(name: str, preset: str) -> EditorPreset:
     values of the row of the pipeline class it declares, else of InstructPix2Pix in the same preset with its
     own resolution. EditorError when there is no such row; editors without a model have none.
     """
-    presets = sorted({row.preset for row in PRESETS.values()})
-    if preset not in presets:
-        raise EditorError(f"unknown preset {preset!r}; choose one of: {', '.join(presets)}")
+    choose("preset", preset, sorted({row.preset for row in PRESETS.values()}))
     if (name, preset) in DEFAULT_ROWS:
         return PRESETS[DEFAULT_ROWS[name, preset]]
     if name in PRESETS and PRESETS[name].preset == preset:
@@ -124,9 +122,11 @@ def preset_row(name: str, preset: str) -> EditorPreset:
         )
     rows = [row for row in PRESETS.values() if row.preset == preset]
     choices = sorted({name for row in rows for name in (row.name, row.editor)})
+    near = near_match(name, choices)
+    guess = f"; did you mean '{near}'?" if near else "."
     raise EditorError(
-        f"editor {name!r} has no {preset!r} preset{near_match(name, choices)}; with --preset {preset} choose "
-        f"one of: {', '.join(choices)}, or give a local folder or hub id"
+        f"Editor '{name}' has no preset '{preset}'{guess} With --preset {preset} there are: "
+        f"{', '.join(choices)}; or give a local folder or hub id."
     )
 
 
@@ -172,18 +172,4 @@ def _index_on_hub(name: str) -> Path | None:
 def canonical(name: str, choices: Iterable[str]) -> str | None:
     """The one of `choices` that `name` means: case, hyphens and underscores aside, or by `ALIASES`."""
     names = list(choices)
-    if name in names:
-        return name
-    short = _plain(name)
-    short = ALIASES.get(short, short)
-    return next((other for other in names if _plain(other) == short), None)
-
-
-def _plain(name: str) -> str:
-    return "".join(filter(str.isalnum, name.casefold()))
-
-
-def near_match(name: str, choices: list[str]) -> str:
-    """A hint "did you mean" with the closest choice, in brackets, or the empty string."""
-    close = difflib.get_close_matches(name.lower(), choices, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return name if name in names else spelled(ALIASES.get(plain(name), name), names)

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from editors.base import EditorError
+from nein.loading.errors import choose
 
 Size = tuple[int, int]
 ZONE_MULTIPLE = 32
@@ -119,9 +120,7 @@ RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 def get_rule(name: str) -> Callable[[np.ndarray, int], np.ndarray]:
     """The rule called `name`: (H, W, 3) uint8 and a resolution in pixels to (H', W', 3) uint8."""
-    if name not in RULES:
-        raise EditorError(f"unknown resize rule {name!r}; choose one of: {', '.join(RULES)}")
-    return RULES[name]
+    return RULES[choose("resize rule", name, RULES)]
 
 
 # --- sizes that pipelines of diffusers are asked for ---------------------------------------------------

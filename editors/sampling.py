@@ -15,6 +15,7 @@ import torch
 from diffusers import DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler
 
 from editors.base import EditorError
+from nein.loading.errors import choose
 
 
 def euler_ancestral(config: Mapping[str, Any]) -> Any:
@@ -130,9 +131,7 @@ GUIDANCES = {
 
 def get_guidance(name: str) -> Guidance:
     """The guidance called `name`; EditorError when there is none."""
-    if name not in GUIDANCES:
-        raise EditorError(f"unknown guidance {name!r}; choose one of: {', '.join(GUIDANCES)}")
-    return GUIDANCES[name]
+    return GUIDANCES[choose("guidance", name, GUIDANCES)]
 
 
 def ancestral_step(

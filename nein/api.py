@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from editors.base import digest
 from editors.function import Content, as_editor, content_of, name_of, takes_options
 from metrics.choices.objects import FunctionChoices
 from metrics.dual.objects import of as objects_of_two_towers
@@ -33,6 +32,7 @@ from nein.engine import executors
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.processes import Processes
+from nein.loading.digests import json_digest
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
@@ -274,7 +274,7 @@ def _run(
 
 def _folder(config: Any, made: Mapping[str, Any]) -> str:
     """Below runs/, one for these models: the default folder of the command with their names and a digest."""
-    marks = digest({name: thing.fingerprint for name, thing in made.items()})[:8]
+    marks = json_digest({name: thing.fingerprint for name, thing in made.items()})[:8]
     return f"{config.out_dir}-{'-'.join([*made][:3])}-{marks}"
 
 

@@ -222,7 +222,7 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
         ("mgicbrush", "did you mean 'magicbrush'?"),
         ("nowhere.to.be:found", "cannot be imported"),
         ("./absent.py:edit", "there is no file 'absent.py'"),
-        (f"{__file__}:blurr", f"'{__file__}' has no 'blurr' (did you mean 'blur'?)"),
+        (f"{__file__}:blurr", f"'{__file__}' has no 'blurr'; did you mean 'blur'?"),
     ],
 )
 def test_what_is_no_editor_is_refused_in_one_sentence(thing, said):

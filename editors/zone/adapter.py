@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from editors.attention import BRANCHES, AttentionRecord, install
-from editors.base import EditorError, EditRequest, EditResult, digest
+from editors.base import EditorError, EditRequest, EditResult
 from editors.checkpoint import load_pipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix, cached
 from editors.resize import zone_frame
@@ -20,6 +20,8 @@ from editors.zone import PROTOCOLS, blend, masks
 from editors.zone.action import Reading, decide, load_classifier
 from editors.zone.fusion import fuse, shares
 from editors.zone.segments import Segmenter
+from nein.loading.digests import json_digest
+from nein.loading.errors import unknown
 
 _CHOICES = {
     "protocol": PROTOCOLS,
@@ -90,8 +92,7 @@ class Settings:
                 low, high = _LIMITS.get(name, (0, None))
                 _check_number(name, value, low, high, whole=isinstance(default, int))
             elif value not in allowed:
-                names = ", ".join(filter(None, allowed))
-                raise EditorError(f"{name} is {value!r}; choose one of: {names}")
+                raise unknown(name, value, filter(None, allowed))
         if self.smooth_closing % 2 == 0:
             raise EditorError(f"smooth_closing is {self.smooth_closing}; expected an odd number of pixels")
         if self.branches is None:
@@ -181,7 +182,7 @@ class Zone(InstructPix2Pix):
         self._others = {
             "magicbrush": {"checkpoint": magicbrush, "sha256": other.weights_sha256},
             "sam": {"checkpoint": sam, "sha256": self._segmenter.sha256},
-            "action": {"checkpoint": action, "sha256": digest(weights)},
+            "action": {"checkpoint": action, "sha256": json_digest(weights)},
         }
         self._classifier.to(self._device)
         self._readings: dict[str, Reading] = {}

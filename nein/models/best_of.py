@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import editors
-from editors.base import digest
 from metrics.base import Score
 from metrics.rewards import RewardJudge, rank
 from nein.engine.errors import UserError
 from nein.engine.seeds import sample_seed
+from nein.loading.digests import json_digest
 from nein.models import rewards
 
 #: `best-of:N:JUDGE` is the arm.
@@ -65,7 +65,7 @@ class Best:
 
     @property
     def fingerprint(self) -> str:
-        return digest({"editor": self._editor.fingerprint, "mended": self._facts()})
+        return json_digest({"editor": self._editor.fingerprint, "mended": self._facts()})
 
     def usage(self) -> dict[str, Any]:
         """How many edits were made, how many of them were judged or could not be, and the judge's time."""

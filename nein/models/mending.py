@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict
 
 import editors
-from editors.base import digest
 from metrics.base import RecordStore
 from nein.engine.errors import UserError, chosen
+from nein.loading.digests import json_digest
 from nein.models import best_of, llm, rewards
 from nein.wording import denials
 from nein.wording.templates import removal
@@ -237,7 +237,7 @@ class Mended:
 
     @property
     def fingerprint(self) -> str:
-        return digest({"editor": self._editor.fingerprint, "mended": self._arm.facts()})
+        return json_digest({"editor": self._editor.fingerprint, "mended": self._arm.facts()})
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
         sent = self._arm.send(requests)

@@ -17,6 +17,7 @@ from editors.presets import DEFAULT_ROWS, PAPER_EDITORS
 from metrics.objects import MODELS as ENGLISH
 from nein.datasets import hub
 from nein.engine.store import Need
+from nein.loading.references import Origin
 from nein.models import best_of, mending, references, rewards
 from nein.models.editor_choice import choose_editor
 
@@ -85,7 +86,7 @@ def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:
 
 def of_settings(reference: str | None) -> list[Need]:
     """Of the configurations and the tokenizer that a single file is read with."""
-    origin = editors.Origin.of("settings", reference or editors.DEFAULT_CONFIG, None)
+    origin = Origin.of("settings", reference or editors.DEFAULT_CONFIG, None)
     return [Need(*origin)] if origin is not None else []
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from editors.base import digest
 from metrics.base import RecordStore
 from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
 from metrics.judges.base import Answer
 from metrics.served.endpoint import NoAnswer
 from nein.engine.images import pixel_hash
+from nein.loading.digests import json_digest
 from nein.models.questions import Questions
 
 
@@ -147,7 +147,7 @@ class RememberedSpeaker:
     def __init__(self, speaker: Any, cache: RecordStore) -> None:
         self.speaker, self.usage = speaker, speaker.usage
         # As everywhere, where the server is does not count.
-        space = digest({key: value for key, value in speaker.describe().items() if key != "reference"})
+        space = json_digest({key: value for key, value in speaker.describe().items() if key != "reference"})
         limit = 2 * speaker.concurrent + 4
         self._questions = Questions(cache, space, at_once=speaker.concurrent, limit=limit)
         self.each = self._questions.each

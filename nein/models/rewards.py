@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from editors.base import digest
 from metrics import rewards
 from metrics.base import RecordStore, Score, parse_yes_no
 from metrics.judges.base import Answer, template
@@ -16,6 +15,7 @@ from metrics.rewards import RewardJudge as RewardJudge
 from metrics.rewards.base import check_edits
 from metrics.served import is_served
 from nein.engine.errors import UserError
+from nein.loading.digests import json_digest
 from nein.loading.isolation import isolated
 from nein.models.remembered import Remembered, RememberedSpeaker
 from nein.wording import denials
@@ -37,7 +37,7 @@ class RemovalReward(RewardJudge):
     def __init__(self, judge: Any, article: str = "none") -> None:
         super().__init__(judge)
         self.article = article
-        self.fingerprint = digest({"kind": REMOVAL, "judge": judge.fingerprint, "article": article})
+        self.fingerprint = json_digest({"kind": REMOVAL, "judge": judge.fingerprint, "article": article})
 
     def describe(self) -> dict[str, Any]:
         """The judge's own description, and how it is asked."""

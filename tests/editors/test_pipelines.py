@@ -296,7 +296,7 @@ def test_an_editor_that_is_told_the_object_needs_one(build, request_of):
         ("OmniGenPipeline", {"guidance_scale": -1}, "guidance_scale is -1"),
         ("OmniGenPipeline", {"resolution": 0}, "resolution is 0"),
         ("OmniGenPipeline", {"offload": "model"}, "needs a GPU"),
-        ("OmniGenPipeline", {"resize": "r64"}, "has no option 'resize'"),
+        ("OmniGenPipeline", {"resize": "r64"}, "Unknown option 'resize'"),
         ("FluxKontextPipeline", {"image_guidance_scale": 2.0}, "has no image_guidance_scale"),
         ("QwenImageEditPipeline", {"resolution": 512}, "decides about sizes itself"),
     ],

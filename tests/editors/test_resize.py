@@ -154,6 +154,6 @@ def test_none_changes_nothing(picture):
 
 def test_an_unknown_rule_is_refused_with_the_list():
     with pytest.raises(
-        EditorError, match="unknown resize rule 'R64'; choose one of: r64, squash, zone, none"
+        EditorError, match=r"Unknown resize rule 'R64'; did you mean 'r64'\? Allowed: r64, squash"
     ):
         get_rule("R64")

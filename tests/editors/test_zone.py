@@ -393,11 +393,11 @@ def test_a_moved_model_keeps_the_fingerprint_and_another_one_changes_it(
 @pytest.mark.parametrize(
     "option, expected",
     [
-        ({"protocol": "papers"}, "protocol is 'papers'; choose one of: paper, fixed"),
-        ({"fallback": "none"}, "fallback is 'none'; choose one of: input, edit"),
-        ({"against": "first"}, "against is 'first'; choose one of: last, words"),
-        ({"floor": "min"}, "floor is 'min'; choose one of: zero, least"),
-        ({"branches": "both"}, "branches is 'both'; choose one of: text, uncond, all"),
+        ({"protocol": "papers"}, "Unknown protocol 'papers'; did you mean 'paper'. Allowed: paper, fixed"),
+        ({"fallback": "none"}, "Unknown fallback 'none'. Allowed: input, edit"),
+        ({"against": "first"}, "Unknown against 'first'.*last, words"),
+        ({"floor": "min"}, "Unknown floor 'min'. Allowed: zero, least"),
+        ({"branches": "both"}, "Unknown branches 'both'. Allowed: text, uncond, all"),
         ({"smooth_closing": 4}, "smooth_closing is 4; expected an odd number"),
         ({"edge_alpha": 2}, "edge_alpha is 2; expected a number from 0 to 1"),
         ({"dilation": -1}, "dilation is -1; expected a whole number of at least 0"),

@@ -238,7 +238,7 @@ def test_changed_annotations_are_other_data(make_data: Make, evaluate: Evaluate,
     [
         (["--editor", "magicbrsh"], "did you mean 'magicbrush'"),
         (["--editor", "identity", "--metrics", "clip"], "Unknown metric 'clip'"),
-        (["--editor", "identity", "--steps", "3"], "has no option 'steps'"),
+        (["--editor", "identity", "--steps", "3"], "Unknown option 'steps'"),
         (["--editor", "./nowhere"], "nowhere"),
         (["--editor", "identity", "--data", "nowhere"], "There is no data folder 'nowhere'"),
         (["--editor", "identity", "--samples", "x"], "There is no sample 'x' in the data"),
