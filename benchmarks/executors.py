@@ -1,18 +1,22 @@
-"""What the engine costs: per block and executor, threads against Ray, and a job of millions of records.
+"""What the engine costs: per block and executor, threads against Ray, blocks made twice, jobs of millions.
 
     python benchmarks/executors.py                          # the first two parts
+    python benchmarks/executors.py --workers 2,4,16         # blocks made per block that there is
     python benchmarks/executors.py --sizes 10000,625000     # and jobs of so many blocks
 
 1. Overhead. Blocks that do nothing but a row each, on every executor: what starting takes, and a block after
-   that (a file of rows with fsync, a line of costs, handing out). Slurm: submitit's jobs on this machine.
+   that (a file of rows with fsync, a line of costs, an attempt).
 2. `nein eval` over the nano world on threads and on two workers of Ray; the files have to be equal.
-3. Planning, handing out and finishing N blocks of 16 records, beginning again when all are done, and `nein
+3. Workers that make one block at a time, as on GPUs, of 12 blocks each that sleep: numbered or not, started
+   together or one after the other, and as in containers, where none sees the processes of another.
+4. Planning, handing out and finishing N blocks of 16 records, beginning again when all are done, and `nein
    status`, each in a process of its own with its peak memory. Without fsync: the engine, and not the disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
@@ -25,13 +29,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nein.config.groups import SlurmConfig
-from nein.engine import progress
+from nein.engine import attempts, progress
 from nein.engine.blocks import Blocks
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
+from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Planned, Stage, Step
-from nein.engine.walk import AsTheyAre, Order, Walk
 from nein.engine.worker import Worker
 
 RECORDS = 16  # per block
@@ -60,29 +63,25 @@ def steps(job: tuple[str, int], device: str) -> list[Step]:
 # --- overhead ----------------------------------------------------------------------------------
 
 
-def executors(out: Path) -> dict[str, Callable[[], Executor]]:
+def executors() -> dict[str, Callable[[], Executor]]:
     """Name -> how it is begun. Imports happen before the clock runs."""
     import torch  # noqa: F401
 
-    from nein.engine.executors.debug import Debug
     from nein.engine.executors.ray import Ray
-    from nein.engine.executors.slurm import Slurm
-    from nein.engine.executors.threads import Threads
+    from nein.engine.executors.threads import Debug, Threads
 
-    jobs = functools.partial(Slurm, "cpu", slurm=SlurmConfig(array=2), out_dir=out, cluster="local")
     actors = functools.partial(Ray, "cpu", address=None, workers=2, gpus_per_worker=1.0)
     return {
         "debug": functools.partial(Debug, "cpu"),
         "threads, 2": functools.partial(Threads, "cpu", at_once=2),
         "ray, 2 workers": actors,
-        "slurm, 2 jobs here": jobs,
     }
 
 
 def overhead(blocks: int) -> None:
     print(f"{'executor':20} {'start s':>8} {'ms a block':>11}   ({blocks} blocks)")
     with tempfile.TemporaryDirectory() as scratch:
-        for number, (name, begin) in enumerate(executors(Path(scratch)).items()):
+        for number, (name, begin) in enumerate(executors().items()):
             whole, each = timed(begin, Path(scratch) / str(number), blocks)
             print(f"{name:20} {whole - blocks * each:8.2f} {1000 * each:11.2f}", flush=True)
 
@@ -126,6 +125,49 @@ def nano(limit: int) -> None:
     print(f"files equal byte by byte: {'yes' if results['threads'] == results['ray'] else 'NO'}")
 
 
+# --- blocks made twice -------------------------------------------------------------------------
+
+
+def shares(sizes: Sequence[int], seconds: float) -> None:
+    print("\n workers  blocks  numbered      started   made  a block       s  ideal")
+    cases = [(True, 0.0, False), (False, 0.0, False), (False, 0.3, False), (False, 0.0, True)]
+    for size in sizes:
+        for numbered, apart, containers in cases:
+            blocks = 12 * size
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = Folder(Path(scratch) / "run")
+                folder.open({"blocks": blocks}, {}, overwrite=False)
+                start, workers = time.perf_counter(), []
+                for rank in range(size):
+                    given = (blocks, rank if numbered else 0, size if numbered else 1, seconds, containers)
+                    line = [sys.executable, __file__, "--share", str(folder.path), *map(str, given)]
+                    workers.append(subprocess.Popen(line, env={**os.environ, "PYTHONPATH": str(ROOT)}))
+                    time.sleep(apart * seconds)
+                assert [worker.wait() for worker in workers] == [0] * size
+                took = time.perf_counter() - start
+                made = sum(len(path.read_text().splitlines()) for path in folder.cost_files("idle"))
+            how = "containers" if containers else "one by one" if apart else "together"
+            print(f"{size:8} {blocks:7} {'yes' if numbered else 'no':>9} {how:>12} {made:6} "
+                  f"{made / blocks:8.3f} {took:7.1f} {12 * seconds:6.1f}", flush=True)  # fmt: skip
+
+
+def share(path: str, blocks: str, rank: str, size: str, seconds: str, containers: str) -> None:
+    """One of the workers; in a container the processes of others have no number that means anything."""
+    from nein.engine.executors.threads import Threads
+
+    if containers == "True":
+        attempts._machine = lambda: f"container of {os.getpid()}"  # type: ignore[assignment]
+
+    def work(model: Any, number: int, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+        time.sleep(float(seconds))
+        return {"rows": [{"id": number, "value": 1.0}]}
+
+    folder = Folder(Path(path))
+    stage = dataclasses.replace(idle(folder, int(blocks)), work=work)
+    one = Threads("cpu", at_once=1, share=(int(rank), int(size)))
+    one.compute(lambda device: [Step(folder, stage)])
+
+
 # --- millions ----------------------------------------------------------------------------------
 
 
@@ -157,16 +199,14 @@ def measured(path: str, size: int) -> dict[str, float]:
     job = steps((str(folder.path), size), "cpu")
     progress.announce(job)
     worker = Worker(job, "cpu")
-    walk = Walk(job, Order() if not folder.done("rows", [0]) else AsTheyAre(), {worker.name})
+    scheduler = Scheduler(job, in_order=bool(folder.done("rows", [0])))
     plan = time.perf_counter() - start
     start = time.perf_counter()
-    while not walk.over():
-        task = walk.next()
+    while not scheduler.over():
+        task = scheduler.next()
         if task is not None:
-            inputs = worker.read(task)
-            if inputs is not None:
-                worker.make(task, inputs)
-            walk.finished(task)
+            worker.make(task, worker.read(task))
+            scheduler.finished(task)
     work = time.perf_counter() - start
     worker.close()
     start = time.perf_counter()
@@ -181,9 +221,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--blocks", type=int, default=400, help="of the first part (default 400)")
     parser.add_argument("--limit", type=int, default=64, help="samples of the second part; 0: not at all")
-    parser.add_argument("--sizes", default="", help="blocks of the third part: 10000,625000")
+    parser.add_argument("--sizes", default="", help="blocks of the fourth part: 10000,625000")
     parser.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--workers", default="", help="numbers of workers of the third part: 2,4,16")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a block of the third part")
+    parser.add_argument("--share", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.share:
+        share(*options.share)
+        return
     if options.part:
         print(json.dumps(measured(options.part[0], int(options.part[1]))))
         return
@@ -191,6 +237,8 @@ def main() -> None:
         overhead(options.blocks)
     if options.limit:
         nano(options.limit)
+    if options.workers:
+        shares([int(size) for size in options.workers.split(",")], options.seconds)
     if options.sizes:
         scale([int(size) for size in options.sizes.split(",")])
 

@@ -28,7 +28,7 @@ from benchmarks import report
 from metrics.judges.base import Answer
 from nein.benchmarks.nein import runs
 from nein.datasets.negbench import drawn
-from nein.engine import atomic, walk
+from nein.engine import atomic, scheduler
 from nein.engine.folder import Folder
 from nein.generate.negvqa import sheet
 
@@ -214,7 +214,7 @@ def _put_aside(folder: Folder) -> None:
     for note in folder.notes("steps").values():
         for number in range(note["blocks"][0][0], note["blocks"][-1][-1] + 1):
             aside = {"stage": note["stage"], "outputs": note["outputs"], "block": number, "reason": "died"}
-            folder.note(walk.ASIDE, f"{note['stage']}-{number:06d}", aside)
+            folder.note(scheduler.ASIDE, f"{note['stage']}-{number:06d}", aside)
 
 
 def _tick(root: Path, count: int) -> None:

@@ -32,22 +32,30 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
     if dry_run:
         print(options.dump(config) + "".join(f"# {line}\n" for line in config.announced()), end="")
         return 0
-    from nein.engine import environment, executors
+    from nein.engine import environment, executors, exits
 
     environment.look_for_garbage_seldom()
     environment.keep_freed_memory()
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    if command.shared:
+    aside = {}
+    if command.shared and config.on == "slurm":
+        answer = _wait_for_jobs(prog.removeprefix("nein "), config, words)
+    elif command.shared:
         with contextlib.closing(executors.start(config)) as executor:
             answer = work(config, executor)
+            aside = executor.set_aside() if executor.is_main else {}
     else:
         answer = work(config)
     if isinstance(answer, str):
         print(answer, end="", flush=True)
         if command.shared:
             print(f"Results: {config.out_dir}", file=sys.stderr)
-    return answer if isinstance(answer, int) else 0
+    for folder, count in aside.items():
+        lost = f"{count} block{'s' * (count > 1)} of '{folder}', of which workers died, have no results"
+        print(f"{lost}; to try again: nein retry {folder}", file=sys.stderr, flush=True)
+    code = answer if isinstance(answer, int) else 0
+    return code or (exits.SET_ASIDE if aside else 0)
 
 
 def submit(name: str, command: Command, words: Sequence[str]) -> int:
@@ -60,20 +68,42 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     ]
     configuration: Any = pkgutil.resolve_name(command.configuration)
     config, dry_run = options.read(configuration, slurm_words, prog=f"nein slurm {name}")
+    if dry_run:
+        from nein.engine.executors import jobs
+
+        print(jobs.script(config.slurm, config.out_dir / "slurm"), end="")
+        return 0
+    submitted = _submitted(name, config, ["slurm", *name.split(), *words])
+    print(f"{submitted[0]}\nHow far they are: nein status {config.out_dir}")
+    return 0
+
+
+def _wait_for_jobs(name: str, config: Any, words: Sequence[str]) -> str:
+    """`--on slurm`: the same, and what a job prints when all blocks are there."""
+    from nein.engine.executors import jobs
+
+    said, submitted = _submitted(name, config, [*name.split(), *words])
+    print(said, file=sys.stderr, flush=True)
+    try:
+        return jobs.wait_for_one(submitted).stdout() or ""
+    finally:
+        jobs.cancel(submitted)
+
+
+def _submitted(name: str, config: Any, given: Sequence[str]) -> tuple[str, list[Any]]:
+    """The jobs of a command, and a sentence about them."""
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
     from metrics.served import credentials
-    from nein.engine import atomic, jobs
+    from nein.engine import atomic
+    from nein.engine.executors import jobs
 
     folder = config.out_dir / "slurm"
-    if dry_run:
-        print(jobs.script(config.slurm, folder), end="")
-        return 0
+    jobs.executor(config.slurm, folder, "slurm")  # what is missing is said before anything is written
     file = (folder / "command.yaml").resolve()
     atomic.write_text(file, options.dump(dataclasses.replace(config, on=None)))
-    given = tuple(credentials.without(word) for word in ("slurm", *name.split(), *words))
-    job = jobs.Whole((*name.split(), "--config", str(file)), given)
+    job = jobs.Whole(
+        (*name.split(), "--config", str(file)), tuple(credentials.without(word) for word in given)
+    )
     submitted = jobs.submit([job] * config.slurm.array, config.slurm, folder)
-    print(jobs.described(submitted, folder))
-    print(f"How far they are: nein status {config.out_dir}")
-    return 0
+    return jobs.described(submitted, folder), submitted

@@ -194,18 +194,20 @@ def read(
 def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]:
     """What stands on the command line, by its key; dotted options are nested."""
     parser = make_parser(cls, prog, "")
-    mappings = {f"--{name.replace('_', '-')}": name for name, hint in _types(cls).items() if _is_dict(hint)}
+    mappings = {f"--{name.replace('_', '-')}.": name for name, hint in hints(cls).items() if _is_dict(hint)}
     plain, typed = [], {}
     items = list(argv)
     while items:
         flag, equals, value = items.pop(0).partition("=")
-        start, _, entry = flag.partition(".")
-        if start in mappings and entry:  # --editor-options.steps 3: any key
+        start = next((start for start in mappings if flag.startswith(start)), "")
+        if entry := flag[len(start) :] if start else "":  # --editor-options.steps 3: any key
             if not equals and (not items or items[0].startswith("--")):
                 raise UserError(f"{flag} needs a value; see {prog} --help.")
-            of_text = typing.get_args(_types(cls)[mappings[start]])[1:] == (str,)
+            of_text = typing.get_args(hints(cls)[mappings[start]])[1:] == (str,)
             text = value if equals else items.pop(0)
-            typed.setdefault(mappings[start], {})[entry] = text if of_text else _load(text, flag)
+            outer, _, inner = mappings[start].rpartition(".")  # --slurm.options.account NAME
+            place = typed.setdefault(outer, {}) if outer else typed
+            place.setdefault(inner, {})[entry] = text if of_text else _load(text, flag)
         else:
             plain.append(f"{flag}{equals}{value}")
     for name, given in vars(parser.parse_args(plain)).items():

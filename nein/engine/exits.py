@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from nein.engine.errors import UserError
 
-USER_MISTAKE, UNSCORED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
+USER_MISTAKE, UNSCORED, SET_ASIDE, INTERRUPTED, TERMINATED = 2, 3, 4, 130, 143
 
 
 class Terminated(BaseException):

@@ -5,7 +5,7 @@
       answers.sqlite            answers of models that are never asked twice
       notes/<kind>/<name>.json  what processes write side by side: models, invocations, blocks set aside
       costs/<stage>/<worker>.log    what each block took
-      workers/<worker>.json     which blocks a worker is at, or was when it died
+      attempts/<stage>-<block>.json    at which blocks workers are, or were when they died
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
       <output>/000/000012.jsonl the rows of a block, one JSON object a line; a thousand blocks to a folder
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nein.engine import atomic
-from nein.engine.attendance import workers
+from nein.engine.attempts import attempts
 from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
@@ -177,7 +177,7 @@ class Folder:
 
     def _nobody_is_at_work(self) -> None:
         """Raises UserError where a worker would go on writing what another identity decides."""
-        alive = [worker.where for worker in workers(self.path) if worker.alive]
+        alive = [attempt.where for attempt in attempts(self.path) if attempt.alive]
         if alive:
             raise UserError(
                 f"Another command is at work on '{self.path}' with other options ({alive[0]}); end it before "

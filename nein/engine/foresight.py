@@ -153,9 +153,7 @@ def _rate(
 
 
 def _make(worker: Worker, task: Task) -> None:
-    inputs = worker.read(task)
-    assert inputs is not None
-    worker.make(task, inputs)
+    worker.make(task, worker.read(task))
 
 
 def _timed(work: Callable[[], Any]) -> float:

@@ -17,11 +17,11 @@ from pathlib import Path
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import INCOMPLETE, MANIFEST, Folder, first_difference, runs_below
-from nein.engine.walk import ASIDE, set_aside
+from nein.engine.scheduler import ASIDE, set_aside
 
 _BLOCK = re.compile(r"\d{3,}/\d{6,}\.\w+$")
 #: Who is at work, which is about one machine; pictures come with the block they belong to.
-_ASIDE = ("workers", "images", "maps")
+_ASIDE = ("attempts", "images", "maps")
 
 
 @dataclass

@@ -93,6 +93,14 @@ class Processes:
             self._state = None
 
 
+def share(processes: Processes) -> tuple[int, int]:
+    """(rank, size) among all workers that are numbered: by launched processes, and by the array of Slurm's
+    jobs that this is one of."""
+    given = {key: int(os.environ.get(f"SLURM_ARRAY_TASK_{key}", 0)) for key in ("ID", "MIN", "COUNT")}
+    jobs = max(1, given["COUNT"])
+    return (given["ID"] - given["MIN"]) % jobs * processes.size + processes.rank, jobs * processes.size
+
+
 def launched() -> bool:
     """Whether a launcher has started several of us."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -12,11 +12,11 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from nein.engine import atomic
-from nein.engine.attendance import workers
+from nein.engine.attempts import attempts
 from nein.engine.blocks import SEGMENT
 from nein.engine.folder import COST, Folder
+from nein.engine.scheduler import Scheduler, set_aside
 from nein.engine.stages import Step
-from nein.engine.walk import Walk, set_aside
 
 STEPS = "steps"
 WINDOW = 600.0  # seconds over which the rate is measured
@@ -26,16 +26,28 @@ TAIL = 2**16  # bytes of a worker's costs that are read for it
 class Bars:
     """One per step while it has open blocks; and how many blocks were made of each for this command."""
 
-    def __init__(self, steps: Sequence[Step], walk: Walk, *, quiet: bool) -> None:
+    def __init__(self, steps: Sequence[Step], scheduler: Scheduler, *, quiet: bool) -> None:
         self.made = [0] * len(steps)
-        self._steps, self._walk = steps, walk
+        self._steps, self._scheduler = steps, scheduler
         self._quiet = quiet or not somebody_looks()
         self._bars: dict[int, tqdm[Any]] = {}
 
     def one(self, index: int, *, made: bool) -> None:
         """A block of a step is there; `made` for this command."""
         self.made[index] += made
-        step, total, left = self._steps[index], self._walk.totals[index], self._walk.unfinished(index)
+        self._show(index)
+
+    def look(self) -> None:
+        """Shows what the scheduler has seen, whoever made it."""
+        for index in range(len(self._steps)):
+            self._show(index)
+
+    def _show(self, index: int) -> None:
+        step, total, left = (
+            self._steps[index],
+            self._scheduler.totals[index],
+            self._scheduler.unfinished(index),
+        )
         if index not in self._bars:
             title = f"{step.stage.name} {step.label}".strip()
             self._bars[index] = tqdm(total=total, desc=title, unit="block", disable=self._quiet)
@@ -89,15 +101,14 @@ def states(folder: Folder, now: float | None = None) -> list[State]:
     """Of the stages of the latest command, in order. Reads no more than a segment's listing at a time."""
     now = time.time() if now is None else now
     aside = set_aside(folder)
-    at_work = {place for worker in workers(folder.path) if worker.alive for place in worker.blocks}
-    anybody = any(worker.alive for worker in workers(folder.path))
+    at_work = [attempt.name.rpartition("-")[0] for attempt in attempts(folder.path) if attempt.alive]
     listed = []
     for stage, note in _in_order(folder):
         spans = [range(first, last + 1) for first, last in note["blocks"]]
         there = sum(_count(folder, note["outputs"], span) for span in spans)
         apart = sum(name == stage and any(number in span for span in spans) for name, number in aside)
-        running = sum(name == stage for name, _ in at_work)
-        rate = _rate(folder, stage, now) if anybody else None
+        running = at_work.count(stage.replace("/", "-"))
+        rate = _rate(folder, stage, now) if at_work else None
         listed.append(State(stage, sum(map(len, spans)), there - apart, running, apart, rate))
     return listed
 

@@ -173,7 +173,8 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
     )
     if not missing:
         return None
-    return Task(index, number, missing, {name: folder.stamp(name, number) for name in missing})
+    stamps = {name: folder.stamp(name, number) if number in there[name] else None for name in missing}
+    return Task(index, number, missing, stamps)
 
 
 def open_blocks(step: Step) -> list[Task]:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from nein.engine import atomic, memory
-from nein.engine.attendance import Presence, new_name
+from nein.engine.attempts import new_name
 from nein.engine.environment import peak_memory
 from nein.engine.fitting import Fitting
-from nein.engine.folder import Folder
 from nein.engine.stages import Model, Step, Task, made_elsewhere, put
 
 
@@ -74,7 +73,7 @@ class Worker:
     """Makes blocks of `steps` with the models of one device; threads may share it.
 
     device  Of the models: see `nein.engine.processes.Processes.device`.
-    name    Under which others see it in the folders.
+    name    Of its files of costs.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Worker:
         self.loaded = loaded or Loaded(device)
         self._steps, self._device = steps, device
         self._mutex = threading.Lock()
-        self._presence: dict[Any, Presence] = {}
         self._noted: set[tuple[Any, str]] = set()
         self._measured: str | None = None
         self._said: Counter[str] = Counter()
@@ -92,25 +90,27 @@ class Worker:
         self.loaded.leaving = self._note_usage
         self.peaks: dict[int, dict[str, Any]] = {}
 
-    def read(self, task: Task) -> tuple[Any] | None:
-        """The inputs of a block; None where another worker has made it in the meantime."""
-        step = self._steps[task.step]
-        return None if made_elsewhere(step.folder, task) else (step.stage.read(task.number),)
+    def read(self, task: Task) -> Any:
+        """The inputs of a block."""
+        return self._steps[task.step].stage.read(task.number)
 
-    def make(self, task: Task, inputs: tuple[Any]) -> None:
-        """The block's files are there when this returns."""
+    def make(self, task: Task, inputs: Any) -> bool:
+        """The block's files are there when this returns; whether they were made here, and not by another
+        worker that took this one for dead since the inputs were read."""
         step = self._steps[task.step]
         folder, stage = step.folder, step.stage
+        if made_elsewhere(folder, task):
+            return False
         model = self._model(step)
-        with self._present(folder).at(stage.name, task.number):
-            start = time.perf_counter()
-            made = self._work(step, model, lambda: stage.work(model, inputs[0], task.missing))
-            put(step, task.number, made, task.missing)
-            seconds = round(time.perf_counter() - start, 3)
+        start = time.perf_counter()
+        made = self._work(step, model, lambda: stage.work(model, inputs, task.missing))
+        put(step, task.number, made, task.missing)
+        seconds = round(time.perf_counter() - start, 3)
         cost = {"seconds": seconds, "at": round(time.time(), 1), "peak_memory": peak_memory()}
         folder.cost(stage.name, task.number, cost, self.name)
         if (peak := memory.peak(self._device)) is not None:
             self.peaks[task.step] = peak
+        return True
 
     def _work(self, step: Step, model: Any, work: Callable[[], Any]) -> Any:
         """What `work` gives, with as many records at a time as fit where the model leaves that open."""
@@ -126,14 +126,11 @@ class Worker:
         return made
 
     def close(self) -> None:
-        """Notes the peaks of memory and what models say of their work; leaves the folders in order."""
+        """Notes the peaks of memory and what models say of their work."""
         for index, peak in self.peaks.items():
             self._steps[index].folder.note("peak_memory", self._steps[index].stage.name, peak)
         self.loaded.tell()
         self.loaded.leaving = _nothing
-        for presence in self._presence.values():
-            presence.close()
-        self._presence = {}
 
     def _note_usage(self, model: Model, loaded: Any) -> None:
         """In every folder that the model worked for here, under a name of its own each time it was loaded."""
@@ -164,12 +161,6 @@ class Worker:
                 )
                 self._noted.add(place)
         return loaded
-
-    def _present(self, folder: Folder) -> Presence:
-        with self._mutex:
-            if folder.path not in self._presence:
-                self._presence[folder.path] = Presence(folder.path, self.name)
-            return self._presence[folder.path]
 
 
 def _nothing(model: Model, loaded: Any) -> None:

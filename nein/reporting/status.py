@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nein.config.groups import Runs
-from nein.engine import attendance, progress, walk
+from nein.engine import attempts, progress, scheduler
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 
@@ -35,7 +35,7 @@ def retry(config: RetryConfig) -> str:
     lines: list[str] = []
     commands: dict[str, None] = {}
     for folder in _folders(config.runs):
-        blocks = walk.try_again(folder)
+        blocks = scheduler.try_again(folder)
         lines.append(f"{folder.path}: {blocks} block{'s' * (blocks != 1)} set aside, to be tried again.")
         for latest in folder.manifest()["invocations"][-1:] if blocks else ():
             commands[_typed(latest.get("command", []), latest.get("directory", "."))] = None
@@ -71,9 +71,11 @@ def _lines(folder: Folder) -> Iterator[str]:
         if state.open and state.seconds_left is not None:
             parts.append(f"{datetime.timedelta(seconds=round(state.seconds_left))} left")
         yield f"  {state.stage}: {', '.join(parts)}"
-    for note in folder.notes(walk.ASIDE).values():
+    for note in folder.notes(scheduler.ASIDE).values():
         yield f"  {note['stage']}, block {note['block']}: {note['reason']}; nein retry {folder.path}"
-    for worker in attendance.workers(folder.path):
-        blocks = ", ".join(f"{stage} {number}" for stage, number in worker.blocks)
-        if worker.alive or blocks:
-            yield f"  {worker.where}: {'at' if worker.alive else 'died at'} {blocks or 'nothing'}"
+    at: dict[str, list[str]] = {}
+    for attempt in attempts.attempts(folder.path):
+        stage, _, number = attempt.name.rpartition("-")
+        does = f"{attempt.where}: {'at' if attempt.alive else 'died at'}"
+        at.setdefault(does, []).append(f"{stage} {number.lstrip('0') or 0}")
+    yield from (f"  {does} {', '.join(blocks)}" for does, blocks in at.items())

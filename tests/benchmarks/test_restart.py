@@ -20,7 +20,7 @@ from typing import Literal
 import pytest
 
 from nein import cli
-from nein.engine import attendance, progress, walk
+from nein.engine import attempts, progress, scheduler
 from nein.engine.folder import Folder, runs_below
 from nein.engine.processes import Processes
 from tests.build.conftest import OBJECTS, write_set
@@ -118,7 +118,7 @@ def line(case: Case, out: Path, *more: str) -> list[str]:
 def contents(out: Path) -> dict[str, bytes]:
     """Every file that must not depend on how the work was done: all but what says when and where, caches, and
     pages, which show that."""
-    apart = {"notes", "costs", "cache", "workers", "slurm"}
+    apart = {"notes", "costs", "cache", "attempts", "slurm"}
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in sorted(out.rglob("*"))
@@ -256,18 +256,19 @@ def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_o
     for folder in folders:
         made = Folder(whole.out / folder.path.relative_to(tmp_path))
         for note in made.notes(progress.STEPS).values():
-            for death in range(attendance.DEATHS):  # of workers that were at the first block and nothing else
-                place = folder.path / "workers" / f"{note['place']}-{death}.json"
+            for death in range(attempts.DEATHS):  # of workers that were at the first block and nothing else
+                name = attempts.name_of(note["stage"], note["blocks"][0][0])
+                place = folder.path / attempts.FOLDER / f"{name}.{death}.json"
                 place.parent.mkdir(parents=True, exist_ok=True)
-                blocks = [[note["stage"], note["blocks"][0][0]]]
-                entry = {"host": "far", "machine": "far", "pid": 1, "blocks": blocks}
-                place.write_text(json.dumps(entry) + "\n")
+                place.write_text('{"machine": "far", "pid": 1}')
                 os.utime(place, (0, 0))
-    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
+    done = commands.outcome(capsys, *line(whole.case, tmp_path))
+    assert done.code == 4
+    assert f"to try again: nein retry {folders[0].path}" in done.stderr
     assert statuses(tmp_path) == {"complete"}
     assert contents(tmp_path) != whole.files
     assert " 1 failed" in commands.outcome(capsys, "status", tmp_path).stdout
-    assert all(walk.try_again(folder) for folder in folders)
+    assert all(scheduler.try_again(folder) for folder in folders)
     assert commands.exit_code(*line(whole.case, tmp_path)) == 0
     assert contents(tmp_path) == whole.files
 

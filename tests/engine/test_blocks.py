@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from nein.engine.blocks import Blocks
-from nein.engine.walk import Order
 
 
 def test_blocks_are_cut_over_the_whole_and_not_over_the_selection() -> None:
@@ -38,25 +35,3 @@ def test_segments_hold_every_wanted_block_once_and_a_thousand_at_most() -> None:
         segments = blocks.segments
         assert [number for numbers in segments.values() for number in numbers] == list(blocks.numbers)
         assert all(number // 1000 == segment for segment, part in segments.items() for number in part)
-
-
-@pytest.mark.parametrize("size", [2, 3, 7])
-def test_everybody_comes_to_everything_and_begins_elsewhere(size: int) -> None:
-    items = list(range(9))
-    orders = [Order(rank, size).of(items) for rank in range(size)]
-    assert all(sorted(order) == items for order in orders)
-    assert [order[0] for order in orders] == items[:size]
-    own = [order[: len(items[rank::size])] for rank, order in enumerate(orders)]
-    assert sorted(item for share in own for item in share) == items
-
-
-def test_commands_that_know_nothing_of_each_other_take_the_blocks_in_orders_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    items, orders = list(range(50)), []
-    for process in (100, 101):
-        monkeypatch.setattr(os, "getpid", lambda process=process: process)
-        orders.append(Order().of(items))
-    assert all(sorted(order) == items for order in orders)
-    together = sum(one == other for one, other in zip(*orders, strict=True))
-    assert together < 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import fcntl
+import json
 import os
 import shlex
 import threading
@@ -16,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from nein.engine import attendance, progress, walk
-from nein.engine.attendance import Presence
+from nein.engine import attempts, processes, progress, scheduler
+from nein.engine.attempts import Attempts, name_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors.debug import Debug
-from nein.engine.executors.threads import Threads
+from nein.engine.executors.threads import Debug, Threads
 from nein.engine.folder import Folder
+from nein.engine.processes import Processes
+from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Stage, Step
-from nein.engine.walk import Order, Walk
 from nein.engine.worker import Worker
 from tests.engine.squares import COUNT, SIZE, results, squares
 from tests.helpers import commands, killing
@@ -106,8 +107,8 @@ def test_a_second_command_joins_and_both_end_with_everything_done(
         line for path in folder.cost_files("square") for line in path.read_text().splitlines() if line
     )
     assert len(folder.cost_files("square")) == 2  # both had a part in it
-    assert sum(made.values()) <= 2 * BLOCKS + 4  # what was in work at the very end is made twice
-    assert attendance.workers(folder.path) == []
+    assert sum(made.values()) == BLOCKS  # nothing is made twice
+    assert attempts.attempts(folder.path) == []
 
 
 def test_a_block_that_kills_is_set_aside_after_three_deaths_of_which_it_alone_can_be_the_cause(
@@ -119,7 +120,7 @@ def test_a_block_that_kills_is_set_aside_after_three_deaths_of_which_it_alone_ca
         process.join(120)
         codes.append(process.exitcode)
         assert len(codes) < 8
-    assert codes.count(killing.KILLED) in (3, 4)  # beside another one the first time, perhaps
+    assert codes.count(killing.KILLED) == 3
     lost = folder.read("squares", 2)
     assert [row["id"] for row in lost] == list(range(8, 12))
     assert all(row["value"] is None and "set aside: 3 workers died" in row["reason"] for row in lost)
@@ -131,60 +132,120 @@ def test_a_block_that_kills_is_set_aside_after_three_deaths_of_which_it_alone_ca
     process = start(folder.path, deadly=2)  # it is not tried again by itself
     process.join(120)
     assert process.exitcode == 0
-    assert walk.try_again(folder) == 1
+    assert scheduler.try_again(folder) == 1
     compute([str(folder.path), "0", "-1"])
     assert results(folder.path) == whole
     assert progress.states(folder)[0].aside == 0
 
 
 def test_what_another_one_is_at_is_left_to_it_and_judging_goes_on_meanwhile(folder: Folder) -> None:
-    other = Presence(folder.path, "other")
+    other = Attempts(folder.path / attempts.FOLDER)
     steps = two_stages(folder)
     steps = [Step(folder, squares(folder, outputs=("squares",))), steps[1]]
     order: list[tuple[int, int]] = []
-    next_one = Walk(steps, Order())
-    worker = Worker(steps, "cpu")
-    with other.at("square", 3):
-        while not next_one.over():
-            task = next_one.next()
-            assert task is not None
-            order.append((task.step, task.number))
-            worker.make(task, worker.read(task) or ((),))
-            next_one.finished(task)
-    other.close()
+    blocks, worker = Scheduler(steps), Worker(steps, "cpu")
+    assert other.take(name_of("square", 3)) == 0
+    while not blocks.over():
+        task = blocks.next()
+        if task is None:  # it is waited for, and made when the other one gives it back
+            assert len(order) == 2 * BLOCKS - 2
+            other.close()
+            continue
+        order.append((task.step, task.number))
+        worker.make(task, worker.read(task))
+        blocks.finished(task)
     worker.close()
-    assert set(order[: 2 * BLOCKS - 2]) == {(s, n) for s in (0, 1) for n in range(BLOCKS) if n != 3}
-    assert order[-2:] == [(0, 3), (1, 3)]  # nobody waits for it either: it is made as well
+    assert set(order[:-2]) == {(s, n) for s in (0, 1) for n in range(BLOCKS) if n != 3}
+    assert order[-2:] == [(0, 3), (1, 3)]
 
 
-def test_a_worker_is_dead_when_its_process_is_gone_or_when_it_is_silent(folder: Folder) -> None:
-    presence = Presence(folder.path, "one")
-    with presence.at("square", 1):
-        [worker] = attendance.workers(folder.path)
-        assert worker.alive
-        assert worker.blocks == (("square", 1),)
-        old = time.time() - 2 * attendance.SILENCE
-        os.utime(folder.path / "workers" / "one.json", (old, old))
-        assert not attendance.workers(folder.path)[0].alive
-        deaths = attendance.Attendance(folder.path, ())
-        assert deaths.deaths(("square", 1)) == [True]
-        assert not deaths.busy(("square", 1))
-    presence.close()
-    assert attendance.workers(folder.path) == []
+@pytest.mark.parametrize("blocks", [23, 16_000])
+@pytest.mark.parametrize("size", [2, 3])
+def test_shares_are_static_and_the_rest_is_begun_from_the_others_ends(
+    folder: Folder, blocks: int, size: int
+) -> None:
+    """Of blocks, and where there are many of segments of a thousand."""
+    stage = squares(folder, blocks=Blocks.first(blocks, 1), read=lambda number: ())
+    unit = 1 if blocks == 23 else 1000
+    for rank in range(size):
+        one = Scheduler([Step(folder, stage)], (rank, size))
+        parts = [[*one._part(0, own)] for own in (True, False)]
+        own, rest = ([number for _, numbers in part for number in numbers] for part in parts)
+        assert own == [number for number in range(blocks) if number // unit % size == rank]
+        assert sorted(own + rest) == list(range(blocks))
+        assert rest[0] // unit % size == (rank + 1) % size
+
+
+def test_who_has_a_number_of_ranks_and_of_slurms_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes.share(Processes()) == (0, 1)
+    assert processes.share(Processes(1, 2)) == (1, 2)
+    for key, value in {"ID": 7, "MIN": 4, "COUNT": 8}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{key}", str(value))
+    assert processes.share(Processes(1, 2)) == (7, 16)
+
+
+def test_of_several_who_take_a_block_one_has_it_and_knows_of_the_deaths(folder: Folder) -> None:
+    place, taken = folder.path / attempts.FOLDER, []
+    several = [Attempts(place) for _ in range(8)]
+
+    def take() -> list[int | None]:
+        taken.clear()
+        threads = [threading.Thread(target=lambda one=one: taken.append(one.take("a"))) for one in several]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sorted(taken, key=str)
+
+    for deaths in (0, 1, 2):
+        assert take() == [deaths, *[None] * 7]
+        path = place / f"a.{deaths}.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "began": "earlier"}))
+    next(one for one in several if one._held.get("a") == 2).close()  # in order: earlier deaths are remembered
+    last = Attempts(place)
+    assert last.take("a") == 2
+    last.leave("a", done=True)
+    assert not list(place.iterdir())
+
+
+def test_a_worker_on_another_machine_is_dead_when_it_is_silent(folder: Folder) -> None:
+    one = Attempts(folder.path / attempts.FOLDER)
+    one.take("square-000001")
+    path = folder.path / attempts.FOLDER / "square-000001.0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "machine": "far"}))
+    [attempt] = attempts.attempts(folder.path)
+    assert attempt.alive
+    old = time.time() - 2 * attempts.SILENCE
+    os.utime(path, (old, old))
+    assert not attempts.attempts(folder.path)[0].alive
+    assert Attempts(folder.path / attempts.FOLDER).take("square-000001") == 1
+    one.close()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", '{"pid": [1]}', '{"pid": 1e20}', '{"pid": 100000000000000000000}', '"x"']
+)
+def test_a_damaged_attempt_is_one_of_somebody(folder: Folder, content: str) -> None:
+    path = folder.path / attempts.FOLDER / f"{name_of('square', 1)}.0.json"
+    path.parent.mkdir()
+    path.write_text(content.replace("{", f'{{"machine": {json.dumps(attempts._machine())}, ', 1)
+                    if "pid" in content else content)  # fmt: skip
+    os.utime(path, (0, 0))
+    Threads("cpu").compute(lambda device: two_stages(folder))
+    assert not list(path.parent.iterdir())
 
 
 def test_a_clock_that_is_ahead_of_the_file_systems_takes_nobody_for_dead(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    presence = Presence(folder.path, "one")
-    ahead = time.time() + 10 * attendance.SILENCE
+    one = Attempts(folder.path / attempts.FOLDER)
+    one.take("square-000001")
+    ahead = time.time() + 10 * attempts.SILENCE
     monkeypatch.setattr(time, "time", lambda: ahead)
-    with presence.at("square", 1):
-        assert attendance.workers(folder.path)[0].alive
-        with pytest.raises(UserError, match="Another command is at work"):
-            folder.open({"numbers": 5}, {}, overwrite=True)
-        assert [path.name for path in (folder.path / "workers").iterdir()] == ["one.json"]
-    presence.close()
+    assert [attempt.alive for attempt in attempts.attempts(folder.path)] == [True]
+    with pytest.raises(UserError, match="Another command is at work"):
+        folder.open({"numbers": 5}, {}, overwrite=True)
+    one.close()
 
 
 def test_an_exception_or_a_signal_is_no_death(folder: Folder) -> None:
@@ -193,17 +254,18 @@ def test_an_exception_or_a_signal_is_no_death(folder: Folder) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Threads("cpu", at_once=1).compute(lambda device: [Step(folder, squares(folder, work=work))])
-    assert attendance.workers(folder.path) == []
+    assert attempts.attempts(folder.path) == []
 
 
 def test_a_folder_at_which_somebody_works_is_not_overwritten_by_another_command(folder: Folder) -> None:
-    presence = Presence(folder.path, "one")
+    one = Attempts(folder.path / attempts.FOLDER)
+    one.take("square-000001")
     with pytest.raises(UserError, match="with other options"):
         folder.open({"numbers": 5}, {}, overwrite=True)
     with pytest.raises(UserError, match="made with numbers 23, not 5"):
         folder.open({"numbers": 5}, {}, overwrite=False)
     folder.open({"numbers": COUNT}, {}, overwrite=True)  # the same options: it joins in
-    presence.close()
+    one.close()
     folder.open({"numbers": 5}, {}, overwrite=True)
 
 
@@ -232,16 +294,16 @@ def test_the_state_of_a_run_is_told_from_its_files(folder: Folder) -> None:
     progress.announce(steps)
     folder.write("squares", 0, [])
     folder.write("squares", 3, [])  # of a selection before this one
-    presence = Presence(folder.path, "one")
+    one = Attempts(folder.path / attempts.FOLDER)
+    one.take(name_of("square", 1))
     now = time.time()
     for second in range(10):
         folder.cost("square", 0, {"seconds": 0.5, "at": now - second}, "one")
-    with presence.at("square", 1):
-        [state] = progress.states(folder, now)
+    [state] = progress.states(folder, now)
     assert (state.wanted, state.done, state.running, state.open) == (3, 1, 1, 2)
     assert state.rate == pytest.approx(10 / 9)
     assert state.seconds_left == pytest.approx(1.8)
-    presence.close()
+    one.close()
     assert progress.states(folder, now)[0].rate is None  # nobody is at work
 
 
@@ -260,7 +322,7 @@ def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.Cap
     folder.write("edit", 1, [])  # as if its worker had died of it
     outputs = ["edit", "scores/l1"]
     note = {"stage": "edit", "block": 1, "reason": "set aside", "outputs": outputs}
-    folder.note(walk.ASIDE, "edit-000001", note)
+    folder.note(scheduler.ASIDE, "edit-000001", note)
     assert "edit, block 1: set aside; nein retry" in commands.outcome(capsys, "status", run).stdout
     retried = commands.outcome(capsys, "retry", run)
     assert retried.code == 0
@@ -279,14 +341,14 @@ def test_a_run_from_somebody_else_removes_nothing_elsewhere_and_runs_nothing(
     victim.write_text("mine")
     (folder.path / "linked").symlink_to(tmp_path / "victim")
     note = {"stage": "edit", "block": 0, "reason": "x", "outputs": [output.replace("/tmp", str(tmp_path))]}
-    folder.note(walk.ASIDE, "edit-000000", note)
+    folder.note(scheduler.ASIDE, "edit-000000", note)
     told = {"started": "now", "command": ["eval", "\x1b[2J"], "directory": str(folder.path)}
     folder.note("invocations", "one", told)
     refused = commands.outcome(capsys, "retry", folder.path)
     assert refused.code == 2
     assert "leads out of" in refused.stderr
     assert victim.read_text() == "mine"
-    folder.note(walk.ASIDE, "edit-000000", {**note, "outputs": ["squares"]})
+    folder.note(scheduler.ASIDE, "edit-000000", {**note, "outputs": ["squares"]})
     (folder.path / "nein").mkdir()
     (folder.path / "nein" / "__main__.py").write_text("open('ran', 'w')")
     shown = commands.outcome(capsys, "retry", folder.path)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from nein.engine import attempts
 from nein.engine.ahead import read_ahead
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -241,9 +242,14 @@ def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder: Folde
     compute(folder)
     path = tmp_path / "two"
     Folder(path).open({"numbers": COUNT}, {}, overwrite=False)
-    doomed, other = start(path, 1, 2, pause=30.0), start(path, 0, 2)
-    other.join(60)
-    assert other.exitcode == 0
+    doomed = start(path, 1, 2, pause=30.0)
+    while not attempts.attempts(path):
+        time.sleep(0.01)
+    other = start(path, 0, 2)
+    while len(Folder(path).done("squares")) < BLOCKS - 2:  # all but what the doomed one is at
+        time.sleep(0.01)
     doomed.kill()
     doomed.join()
+    other.join(60)
+    assert other.exitcode == 0
     assert results(path) == results(folder.path)

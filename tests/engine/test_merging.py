@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nein.engine import atomic, merging, walk
+from nein.engine import atomic, merging, scheduler
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.reporting.merge import _finish
@@ -24,7 +24,7 @@ def part(root: Path, blocks: dict[int, list[dict[str, Any]]], status: str = "run
             if "image" in row:
                 atomic.write_text(run / row["image"], f"{root.name}'s")
     atomic.write_text(run / "figures.csv", "canonical\n")
-    atomic.write_text(run / "workers" / "one", "at work")
+    atomic.write_text(run / "attempts" / "one", "at work")
     command = ["eval", "--limit", "8", "--out", str(root)]
     atomic.write_json(
         run / "notes" / "invocations" / f"{root.name}.json", {"started": "now", "command": command}
@@ -49,7 +49,7 @@ def test_blocks_of_several_folders_are_put_together_with_their_pictures(tmp_path
     assert list(merged.taken.values()) == [2, 1]
     assert merged.differing == []
     assert not (run / "figures.csv").exists()
-    assert not (run / "workers").exists()
+    assert not (run / "attempts").exists()
     assert Folder(run).manifest()["status"] == "incomplete"
     assert len(Folder(run).manifest()["invocations"]) == 2
 
@@ -66,7 +66,7 @@ def test_a_block_that_is_set_aside_in_one_folder_and_made_in_another_is_the_one_
     folder = Folder(tmp_path / "out" / "editor" / "track")
     assert folder.read("edit", 0) == rows(0)
     assert merged.differing == []
-    assert walk.set_aside(folder) == {("edit", 1)}  # that nobody has made
+    assert scheduler.set_aside(folder) == {("edit", 1)}  # that nobody has made
     assert folder.read("edit", 1)[0]["error"] == "set aside"
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from nein.engine import attendance, progress
+from nein.engine import attempts, progress
 from nein.engine.errors import UserError
-from nein.engine.executors import crew
+from nein.engine.executors import ray as executors
 from nein.engine.executors.ray import Ray
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
@@ -46,7 +46,7 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster is looked at ten times a second."""
-    monkeypatch.setattr(crew, "TICK", 0.1)
+    monkeypatch.setattr(executors, "TICK", 0.1)
 
 
 def executor(cluster: Any, **changed: Any) -> Ray:
@@ -93,7 +93,7 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
     one.close()
     assert all(made)  # what the dead node had made and not yet told is in the folder, and in no count
     assert results(folder.path) == whole
-    assert attendance.workers(folder.path) == []
+    assert not list(attempts.attempts(folder.path))
 
 
 def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(
@@ -121,7 +121,7 @@ def test_workers_that_cannot_work_end_the_command_with_what_they_say(
     with pytest.raises(UserError, match=sentence):
         one.compute(Planned(globals()[plan], str(tmp_path / "run")))
     one.close()
-    assert attendance.workers(tmp_path / "run") == []
+    assert not list(attempts.attempts(tmp_path / "run"))
 
 
 def nothing_there(path: str, device: str) -> list[Step]:
@@ -147,7 +147,7 @@ def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_ter
     line = [sys.executable, "-m", "nein", *words, "--on", "ray", "--workers", "1"]
     env = {name: value for name, value in commands.environment().items() if name != "RAY_ADDRESS"}
     driver = subprocess.Popen(line, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("out/*/workers/*.json")) and driver.poll() is None:
+    while not list(tmp_path.glob("out/*/attempts/*.json")) and driver.poll() is None:
         time.sleep(0.05)
     driver.terminate()
     said = driver.communicate(timeout=120)[1]

@@ -12,7 +12,6 @@ from nein.benchmarks.nein.reporting import judge_tables
 from nein.benchmarks.nein.runs import RunDir, scores_of
 from nein.datasets.negbench.concepts import Concepts
 from nein.engine import atomic
-from nein.engine.attendance import workers
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.shapes import fault, quick
@@ -128,13 +127,6 @@ def test_a_distance_without_what_it_was_worked_out_from_is_a_sentence(tmp_path: 
     )
     with pytest.raises(UserError, match=r"'fid\.clusters' is missing; score the run again"):
         run.read_corpus()
-
-
-def test_a_workers_file_that_was_edited_is_a_sentence(tmp_path: Path) -> None:
-    atomic.write_json(tmp_path / "workers" / "one.json", {"host": "here"})
-    (tmp_path / "workers" / "one.json").write_text('{"host": "here"}\n')
-    with pytest.raises(UserError, match="'machine' is missing"):
-        list(workers(tmp_path))
 
 
 def test_a_list_of_images_has_a_shape(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -11,17 +10,12 @@ from pathlib import Path
 import pytest
 
 from nein.config.groups import SlurmConfig
-from nein.engine import attendance, jobs
+from nein.engine import attempts
 from nein.engine.errors import UserError
-from nein.engine.executors.slurm import Share, Slurm
-from nein.engine.executors.threads import Threads
+from nein.engine.executors import jobs
 from nein.engine.folder import Folder
-from nein.engine.stages import Planned
-from tests.engine.squares import COUNT, SIZE, results, steps
 from tests.helpers import commands
 from tests.nein.conftest import write_data
-
-BLOCKS = -(-COUNT // SIZE)
 
 #: What there is to know of a cluster: sbatch runs the script of every job of an array at once. As Slurm
 #: does, it keeps the script: submitit gives its file another name as soon as sbatch has returned.
@@ -34,14 +28,21 @@ if grep -q partition=nowhere "$script"; then
 fi
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
 for index in $(seq 0 "$last"); do
-    SLURM_JOB_ID=$((100 + index)) SLURM_ARRAY_JOB_ID=12 SLURM_ARRAY_TASK_ID=$index SLURM_PROCID=0 \\
+    SLURM_JOB_ID=$((100 + index)) SLURM_ARRAY_JOB_ID=12 SLURM_ARRAY_TASK_ID=$index \\
+    SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_COUNT=$((last + 1)) SLURM_PROCID=0 \\
         nohup bash "$script" >/dev/null 2>&1 &
 done
 echo "Submitted batch job 12"
 """
 SRUN = """#!/bin/bash
+log() { echo "$1" | sed "s/%A/12/; s/%a/$SLURM_ARRAY_TASK_ID/; s/%t/0/"; }
 while [ "${1#--}" != "$1" ]; do
-    case "$1" in --unbuffered) shift ;; *) shift 2 ;; esac
+    case "$1" in
+        --unbuffered) shift ;;
+        --output) exec >"$(log "$2")"; shift 2 ;;
+        --error) exec 2>"$(log "$2")"; shift 2 ;;
+        *) shift 2 ;;
+    esac
 done
 exec "$@"
 """
@@ -70,61 +71,50 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "PATIENCE", 0.05)
 
 
-def opened(path: Path) -> Folder:
-    folder = Folder(path)
-    folder.open({"numbers": COUNT}, {}, overwrite=False)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = opened(tmp_path_factory.mktemp("whole") / "run")
-    Threads("cpu").compute(Planned(steps, (str(folder.path), 0.0)))
-    return results(folder.path)
-
-
-def test_jobs_give_what_threads_give_and_a_finished_run_submits_none(
-    tmp_path: Path, cluster: None, whole: dict[str, bytes], capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = opened(tmp_path / "run")
-    plan = Planned(steps, (str(folder.path), 0.1))
-    executor = Slurm("auto", slurm=SlurmConfig(array=2), out_dir=tmp_path)
-    assert executor.device == "cpu"
-    assert executor.compute(plan) == [BLOCKS]
-    assert results(folder.path) == whole
-    assert "Submitted 2 jobs, 12_0 to 12_1" in capfd.readouterr().err
-    assert executor.compute(plan) == [0]
-    assert "Submitted" not in capfd.readouterr().err
-
-
-def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(
-    tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    folder = opened(tmp_path / "run")
-    plan = Planned(steps, (str(folder.path), 0.3))
-    [job] = jobs.submit([Share(plan, "cpu", 0, 1)], SlurmConfig(), tmp_path / "slurm", "local")
-    while not folder.done("squares"):
-        time.sleep(0.05)
-    [worker] = (folder.path / "workers").glob("*.json")
-    os.kill(json.loads(worker.read_text().partition("\n")[0])["pid"], signal.SIGUSR1)
+def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "data", 40, 2)
+    words = ("eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
+             "--batch-size", "1", "--control", "none", "--out", str(tmp_path / "out"))  # fmt: skip
+    [job] = jobs.submit([jobs.Whole(words, words)], SlurmConfig(), tmp_path / "slurm", "local")
+    folder = Folder(tmp_path / "out" / "identity" / "negative")
+    while not folder.done("edit"):
+        assert not job.done(), job.stderr()
+        time.sleep(0.02)
+    children = Path(f"/proc/{job.job_id}/task/{job.job_id}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGUSR1)
     jobs.wait_for_one([job])  # submitit itself looks once a second
-    assert job.result() is None
     assert "Caught signal SIGUSR1" in (job.stderr() or "")
-    assert results(folder.path) == whole
-    assert attendance.workers(folder.path) == []
+    assert len(folder.manifest()["invocations"]) == 2
+    assert folder.manifest()["status"] == "complete"
+    assert attempts.attempts(folder.path) == []
 
 
-def test_what_slurm_says_is_said(tmp_path: Path, cluster: None) -> None:
-    folder = opened(tmp_path / "run")
-    executor = Slurm("cpu", slurm=SlurmConfig(partition="nowhere", array=2), out_dir=tmp_path)
-    with pytest.raises(UserError, match="invalid partition specified: nowhere"):
-        executor.compute(Planned(steps, (str(folder.path), 0.0)))
+def test_on_slurm_waits_for_the_jobs_and_prints_what_one_prints(
+    tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = arguments(tmp_path)
+    words = ["eval", "--on", "slurm", "--slurm.array", "2", *words[words.index("--editor") :]]
+    done = commands.outcome(capsys, *words)
+    assert done.code == 0, done.stderr
+    assert "Submitted 2 jobs, 12_0 to 12_1" in done.stderr
+    assert "| identity" in done.stdout
+    folder = Folder(tmp_path / "out" / "identity" / "negative")
+    assert sum(len(path.read_text().splitlines()) for path in folder.cost_files("edit")) == 2  # none twice
 
 
-def test_without_slurm_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_slurm_says_is_said(tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = commands.outcome(capsys, *arguments(tmp_path), "--partition", "nowhere")
+    assert refused.code == 2
+    assert "invalid partition specified: nowhere" in refused.stderr
+
+
+def test_without_slurm_there_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="no srun on PATH"):
-        Slurm("cpu", slurm=SlurmConfig(), out_dir=tmp_path)
+    refused = commands.outcome(capsys, *arguments(tmp_path))
+    assert refused.code == 2
+    assert "no srun on PATH" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from editors.basic import Identity
 from metrics.fid import frechet_distance
 from nein.benchmarks.nein import models
-from nein.engine import attendance, images, walk
+from nein.engine import attempts, images, scheduler
 from nein.engine.folder import Folder
 from tests.helpers.runs import edits_of, scores_in
 from tests.nein.conftest import Outcome
@@ -195,16 +195,15 @@ def test_the_distance_is_worked_out_again_when_a_block_that_was_set_aside_is_mad
     data = make_data(3, 3)
     assert evaluate("--editor", "identity", *options(data, tmp_path / "whole")).code == 0
     run = tmp_path / "out/identity/negative"
-    for death in range(attendance.DEATHS):
-        place = run / "workers" / f"{death}.json"
+    for death in range(attempts.DEATHS):
+        place = run / attempts.FOLDER / f"{attempts.name_of('score', 1)}.{death}.json"
         place.parent.mkdir(parents=True, exist_ok=True)
-        entry = {"host": "far", "machine": "far", "pid": 1, "blocks": [["score", 1]]}
-        place.write_text(json.dumps(entry) + "\n")
+        place.write_text('{"machine": "far", "pid": 1}')
         os.utime(place, (0, 0))
     line = ["--editor", "identity", *options(data, tmp_path / "out")]
-    assert evaluate(*line).code == 0
+    assert evaluate(*line).code == 4
     assert (fid(tmp_path / "out", "identity")["n"], fid(tmp_path / "out", "identity")["n_unscored"]) == (6, 3)
-    assert walk.try_again(Folder(run)) == 1
+    assert scheduler.try_again(Folder(run)) == 1
     assert evaluate(*line).code == 0
     assert fid(tmp_path / "out", "identity") == fid(tmp_path / "whole", "identity")
 

@@ -1,23 +1,16 @@
-"""Where blocks are made: one contract, and the executors of `--on` by name. None knows a benchmark."""
+"""Where blocks are made: one contract, and the executors of `--on`. None knows a benchmark."""
 
 from __future__ import annotations
 
-import pkgutil
+from pathlib import Path
 from typing import Any, Protocol
 
 from nein.engine import processes
+from nein.engine.errors import UserError
 from nein.engine.stages import Plan
 
-#: Name -> class, imported when it is chosen.
-EXECUTORS = {
-    "threads": "nein.engine.executors.threads:Threads",
-    "debug": "nein.engine.executors.debug:Debug",
-    "ranks": "nein.engine.executors.ranks:Ranks",
-    "ray": "nein.engine.executors.ray:Ray",
-    "slurm": "nein.engine.executors.slurm:Slurm",
-}
-#: Name -> the options that it has beside the device, of those that compute in processes they start.
-ELSEWHERE = {"ray": ("address", "workers", "gpus_per_worker"), "slurm": ("slurm", "out_dir")}
+#: Those that compute in processes which they start.
+ELSEWHERE = ("ray", "slurm")
 
 
 class Executor(Protocol):
@@ -44,6 +37,10 @@ class Executor(Protocol):
         """
         ...
 
+    def set_aside(self) -> dict[Path, int]:
+        """Folder -> its blocks that are set aside because workers died of them, where there are some."""
+        ...
+
     def describe(self) -> dict[str, Any]:
         """Which executor and how large, for the manifest's account of the command: never in a result."""
         ...
@@ -54,6 +51,24 @@ class Executor(Protocol):
 def start(options: Any) -> Executor:
     """The executor that a command's options ask for (`nein.config.groups.Machine`); threads or ranks where
     they leave no choice. Raises UserError."""
-    name = getattr(options, "on", None) or ("ranks" if processes.launched() else "threads")
-    more = {key: getattr(options, key) for key in ELSEWHERE.get(name, ())}
-    return pkgutil.resolve_name(EXECUTORS[name])(options.device, **more)
+    on = getattr(options, "on", None) or ("ranks" if processes.launched() else "threads")
+    if on == "ray":
+        from nein.engine.executors.ray import Ray
+
+        return Ray(
+            options.device,
+            address=options.address,
+            workers=options.workers,
+            gpus_per_worker=options.gpus_per_worker,
+        )
+    from nein.engine.executors.threads import Debug, Threads
+
+    if on == "slurm":
+        raise UserError("--on slurm is for the command line, whose command every job gives again.")
+    if on == "debug":
+        return Debug(options.device)
+    if on == "threads":
+        return Threads(options.device)
+    if not processes.launched():
+        raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
+    return Threads(options.device, processes.from_environment())

@@ -1,34 +1,54 @@
-"""`--on ray`: actors of a Ray cluster make the blocks, this process hands them out.
+"""`--on ray`: every worker is a task of a Ray cluster and takes blocks from the folders as any worker does.
 
-Ray Core, not Ray Data: blocks keep their members and their files, so that the bytes are those of any other
-executor, and what is done is done whatever becomes of the cluster. An actor keeps its models from stage to
-stage (`nein.engine.executors.crew`). When none is left that can work, the command ends with what the last one
-said. The folders have to be on a file system that all nodes see.
+Ray starts tasks where there is room, also on nodes that join, and again where a node or a process has died.
+Blocks keep their members and their files, so that the bytes are those of any other executor, and what is
+done is done whatever becomes of the cluster. A worker that cannot work (a model's folder is not on its node,
+its disk is full) says why; when none is left, the command ends with what the last one said. The folders have
+to be on a file system that all nodes see.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
 import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from nein.engine import cores, environment, store
+from metrics.served import credentials
+from nein.engine import attempts, cores, environment, store
 from nein.engine.errors import UserError
-from nein.engine.executors.crew import Crew
+from nein.engine.executors.threads import Threads
 from nein.engine.progress import Bars, announce
-from nein.engine.stages import Plan
-from nein.engine.walk import Order, Walk
+from nein.engine.scheduler import Scheduler, all_set_aside
+from nein.engine.stages import Plan, Step
+
+log = logging.getLogger(__name__)
+
+#: Variables that workers get, and that are written nowhere.
+SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", credentials.VARIABLE)
+TICK = 1.0  # seconds between two looks at the cluster
+LEAVING = 10.0  # seconds for workers to leave in order
+
+
+def work(
+    plan: Plan, device: str, share: tuple[int, int], group: str, secrets: Mapping[str, str]
+) -> list[int]:
+    """What runs on a node. Raises UserError for what this node lacks."""
+    os.environ.update(secrets)
+    environment.look_for_garbage_seldom()
+    return Threads(device, at_once=1, share=share, group=group).compute(plan)
 
 
 class Ray:
     """See `nein.engine.executors.Executor`.
 
     address          Of a running cluster; None: RAY_ADDRESS, or one that is started here.
-    workers          At most so many actors on devices (or, without devices, on cores); None: what there is
-                     room for.
+    workers          At most so many (default: what there is room for).
     gpus_per_worker  0.25: four workers to a GPU.
     """
 
@@ -37,7 +57,8 @@ class Ray:
     def __init__(
         self, device: str, *, address: str | None, workers: int | None, gpus_per_worker: float
     ) -> None:
-        self._ray, self._limit, self._share = _connect(address), workers, gpus_per_worker
+        self._ray, self._limit, self._share = _connect(address), workers or 2**31, gpus_per_worker
+        self._steps: Sequence[Step] = ()
         gpus = self._ray.cluster_resources().get("GPU", 0)
         if device.startswith("cuda") and not gpus:
             raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
@@ -47,6 +68,9 @@ class Ray:
     def barrier(self) -> None:
         """There is one process that opens folders."""
 
+    def set_aside(self) -> dict[Path, int]:
+        return all_set_aside(self._steps)
+
     def describe(self) -> dict[str, Any]:
         nodes = sum(node["Alive"] for node in self._ray.nodes())
         return {"executor": self.name, "nodes": nodes, "gpus_per_worker": self._share}
@@ -55,22 +79,72 @@ class Ray:
         self._ray.shutdown()
 
     def compute(self, plan: Plan) -> list[int]:
-        steps = plan(self.device)
+        steps = self._steps = plan(self.device)
         announce(steps)
-        walk = Walk(steps, Order())
-        bars = Bars(steps, walk, quiet=False)
-        crew = Crew(self._ray, self.device, self._share, self._limit, plan, steps)
+        scheduler = Scheduler(steps)  # only looks on
+        bars = Bars(steps, scheduler, quiet=False)
+        on_gpu = self.device == "cuda" and any(step.stage.place == "device" for step in steps)
+        # An object of the cluster, which no log and no page shows; a runtime environment is in both.
+        secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
+        group, shared, said = attempts.new_name(), self._ray.put(plan), ""
+        size, begun, running = self._room(on_gpu), 0, []
+        options = {"num_gpus": self._share, "num_cpus": 0} if on_gpu else {"num_cpus": 1}
+        # Ray begins a task again whose process or node has died, and not one that raised something.
+        task = self._ray.remote(work).options(max_retries=-1, **options)
         try:
-            while not walk.over():
-                crew.grow()
-                crew.hand_out(walk)
-                crew.collect(walk, bars)
+            while not scheduler.look():
+                while begun < self._room(on_gpu):
+                    share = (begun, size) if begun < size else (0, 1)  # who joins later begins anywhere
+                    running.append(task.remote(shared, "cuda" if on_gpu else "cpu", share, group, secrets))
+                    begun += 1
+                for reference in self._ray.wait(running, timeout=TICK)[0]:
+                    running.remove(reference)
+                    said = self._collect(reference, bars) or said
+                bars.look()
+                if not running and not scheduler.look():
+                    raise UserError(said or "The workers of the Ray cluster ended before the work did.")
+            for reference in (
+                self._ray.wait(running, num_returns=len(running), timeout=LEAVING)[0] if running else ()
+            ):
+                running.remove(reference)
+                self._collect(reference, bars)
         except SystemError as error:  # in it Ray wraps what a signal's handler raised
             raise error.__cause__ or error from None
         finally:
-            crew.close()
+            self._end(running, steps, group)
             bars.close()
         return bars.made
+
+    def _room(self, on_gpu: bool) -> int:
+        """How many workers the cluster holds at present."""
+        total = self._ray.cluster_resources()
+        room = math.floor(total.get("GPU", 0) / self._share + 1e-6) if on_gpu else int(total.get("CPU", 0))
+        return min(room, self._limit)
+
+    def _collect(self, reference: Any, bars: Bars) -> str:
+        """Counts what a worker has made; or what it says that cannot work. Raises what is a defect."""
+        from nein.engine.exits import sentence
+
+        try:
+            for index, count in enumerate(self._ray.get(reference)):
+                bars.made[index] += count
+            return ""
+        except self._ray.exceptions.RayTaskError as error:
+            if (said := sentence(error.cause)) is None:
+                raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            said = f"A worker of the Ray cluster is lost: {str(error).splitlines()[0]}"
+        log.warning("a worker leaves: %s", said)
+        return said
+
+    def _end(self, running: list[Any], steps: Sequence[Step], group: str) -> None:
+        """Ends workers that are still at something, none of which has died of it."""
+        for reference in running:
+            self._ray.cancel(reference)  # as Ctrl-C does
+        if running:
+            self._ray.wait(running, num_returns=len(running), timeout=LEAVING)
+        for path in {step.folder.path for step in steps}:
+            attempts.forget(path, group=group)
 
 
 def _connect(address: str | None) -> Any:
@@ -87,9 +161,9 @@ def _connect(address: str | None) -> Any:
     address = address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     # A worker imports what this process could import, and reads models from where it does.
-    passed_on = {name: os.environ[name] for name in ("PYTHONPATH", *store.VARIABLES) if name in os.environ}
-    if passed_on:
-        options["runtime_env"] = {"env_vars": passed_on}
+    passed_on = ("PYTHONPATH", "NEIN_MAX_PIXELS", *store.VARIABLES)
+    if variables := {name: os.environ[name] for name in passed_on if name in os.environ}:
+        options["runtime_env"] = {"env_vars": variables}
     if address is None:
         _init(ray, address="local", num_cpus=cores.count(), include_dashboard=False, **options)
         return ray

@@ -1,4 +1,4 @@
-"""Jobs of Slurm, for `--on slurm` and for `nein slurm`.
+"""Jobs of Slurm: `nein slurm COMMAND`, and `--on slurm`, which waits for one of them.
 
 submitit writes the batch script, carries what a job calls to its node, and gives it out again when the job is
 pre-empted or runs out of time (SIGUSR1): what is done is done, so that a job which begins again goes on.
@@ -6,7 +6,6 @@ pre-empted or runs out of time (SIGUSR1): what is done is done, so that a job wh
 
 from __future__ import annotations
 
-import abc
 import json
 import math
 import os
@@ -26,21 +25,9 @@ SIGNAL = "USR1"
 PATIENCE = 1.0  # seconds between two looks at the jobs
 
 
-class Again(abc.ABC):
-    """Something a job calls, and calls again after it was pre-empted."""
-
-    @abc.abstractmethod
-    def __call__(self) -> None: ...
-
-    def checkpoint(self) -> Any:
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
-
-
 @dataclass(frozen=True)
-class Whole(Again):
-    """A job of `nein slurm`: the command itself, which joins those that run already.
+class Whole:
+    """A job: the command itself, which joins those that run already.
 
     words  After `nein`. `given`: what was typed, for the manifest and for `nein retry`.
     """
@@ -59,8 +46,14 @@ class Whole(Again):
         if code:
             raise RuntimeError(f"nein {' '.join(self.words)} ended with code {code}")
 
+    def checkpoint(self) -> Any:
+        """What submitit gives back to the queue: the same again."""
+        from submitit.helpers import DelayedSubmission
 
-def submit(tasks: Sequence[Again], settings: Any, folder: Path, cluster: str = "slurm") -> list[Any]:
+        return DelayedSubmission(self)
+
+
+def submit(tasks: Sequence[Whole], settings: Any, folder: Path, cluster: str = "slurm") -> list[Any]:
     """The jobs of an array, one for each task. Raises UserError with what Slurm says if it refuses them."""
     _submitit()
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -146,18 +139,25 @@ def minutes(text: str) -> int:
     return max(1, math.ceil(total))
 
 
-def wait_for_one(jobs: Sequence[Any]) -> None:
-    """Returns when a job has ended well: there are no more blocks then. UserError when none has."""
+def wait_for_one(jobs: Sequence[Any]) -> Any:
+    """The first job that has ended well: there are no more blocks then. UserError when none has."""
     left = list(jobs)
     while left:
         for job in list(left):
             if job.done():
                 left.remove(job)
                 if job.exception() is None:
-                    return
+                    return job
         time.sleep(PATIENCE)
     why = next((line for line in reversed(str(jobs[-1].exception()).splitlines()) if line.strip()), "")
     raise UserError(
         f"All {len(jobs)} jobs ended before the work did ({why.strip()}); see {jobs[-1].paths.stderr}, and "
         "give the same command again to go on."
     )
+
+
+def cancel(jobs: Sequence[Any]) -> None:
+    """Ends those that have not ended."""
+    for job in jobs:
+        if not job.done():
+            job.cancel(check=False)

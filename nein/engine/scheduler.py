@@ -1,0 +1,303 @@
+"""Which block comes next, over all steps of a command: the folder is the queue.
+
+Workers are numbered, by rank, by their place in Slurm's array, or by Ray, and begin with a static share:
+every size-th segment of a thousand blocks, or every size-th block where there are few segments. When nothing
+of its own is open, a worker goes on with the rest, from the end of the others' shares. A command started by
+hand shares everything from the beginning, in an order of its own.
+
+An attempt (`nein.engine.attempts`) is made known before a block is read: nobody begins what another worker
+is at. A block whose inputs are not there yet is come back to, so that there is no barrier between stages but
+where one reads another as a whole. One that a worker died at is made last, with nothing beside it, so that
+the next death has one cause; after three it is set aside: its rows say so, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nein.engine.attempts import DEATHS, FOLDER, Attempts, forget, name_of
+from nein.engine.blocks import SEGMENT
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder
+from nein.engine.stages import Step, Task, made_elsewhere, open_task, put
+
+OPEN, TAKEN, OVER = 0, 1, 2
+ASIDE = "aside"
+LOOK = (0.05, 5.0)  # seconds between two looks at what others do: at first, and at most
+MANY = 4  # segments per worker from which on they are shared, and not blocks
+
+
+class Scheduler:
+    """The open blocks of `steps`, one after the other, for one worker.
+
+        task = scheduler.next()   # None: nothing at this moment; ask again when a block is finished, or later
+        ...; scheduler.finished(task)
+
+    share     (rank, size): which worker this is, of how many.
+    in_order  One block after the other, for who wants to look on.
+    group     As of `Attempts`.
+
+    Raises UserError for a block that needs one which nobody makes.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        share: tuple[int, int] = (0, 1),
+        *,
+        in_order: bool = False,
+        group: str = "",
+    ) -> None:
+        self.steps = steps
+        self._rank, self._size = share
+        self._random = None if in_order else random.Random()
+        self._segments = [step.stage.blocks.segments for step in steps]
+        self._left = [{key: len(numbers) for key, numbers in parts.items()} for parts in self._segments]
+        self._states = [bytearray(max(step.stage.blocks.numbers, default=-1) + 1) for step in steps]
+        self.totals = [sum(left.values()) for left in self._left]
+        self._before = [_maker(steps, step, step.stage.needs) for step in steps]
+        self._all_before = [[_maker(steps, step, output) for output in step.stage.after] for step in steps]
+        folders = {step.folder.path: step.folder for step in steps}
+        self._aside = {path: set_aside(folder) for path, folder in folders.items()}
+        self._attempts = {path: Attempts(path / FOLDER, group) for path in folders}
+        self._busy: dict[tuple[int, int], float] = {}  # (step, block) -> when to look again
+        self._taken = 0
+        self._pause = LOOK[0]
+        self._lonely: Task | None = None
+        self._source = self._tasks()
+
+    def over(self) -> bool:
+        """Whether every wanted block is there. Then what the dead left is cleared away."""
+        if any(any(left.values()) for left in self._left):
+            return False
+        for path in self._attempts:
+            forget(path)
+        return True
+
+    def look(self) -> bool:
+        """Whether every wanted block is there by now, whoever makes them."""
+        for index in range(len(self.steps)):
+            for segment in [key for key, left in self._left[index].items() if left]:
+                for _ in self._open(index, segment, self._segments[index][segment]):
+                    pass
+        return self.over()
+
+    def next(self) -> Task | None:
+        """The next block, which no other worker begins until it is `finished`; None where there is none at
+        this moment."""
+        if self._lonely is not None:
+            return None
+        task = next(self._source)
+        if task is not None:
+            self._taken += 1
+            self._pause = LOOK[0]
+            self._set(task.step, task.number, TAKEN)
+        return task
+
+    def finished(self, task: Task) -> None:
+        """Says that a block that was taken is there."""
+        self._taken -= 1
+        self._lonely = None
+        self._pause = LOOK[0]
+        self._set(task.step, task.number, OVER)
+        self._leave(task, done=True)
+
+    def close(self) -> None:
+        """Gives back what was taken and is not finished."""
+        for attempts in self._attempts.values():
+            attempts.close()
+
+    def unfinished(self, step: int) -> int:
+        """How many blocks of a step are still to be made, as far as this worker has looked."""
+        return sum(self._left[step].values())
+
+    def own_left(self) -> int:
+        """About how many blocks of this worker's share are still to be made."""
+        return sum(map(self.unfinished, range(len(self.steps)))) // self._size
+
+    def _set(self, step: int, number: int, state: int) -> None:
+        segment, states = number // SEGMENT, self._states[step]
+        self._left[step][segment] += (states[number] == OVER) - (state == OVER)
+        states[number] = state
+
+    # --- the order ---------------------------------------------------------------------------
+
+    def _tasks(self) -> Iterator[Task | None]:
+        """Endless: None where a look at everything that is open gave nothing."""
+        again = 0.0
+        while True:
+            if time.monotonic() < again:  # looking costs: not again at once
+                yield None
+                continue
+            began, gave = time.monotonic(), False
+            suspects: list[tuple[int, Task]] = []
+            for own in (True, False):
+                for index in filter(self._may_begin, range(len(self.steps))):
+                    for segment, numbers in self._part(index, own):
+                        for task in self._open(index, segment, numbers):
+                            deaths = self._take(task)
+                            if deaths == 0:
+                                gave = True
+                                yield task
+                            elif deaths is not None:
+                                self._leave(task, done=False)
+                                suspects.append((deaths, task))
+                if gave:
+                    break
+            if not gave and self._taken == 0:
+                for _, task in sorted(suspects, key=lambda pair: pair[0]):
+                    if (deaths := self._take(task)) is None:
+                        continue
+                    gave = True
+                    if deaths >= DEATHS:
+                        self._put_aside(task, deaths)
+                        continue
+                    self._lonely = task
+                    yield task
+                    break
+            if gave:
+                continue
+            again = time.monotonic() + max(self._pause, 10 * (time.monotonic() - began))
+            self._pause = min(1.5 * self._pause, LOOK[1])
+            yield None
+
+    def _part(self, index: int, own: bool) -> Iterator[tuple[int, Sequence[int]]]:
+        """(segment, blocks of it) that are still open, of this worker's share of a step or of the others'."""
+        open_ = [segment for segment, left in self._left[index].items() if left]
+        if self._size == 1:
+            for segment in self._mixed(open_) if own else ():
+                yield segment, self._mixed(self._segments[index][segment])
+            return
+        if len(self._segments[index]) >= MANY * self._size:
+            for segment in self._shared(open_, own):
+                yield segment, self._segments[index][segment]
+        else:
+            for segment in open_:
+                yield segment, self._shared(self._segments[index][segment], own)
+
+    def _shared(self, numbers: Sequence[int], own: bool) -> list[int]:
+        """This worker's part of some numbers; or the others', of which each begins with another one's end."""
+        if own:
+            return [n for n in numbers if n % self._size == self._rank]
+        others = [n for n in numbers if n % self._size != self._rank]
+        return sorted(others, key=lambda n: ((n - self._rank) % self._size, -n))
+
+    def _mixed(self, items: Sequence[int]) -> Sequence[int]:
+        return items if self._random is None else self._random.sample(items, len(items))
+
+    def _may_begin(self, index: int) -> bool:
+        """Whether all blocks are there of the steps that this one reads as a whole."""
+        return all(before is None or not self.unfinished(before) for before in self._all_before[index])
+
+    def _open(self, index: int, segment: int, numbers: Sequence[int]) -> Iterator[Task]:
+        """Those of the blocks that can be made; what proves to be done is marked so."""
+        step, states = self.steps[index], self._states[index]
+        stage, folder, now = step.stage, step.folder, time.monotonic()
+        numbers = [n for n in numbers if states[n] == OPEN and self._busy.get((index, n), 0.0) <= now]
+        if not numbers:
+            return
+        there = {output: folder.done(output, [segment]) for output in stage.outputs}
+        ready = folder.done(stage.needs, [segment]) if stage.needs else set(numbers)
+        for number in numbers:
+            if states[number] != OPEN:
+                continue
+            if (stage.name, number) in self._aside[folder.path] and all(number in t for t in there.values()):
+                self._set(index, number, OVER)
+            elif not self._is_ready(index, number, ready):
+                continue
+            elif (task := open_task(step, index, number, there)) is None:
+                self._set(index, number, OVER)
+            else:
+                yield task
+
+    def _is_ready(self, index: int, number: int, ready: set[int]) -> bool:
+        """Whether the block that this one needs is there and done with."""
+        before = self._before[index]
+        if before is None or number >= len(self._states[before]):
+            if number not in ready:
+                step = self.steps[index]
+                raise UserError(
+                    f"'{step.folder.path}' lacks block {number} of {step.stage.needs}, of which "
+                    f"{step.stage.name} is made; give the command again with all its stages."
+                )
+            return True
+        if self._states[before][number] == OVER and number not in ready:
+            self._set(before, number, OPEN)  # it has vanished since, say because it is tried again
+        return self._states[before][number] == OVER
+
+    # --- attempts ----------------------------------------------------------------------------
+
+    def _take(self, task: Task) -> int | None:
+        """How many workers died at a block that is now ours; None where another is at it, or has made it."""
+        step = self.steps[task.step]
+        deaths = self._attempts[step.folder.path].take(name_of(step.stage.name, task.number))
+        if deaths is None:
+            self._busy[task.step, task.number] = time.monotonic() + self._pause
+        elif made_elsewhere(step.folder, task):
+            self._set(task.step, task.number, OVER)
+            self._leave(task, done=True)
+            return None
+        return deaths
+
+    def _leave(self, task: Task, *, done: bool) -> None:
+        step = self.steps[task.step]
+        self._attempts[step.folder.path].leave(name_of(step.stage.name, task.number), done=done)
+
+    def _put_aside(self, task: Task, deaths: int) -> None:
+        """Rows that say why there are no results, and a note for `nein status` and `nein retry`."""
+        step = self.steps[task.step]
+        reason = f"set aside: {deaths} workers died of its block, one after the other"
+        rows = step.stage.lost(task.number, reason, task.missing)
+        later = [
+            output
+            for other in self.steps[task.step :]
+            if other.folder.path == step.folder.path and _same_cut(other, step)
+            for output in other.stage.outputs
+        ]
+        note = {"stage": step.stage.name, "block": task.number, "reason": reason, "outputs": later}
+        step.folder.note(ASIDE, f"{step.stage.name}-{task.number:06d}", note)
+        put(step, task.number, rows, task.missing)
+        self._aside[step.folder.path].add((step.stage.name, task.number))
+        self._set(task.step, task.number, OVER)
+        self._leave(task, done=True)
+
+
+def try_again(folder: Folder) -> int:
+    """Opens the blocks that were set aside, and what was made of them; how many they were. Raises UserError
+    for a note that names files elsewhere."""
+    notes = folder.notes(ASIDE)
+    for name, note in notes.items():
+        paths = [folder.inside(folder.block_path(output, note["block"])) for output in note["outputs"]]
+        forget(folder.path, name=name_of(note["stage"], note["block"]))
+        for path in reversed(paths):
+            path.unlink(missing_ok=True)
+        folder.inside(folder.path / "notes" / ASIDE / f"{name}.json").unlink(missing_ok=True)
+    return len(notes)
+
+
+def set_aside(folder: Folder) -> set[tuple[str, int]]:
+    """(stage, block) of what is set aside in a folder."""
+    return {(note["stage"], note["block"]) for note in folder.notes(ASIDE).values()}
+
+
+def all_set_aside(steps: Sequence[Step]) -> dict[Path, int]:
+    """Folder -> blocks that are set aside, where there are some."""
+    folders = {step.folder.path: step.folder for step in steps}
+    return {path: count for path, folder in folders.items() if (count := len(set_aside(folder)))}
+
+
+def _maker(steps: Sequence[Step], step: Step, output: str) -> int | None:
+    """The step that makes an output of which another is made."""
+    for index, other in enumerate(steps):
+        if other.folder.path == step.folder.path and output in other.stage.outputs:
+            return index
+    return None
+
+
+def _same_cut(one: Step, other: Step) -> bool:
+    """Whether a block is the same records in both."""
+    mine, theirs = one.stage.blocks, other.stage.blocks
+    return (mine.count, mine.size) == (theirs.count, theirs.size)
