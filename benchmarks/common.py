@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -129,8 +129,6 @@ class Measured:
     operations  Floating-point operations; a multiply-add is two. None: not counted.
     peak        As `nein.engine.memory.peak` gives it, of this side alone where the system can begin anew.
     profile     The operators that took longest: name, share of the time in operators, calls.
-    where       Share of a pass's time by `GROUPS` of operators, and in what is no operator: Python, tokens,
-                pictures, sentences.
     """
 
     result: Any
@@ -139,7 +137,6 @@ class Measured:
     operations: float | None = None
     peak: dict[str, Any] | None = None
     profile: tuple[tuple[str, float, int], ...] = ()
-    where: dict[str, float] = field(default_factory=dict)
 
     def rate(self) -> float | None:
         """Operations per second."""
@@ -176,7 +173,7 @@ def measure(
         operations = scale * count_operations(warm)
     else:
         warm()
-    most, where = profiled(warm, device) if profile else ((), {})
+    longest = profiled(warm, device) if profile else ()
     synchronize(device)
     reset_peak(device)
     taken = []
@@ -187,47 +184,23 @@ def measure(
         taken.append((time.perf_counter() - clock, time.process_time() - start))
     seconds, processor = (statistics.median(column) for column in zip(*taken, strict=True))
     own = processor / (threads or torch.get_num_threads()) if device == "cpu" else seconds
-    return Measured(result, own, seconds, operations, memory.peak(device), most, where)
+    return Measured(result, own, seconds, operations, memory.peak(device), longest)
 
 
-#: Words in the names of operators of one kind, the first that fits.
-GROUPS = {
-    "attention": ("scaled_dot_product", "flash_attention"),
-    "convolutions": ("convolution", "conv2d"),
-    "products": ("mm", "linear", "gemm", "dot"),
-}
-_OTHERS, _OUTSIDE = "other operators", "no operator"
-
-
-def profiled(
-    work: Callable[[], Any], device: str, most: int = 8
-) -> tuple[tuple[tuple[str, float, int], ...], dict[str, float]]:
-    """(operator, share of the time in operators, calls) of the longest; and shares as in `Measured.where`.
-    Seconds of the clock: on a CPU with other work they say little."""
+def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple[str, float, int], ...]:
+    """(operator, share of the time in operators, calls) of the longest."""
     from torch.profiler import ProfilerActivity, profile
 
-    kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.startswith("cuda") else [])
+    cuda = device.startswith("cuda")
+    kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
     with profile(activities=kinds) as profiler:
-        start = time.perf_counter()
         work()
         synchronize(device)
-        taken = 1e6 * (time.perf_counter() - start)  # microseconds, as the profiler counts
     rows = profiler.key_averages()
-    own = {
-        row.key: row.self_device_time_total if device.startswith("cuda") else row.self_cpu_time_total
-        for row in rows
-    }
+    own = {row.key: row.self_device_time_total if cuda else row.self_cpu_time_total for row in rows}
     calls, total = {row.key: row.count for row in rows}, sum(own.values()) or 1
     longest = sorted(own, key=lambda key: -own[key])[:most]
-    where = dict.fromkeys((*GROUPS, _OTHERS), 0.0)
-    for name, part in own.items():
-        group = next(
-            (group for group, words in GROUPS.items() if any(word in name for word in words)), _OTHERS
-        )
-        where[group] += part / max(taken, total)
-    where[_OUTSIDE] = 1 - sum(where.values())
-    shares = {group: round(share, 3) for group, share in where.items()}
-    return tuple((key, round(own[key] / total, 3), calls[key]) for key in longest), shares
+    return tuple((key, round(own[key] / total, 3), calls[key]) for key in longest)
 
 
 def limits(device: str, dtype: torch.dtype) -> dict[str, float]:
@@ -341,5 +314,30 @@ def arithmetic(one: Measured, limit: float) -> str:
 def operators(name: str, one: Measured) -> str:
     """The profile in lines."""
     rows = [f"{100 * part:6.1f} %{calls:8} x {operator}" for operator, part, calls in one.profile]
-    where = ", ".join(f"{group} {100 * share:.0f} %" for group, share in one.where.items())
-    return "\n".join([f"{name}, longest operators:", *rows, f"of all the time: {where}"])
+    return "\n".join([f"{name}, longest operators:", *rows])
+
+
+def report(
+    out: str,
+    theirs: tuple[str, Measured],
+    ours: dict[str, tuple[str, Measured]],
+    items: int,
+    top: dict[str, float],
+    agreement: str,
+) -> None:
+    """Prints both sides with the longest operators of ours, and writes them.
+
+    theirs   What it is, and what it took. ours: stage -> the same. top: `limits` in float32 on a CPU.
+    """
+    limit = max(top.values())
+    print(line(*theirs, items, limit))
+    for words, one in ours.values():
+        print(line(words, one, items, limit, theirs[1]))
+    for words, one in ours.values():
+        print(operators(words, one))
+    stages = [
+        compared(stage, "float32", one, theirs[1], items, limit, agreement=agreement)
+        for stage, (_, one) in ours.items()
+    ]
+    save(out, "cpu", {"float32": top}, stages)
+    print(f"{agreement}: yes")

@@ -16,14 +16,11 @@ to --out, with a profile.
 from __future__ import annotations
 
 import argparse
-import functools
 import gc
 import math
 import os
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +44,9 @@ from benchmarks.common import (
     operators,
     results,
     save,
-    synchronize,
 )
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
-from editors.machine import ATTENTIONS
 from nein.engine.ahead import one_thread
 from nein.engine.environment import keep_freed_memory
 from nein.loading.digests import DTYPES, torch_dtype
@@ -64,13 +59,12 @@ OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")
 class Sides:
     """Ours and diffusers' pipeline on the same requests.
 
-    settings  Of the editor, as it describes itself. parts: seconds and calls of UNet and VAE on either side.
+    settings  Of the editor, as it describes itself.
     """
 
     ours: Measured
     theirs: Measured
     settings: dict[str, Any]
-    parts: dict[str, dict[str, tuple[float, int]]]
 
     def difference(self) -> np.ndarray:
         """Of every value of every picture, in grey levels."""
@@ -87,6 +81,15 @@ def main() -> None:
         else:
             checkpoint, _ = resolve(options.checkpoint or "nano:ip2p")
         show(side_by_side(checkpoint, options), options)
+        # A block has one thread of a CPU; diffusers' pipeline has all of them for its one picture.
+        single = side_by_side(
+            checkpoint, argparse.Namespace(**{**vars(options), "images": 1, "batch_size": 1})
+        )
+        times = single.theirs.clock, single.ours.clock
+        print(
+            f"one picture alone, by the clock: diffusers {times[0]:.2f} s, editors {times[1]:.2f} s, "
+            f"ratio {times[0] / times[1]:.2f}"
+        )
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -102,9 +105,6 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--height", type=int, help="of the pictures, in pixels; default: they are square")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32, with --size sd15 bfloat16")
-    parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--attention", choices=ATTENTIONS, default="sdpa")
-    parser.add_argument("--compile", action="store_true", help="torch.compile, on our side only")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
     results(parser, "editing")
     options = parser.parse_args(words)
@@ -114,10 +114,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def side_by_side(checkpoint: str, options: argparse.Namespace) -> Sides:
-    ours, settings, our_parts = measure_ours(checkpoint, options)
+    ours, settings = measure_ours(checkpoint, options)
     gc.collect()
-    theirs, their_parts = measure_stock(checkpoint, settings, options)
-    return Sides(ours, theirs, settings, {"ours": our_parts, "theirs": their_parts})
+    return Sides(ours, measure_stock(checkpoint, settings, options), settings)
 
 
 def show(sides: Sides, options: argparse.Namespace) -> None:
@@ -142,15 +141,13 @@ def show(sides: Sides, options: argparse.Namespace) -> None:
         agreement = f"{difference.max()} of 255 grey levels at most"
     stage = compared(
         "edit", options.dtype, sides.ours, sides.theirs, options.images, limit,
-        agreement=agreement, parts=sides.parts,
+        agreement=agreement,
     )  # fmt: skip
     save(options.out, options.device, {options.dtype: top}, [stage])
 
 
-def measure_ours(
-    checkpoint: str, options: argparse.Namespace
-) -> tuple[Measured, dict[str, Any], dict[str, tuple[float, int]]]:
-    """What our loop needs, its settings and its parts."""
+def measure_ours(checkpoint: str, options: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
+    """What our loop needs, and its settings."""
     editor: Any = get_editor(
         "ip2p",
         checkpoint=checkpoint,
@@ -159,9 +156,6 @@ def measure_ours(
         batch_size=options.batch_size,
         steps=options.steps,
         resolution=options.resolution,
-        channels_last=options.channels_last,
-        attention=options.attention,
-        compile=options.compile,
     )
     settings = editor.describe()
 
@@ -175,13 +169,8 @@ def measure_ours(
     at_once = 1
     if options.device == "cpu":
         at_once = min(options.threads, math.ceil(options.images / options.batch_size))
-    parts = Parts(editor._unet, editor._vae, options.device, lambda: time.thread_time() / at_once)
     requests = make_requests(options.images, settings["resolution"], options.height)
     first = requests[: options.batch_size]
-
-    def warm() -> None:
-        batched(first)
-        parts.seconds.clear()
 
     def work() -> list[Any]:
         start = one_thread if options.device == "cpu" else None
@@ -190,15 +179,13 @@ def measure_ours(
             return [image for images in pool.map(batched, batches) for image in images]
 
     measured = measure(
-        work, options.device, warm=warm, scale=len(requests) / len(first), count=not options.compile,
+        work, options.device, warm=lambda: batched(first), scale=len(requests) / len(first),
         profile=True, threads=at_once,
     )  # fmt: skip
-    return measured, settings, parts.seconds
+    return measured, settings
 
 
-def measure_stock(
-    checkpoint: str, settings: dict[str, Any], options: argparse.Namespace
-) -> tuple[Measured, dict[str, tuple[float, int]]]:
+def measure_stock(checkpoint: str, settings: dict[str, Any], options: argparse.Namespace) -> Measured:
     """What diffusers' pipeline needs, called once per picture."""
     stock = load_stock(checkpoint, options)
 
@@ -216,45 +203,11 @@ def measure_stock(
             pictures.append(np.asarray(output.images[0]))
         return pictures
 
-    parts = Parts(
-        stock.unet, stock.vae, options.device, lambda: time.process_time() / torch.get_num_threads()
-    )
     requests = make_requests(options.images, settings["resolution"], options.height)
-
-    def warm() -> None:
-        one_by_one(requests[:1])
-        parts.seconds.clear()
-
-    measured = measure(lambda: one_by_one(requests), options.device, warm=warm, scale=len(requests))
-    return measured, parts.seconds
-
-
-class Parts:
-    """How long UNet and VAE take: seconds as in `common.Measured`, and calls, since `seconds` was cleared.
-
-    processor  Seconds of the processor, for a CPU.
-    """
-
-    def __init__(self, unet: Any, vae: Any, device: str, processor: Callable[[], float]) -> None:
-        self._device, self._processor = device, processor
-        self._lock, self._of_thread = threading.Lock(), threading.local()
-        self.seconds: dict[str, tuple[float, int]] = {}
-        for name, module in (("unet", unet), ("encoder", vae.encoder), ("decoder", vae.decoder)):
-            module.register_forward_pre_hook(self._begin)
-            module.register_forward_hook(functools.partial(self._end, name))
-
-    def _now(self) -> float:
-        synchronize(self._device)
-        return self._processor() if self._device == "cpu" else time.perf_counter()
-
-    def _begin(self, module: Any, inputs: Any) -> None:
-        self._of_thread.start = self._now()
-
-    def _end(self, name: str, module: Any, inputs: Any, output: Any) -> None:
-        passed = self._now() - self._of_thread.start
-        with self._lock:
-            before, calls = self.seconds.get(name, (0.0, 0))
-            self.seconds[name] = before + passed, calls + 1
+    return measure(
+        lambda: one_by_one(requests), options.device, warm=lambda: one_by_one(requests[:1]),
+        scale=len(requests),
+    )  # fmt: skip
 
 
 def make_requests(count: int, width: int, height: int | None = None) -> list[EditRequest]:

@@ -102,11 +102,11 @@ def main() -> None:
         print(f"{name:<26}{speed}{shown}")
     print(f"making the features once  {1000 * preparation:10.1f} ms/pair")
     theirs = Measured(None, plain, plain, operations)
-    for name, seconds, (profile, where) in (
+    for name, seconds, profile in (
         ("fine-tuning, every step", every_step, profiles[0]),
         ("fine-tuning, stored features", ours, profiles[1]),
     ):
-        side = Measured(None, seconds, seconds, operations, profile=profile, where=where)
+        side = Measured(None, seconds, seconds, operations, profile=profile)
         stages.append(compared(name, options.precision, side, theirs, options.batch_size, peak))
     print(operators("ours, stored features", side))
     save(options.out, options.device, {options.precision: tops}, stages)

@@ -25,15 +25,12 @@ from benchmarks.common import (
     Pair,
     arguments,
     blocks,
-    compared,
     decode,
     limits,
-    line,
     measure,
     model_folders,
-    operators,
     pairs,
-    save,
+    report,
     setup,
 )
 from metrics.base import MemoryFeatures
@@ -143,18 +140,12 @@ def main() -> None:
     assert abs(ours_fid - naive_fid) < 1e-4
     targets = len({p.target for p in work})
     print(f"{len(work)} samples, {targets} targets, {options.threads} thread(s), metrics: {', '.join(NAMES)}")
-    limit = max(top.values())
-    print(line("naive: one pair and one metric at a time", expected, len(work), limit))
-    print(line("ours, first editor (no target cached)", first, len(work), limit, expected))
-    print(line("ours, next editor (targets cached)", again, len(work), limit, expected))
-    print(operators("ours, first editor", first))
-    sides = {"image metrics, first editor": first, "image metrics, next editor": again}
-    stages = [
-        compared(name, "float32", one, expected, len(work), limit, agreement="values equal to 1e-4")
-        for name, one in sides.items()
-    ]
-    save(options.out, "cpu", {"float32": top}, stages)
-    print("values equal to 1e-4: yes")
+    sides = {
+        "image metrics, first editor": ("ours, first editor (no target cached)", first),
+        "image metrics, next editor": ("ours, next editor (targets cached)", again),
+    }
+    naively = ("naive: one pair and one metric at a time", expected)
+    report(options.out, naively, sides, len(work), top, "values equal to 1e-4")
 
 
 if __name__ == "__main__":

@@ -25,15 +25,12 @@ from benchmarks.common import (
     Pair,
     arguments,
     blocks,
-    compared,
     decode,
     limits,
-    line,
     measure,
     model_folders,
-    operators,
     pairs,
-    save,
+    report,
     setup,
 )
 from metrics import objects
@@ -185,19 +182,12 @@ def main() -> None:
         agree(one.result, expected.result)
     scored = {name: sum(value is not None for value in expected.result[name]) for name in NAMES}
     print(f"{len(work)} samples, {options.threads} thread(s), scored: {scored}")
-    limit = max(top.values())
-    print(line("naive: one question or label at a time", expected, len(work), limit))
-    print(line("ours, first editor", first, len(work), limit, expected))
-    print(line("ours, next editor (samples remembered)", again, len(work), limit, expected))
-    for name, one in (("ours, first editor", first), ("ours, next editor", again)):
-        print(operators(name, one))
-    sides = {"judges, first editor": first, "judges, next editor": again}
-    stages = [
-        compared(name, "float32", one, expected, len(work), limit, agreement="decisions equal")
-        for name, one in sides.items()
-    ]
-    save(options.out, "cpu", {"float32": top}, stages)
-    print("every decision equal: yes")
+    sides = {
+        "judges, first editor": ("ours, first editor", first),
+        "judges, next editor": ("ours, next editor (samples remembered)", again),
+    }
+    naively = ("naive: one question or label at a time", expected)
+    report(options.out, naively, sides, len(work), top, "every decision equal")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from benchmarks.common import compared, limits, line, measure, operators, results, save, setup
+from benchmarks.common import limits, measure, results, setup
+from benchmarks.common import report as shown
 from metrics.dual import openclip
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import drawn, official
@@ -156,22 +157,13 @@ def main() -> None:
         assert abs(value - ours.result[key]) < 1e-6, (key, value, ours.result[key])
     assert again.result == ours.result
     figures = ", ".join(f"{key} {100 * value:.1f} %" for key, value in theirs.result.items())
-    limit, scenes = max(top.values()), options.scenes
-    print(f"{len(theirs.result)} figures equal: {figures}")
-    print(
-        line(
-            f"plain: {plain.pictures // 2} pictures, {plain.sentences // 2} sentences", theirs, scenes, limit
-        )
-    )
-    print(line(f"ours: {scenes} pictures, each sentence once", ours, scenes, limit, theirs))
-    print(line("ours again: nothing to encode", again, scenes, limit, theirs))
-    print(operators("ours", ours))
-    sides = {"negbench, first run": ours, "negbench, again": again}
-    stages = [
-        compared(name, "float32", one, theirs, scenes, limit, agreement="figures equal")
-        for name, one in sides.items()
-    ]
-    save(options.out, "cpu", {"float32": top}, stages)
+    print(f"{len(theirs.result)} figures: {figures}")
+    counts = f"{plain.pictures // 2} pictures, {plain.sentences // 2} sentences"
+    sides = {
+        "negbench, first run": (f"ours: {options.scenes} pictures, each sentence once", ours),
+        "negbench, again": ("ours again: nothing to encode", again),
+    }
+    shown(options.out, (f"plain: {counts}", theirs), sides, options.scenes, top, "6 figures equal")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ from metrics.objects import spacy_model
 from nein.engine.environment import keep_freed_memory
 from nein.loading.digests import DTYPES, torch_dtype
 
-STEPS = 100  # of InstructPix2Pix as published
 #: (width, height) of InstructPix2Pix's pictures where COCO's are 640 x 480, and of COCO's.
 RESIZED, COCO = (512, 384), (640, 480)
 #: Ours, theirs, the number of items, and what else is written of a stage.
@@ -74,7 +73,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtypes", default="float32,bfloat16", help="of editor and judges")
     parser.add_argument("--stages", default=",".join(STAGES), help=f"of {', '.join(STAGES)}")
     parser.add_argument("--layers", type=int, help="at most so many of the language model and the detector")
-    parser.add_argument("--steps", type=int, default=2, help=f"of the editor that are run, of {STEPS}")
+    parser.add_argument("--steps", type=int, default=2, help="of the editor that are run")
     parser.add_argument("--images", type=int, default=2, help="pictures, or samples (default 2)")
     parser.add_argument("--batch-size", default="1", help="pictures in a pass of ours; auto: what pays")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a CPU")
@@ -151,18 +150,13 @@ def edit(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
         return editing.parse([*words, f"--batch-size={batch_size}", f"--images={images}"])
 
     def rate(batch_size: int) -> float:
-        ours, _, _ = editing.measure_ours(str(folder), given(batch_size, batch_size))
+        ours, _ = editing.measure_ours(str(folder), given(batch_size, batch_size))
         return batch_size / ours.seconds
 
     batch_size = best_batch(rate, options.batch_size)
     # One batch for every thread: a batch is worked on by one of them, where diffusers takes all for each.
     images = max(batch_size * (options.threads if options.device == "cpu" else 1), options.images)
     sides = editing.side_by_side(str(folder), given(batch_size, images))
-    steps = {name: parts["unet"][0] / images / options.steps for name, parts in sides.parts.items()}
-    whole = {
-        name: (one.seconds - sides.parts[name]["unet"][0]) / images + STEPS * steps[name]
-        for name, one in (("ours", sides.ours), ("theirs", sides.theirs))
-    }
     if dtype == "float32":
         difference = sides.difference()
         agreement = f"{difference.max()} of 255 grey levels at most"
@@ -171,7 +165,6 @@ def edit(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
     what = f"{published.describe('ip2p', tiny=options.tiny)}, {width} x {height}, {options.steps} steps"
     return sides.ours, sides.theirs, images, {
         "batch_size": batch_size, "what": what, "agreement": agreement,
-        "parts": sides.parts, "step_seconds": steps, "edit_seconds": whole,
     }  # fmt: skip
 
 
