@@ -21,7 +21,7 @@ from tabulate import tabulate
 
 from editors import EditRequest
 from nein.generate.nein.objects import COCO
-from nein.models import mending
+from nein.models.remedies import editors as remedies
 from nein.nano import data
 from nein.wording import nouns
 from nein.wording.families import FAMILIES, choices, sentence
@@ -59,7 +59,7 @@ def cases(objects: list[str]) -> Iterator[Case]:
                     yield Case(group, data.said(template, name), (name,))
 
 
-def verdict(case: Case, sent: mending.Sent | str) -> str:
+def verdict(case: Case, sent: remedies.Sent | str) -> str:
     """ "right", or what is wrong."""
     if isinstance(sent, str):
         return "no answer"
@@ -79,7 +79,7 @@ def main() -> None:
     arguments = parser.parse_args()
     asked = list(cases(list(COCO[: arguments.objects])))
     requests = [EditRequest(str(k), PICTURE, case.sentence, 0) for k, case in enumerate(asked)]
-    arm = mending.arm(arguments.arm, cache=None, device="cpu")
+    arm = remedies.load(arguments.arm, cache=None, device="cpu")
     counts: dict[str, Counter[str]] = {}
     examples: dict[tuple[str, str], str] = {}
     for case, sent in zip(asked, arm.send(requests), strict=True):

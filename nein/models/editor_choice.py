@@ -14,10 +14,11 @@ import editors
 from editors.function import place_name
 from editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.engine.errors import UserError
-from nein.models import mending, references
+from nein.models import references
 from nein.models.external_edits import Published, PublishedEditor
 from nein.models.external_edits import find as find_published
 from nein.models.references import folder_of, resolve, slug
+from nein.models.remedies import editors as remedies
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class EditorChoice:
     options     Sampler settings of the row, overridden by the command line.
     published   Pictures made elsewhere, which stand in for an editor on one track (`--edited`).
     made        An editor in memory, from a caller in Python.
-    cure        The arm that stands before it (`nein.models.mending`); "" for the editor as it is.
+    cure        The arm that stands before it (`nein.models.remedies`); "" for the editor as it is.
     """
 
     asked: str
@@ -56,8 +57,8 @@ class EditorChoice:
         return self.asked.removesuffix(f"+{self.cure}") if self.cure else self.asked
 
     def mended(self, editor: editors.Editor, **parts: Any) -> editors.Editor:
-        """The editor that `load` gave, with the cure; parts: those of `mending.mended`."""
-        return mending.mended(editor, self.cure, **parts) if self.cure else editor
+        """The editor that `load` gave, with the cure; parts: those of `remedies.editors.with_remedy`."""
+        return remedies.with_remedy(editor, self.cure, **parts) if self.cure else editor
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, without its cure, with its weights in memory. Raises EditorError."""
@@ -165,7 +166,7 @@ def _takes(name: str, option: str) -> bool:
 
 
 def _mended(choice: EditorChoice, cure: str) -> EditorChoice:
-    mending.check(cure, choice.row)
+    remedies.check(cure, choice.row)
     short = re.sub(r"[^A-Za-z0-9._-]+", "-", cure)
     return replace(choice, asked=f"{choice.asked}+{cure}", slug=f"{choice.slug}+{short}", cure=cure)
 

@@ -18,8 +18,10 @@ from metrics.objects import MODELS as ENGLISH
 from nein.datasets import hub
 from nein.engine.store import Need
 from nein.loading.references import Origin
-from nein.models import best_of, mending, references, rewards
+from nein.models import references, rewards
 from nein.models.editor_choice import choose_editor
+from nein.models.remedies import best_of
+from nein.models.remedies.editors import LLM
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +66,8 @@ def of_cures(names: Sequence[str], vqa: str) -> list[Need]:
     """Of arms before and behind editors; `vqa`: the run's judge, by which best-of:N:removal chooses."""
     needs: list[Need] = []
     for name in names:
-        if name.startswith(mending.LLM):
-            needs += of_model("llm", name.removeprefix(mending.LLM))
+        if name.startswith(LLM):
+            needs += of_model("llm", name.removeprefix(LLM))
         elif name.startswith(best_of.PREFIX):
             _, judge = best_of.parse(name)
             needs += [*of_model("vqa", vqa), *english()] if judge == rewards.REMOVAL else of_reward(judge)

@@ -16,7 +16,9 @@ from editors.basic import Identity
 from metrics.base import MemoryRecords, MetricError, Score
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.models import best_of, editor_choice, mending, rewards
+from nein.models import editor_choice, rewards
+from nein.models.remedies import best_of
+from nein.models.remedies import editors as remedies
 from tests.loopback import Server, say
 from tests.rehearsal import ScriptedJudge
 
@@ -147,7 +149,7 @@ def test_an_endpoint_that_chooses_is_never_asked_twice(tmp_path: Path) -> None:
     name = f"best-of:2:editscore:openai:{server.url}#eye-7b"
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            editor = mending.mended(
+            editor = remedies.with_remedy(
                 Seeded(), name, cache=cache, device="cpu", dtype="float32", removal=lambda: Brightest()
             )
             [result] = editor.edit(requests(1))

@@ -11,8 +11,9 @@ from editors import EditRequest
 from editors.basic import Identity
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.models import editor_choice, mending
+from nein.models import editor_choice
 from nein.models.llm.client import Answer
+from nein.models.remedies import editors as remedies
 from nein.wording import denials
 
 PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -33,7 +34,7 @@ class Listening(Identity):
 
 def edit(arm: str, *sentences: str) -> tuple[list[EditRequest], list]:
     editor = Listening()
-    mended = mending.Mended(editor, mending.arm(arm, cache=None, device="cpu"), arm)
+    mended = remedies.WithRemedy(editor, remedies.load(arm, cache=None, device="cpu"), arm)
     requests = [EditRequest(str(k), PICTURE, sentence, k) for k, sentence in enumerate(sentences)]
     return editor.sent, mended.edit(requests)
 
@@ -67,7 +68,7 @@ def test_a_denial_becomes_a_command_and_other_sentences_stay() -> None:
     assert said == ["Remove the cup.", "Remove the bus and the dog.", "Add a cup."]
     assert [request.seed for request in sent] == [0, 1, 2]
     assert results[0].note == "sent with instruction 'Remove the cup.'"
-    assert results[2].note == mending.AS_IT_IS
+    assert results[2].note == remedies.AS_IT_IS
 
 
 def test_where_a_denial_is_denied_the_picture_stays_and_the_editor_is_not_asked() -> None:
@@ -75,7 +76,7 @@ def test_where_a_denial_is_denied_the_picture_stays_and_the_editor_is_not_asked(
     assert [request.id for request in sent] == ["0"]
     assert (denied.image == 255 - PICTURE).all()
     assert (result.image == PICTURE).all()
-    assert result.note == mending.AFFIRMED
+    assert result.note == remedies.AFFIRMED
 
 
 def test_what_is_absent_is_what_guidance_goes_away_from() -> None:
@@ -110,7 +111,7 @@ class Scripted:
             "sent with instruction 'Remove the cup.'",
             None,
         ),
-        ('{"command": " "}', [], mending.AFFIRMED, None),
+        ('{"command": " "}', [], remedies.AFFIRMED, None),
         ("I would rather not.", [], "", "no rewriting: nonsense, no JSON object"),
         ('{"command": 3}', [], "", "no rewriting: wrong schema, command: "),
     ],
@@ -122,9 +123,9 @@ def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
     monkeypatch.setattr("nein.models.llm.loading.backend", lambda options, device: model)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            arm = mending.arm(f"{mending.LLM}owner/name", cache=cache, device="cpu")
+            arm = remedies.load(f"{remedies.LLM}owner/name", cache=cache, device="cpu")
             editor = Listening()
-            [result] = mending.Mended(editor, arm, "rewrite").edit([EditRequest("a", PICTURE, CUP, 0)])
+            [result] = remedies.WithRemedy(editor, arm, "rewrite").edit([EditRequest("a", PICTURE, CUP, 0)])
         assert [request.instruction for request in editor.sent] == told
         assert result.note == note
         assert (result.error or "").startswith(error or "")
@@ -145,8 +146,8 @@ def test_every_editor_is_followed_by_its_cures_under_names_of_their_own() -> Non
     ("editor", "arm", "said"),
     [
         ("ip2p", "rewritten", "rewrite:llm:MODEL"),
-        ("identity", "negative-prompt", "'identity' cannot be mended by 'negative-prompt'"),
-        ("solid", "attention", "which this editor cannot do"),
+        ("identity", "negative-prompt", "--mend negative-prompt is not supported by editor 'identity'"),
+        ("solid", "attention", "which takes no weights of attention"),
         ("ip2p", "rewrite:llm:", "No language model is named"),
     ],
 )

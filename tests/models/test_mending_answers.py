@@ -12,7 +12,7 @@ import pytest
 from metrics import choices
 from metrics.choices import Asked, Reply
 from nein.engine.errors import UserError
-from nein.models import mending_answers
+from nein.models.remedies import answers
 from nein.nano import questions
 from nein.wording.affirmed import affirmed
 
@@ -52,7 +52,7 @@ def ask(
 ) -> list[Reply]:
     names = ("cat", "dog", "cow")[:texts]
     row = [Asked(choices.prompt("paper", text, names), texts, text, names) for text in (THERE, NOT_THERE)]
-    [replies] = mending_answers.Mended(model, arm, "paper").answer([PICTURE], [row], scorings)
+    [replies] = answers.WithRemedy(model, arm, "paper").answer([PICTURE], [row], scorings)
     return replies
 
 
@@ -77,7 +77,7 @@ def test_a_chain_of_thought_is_asked_for_first_and_stands_before_the_letter() ->
     model = Deaf()
     told, _ = ask(model, "chain-of-thought")
     thinking, concluding = model.asked[0].prompt.text, model.asked[2].prompt.text
-    assert thinking.endswith(mending_answers.STEPS)
+    assert thinking.endswith(answers.STEPS)
     assert concluding.startswith(thinking)
     assert "A. cat\nTherefore" in concluding
     assert told.text == "A. cat"
@@ -85,16 +85,14 @@ def test_a_chain_of_thought_is_asked_for_first_and_stands_before_the_letter() ->
 
 @pytest.mark.parametrize("arm", ["flip", "consistent"])
 def test_what_cannot_be_exchanged_is_unscored_with_the_reason(arm: str) -> None:
-    assert ask(Deaf(), arm, texts=3)[1].error == mending_answers.NOT_TWO
+    assert ask(Deaf(), arm, texts=3)[1].error == answers.NOT_TWO
     assert ask(Deaf(text=None, error="it is away"), arm)[1].error == "it is away"
 
 
 def test_without_probabilities_no_pair_is_made_consistent() -> None:
-    assert {reply.error for reply in ask(Deaf(logprobs=None), "consistent")} == {
-        mending_answers.NO_PROBABILITIES
-    }
+    assert {reply.error for reply in ask(Deaf(logprobs=None), "consistent")} == {answers.NO_PROBABILITIES}
     with pytest.raises(UserError, match="gives no probabilities of letters"):
-        mending_answers.possible("consistent", ["generated"], "owner/name")
+        answers.possible("consistent", ["generated"], "owner/name")
 
 
 #: Negated question -> what the rule makes of it, where that is not word for word what it was made from.

@@ -16,7 +16,7 @@ from nein.benchmarks.negbench import models
 from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.polarity import denies
 from nein.engine.errors import UserError
-from nein.models.mending_encoders import Arm, Decomposed, Steered, direction
+from nein.models.remedies.encoders import Arm, Decomposed, Steered, direction
 from nein.nano import zoo
 from nein.nano.worlds import HELD_OUT
 from nein.wording import denials

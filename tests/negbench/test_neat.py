@@ -22,9 +22,8 @@ from metrics.dual.objects import ControlEncoder
 from metrics.dual.steering import stream
 from nein.datasets.negbench import drawn_tests, remedy_texts
 from nein.engine.errors import UserError
-from nein.models import adapting
-from nein.models.adapting import Adapted
-from nein.models.mending_encoders import Arm
+from nein.models.remedies import encoders
+from nein.models.remedies.encoders import Adapted, Arm
 from tests.negbench.conftest import evaluate, rows_of
 
 THINGS = ("cat", "dog", "cup", "car", "bench")
@@ -128,7 +127,7 @@ def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
     clip_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = metrics.load_dual(str(clip_folder), device="cpu", dtype="float32")
-    monkeypatch.setattr(adapting, "BATCH", 3)
+    monkeypatch.setattr(encoders, "BATCH", 3)
     pictures = gallery(encoder.width)
     made = {}
     for protocol in ("fixed", "paper"):
@@ -181,7 +180,7 @@ def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path: Pat
 def test_a_model_without_layers_to_adapt_is_a_sentence() -> None:
     with pytest.raises(MetricError, match="neither steered nor adapted"):
         Arm.parse("neat").around(ControlEncoder("random"))
-    with pytest.raises(UserError, match="There is no cure 'neat:2'"):
+    with pytest.raises(UserError, match="There is no remedy 'neat:2'"):
         Arm.parse("neat:2")
 
 

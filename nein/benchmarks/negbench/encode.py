@@ -174,8 +174,8 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Searched:
-    """What a model adapts to before it encodes a sentence (`nein.models.adapting`): captions, and the
-    pictures that they search.
+    """What a model adapts to before it encodes a sentence (`nein.models.remedies.encoders`): captions, and
+    the pictures that they search.
 
     references  Of `pictures`; those without a feature are left out.
     pooling     As `Encoding.read` takes it.

@@ -20,9 +20,9 @@ from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
 from nein.engine.store import Need
 from nein.models import lineage, references
-from nein.models.mending_encoders import Arm
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
+from nein.models.remedies.encoders import Arm
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Choice:
     reference  What `metrics.load_dual` or `metrics.load_judge` gets.
     kind       "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence.
     row        Its row of `MODELS`, if it has one and is as it was published.
-    cure       The arm around it (`nein.models.mending_encoders`); "" for the model as it is.
+    cure       The arm around it (`nein.models.remedies.encoders`); "" for the model as it is.
     """
 
     asked: str

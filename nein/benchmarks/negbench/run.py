@@ -43,7 +43,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import judges, references
-from nein.models.mending_encoders import Arm
+from nein.models.remedies.encoders import Arm
 from nein.models.remembered import Remembered, batched
 from nein.reporting import figures as frames
 

@@ -30,7 +30,8 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
-from nein.models import mending_answers, references
+from nein.models import references
+from nein.models.remedies import answers as remedies
 from nein.models.remembered import Remembered, batched
 from nein.reporting.scores import ScoreTable
 
@@ -60,7 +61,7 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
         reference = references.named(model)[1]
         load = shared(functools.partial(_remembered, reference, config, device))
         for cure in ("", *config.mend):
-            mending_answers.possible(cure, scorings(reference, config), model)
+            remedies.possible(cure, scorings(reference, config), model)
             made.append(
                 _run(f"{name}+{cure}" if cure else name, reference, config, asked, device, load, cure)
             )
@@ -220,7 +221,7 @@ def _asking(
     read_by, wording = scorings(reference, config), manner(reference, config).prompt
     model = Model.one(
         f"{reference}+{cure}" if cure else reference,
-        (lambda: mending_answers.Mended(load(), cure, wording)) if cure else load,
+        (lambda: remedies.WithRemedy(load(), cure, wording)) if cure else load,
         references.place(config.judge if reference == JUDGE else reference),
         batched if config.fits else None,
     )
@@ -283,7 +284,7 @@ def _baselines(cure: str) -> list[Asking]:
     """Without the picture both questions, without the question the options alone, which both have: nothing
     for a cure to ask that takes the two together."""
     unseen = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
-    in_pairs = bool(cure) and mending_answers.CURES[cure].in_pairs
+    in_pairs = cure in remedies.IN_PAIRS
     return unseen if in_pairs else [*unseen, Asking("", PICTURE_ONLY)]
 
 

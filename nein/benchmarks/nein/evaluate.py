@@ -30,10 +30,11 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
-from nein.models import best_of, editor_choice
+from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names
 from nein.models.references import identity as identity_of
+from nein.models.remedies import best_of
 from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable

@@ -1,7 +1,4 @@
-"""Cures for models that answer questions, without training: arms beside the model as it is (`--mend`).
-
-An arm is a `metrics.choices.ChoiceModel` around another one, which it asks otherwise, or more often.
-"""
+"""Remedies for models that answer questions: the model is asked otherwise, or more often (`--mend`)."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,18 +22,6 @@ STEPS = "Let's think step by step."
 _THEREFORE = "\nTherefore, the letter of the answer is"
 NOT_TWO = "only of two options can the other be taken"
 NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made consistent"
-
-
-@dataclass(frozen=True)
-class Cure:
-    """A row of the table: what the arm does, what has to be known for it that a user would not say, its
-    function of (model, pictures, questions, scorings, wording), and whether it takes a question and its
-    negation together."""
-
-    does: str
-    knows: str
-    answer: Callable[[Any, Sequence[np.ndarray], Sequence[Sequence[Asked]], Sequence[str], str], Rows]
-    in_pairs: bool = False
 
 
 def _flipped(
@@ -146,36 +130,27 @@ def _longer(prompt: Prompt, words: str) -> Prompt:
     return Prompt(prompt.before, f"{prompt.after.rstrip()}\n{words}")
 
 
-CURES: dict[str, Cure] = {
-    "flip": Cure(
-        "a negated question is asked without its negation, and the other option is the answer",
-        "that there are two options of which one is right; the negation is read from the question",
-        _flipped,
-    ),
-    "consistent": Cure(
-        "a question and its negation are both asked and get different answers, the likelier way",
-        "which question is the negation of which, and that there are two options of which one is right",
-        _consistent,
-        in_pairs=True,
-    ),
-    "chain-of-thought": Cure(
-        "asked to think step by step first (zero-shot chain of thought, arXiv:2205.11916)",
-        "nothing",
-        _thought,
-    ),
+Answer = Callable[[Any, Sequence[np.ndarray], Sequence[Sequence[Asked]], Sequence[str], str], Rows]
+#: Name -> its function of (model, pictures, questions, scorings, wording).
+REMEDIES: dict[str, Answer] = {
+    "flip": _flipped,
+    "consistent": _consistent,
+    "chain-of-thought": _thought,  # zero-shot, arXiv:2205.11916
 }
+#: Takes a question and its negation together.
+IN_PAIRS = ("consistent",)
 
 
 def possible(arm: str, scorings: Sequence[str], reference: str) -> None:
-    """Raises UserError where a model cannot be mended by the arm."""
+    """Raises UserError where a model cannot have the remedy."""
     if arm == "consistent" and "logprob" not in scorings:
         raise UserError(
             f"'{reference}' gives no probabilities of letters, by which --mend {arm} chooses; leave it out."
         )
 
 
-class Mended:
-    """A model that an arm asks. wording: the name of the prompt (`metrics.choices.PROMPTS`)."""
+class WithRemedy:
+    """A `metrics.choices.ChoiceModel` with a remedy. wording: a prompt (`metrics.choices.PROMPTS`)."""
 
     def __init__(self, model: Any, arm: str, wording: str) -> None:
         self._model, self._arm, self._wording = model, arm, wording
@@ -191,7 +166,7 @@ class Mended:
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> Rows:
         """See `metrics.choices.base.ChoiceModel`; "consistent" takes questions in pairs."""
-        return CURES[self._arm].answer(self._model, images, asked, scorings, self._wording)
+        return REMEDIES[self._arm](self._model, images, asked, scorings, self._wording)
 
     def stop(self) -> None:
         self._model.stop()

@@ -1,25 +1,26 @@
-"""Cures for two-tower models, without training: arms beside the model as it is (`--mend`).
-
-An arm is a `metrics.dual.base.DualEncoder` around another one, whose texts it encodes otherwise.
-"""
+"""Remedies for two-tower models, whose texts are encoded otherwise (`--mend`)."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metrics.dual.base import DualEncoder, normalise
 from nein.datasets.negbench import remedy_texts
+from nein.datasets.negbench.remedy_texts import Parts
 from nein.engine.errors import UserError
-from nein.models.adapting import Adapted
+from nein.engine.seeds import sample_seed
 from nein.wording import denials
 from nein.wording.nouns import with_article
+
+if TYPE_CHECKING:
+    from metrics.dual.neat import Reading
 
 #: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
 #: Alpha: the published one (steer.py), for there none is better than another.
@@ -35,7 +36,7 @@ _KINDS: dict[str, tuple[float, float, Callable[[Path], Any] | None]] = {
 
 @dataclass(frozen=True)
 class Arm:
-    """A cure with what decides it.
+    """A remedy with what decides it.
 
     kind    "decompose", "steer" or "neat".
     number  Lambda or alpha.
@@ -49,7 +50,7 @@ class Arm:
 
     @classmethod
     def parse(cls, text: str) -> Arm:
-        """Raises UserError for an arm that there is not."""
+        """Raises UserError for one that does not exist."""
         match = _ARM.fullmatch(text)
         kind = match["kind"] if match else ""
         most, default, reader = _KINDS.get(kind, (0.0, 0.0, None))
@@ -57,7 +58,7 @@ class Arm:
         wrong = match is None or (match["file"] and reader is None) or (match["number"] and not most)
         if match is None or wrong or not 0 <= number <= most:
             raise UserError(
-                f"There is no cure '{text}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
+                f"There is no remedy '{text}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
                 f"from 0 to 10 (default {LAMBDA}), steer[:ALPHA][@PAIRS.json], ALPHA from 0 to 1 (default "
                 f"{ALPHA}), or neat[@CAPTIONS.csv]."
             )
@@ -72,11 +73,11 @@ class Arm:
 
     @property
     def adapts(self) -> bool:
-        """Whether captions are encoded among the pictures they search: see `nein.models.adapting`."""
+        """Whether captions are encoded among the pictures they search: see `Adapted`."""
         return self.kind == "neat"
 
     def around(self, model: DualEncoder, protocol: str = "fixed", seed: int = 0) -> DualEncoder:
-        """The model under the cure. NEAT alone has a protocol, and a seed under "paper"."""
+        """The model with the remedy. NEAT alone has a protocol, and a seed under "paper"."""
         if self.kind == "decompose":
             return Decomposed(model, self.number)
         if self.adapts:
@@ -197,3 +198,78 @@ def direction(affirmed: np.ndarray, denied: np.ndarray) -> np.ndarray:
 
     found = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 1000}).x
     return found / np.linalg.norm(found)
+
+
+#: Captions that adapt together, as published (README of github.com/hhc1997/NEAT).
+BATCH = 256
+
+
+class Adapted:
+    """NEAT: all captions are encoded by a text encoder that has adapted to those which deny something, among
+    the pictures that are searched (`metrics.dual.neat`); pictures by the model as it is.
+
+    The model goes through these captions once, `BATCH` at a time, in an order drawn with `seed`, always from
+    its own weights and over whole data, so that no feature depends on the order of the work.
+
+    protocol   "fixed": every caption is encoded with the weights at the end. "paper": each of those that are
+               adapted to has its feature from when it was its turn (`neat.adapt`), and is read as the
+               released code reads it (`neat.cleaned`); only others are encoded with the weights at the end.
+    published  Caption -> its parts; others are taken apart by `remedy_texts.invert`.
+    """
+
+    def __init__(
+        self, model: DualEncoder, protocol: str, seed: int, published: Mapping[str, Parts] | None = None
+    ) -> None:
+        from metrics.dual.steering import stream
+        from metrics.loading import fingerprint
+
+        stream(model)  # another model is refused before it is asked
+        self._model, self.protocol, self._seed, self._published = model, protocol, seed, published or {}
+        self.width, self.scale, self.bias = model.width, model.scale, model.bias
+        self.quick_gelu = model.quick_gelu
+        self._about: dict[str, Any] = {"arm": "neat", "protocol": protocol, "batch": BATCH, "seed": seed}
+        if self._published:
+            learned_from = repr(sorted(self._published.items()))
+            self._about["published"] = hashlib.sha256(learned_from.encode()).hexdigest()[:20]
+        self.fingerprint = fingerprint({"model": model.fingerprint, **self._about})
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._model.describe(), "mended": self._about}
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        return self._model.encode(images)
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """By the model as it is: without pictures there is nothing to adapt to."""
+        return self._model.encode_text(texts)
+
+    def encode_among(self, texts: Sequence[str], gallery: np.ndarray, captions: Sequence[str]) -> np.ndarray:
+        """(N, width) float32 of sentences.
+
+        gallery   (M, width) features, of length 1, of the pictures that are searched.
+        captions  By which the model adapts, as far as they deny something.
+        """
+        from metrics.dual import neat
+
+        captions = list(dict.fromkeys(captions))
+        released = self.protocol == "paper"
+        readings = self._readings(captions, neat.cleaned if released else str) if len(gallery) else {}
+        order = np.random.default_rng(sample_seed(self._seed, "neat")).permutation(list(readings)).tolist()
+        batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+        made, norms = neat.adapt(self._model, [[readings[k] for k in batch] for batch in batches], gallery)
+        features = neat.encoded(self._model, norms, texts)
+        if released:
+            then = dict(
+                zip((captions[k] for k in order), (row for part in made for row in part), strict=True)
+            )
+            for k, text in enumerate(texts):
+                features[k] = then.get(text, features[k])
+        return features
+
+    def _readings(self, texts: Sequence[str], change: Callable[[str], str] = str) -> dict[int, Reading]:
+        """Index of a text that denies something -> what it is taken apart into."""
+        from metrics.dual.neat import Reading
+
+        ruled = remedy_texts.invert(texts)
+        parts = [self._published.get(text, rule) for text, rule in zip(texts, ruled, strict=True)]
+        return {k: Reading(*map(change, (texts[k], *these))) for k, these in enumerate(parts) if these}

@@ -1,9 +1,7 @@
-"""Cures for editors that need no training: arms of an evaluation beside the editor as it is (`--mend`).
+"""Remedies for editors: another instruction, negative prompt or attention in place of the request (`--mend`).
 
-An arm stands between the sentence and the editor: it sends another instruction, another text to be guided
-away from, or other weights of attention. It is told what a user would type and nothing else: the object's
-name and that a sentence is negative are read from the sentence, by rule (`nein.wording.denials`) or by a
-language model.
+They are told what a user would type and nothing else: the object's name, and that a sentence is negative, are
+read from the sentence, by rule (`nein.wording.denials`) or by a language model.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ import editors
 from metrics.base import RecordStore
 from nein.engine.errors import UserError, chosen
 from nein.loading.digests import json_digest
-from nein.models import best_of, llm, rewards
+from nein.models import llm, rewards
+from nein.models.remedies import best_of
 from nein.wording import denials
 from nein.wording.templates import removal
 
@@ -57,7 +56,7 @@ class Command(BaseModel):
     command: str
 
 
-class Arm(Protocol):
+class Remedy(Protocol):
     """Changes requests. `facts` decide what it makes of them and go into the editor's fingerprint."""
 
     def facts(self) -> dict[str, Any]: ...
@@ -69,7 +68,7 @@ class Arm(Protocol):
 
 @dataclass(frozen=True)
 class ByRule:
-    """An arm that follows from what the rule reads: `change` gets the request and the absent objects."""
+    """`change` gets the request and the objects that the rule reads as absent."""
 
     name: str
     change: Callable[[editors.EditRequest, Sequence[str]], Sent]
@@ -118,15 +117,15 @@ def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
     return Sent(dataclasses.replace(request, **changes), f"sent with {told}")
 
 
-def _rewritten(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
+def _removed(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
     return _sent(request, instruction=removal(" and the ".join(absent)))
 
 
-def _avoided(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
+def _guided_away(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
     return _sent(request, negative_prompt=", ".join(absent))
 
 
-def _avoided_alone(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
+def _guided_away_alone(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
     return _sent(request, instruction="", negative_prompt=", ".join(absent))
 
 
@@ -134,59 +133,32 @@ def _attenuated(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
     return _sent(request, weights=dict.fromkeys(absent, AWAY))
 
 
-@dataclass(frozen=True)
-class Cure:
-    """A row of the table: what the arm does, what has to be known for it that a user would not say, and what
-    of the editor it needs."""
-
-    does: str
-    knows: str
-    change: Callable[[editors.EditRequest, Sequence[str]], Sent]
-    needs: str = ""
-
-
-_READ = "nothing: object and negation are read from the sentence"
-CURES: dict[str, Cure] = {
-    "rewrite": Cure('the sentence becomes "Remove the X."', _READ, _rewritten),
-    "negative-prompt": Cure(
-        "X is the negative prompt of classifier-free guidance, beside the sentence",
-        _READ,
-        _avoided,
-        "negative_prompt",
-    ),
-    "negative-prompt-alone": Cure(
-        "X is the negative prompt, and the instruction is empty",
-        _READ,
-        _avoided_alone,
-        "negative_prompt",
-    ),
-    "attention": Cure(
-        f"the attention to X in the sentence is multiplied by {AWAY:g} (Prompt-to-Prompt, arXiv:2208.01626)",
-        _READ,
-        _attenuated,
-        "weights",
-    ),
+#: Name -> what it makes of a request and the absent objects, and the capability that the editor needs for it.
+BY_RULE: dict[str, tuple[Callable[[editors.EditRequest, Sequence[str]], Sent], str]] = {
+    "rewrite": (_removed, ""),
+    "negative-prompt": (_guided_away, "negative_prompt"),
+    "negative-prompt-alone": (_guided_away_alone, "negative_prompt"),
+    "attention": (_attenuated, "weights"),  # Prompt-to-Prompt, arXiv:2208.01626
 }
 
 
 def check(arm: str, row: str) -> None:
-    """Says what is wrong with an arm for an editor before anything is loaded. Raises UserError or
-    MetricError."""
+    """Raises UserError or MetricError for a remedy that this editor cannot have; loads nothing."""
     if arm.startswith(best_of.PREFIX):
         return best_of.check(arm)
     if arm.startswith(LLM):
         from nein.models.llm.loading import check
 
         return check(arm.removeprefix(LLM))
-    needs = CURES[chosen("cure", arm, [*CURES, f"{LLM}MODEL", f"{best_of.PREFIX}N:JUDGE"])].needs
+    _, needs = BY_RULE[chosen("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{best_of.PREFIX}N:JUDGE"])]
     if needs and not editors.can(row, needs):
+        what = "weights of attention" if needs == "weights" else "negative prompt"
         raise UserError(
-            f"'{row}' cannot be mended by '{arm}': {CURES[arm].does}, which this editor cannot do; leave it "
-            "out, or take --mend rewrite."
+            f"--mend {arm} is not supported by editor '{row}', which takes no {what}; use --mend rewrite."
         )
 
 
-def mended(
+def with_remedy(
     editor: editors.Editor,
     name: str,
     *,
@@ -195,7 +167,7 @@ def mended(
     dtype: str,
     removal: Callable[[], rewards.RewardJudge],
 ) -> editors.Editor:
-    """`editor` with the arm of that name before it or, of `best-of`, behind it.
+    """`editor` with a remedy before it or, of `best-of`, behind it.
 
     cache    Where answers of a language model, or of a judge behind an endpoint, are kept.
     dtype, removal  Of the judge that chooses: see `nein.models.rewards.load`.
@@ -204,21 +176,21 @@ def mended(
         count, reference = best_of.parse(name)
         judge = rewards.load(reference, cache=cache, device=device, dtype=dtype, removal=removal)
         return best_of.Best(editor, judge, count, name)
-    return Mended(editor, arm(name, cache=cache, device=device), name)
+    return WithRemedy(editor, load(name, cache=cache, device=device), name)
 
 
-def arm(name: str, *, cache: RecordStore | None, device: str) -> Arm:
-    """The arm of that name. cache: where a language model's answers are kept."""
+def load(name: str, *, cache: RecordStore | None, device: str) -> Remedy:
+    """The remedy of that name. cache: where a language model's answers are kept."""
     if name.startswith(LLM):
         return ByLanguageModel(name.removeprefix(LLM), cache, device)
-    return ByRule(name, CURES[name].change)
+    return ByRule(name, BY_RULE[name][0])
 
 
-class Mended:
+class WithRemedy:
     """An `editors.Editor`: another one that is sent what an arm makes of each request. The note of a result
     says what that was."""
 
-    def __init__(self, editor: editors.Editor, arm: Arm, name: str) -> None:
+    def __init__(self, editor: editors.Editor, arm: Remedy, name: str) -> None:
         self.name = f"{editor.name}+{name}"
         self._editor, self._arm = editor, arm
 

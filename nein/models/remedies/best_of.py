@@ -1,4 +1,4 @@
-"""The best of several edits, chosen by a judge: a cure that needs no training, and several times the work."""
+"""The best of several edits, chosen by a judge: several times the work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parse(arm: str) -> tuple[int, str]:
 
 
 def check(arm: str) -> None:
-    """Says what is wrong with an arm before anything is loaded. Raises UserError or MetricError."""
+    """Raises UserError or MetricError for one that cannot be; loads nothing."""
     rewards.check(parse(arm)[1])
 
 
