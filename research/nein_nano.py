@@ -25,13 +25,12 @@ from pydantic import PositiveInt
 from editors.base import Editor
 from nein.benchmarks.nein import figures as run_figures
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
 from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Names, Options, option
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Sample
+from nein.datasets.nein.samples import Dataset, Plan, Sample
 from nein.engine import images
 from nein.engine.executors.threads import Threads
 from nein.engine.exits import exit_with

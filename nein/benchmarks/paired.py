@@ -68,7 +68,12 @@ def comparisons(
         for first, second in pairs
         for row in _compared(first, second, scores[first], scores[second], gap, metrics)
     ]
-    tests = [row for row in made if row["statistic"] == "difference"]
+    return corrected(made, family)
+
+
+def corrected(rows: list[dict[str, Any]], family: str = "metric") -> list[dict[str, Any]]:
+    """Adds to the differences their p after Holm over the family, and how many it has."""
+    tests = [row for row in rows if row["statistic"] == "difference"]
     families: dict[str, list[dict[str, Any]]] = {}
     for row in tests:
         families.setdefault(row["metric"] if family == "metric" else "", []).append(row)
@@ -76,7 +81,7 @@ def comparisons(
         adjusted = statistics.holm([1.0 if row["p"] is None else row["p"] for row in members])
         for row, p in zip(members, adjusted, strict=True):
             row |= {"p_holm": p, "family": str(len(members))}
-    return made
+    return rows
 
 
 def _compared(
@@ -91,16 +96,16 @@ def _compared(
         mine, theirs = one.where(metric=metric), other.where(metric=metric)
         for (variant,), rows in mine.groups("variant"):
             what = {"metric": metric, "variant": variant}
-            yield from _tested(first, second, rows, theirs.where(variant=variant or None), 1.0, "%", **what)
+            yield from tested(first, second, rows, theirs.where(variant=variant or None), 1.0, "%", **what)
         if gap is not None:
             both = mine.difference(*gap), theirs.difference(*gap)
-            yield from _tested(first, second, *both, 2.0, "points", metric=metric, variant="gap")
+            yield from tested(first, second, *both, 2.0, "points", metric=metric, variant="gap")
 
 
-def _tested(
-    first: str, second: str, one: ScoreTable, other: ScoreTable, span: float, unit: str, **what: Any
+def tested(
+    first: str, second: str, one: ScoreTable, other: ScoreTable, span: float | None, unit: str, **what: Any
 ) -> Iterator[dict[str, Any]]:
-    """The rows of one comparison; none without samples scored in both."""
+    """The rows of one comparison; none without samples scored in both. span: as of `pairs_test`."""
     a, b, clusters = one.pair(other)
     test = statistics.pairs_test(a, b, clusters, span)
     if test is None:

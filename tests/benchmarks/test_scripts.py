@@ -60,15 +60,15 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
     (first, second), _ = records.load([runs])
     for metric in ("l1", "removal_vqa"):
-        one = comparisons.compare((first, second), metric)
+        one, other, apart = comparisons.compare((first, second), metric)
         test = statistics.paired_test(
             first.values(metric), second.values(metric), first.sources, METRICS[metric].span
         )
-        assert one is not None
         assert test is not None
-        assert (one.attempted, one.scored, one.difference.n) == (40, (32, 32), 24)
-        assert one.difference.as_dict() == pytest.approx(test.difference.as_dict())
-        assert (one.p, one.means) == (pytest.approx(test.p), pytest.approx(test.means))
+        assert (apart["n"] + apart["unscored"], one["n"], other["n"], apart["n"]) == (40, 32, 32, 24)
+        estimate = test.difference.as_dict()
+        assert {key: apart[key] for key in estimate} == pytest.approx(estimate)
+        assert (apart["p"], one["value"], other["value"]) == pytest.approx((test.p, *test.means))
 
 
 @pytest.mark.usefixtures("often_swept")

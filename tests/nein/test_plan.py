@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from nein.benchmarks.nein.plan import Plan
-from nein.datasets.nein.samples import Dataset
+from nein.datasets.nein.samples import Dataset, Plan
 
 
 def made(n: int, selected: tuple[int, ...], size: int) -> Plan:

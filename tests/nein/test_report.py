@@ -115,7 +115,6 @@ def test_with_the_control_the_gap_is_broken_down_by_template_as_table_file_and_p
     assert lines[second]["n"] == "3"
     assert f"| {first}" in text
     assert "75.0 [" in text
-    assert "ip2p (VQA)" in text
     assert (tmp_path / "gap-by-template.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from editors import EditResult
-from nein.benchmarks.nein.maps import CELL, write_sheet
+from nein.benchmarks.nein.edit import CELL, write_sheet
 from nein.engine import images
 from tests.editors.tiny import build_action, build_sam
 from tests.helpers.runs import edits_of

@@ -24,12 +24,11 @@ from nein import statistics
 from nein.benchmarks.nein import figures as run_figures
 from nein.benchmarks.nein import grid, sections
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
-from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import RunDir
 from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Sample, validate_images
+from nein.datasets.nein.samples import Dataset, Plan, Sample, validate_images
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor

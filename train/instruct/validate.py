@@ -22,11 +22,10 @@ from nein.benchmarks.nein import grid, models
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing, editor_model
 from nein.benchmarks.nein.evaluate import estimates, scores
-from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, records_hash, validate_images
+from nein.datasets.nein.samples import Dataset, Plan, records_hash, validate_images
 from nein.engine import images
 from nein.engine.executors import Executor
 from nein.engine.executors.threads import Threads

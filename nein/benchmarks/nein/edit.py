@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import editors
-from nein.benchmarks.nein.maps import write_sheet
-from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir
-from nein.datasets.nein.samples import Sample
+from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.engine.seeds import sample_seed
 from nein.engine.stages import Model, Stage, usage_of
 
+#: Pixels of a map in its sheet.
+CELL = 144
 UNUSABLE = "the NeIn image is unusable"
 
 
@@ -136,3 +137,23 @@ def _decode(sample: Sample) -> np.ndarray | str:
         return images.decode(sample.sample_path)
     except images.ImageError as error:
         return f"{UNUSABLE}: {error}"
+
+
+def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> None:
+    """Draws the maps of `result` side by side, with its note and error; nothing when it has none."""
+    if not result.maps:
+        return
+    # It loads matplotlib, which most runs never need.
+    from nein.reporting.contact_sheet import RED, Cell, Row, draw
+
+    cells = [Cell(_rgb(picture)) for picture in result.maps.values()]
+    columns = list(result.maps)
+    if result.image is None:
+        columns.append("no picture")
+        cells.append(Cell(None, result.error or "", color=RED))
+    sheet = draw(columns, [Row(f"{result.id}: {instruction}", result.note, cells)], size=CELL, smooth=False)
+    atomic.write_bytes(path, sheet.encoded())
+
+
+def _rgb(picture: np.ndarray) -> np.ndarray:
+    return np.repeat(picture[..., None], 3, axis=2) if picture.ndim == 2 else picture

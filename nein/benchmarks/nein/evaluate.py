@@ -17,13 +17,12 @@ from nein.benchmarks.nein import corpus, exported, models, paper_numbers, record
 from nein.benchmarks.nein import figures as of_run
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import editing, editor_model
-from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import EDIT, RunDir, of_folder, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, validate_images
+from nein.datasets.nein.samples import Dataset, Plan, validate_images
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
@@ -60,37 +59,17 @@ def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
 
 def load_plan(config: EvalConfig) -> Plan:
     """The data set, read once, the selection, and the blocks they need."""
-    dataset = _dataset(
-        config.data,
-        config.split,
-        config.annotations,
-        config.source_images,
-        config.nein_images,
-        json.dumps(config.columns),
-        tuple(config.families),
-    )
+    given = {name: getattr(config, name) for name in _DATA}
+    dataset = _dataset(json.dumps(given))
     return Plan(dataset, tuple(dataset.select(config.limit, config.samples)), config.block_size)
 
 
+_DATA = ("data", "split", "annotations", "source_images", "nein_images", "columns", "families")
+
+
 @functools.lru_cache(maxsize=1)
-def _dataset(
-    data: str,
-    split: str,
-    annotations: str | None,
-    source_images: str | None,
-    nein_images: str | None,
-    columns: str,
-    families: tuple[str, ...],
-) -> Dataset:
-    return loading.load(
-        data,
-        split=split,
-        annotations=annotations,
-        source_images=source_images,
-        nein_images=nein_images,
-        columns=json.loads(columns),
-        families=families,
-    )
+def _dataset(given: str) -> Dataset:
+    return loading.load(**json.loads(given))
 
 
 def runs(config: EvalConfig, device: str) -> list[Run]:

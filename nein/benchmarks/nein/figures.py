@@ -50,7 +50,7 @@ def unit(metric: str) -> str:
 def of_run(run: Records) -> pd.DataFrame:
     """The figures of one run, under its names."""
     made = of_table(run.every, run.run.read_corpus())
-    return frames.label(made, benchmark="nein", model=run.name, variant=run.track)
+    return frames.label(made, model=run.name, variant=run.track)
 
 
 def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
@@ -157,10 +157,9 @@ def gaps(runs: Sequence[Records]) -> pd.DataFrame:
     for (name, track), denied in by_track.items():
         told = by_track.get((name, "remove"))
         if track == "negative" and told is not None:
-            for metric, judge in REMOVALS.items():
-                made = gap(told.of(metric), denied.of(metric), metric)
-                rows += [{**row, "model": name, "judged": f"{name} ({judge})"} for row in made]
-    return frames.label(frames.frame(rows), benchmark="nein") if rows else frames.frame(rows)
+            for metric in REMOVALS:
+                rows += [{**row, "model": name} for row in gap(told.of(metric), denied.of(metric), metric)]
+    return frames.frame(rows)
 
 
 def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
@@ -206,7 +205,7 @@ def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Seque
                     rows.append(_figure(members, metric, task=f"by_{column}", **what))
         if len({row["group"] for row in rows}) > 1:
             parts.append(frames.frame(rows))
-    return frames.label(frames.concat(parts), benchmark="nein")
+    return frames.concat(parts)
 
 
 def _place(name: str, known: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from nein.benchmarks.nein.records import REMOVALS, Records
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
-from nein.engine.errors import UserError, near_match, unknown
+from nein.engine.errors import UserError, unknown
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 
 
@@ -108,14 +108,8 @@ def choose(
     keeps its place when the run grows, and shows them in data order. "worst" and "best" sort by the mean of
     `metric` over the runs that scored the sample, equal values again by the hash.
     """
-    by_id = {sample.id: sample for sample in dataset.samples}
     if ids:
-        for name in ids:
-            if name not in by_id:
-                near = near_match(name, by_id)
-                guess = f"; did you mean '{near}'?" if near else "."
-                raise UserError(f"There is no sample '{name}' in the data{guess}")
-        return [by_id[name] for name in ids]
+        return [dataset.samples[place] for place in dataset.places(ids)]
     edited = [sample for sample in dataset.samples if any(sample.id in run.place for run in loaded)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")
@@ -207,16 +201,12 @@ def _edit_cell(name: str, run: Records, shown: str | None, verdicts: bool) -> Ce
     if edit["image"] is None:
         return Cell(None, f"failed: {edit['error']}", color=RED)
     cell = _source_cell(run.run.path / edit["image"])
-    values = {
-        metric: run.values(metric, every=True) for metric in (*REMOVALS, shown) if metric in run.metrics
-    }
+    values = {row["metric"]: row["value"] for row in run.said(name)}
     badges = [
-        verdict(judge, values[metric][name])
-        for metric, judge in REMOVALS.items()
-        if verdicts and metric in values
+        verdict(judge, values[metric]) for metric, judge in REMOVALS.items() if verdicts and metric in values
     ]
     if shown in values:
-        value, info = values[shown][name], METRICS[shown]
+        value, info = values[shown], METRICS[shown]
         number = "unscored" if value is None else f"{value * info.scale:.3g}"
         badges.append(Badge(f"{info.title} {number}", GREY))
     return Cell(cell.picture, cell.message, badges)

@@ -44,20 +44,31 @@ def report(out: Path) -> str:
     except UserError as error:
         raise UserError(f"Nothing to report in '{out}': {error}") from None
     runs = [records.read(run) for run in complete]
-    results = together(runs)
-    frame = frames.concat([results, figures.gaps(runs)])
-    told = {run.label: run.manifest for run in runs}
-    reporting.write(
-        out, frame, title=f"NeIn, {label(told.values())}", subtitle=HOW, findings=findings(frame),
-        notes=notes(frame, runs, unfinished), formats=("md", "csv", "plots"),
-        sections=[
-            Section("results", "Results", [*sections.results(), sections.LIMIT]),
-            sections.families(),
-            Section("minimal_pairs", "Minimal pairs", [sections.MINIMAL_PAIRS], [sections.PARTS]),
-            Section("gap", "Negation gap", [sections.GAP_ACROSS], [sections.GAPS]),
-        ],
-    )  # fmt: skip
+    formats = ("md", "csv", "plots")
+    write(out, runs, unfinished, sections.tables_of_runs(), title="NeIn", formats=formats)
     return (out / "table.md").read_text(encoding="utf-8")
+
+
+def write(
+    out: Path,
+    runs: Sequence[Records],
+    unfinished: Sequence[str],
+    shown: Sequence[Section],
+    *,
+    more: Sequence[pd.DataFrame] = (),
+    **options: Any,
+) -> list[Path]:
+    """Writes sections of finished runs and what is to be said of them (`nein.reporting.report.write`).
+
+    more  Further figures. options: further ones of `nein.reporting.report.write`.
+    """
+    results, gaps = together(runs), figures.gaps(runs)
+    frame = frames.label(frames.concat([results, gaps, *more]), benchmark="nein")
+    return reporting.write(
+        out, frame, sections=shown, notes=notes(results, runs, unfinished),
+        subtitle=f"Preset: {label(run.manifest for run in runs)}. {HOW}",
+        findings=[*finding(frame), *findings(gaps)], **options,
+    )  # fmt: skip
 
 
 def together(runs: Sequence[Records]) -> pd.DataFrame:

@@ -20,9 +20,8 @@ import safetensors.numpy
 import metrics
 from nein.benchmarks.nein import models
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.plan import Plan
 from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of
-from nein.datasets.nein.samples import Sample
+from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockAnswers
 from nein.engine.errors import UserError

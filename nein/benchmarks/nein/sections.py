@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from metrics import METRICS
+from nein.benchmarks import paired
 from nein.benchmarks.nein.minimal_pairs import ALL_FOUR
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
 from nein.benchmarks.nein.records import REMOVALS, TEMPLATES
@@ -170,15 +172,6 @@ GAP_BY_TEMPLATE = Table(
     {"task": "gap_by_template"},
     "Paired by sample, intervals clustered by source image; not corrected for looking at many templates.",
 )
-#: The same with editors side by side.
-GAP_ACROSS = Table(
-    "gap_by_template",
-    "Negation gap by template",
-    (Row("group", "negative instruction"),),
-    (Across("judged"),),
-    {"task": "gap_by_template"},
-    'Removal when told "Remove the X." minus Removal under the sentence: points, paired by sample.',
-)
 MINIMAL_PAIRS = Table(
     "minimal_pairs",
     "Minimal pairs: what decides the edit",
@@ -223,28 +216,9 @@ def breakdowns() -> list[Table]:
 
 def comparisons(out_of_reach: str = "") -> Table:
     """Every pair of runs, metric by metric. out_of_reach: a sentence on what these runs cannot show."""
-    difference = {"statistic": "difference"}
-    return Table(
-        "comparisons",
-        "Paired comparisons",
-        (Row("first", "A"), Row("second", "B"), Row("metric", names=heading)),
-        (
-            Column("A: mean", {"statistic": "first"}),
-            Column("B: mean", {"statistic": "second"}),
-            Column("A - B", difference),
-            Column("p", difference, tables.p_value()),
-            Column("p (Holm)", difference, tables.p_value("p_holm")),
-            Column("of", difference, tables.entry("family")),
-            Column("pairs", difference, tables.count()),
-            Column("source images", difference, tables.count("clusters")),
-            Column("needed", difference, lambda figures: tables.count("needed")(figures) or format.DASH),
-        ),
-        {"task": "comparisons"},
-        "Means and differences over the samples scored in both runs, intervals and tests clustered by "
-        "source image. p belongs to the interval: below 0.05 where that leaves out 0. Holm: corrected for as "
-        "many comparisons as stand beside it (--family, --baseline). Needed: source images to find a true "
-        f"difference of this size with probability 0.8 at the 5 % level. {out_of_reach}".strip(),
-    )
+    table = paired.COMPARISONS
+    rows = tuple(Row("metric", names=heading) if row.column == "metric" else row for row in table.rows)
+    return dataclasses.replace(table, rows=rows, note=f"{table.note} {out_of_reach}".strip())
 
 
 # --- judges --------------------------------------------------------------------------------
@@ -522,3 +496,33 @@ RELIABILITY = plots.Curves(
     limits=(-2, 102),
     diagonal=True,
 )
+
+# --- sections ------------------------------------------------------------------------------
+
+_PAIRS = Section("minimal_pairs", "Minimal pairs", [MINIMAL_PAIRS], [PARTS])
+
+
+def tables_of_runs() -> list[Section]:
+    """What an evaluation writes."""
+    return [
+        Section("results", "Results", [*results(), LIMIT]),
+        families(),
+        _PAIRS,
+        Section("gap", "Negation gap", [GAP_BY_TEMPLATE], [GAPS]),
+    ]
+
+
+def page(out_of_reach: str) -> list[Section]:
+    """What the report shows. out_of_reach: see `comparisons`."""
+    about_judges = [CALIBRATION, REWARDS, BEST_OF, CORRECTED, AGREEMENT, LABELLED, NEGVQA]
+    return [
+        Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [TOLD_AND_DENIED, GAPS]),
+        _PAIRS,
+        Section("results", "Results", [*results(), LIMIT, coverage()], [REMOVAL]),
+        families(),
+        Section("breakdowns", "Breakdowns", breakdowns()),
+        Section("comparisons", "Comparisons", [comparisons(out_of_reach)]),
+        Section("judges", "Judges", about_judges, [RELIABILITY]),
+        Section("protocols", "Protocols", [PROTOCOLS]),
+        Section("costs", "Costs", [COSTS]),
+    ]

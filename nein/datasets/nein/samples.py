@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic, shapes
+from nein.engine.blocks import Blocks
 from nein.engine.errors import Problems, UserError, near_match
 from nein.wording import families, templates
 from nein.wording.languages.base import DEPTH, OTHERS
@@ -115,16 +116,52 @@ class Dataset:
 
     def select(self, limit: int | None, ids: Sequence[str] | None) -> list[int]:
         """Indices, in data order, of the first `limit` samples or, with `ids`, of those among the ids."""
-        chosen = list(range(len(self.samples)))
-        if ids:
-            position = {sample.id: index for index, sample in enumerate(self.samples)}
-            for wanted in ids:
-                if wanted not in position:
-                    near = near_match(wanted, position)
-                    guess = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
-                    raise UserError(f"There is no sample '{wanted}' in the data; {guess}")
-            chosen = sorted({position[wanted] for wanted in ids})
+        chosen = sorted(set(self.places(ids))) if ids else list(range(len(self.samples)))
         return chosen if limit is None else chosen[:limit]
+
+    def places(self, ids: Sequence[str]) -> list[int]:
+        """The index of every id. Raises UserError for one that is not there."""
+        position = {sample.id: index for index, sample in enumerate(self.samples)}
+        for wanted in ids:
+            if wanted not in position:
+                near = near_match(wanted, position)
+                guess = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
+                raise UserError(f"There is no sample '{wanted}' in the data; {guess}")
+        return [position[wanted] for wanted in ids]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A data set, the selected indices in data order, and the block size."""
+
+    dataset: Dataset
+    selected: tuple[int, ...]
+    batch_size: int
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks(len(self.dataset.samples), self.batch_size, self.selected)
+
+    def members(self, block: int) -> list[Sample]:
+        """The samples of a block, selected or not."""
+        return [self.dataset.samples[index] for index in self.blocks.members(block)]
+
+    def all_members(self) -> list[Sample]:
+        """The samples of every needed block: what will really be read."""
+        return [self.dataset.samples[index] for index in self.blocks.all_members()]
+
+    def selection(self) -> list[Sample]:
+        """The selected samples: what tables count."""
+        return [self.dataset.samples[index] for index in self.selected]
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's manifest says of its data."""
+        return {
+            **self.dataset.origin,
+            "records_sha256": self.dataset.records_sha256,
+            "n": len(self.dataset.samples),
+            "selected": len(self.selected),
+        }
 
 
 def load_folder(

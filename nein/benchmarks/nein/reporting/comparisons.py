@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from metrics import METRICS
-from nein import statistics
+from nein.benchmarks import paired
 from nein.benchmarks.config import Comparing
 from nein.benchmarks.nein import corpus, figures
 from nein.benchmarks.nein.records import Records
 from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
-from nein.statistics.estimates import pairs_test, t_p_value
+from nein.statistics.estimates import t_p_value
 
 SIGNIFICANT = 0.05
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One metric of two runs.
-
-    attempted      Samples of either run.
-    means, scored  Means over the samples scored in both, and how many each run has scored.
-    p, least       As in `statistics.PairedTest`.
-    """
-
-    metric: str
-    runs: tuple[Records, Records]
-    attempted: int
-    means: tuple[float, float]
-    scored: tuple[int, int]
-    difference: Estimate
-    p: float
-    least: float | None
-    detectable: float | None = None
-    needed: int | None = None
 
 
 def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records, Records]]:
@@ -56,36 +34,47 @@ def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records,
 
 
 def comparisons(
-    pairs: Sequence[tuple[Records, Records]], family: str = "metric", metrics: Sequence[str] | None = None
+    pairs: Sequence[tuple[Records, Records]], family: str = "metric", metrics: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Rows of the frame for every metric of every pair (task "comparisons"): both means and their difference,
-    with interval, p, p after Holm over its family, the smallest p that was possible, and power.
+    """Rows of the frame for every metric of every pair (`nein.benchmarks.paired`)."""
+    made = [row for both in pairs for metric in metrics or METRICS for row in compare(both, metric)]
+    return paired.corrected(made, family)
 
-    family  "metric": p is corrected for the comparisons of the same metric; "all": for all of them.
-    """
-    tests = [
-        made for runs in pairs for metric in metrics or METRICS if (made := compare(runs, metric)) is not None
-    ]
-    families: dict[str, list[Comparison]] = {}
-    for one in tests:
-        families.setdefault(one.metric if family == "metric" else "", []).append(one)
-    adjusted: dict[int, float] = {}
-    for members in families.values():
-        holm = statistics.holm([one.p for one in members])
-        adjusted |= {id(one): p for one, p in zip(members, holm, strict=True)}
-    rows = []
-    for one in tests:
-        what: dict[str, Any] = {"benchmark": "nein", "task": "comparisons", "metric": one.metric}
-        what |= {"first": one.runs[0].label, "second": one.runs[1].label}
-        size = len(families[one.metric if family == "metric" else ""])
-        unit = figures.unit(one.metric)
-        for side, mean, n in zip(("first", "second"), one.means, one.scored, strict=True):
-            rows.append({**number(mean, unit=unit, n=n), **what, "statistic": side})
-        unscored = one.attempted - one.difference.n
-        row = figure(one.difference, unit=unit, unscored=unscored, statistic="difference", **what)
-        numbers = {"p": one.p, "p_least": one.least, "needed": one.needed, "detectable": one.detectable}
-        rows.append({**row, **numbers, "p_holm": adjusted[id(one)], "family": str(size)})
-    return rows
+
+def compare(runs: tuple[Records, Records], metric: str) -> Iterator[dict[str, Any]]:
+    """One comparison; nothing where a run lacks the metric or no sample is scored in both."""
+    one, other = runs
+    if METRICS[metric].kind == "corpus":
+        yield from _compare_whole(one, other, metric)
+    elif metric in one.metrics and metric in other.metrics:
+        span, unit = METRICS[metric].span, figures.unit(metric)
+        yield from paired.tested(
+            one.label, other.label, one.of(metric), other.of(metric), span, unit, metric=metric
+        )
+
+
+def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[str, Any]]:
+    """FID of two runs: the same groups of source images leave both, so their difference is paired. Nothing
+    where the runs have features of different source images."""
+    first, second = one.whole.get(metric), other.whole.get(metric)
+    if first is None or second is None:
+        return
+    if any(first[key] != second[key] for key in ("sources", "reference")):
+        return
+    from metrics import fid
+
+    gap = fid.difference(corpus.interval_of(first), corpus.interval_of(second))
+    n = min(first["n"], second["n"])
+    clusters = len(set(one.sources.values()))
+    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, clusters)
+    p = 1.0
+    if gap.standard_error and gap.value:
+        p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
+    what = {"task": "comparisons", "metric": metric, "first": one.label, "second": other.label}
+    for side, entry in (("first", first), ("second", second)):
+        yield number(entry["value"], unit="", n=entry["n"], statistic=side, **what)
+    unscored = len(one.place.keys() | other.place.keys()) - n
+    yield figure(estimate, unit="", unscored=unscored, statistic="difference", p=p, **what)
 
 
 def out_of_reach(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -103,43 +92,4 @@ def out_of_reach(rows: Sequence[Mapping[str, Any]]) -> str:
         f"With {images} source images no p of a share can be below {p:.2g}, and corrected for {size} "
         f"comparisons not below {min(1.0, p * size):.2g}: however large a difference is, it cannot be "
         "significant here. Take more source images, or fewer comparisons (--baseline)."
-    )
-
-
-def compare(runs: tuple[Records, Records], metric: str) -> Comparison | None:
-    """One comparison; None where a run lacks the metric or no sample is scored in both."""
-    attempted = len(runs[0].place.keys() | runs[1].place.keys())
-    if METRICS[metric].kind == "corpus":
-        return _compare_whole(runs, metric, attempted)
-    one, other = (run.of(metric) for run in runs)
-    if not len(one) or not len(other):
-        return None
-    test = pairs_test(*one.pair(other), METRICS[metric].span)
-    if test is None:
-        return None
-    return Comparison(
-        metric, runs, attempted, test.means, (len(one.scored), len(other.scored)), test.difference,
-        1.0 if test.p is None else test.p, test.least, test.detectable, test.needed,
-    )  # fmt: skip
-
-
-def _compare_whole(runs: tuple[Records, Records], metric: str, attempted: int) -> Comparison | None:
-    """FID of two runs: the same groups of source images leave both, so their difference is paired. None where
-    the runs have features of different source images."""
-    one, other = (run.whole.get(metric) for run in runs)
-    if one is None or other is None:
-        return None
-    if one["sources"] != other["sources"] or one["reference"] != other["reference"]:
-        return None
-    from metrics import fid
-
-    gap = fid.difference(corpus.interval_of(one), corpus.interval_of(other))
-    n = min(one["n"], other["n"])
-    clusters = len(set(runs[0].sources.values()))
-    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, clusters)
-    p = 1.0
-    if gap.standard_error and gap.value:
-        p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
-    return Comparison(
-        metric, runs, attempted, (one["value"], other["value"]), (one["n"], other["n"]), estimate, p, None
     )
