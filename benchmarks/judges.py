@@ -139,7 +139,7 @@ def ours(
 
 def forget(judges: dict[str, Any]) -> None:
     """Captions, prompts and labels are read anew, as in a new process."""
-    objects._LATELY.clear()
+    objects._parsed.cache_clear()
     judges["vqa"]._ids.cache_clear()
     judges["ovd"]._queries.clear()
 

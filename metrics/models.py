@@ -19,7 +19,7 @@ from nein.loading.references import Origin, located
 
 ENCODERS: dict[str, str] = {
     "clip": "metrics.encoders.clip:load",
-    "dino": "metrics.encoders.dino:load",
+    "dino": "metrics.encoders.vit:load",
     "lpips": "metrics.encoders.lpips_net:load",
     "fid": "metrics.encoders.fid_net:load",
 }

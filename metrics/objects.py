@@ -61,7 +61,7 @@ def caption_objects(
     choose("protocol", protocol, ("paper", "fixed"))
     if excluded is not None and len(excluded) != len(captions):
         raise MetricError(f"{len(captions)} captions but {len(excluded)} excluded objects were given.")
-    parsed = _parsed(captions)
+    parsed = [_parsed(caption) for caption in captions]
     if protocol == "paper":
         return [list(one.roots) for one in parsed]
     left_out = excluded if excluded is not None else [""] * len(captions)
@@ -78,25 +78,15 @@ class _Parsed:
     words: tuple[tuple[str, str], ...]
 
 
-#: Captions that were parsed lately: several samples, two judges and every editor ask about the same.
-_LATELY: dict[str, _Parsed] = {}
-_MOST = 4096
-
-
-def _parsed(captions: Sequence[str]) -> list[_Parsed]:
-    # Another thread may empty it at any moment.
-    found = {caption: known for caption in captions if (known := _LATELY.get(caption)) is not None}
-    fresh = [caption for caption in dict.fromkeys(captions) if caption not in found]
-    for caption, doc in zip(fresh, spacy_model().pipe(fresh), strict=True):
-        found[caption] = _Parsed(
-            tuple(chunk.root.text for chunk in doc.noun_chunks),
-            tuple(_nouns(doc)),
-            tuple((token.text.lower(), token.lemma_.lower()) for token in doc),
-        )
-    if len(_LATELY) + len(fresh) > _MOST:
-        _LATELY.clear()
-    _LATELY.update((caption, found[caption]) for caption in fresh[:_MOST])
-    return [found[caption] for caption in captions]
+@lru_cache(maxsize=4096)
+def _parsed(caption: str) -> _Parsed:
+    """Once: several samples, two judges and every editor ask about the same captions."""
+    doc = spacy_model()(caption)
+    return _Parsed(
+        tuple(chunk.root.text for chunk in doc.noun_chunks),
+        tuple(_nouns(doc)),
+        tuple((token.text.lower(), token.lemma_.lower()) for token in doc),
+    )
 
 
 def _nouns(doc: Any) -> Iterator[tuple[str, int]]:

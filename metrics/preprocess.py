@@ -104,12 +104,16 @@ class ResizeCrop:
 
     def normalise(self, pixels: Any) -> Any:
         """(N, crop, crop, 3) uint8 tensor -> (N, 3, crop, crop) float32 tensor on the same device."""
-        import torch
+        return normalised(pixels, self.mean, self.std)
 
-        x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)
-        mean = torch.tensor(self.mean, device=x.device).view(1, 3, 1, 1)
-        std = torch.tensor(self.std, device=x.device).view(1, 3, 1, 1)
-        return x.sub(mean).div(std).contiguous()
+
+def normalised(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
+    """(N, H, W, 3) tensor, 0 to 255 -> (N, 3, H, W) float32: (x / 255 - mean) / std."""
+    import torch
+
+    x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)
+    shift, scale = (torch.tensor(row, device=x.device).view(1, 3, 1, 1) for row in (mean, std))
+    return x.sub(shift).div(scale).contiguous()
 
 
 @dataclass(frozen=True)

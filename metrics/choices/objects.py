@@ -51,7 +51,6 @@ class JudgeChoices:
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
-        """See `metrics.choices.base.ChoiceModel`; "options" needs `Asked.question` and `Asked.texts`."""
         check(images, asked)
         template = TEMPLATES[self.judge.template]
         if self.asking == "letters":
@@ -131,7 +130,6 @@ class FunctionChoices:
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
-        """See `ChoiceModel.answer`."""
         check(images, asked)
         return [[self._one(image, one) for one in row] for image, row in zip(images, asked, strict=True)]
 

@@ -41,7 +41,6 @@ class TransformersChoices(vlm.VisionChat):
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides an answer but the prompt, JSON-serialisable."""
         return {
             **self.facts("choice"),
             "picture": "where the prompt has it" if self._in_order else "before the words",
@@ -52,7 +51,6 @@ class TransformersChoices(vlm.VisionChat):
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
-        """See `metrics.choices.base.ChoiceModel`."""
         check(images, asked)
         replies_of: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
         for group in self._groups(images):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from metrics.base import MetricError, check_image
-from metrics.encoders.clip import ClipEncoder, pooled, stack
+from metrics.encoders.clip import ClipEncoder, in_batches, pooled
 from metrics.encoders.clip import load as load_clip
 from metrics.loading import (
     SharedTokenizer,
@@ -80,11 +80,11 @@ class HubDual:
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
         self.quick_gelu = _quick_gelu(model)
+        self.width = 0
         self.width = self.encode_text(["."]).shape[1]
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a feature, JSON-serialisable."""
         return {
             "kind": "dual",
             **model_fields(self.model, self.source),
@@ -105,29 +105,26 @@ class HubDual:
         """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
         for image in images:
             check_image(image)
-        parts = []
-        with exact():
-            for start in range(0, len(images), self.batch_size):
-                batch = list(images[start : start + self.batch_size])
-                inputs = self.processor(images=batch, return_tensors="pt", input_data_format="channels_last")
-                parts.append(pooled(self.model.get_image_features(**self._place(inputs))))
-        return stack(parts, self.width)
+
+        def run(batch: Sequence[np.ndarray]) -> torch.Tensor:
+            inputs = self.processor(
+                images=list(batch), return_tensors="pt", input_data_format="channels_last"
+            )
+            return pooled(self.model.get_image_features(**self._place(inputs)))
+
+        return in_batches(run, images, self.batch_size, self.width)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
-        parts = []
-        with exact():
-            for start in range(0, len(texts), self.batch_size):
-                tokens = self.tokenizer(
-                    list(texts[start : start + self.batch_size]),
-                    padding=self._padding,
-                    truncation=True,
-                    max_length=self._limit,
-                    return_tensors="pt",
-                )
-                inputs = {key: tokens[key] for key in tokens if key in self._names}
-                parts.append(pooled(self.model.get_text_features(**self._place(inputs))))
-        return stack(parts, parts[0].shape[1] if parts else self.width)
+        return in_batches(self.text_features, texts, self.batch_size, self.width)
+
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, width) of sentences in one pass, on the device and in the model's number type."""
+        tokens = self.tokenizer(
+            list(texts), padding=self._padding, truncation=True, max_length=self._limit, return_tensors="pt"
+        )
+        inputs = {key: tokens[key] for key in tokens if key in self._names}
+        return pooled(self.model.get_text_features(**self._place(inputs)))
 
     def _place(self, inputs: Any) -> dict[str, Any]:
         dtype = self.model.dtype
@@ -194,7 +191,6 @@ class SentenceEncoder:
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a feature, JSON-serialisable."""
         from importlib.metadata import version
 
         return {

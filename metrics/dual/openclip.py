@@ -28,11 +28,10 @@ import torch
 from safetensors import SafetensorError
 
 from metrics.base import MetricError, check_image
-from metrics.encoders.clip import stack
+from metrics.encoders.clip import in_batches
 from metrics.loading import (
     SharedTokenizer,
     Source,
-    exact,
     fingerprint,
     from_pretrained,
     source_fields,
@@ -80,11 +79,11 @@ class OpenClipDual:
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
         self.quick_gelu = _quick_gelu(model)
+        self.width = 0
         self.width = self.encode_text(["."]).shape[1]
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a feature, JSON-serialisable."""
         from importlib.metadata import version
 
         preprocess = getattr(self.model.visual, "preprocess_cfg", None) or {}
@@ -106,20 +105,16 @@ class OpenClipDual:
         for image in images:
             check_image(image)
         inputs = map_images(lambda image: self.transform(Image.fromarray(image)), images)
-        parts = []
-        with exact():
-            for start in range(0, len(inputs), self.batch_size):
-                pixels = torch.stack(inputs[start : start + self.batch_size]).to(self.device, self.dtype)
-                parts.append(self.model.encode_image(pixels, **self.PICTURE))
-        return stack(parts, self.width)
+
+        def run(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+            pixels = torch.stack(list(inputs)).to(self.device, self.dtype)
+            return self.model.encode_image(pixels, **self.PICTURE)
+
+        return in_batches(run, inputs, self.batch_size, self.width)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
-        parts = []
-        with exact():
-            for start in range(0, len(texts), self.batch_size):
-                parts.append(self.text_features(texts[start : start + self.batch_size]))
-        return stack(parts, parts[0].shape[1] if parts else self.width)
+        return in_batches(self.text_features, texts, self.batch_size, self.width)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, width) of sentences in one pass, on the device and in the model's number type."""

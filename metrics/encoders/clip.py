@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,6 @@ class ClipEncoder:
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a feature, JSON-serialisable."""
         return {
             "kind": "clip",
             **model_fields(self.model, self.source),
@@ -54,14 +53,14 @@ class ClipEncoder:
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Projected image features, not normalised: (H, W, 3) uint8 pictures -> (N, D) float32."""
+
+        def run(crops: Sequence[np.ndarray]) -> torch.Tensor:
+            pixels = torch.from_numpy(np.stack(crops)).to(self.model.device)  # N S S 3
+            x = self.preprocess.normalise(pixels).to(self.model.dtype)  # N 3 S S
+            return pooled(self.model.get_image_features(pixel_values=x))  # N D
+
         crops = map_images(self.preprocess, images)
-        parts = []
-        with exact():
-            for start in range(0, len(crops), self.batch_size):
-                pixels = torch.from_numpy(np.stack(crops[start : start + self.batch_size]))
-                x = self.preprocess.normalise(pixels.to(self.model.device)).to(self.model.dtype)
-                parts.append(pooled(self.model.get_image_features(pixel_values=x)))
-        return stack(parts, self.model.config.projection_dim)
+        return in_batches(run, crops, self.batch_size, self.model.config.projection_dim)
 
     def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
         """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
@@ -72,11 +71,7 @@ class ClipEncoder:
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Projected text features, not normalised: (N, D) float32. Texts are cut at the model's limit."""
-        parts = []
-        with exact():
-            for start in range(0, len(texts), self.batch_size):
-                parts.append(self.text_features(texts[start : start + self.batch_size]))
-        return stack(parts, self.model.config.projection_dim)
+        return in_batches(self.text_features, texts, self.batch_size, self.model.config.projection_dim)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, D) of sentences in one pass, on the device and in the model's number type."""
@@ -93,11 +88,13 @@ def pooled(features: Any) -> torch.Tensor:
     return features if isinstance(features, torch.Tensor) else features.pooler_output
 
 
-def stack(parts: Sequence[torch.Tensor], width: int) -> np.ndarray:
-    """Concatenate batches on the CPU as float32; (0, width) when there are none."""
+def in_batches(run: Callable[[Any], torch.Tensor], items: Sequence[Any], size: int, width: int) -> np.ndarray:
+    """What `run` gives for `size` items at a time, (n, width), as one (N, width) float32 on the CPU."""
+    with exact():
+        parts = [run(items[start : start + size]) for start in range(0, len(items), size)]
     if not parts:
         return np.zeros((0, width), dtype=np.float32)
-    return torch.cat(list(parts)).to("cpu", torch.float32).numpy()
+    return torch.cat(parts).to("cpu", torch.float32).numpy()
 
 
 def published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from metrics.base import MetricError
-from metrics.encoders.clip import published_numbers, stack
-from metrics.encoders.dino import load_vit
-from metrics.loading import Source, exact, fingerprint, model_fields, source_fields
+from metrics.encoders import vit
+from metrics.encoders.clip import in_batches
+from metrics.loading import Source, fingerprint, source_fields
 from metrics.preprocess import CleanResize, map_images
 from nein.loading.digests import file_sha256
 from nein.loading.references import Origin
@@ -38,7 +38,6 @@ class InceptionEncoder:
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a feature, JSON-serialisable."""
         return {
             "kind": "fid",
             "class": "cleanfid.InceptionV3W",
@@ -51,54 +50,12 @@ class InceptionEncoder:
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, 2048) float32."""
-        resized = map_images(self.preprocess, images)
-        parts = []
-        with exact():
-            for start in range(0, len(resized), self.batch_size):
-                x = torch.from_numpy(np.stack(resized[start : start + self.batch_size])).to(self.device)
-                parts.append(self.model(x.permute(0, 3, 1, 2).contiguous()))
-        return stack(parts, 2048)
 
+        def run(resized: Sequence[np.ndarray]) -> torch.Tensor:
+            x = torch.from_numpy(np.stack(resized)).to(self.device)
+            return self.model(x.permute(0, 3, 1, 2).contiguous())  # N 3 299 299
 
-class ViTFidEncoder:
-    """A ViT's class token on clean-fid's resize to the ViT's own size: what stands in for Inception in nano.
-
-    Distances in this space are Frechet distances like any other, but not comparable with published FID
-    values.
-    """
-
-    def __init__(
-        self, model: Any, mean: Sequence[float], std: Sequence[float], source: Source, batch_size: int = 32
-    ) -> None:
-        self.model = model
-        self.mean = tuple(mean)
-        self.std = tuple(std)
-        self.preprocess = CleanResize(int(model.config.image_size))
-        self.source = source
-        self.batch_size = batch_size
-        self.fingerprint = fingerprint(self.describe())
-
-    def describe(self) -> dict[str, Any]:
-        """Everything that decides a feature, JSON-serialisable."""
-        return {
-            "kind": "fid",
-            **model_fields(self.model, self.source),
-            "preprocess": f"{self.preprocess.name}/mean-{self.mean}/std-{self.std}",
-            "feature": "class token of last_hidden_state",
-        }
-
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """(H, W, 3) uint8 pictures -> (N, D) float32."""
-        resized = map_images(self.preprocess, images)
-        mean = torch.tensor(self.mean, device=self.model.device).view(1, 3, 1, 1)
-        std = torch.tensor(self.std, device=self.model.device).view(1, 3, 1, 1)
-        parts = []
-        with exact():
-            for start in range(0, len(resized), self.batch_size):
-                x = torch.from_numpy(np.stack(resized[start : start + self.batch_size])).to(self.model.device)
-                x = ((x.permute(0, 3, 1, 2) / 255 - mean) / std).to(self.model.dtype).contiguous()
-                parts.append(self.model(pixel_values=x).last_hidden_state[:, 0])  # N T D => N D
-        return stack(parts, self.model.config.hidden_size)
+        return in_batches(run, map_images(self.preprocess, images), self.batch_size, 2048)
 
 
 def load_inception(path: Path | None, device: str, batch_size: int) -> InceptionEncoder:
@@ -144,13 +101,13 @@ def origins(path_or_id: str, revision: str | None) -> list[Origin]:
 
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
-) -> InceptionEncoder | ViTFidEncoder:
+) -> InceptionEncoder | vit.ViTEncoder:
     """ "inception" (or the path of its file) for clean-fid's network; a folder or hub id for a ViT."""
     path = Path(path_or_id)
     if path_or_id == "inception" or path.is_file():
         if dtype != "float32":
             raise MetricError(f"The Inception network runs in float32 only, not '{dtype}'.")
         return load_inception(path if path.is_file() else None, device, batch_size)
-    model, source, processor = load_vit(path_or_id, revision=revision, device=device, dtype=dtype)
-    _, mean, std = published_numbers(processor, 224)
-    return ViTFidEncoder(model, mean, std, source, batch_size)
+    return vit.load(
+        path_or_id, revision=revision, device=device, dtype=dtype, batch_size=batch_size, kind="fid"
+    )

@@ -42,7 +42,6 @@ class LpipsNetwork:
         return next(self.module.parameters())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a distance, JSON-serialisable."""
         return {
             "kind": "lpips",
             "class": "lpips.LPIPS",

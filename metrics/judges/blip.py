@@ -41,7 +41,6 @@ class BlipMatcher:
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a value, JSON-serialisable."""
         size = self.image_processor.size
         return {
             "kind": "itm",

@@ -47,7 +47,6 @@ class Method(ABC):
         """Of (N, S, S, 3) uint8 crops and the sentences held against each: a row each, higher fits better."""
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a score, JSON-serialisable."""
         facts = {key: value for key, value in self.config.items() if key not in ("model_type", "base")}
         return {
             **self.base.describe(), "kind": "itm", "method": self.config["model_type"], "head": self.digest,
@@ -60,7 +59,6 @@ class Method(ABC):
         texts: Sequence[Sequence[str]],
         head: Literal["itc", "itm"] = "itm",
     ) -> list[np.ndarray]:
-        """See `metrics.judges.base.Matcher`. A method has one score, whatever `head`."""
         check_batch(images, texts, "texts")
         if not images:
             return []

@@ -78,7 +78,6 @@ class LlavaNextJudge(vlm.VisionChat):
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides an answer but the prompt, JSON-serialisable."""
         return {
             **self.facts("vqa"),
             "preprocess": type(self.processor.image_processor).__name__,

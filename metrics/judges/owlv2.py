@@ -57,12 +57,11 @@ class Owlv2Detector:
         self.pad = choose("pad", pad, PADS)
         self.backend = choose("backend", backend, BACKENDS)
         self.batch_size = batch_size
-        self.image_processor = _gray(image_processor) if pad == "gray" else image_processor
+        self.image_processor = image_processor
         self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a score, JSON-serialisable."""
         size = self.image_processor.size
         return {
             "kind": "ovd",
@@ -96,9 +95,18 @@ class Owlv2Detector:
                     result[i] = found
         return result
 
+    def pixels(self, images: Sequence[np.ndarray]) -> torch.Tensor:
+        """(N, 3, S, S) float32 of pictures, as the network sees them."""
+        if self.pad == "library":
+            return self.image_processor(list(images), return_tensors="pt")["pixel_values"]
+        return self.image_processor(
+            [_on_grey(image) for image in images], return_tensors="pt", do_rescale=False,
+            input_data_format="channels_last",
+        )["pixel_values"]  # fmt: skip
+
     def _look(self, images: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
         """((N, P, D) features, (N, P, 4) corners relative to the padded square) of N pictures."""
-        pixels = self.image_processor(list(images), return_tensors="pt")["pixel_values"]
+        pixels = self.pixels(images)
         feature_map = self.model.image_embedder(pixel_values=pixels.to(self.model.device, self.model.dtype))[
             0
         ]
@@ -168,15 +176,12 @@ def named_scores(logits: torch.Tensor) -> torch.Tensor:
     return scores.scatter_reduce(-1, best.indices, torch.sigmoid(best.values).float(), "amax")
 
 
-def _gray(image_processor: Any) -> Any:
-    """Make an OWLv2 image processor pad with 0.5; it pads after scaling to [0, 1], with either backend."""
-    pad = image_processor.pad
-
-    def gray(images: Any, **kwargs: Any) -> Any:
-        return pad(images, **{**kwargs, "constant_value": 0.5})
-
-    image_processor.pad = gray
-    return image_processor
+def _on_grey(image: np.ndarray) -> np.ndarray:
+    """A picture at the top left of a grey square: (S, S, 3) float32, 0 to 1, as the processor pads it."""
+    height, width = image.shape[:2]
+    square = np.full((max(height, width),) * 2 + (3,), 0.5, np.float32)
+    square[:height, :width] = image.astype(np.float32) * np.float32(1 / 255)
+    return square
 
 
 def load(

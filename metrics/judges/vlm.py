@@ -192,7 +192,6 @@ class ChatJudge(VisionChat):
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides an answer but the prompt, JSON-serialisable."""
         return self.facts("vqa")
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:

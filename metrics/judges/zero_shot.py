@@ -38,7 +38,6 @@ class ZeroShotDetector:
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a score, JSON-serialisable."""
         return {
             "kind": "ovd",
             **model_fields(self.model, self.source),

@@ -71,7 +71,6 @@ class SingleJudge(RewardJudge):
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
     ) -> list[Score]:
-        """See `RewardJudge`."""
         check_edits([sources, edits], instructions)
         items = list(zip(sources, edits, instructions, strict=True))
         return each(lambda rows: [self.one(*row) for row in rows], items)

@@ -94,7 +94,6 @@ class EditReward(SingleJudge):
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a reward, JSON-serialisable."""
         texts = hashlib.sha256("\0".join(self.settings.questions).encode()).hexdigest()
         return {
             **model_fields(self.model, self.source),

@@ -81,7 +81,6 @@ class LocalSpeaker(vlm.VisionChat):
         self._drawing = threading.Lock()  # the generator for drawing is global
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides an answer but question and seed, JSON-serialisable."""
         return {key: value for key, value in self.facts("editscore").items() if key != "decoding"}
 
     def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
@@ -113,7 +112,6 @@ class ServedSpeaker:
         self.each, self.usage, self.stop = endpoint.each, endpoint.usage, endpoint.stop
 
     def describe(self) -> dict[str, Any]:
-        """Everything we know that decides an answer; no key, no user name."""
         return {"kind": "editscore", "reference": self.endpoint.address, **self.endpoint.facts()}
 
     def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
@@ -166,7 +164,6 @@ class EditScore(RewardJudge):
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides a score, JSON-serialisable."""
         return {
             **self.model.describe(),
             "kind": "editscore",

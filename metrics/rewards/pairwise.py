@@ -66,7 +66,6 @@ class Pairwise(RewardJudge):
         second: Sequence[np.ndarray],
         instructions: Sequence[str],
     ) -> list[Score]:
-        """See `metrics.rewards.base.RewardJudge`."""
         check_edits([sources, first, second], instructions)
         sheets, asked = [], []
         for source, one, other, instruction in zip(sources, first, second, instructions, strict=True):

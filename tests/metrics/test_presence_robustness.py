@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -59,20 +58,6 @@ def test_another_threshold_needs_no_new_look_at_the_sample() -> None:
     found = one(strict, item(SAMPLE, SAMPLE))["retention_ovd"]
     assert found.detail["in_sample"] == ["dog"]
     assert detector.asked == asked + 1
-
-
-def test_removal_and_retention_questions_go_to_the_judge_in_one_pass_per_edit() -> None:
-    passes: list[int] = []
-
-    class Listening(ScriptedJudge):
-        def ask(self, images: Any, questions: Any) -> Any:
-            passes.append(len(images))
-            return super().ask(images, questions)
-
-    presence(["removal_vqa", "retention_vqa"], vqa=Listening(yes_no)).score(
-        [item(scene(dog=0.7), SAMPLE, id="a"), item(scene(man=0.7), SAMPLE, id="b")]
-    )
-    assert passes == [1, 2], "one picture shared by both samples, then the two edits"
 
 
 # ---------------------------------------------------------------------------------------------- unscored

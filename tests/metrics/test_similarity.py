@@ -231,13 +231,6 @@ def test_every_edit_is_encoded_once_and_every_target_once_for_all_editors(items,
     assert values(first, "dino") == values(second, "dino")
 
 
-def test_clip_i_and_clip_t_share_one_look_at_an_edit(items, encoders, monkeypatch) -> None:
-    counting = Counting(encoders["clip"])
-    counting.encode_text = encoders["clip"].encode_text
-    score(["clip_i", "clip_t"], items, {"clip": counting})
-    assert counting.seen == len(items) + 3
-
-
 class Damaging(MemoryFeatures):
     """A store that gives back the features of one target as NaN."""
 
