@@ -82,18 +82,10 @@ def shared_zone(zone_models: dict) -> Callable:
     """ZONE at the size of the tiny models, with a SAM that is content with its own segments; one for each
     set of options, which tests share and leave as it is."""
     small = {
-        "steps": STEPS,
-        "resolution": 64,
-        "protocol": "fixed",
-        "map_stride": 8,
-        "points_per_side": 3,
-        "segment_quality": 0.0,
-        "segment_stability": 0.0,
-        "least_area": 4,
-        "dilation": 1,
-        "smooth_radius": 25.0,
-        "smooth_closing": 3,
-    }
+        "steps": STEPS, "resolution": 64, "protocol": "fixed", "map_stride": 8, "points_per_side": 3,
+        "segment_quality": 0.0, "segment_stability": 0.0, "least_area": 4, "dilation": 1,
+        "smooth_radius": 25.0, "smooth_closing": 3,
+    }  # fmt: skip
     return functools.cache(lambda **options: get_editor("zone", **{**zone_models, **small, **options}))
 
 

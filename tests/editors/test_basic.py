@@ -29,9 +29,5 @@ def test_solid_refuses_what_is_no_colour(color):
 
 
 def test_what_decides_the_pixels_decides_the_fingerprint():
-    prints = {
-        get_editor("identity").fingerprint,
-        get_editor("solid").fingerprint,
-        get_editor("solid", color="#000000").fingerprint,
-    }
-    assert len(prints) == 3
+    made = (get_editor("identity"), get_editor("solid"), get_editor("solid", color="#000000"))
+    assert len({editor.fingerprint for editor in made}) == 3

@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
+from diffusers.utils import logging as diffusers_logging
 from safetensors.torch import load_file, save_file
+from transformers.utils import logging as transformers_logging
 
 from editors import EditorError, get_editor
 from tests.editors.tiny import build_pipeline
+
+PARTS = ("unet", "vae", "text_encoder")
+PNDM = {
+    "_class_name": "PNDMScheduler", "timestep_spacing": "leading", "steps_offset": 1, "skip_prk_steps": True,
+}  # fmt: skip
 
 
 def build(folder, **options):
@@ -30,6 +37,11 @@ def rewrite(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def weights_of(folder, part):
+    (path,) = (folder / part).glob("*.safetensors")
+    return path, load_file(path)
+
+
 def to_bin(folder):
     """Replace safetensors by PyTorch's .bin files, as older repositories have them."""
     for source in folder.rglob("*.safetensors"):
@@ -38,21 +50,25 @@ def to_bin(folder):
         source.unlink()
 
 
-def test_the_class_declared_in_model_index_does_not_matter(checkpoint, copied, requests_of):
-    rewrite(copied / "model_index.json", _class_name="StableDiffusionPipeline")
-    np.testing.assert_array_equal(edit(copied, requests_of(1)), edit(checkpoint, requests_of(1)))
-
-
-def test_a_scheduler_file_with_leading_spacing_is_overruled(checkpoint, copied, requests_of):
+def test_what_a_checkpoint_declares_and_we_do_otherwise_changes_nothing_and_is_on_record(
+    checkpoint, copied, requests_of
+):
+    rewrite(copied / "scheduler" / "scheduler_config.json", **PNDM)
     rewrite(
-        copied / "scheduler" / "scheduler_config.json",
-        _class_name="PNDMScheduler",
-        timestep_spacing="leading",
-        steps_offset=1,
-        skip_prk_steps=True,
+        copied / "model_index.json",
+        _class_name="StableDiffusionPipeline",
+        scheduler=["diffusers", "PNDMScheduler"],
+        safety_checker=["stable_diffusion", "StableDiffusionSafetyChecker"],
     )
-    rewrite(copied / "model_index.json", scheduler=["diffusers", "PNDMScheduler"])
-    assert build(copied).describe()["scheduler"]["timestep_spacing"] == "linspace"
+    described = build(copied).describe()
+    assert described["scheduler"]["timestep_spacing"] == "linspace"
+    assert described["published"] == {
+        "class": "StableDiffusionPipeline",
+        "scheduler": "PNDMScheduler",
+        "timestep_spacing": "leading",
+        "steps_offset": 1,
+        "safety_checker": "left out",
+    }
     np.testing.assert_array_equal(edit(copied, requests_of(1)), edit(checkpoint, requests_of(1)))
 
 
@@ -99,90 +115,62 @@ def test_a_pickle_checkpoint_that_would_run_code_is_refused_with_the_way_to_conv
     assert not (tmp_path / "was-here").exists()
 
 
-def test_what_a_checkpoint_declares_and_we_do_otherwise_is_on_record(copied):
-    rewrite(
-        copied / "scheduler" / "scheduler_config.json",
-        _class_name="PNDMScheduler",
-        timestep_spacing="leading",
-        steps_offset=1,
-        skip_prk_steps=True,
-    )
-    rewrite(
-        copied / "model_index.json",
-        _class_name="StableDiffusionPipeline",
-        scheduler=["diffusers", "PNDMScheduler"],
-        safety_checker=["stable_diffusion", "StableDiffusionSafetyChecker"],
-    )
-    assert build(copied).describe()["published"] == {
-        "class": "StableDiffusionPipeline",
-        "scheduler": "PNDMScheduler",
-        "timestep_spacing": "leading",
-        "steps_offset": 1,
-        "safety_checker": "left out",
-    }
-
-
-def test_a_folder_without_a_unet_is_refused(copied):
-    shutil.rmtree(copied / "unet")
-    with pytest.raises(EditorError, match="lacks unet; an instruction editor needs the folders unet, vae"):
-        build(copied)
-
-
-def test_a_folder_that_is_no_pipeline_is_refused(tmp_path):
-    with pytest.raises(EditorError, match=r"has no model_index\.json, so it is not a diffusers pipeline"):
-        build(tmp_path)
-
-
-def test_a_text_to_image_model_is_refused(tmp_path):
-    with pytest.raises(EditorError, match="not an instruction editor: its UNet takes 4 channels"):
-        build(build_pipeline(tmp_path / "plain", in_channels=4))
-
-
-def test_parts_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(EditorError, match="expects text vectors of 32 numbers, the text encoder gives 16"):
-        build(build_pipeline(tmp_path / "mixed", hidden=16))
-
-
-@pytest.mark.parametrize("part", ["unet", "vae", "text_encoder"])
-def test_a_truncated_weight_file_is_refused(part, copied):
-    (path,) = (copied / part).glob("*.safetensors")
+def truncate(folder, part):
+    path, _ = weights_of(folder, part)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(EditorError, match=r"cannot load .*copy.*check its files"):
-        build(copied)
 
 
-@pytest.mark.parametrize("part", ["unet", "vae", "text_encoder"])
-def test_weights_that_a_checkpoint_lacks_are_not_drawn(part, copied):
-    (path,) = (copied / part).glob("*.safetensors")
-    weights = load_file(path)
+def rob(folder, part):
+    path, weights = weights_of(folder, part)
     del weights[max(weights)]
     save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(EditorError, match=r"lacks 1 of the weights of its \w+, first "):
+
+
+DAMAGED = {
+    "without a UNet": (
+        lambda folder: shutil.rmtree(folder / "unet"),
+        "lacks unet; an instruction editor needs the folders unet, vae",
+    ),
+    "a broken configuration": (
+        lambda folder: (folder / "unet" / "config.json").write_text("{"),
+        "cannot load",
+    ),
+    # A bare Exception of the library.
+    "an odd tokenizer": (
+        lambda f: rewrite(f / "tokenizer/tokenizer.json", version="1.0", normalizer={"type": "Sequence"}),
+        "cannot load|needs",
+    ),
+    "an odd UNet": (lambda f: rewrite(f / "unet/config.json", down_block_types=[3.5]), "cannot load|needs"),
+    "an odd VAE": (lambda f: rewrite(f / "vae/config.json", block_out_channels=[]), "cannot load|needs"),
+    **{
+        f"truncated {part}": (lambda f, part=part: truncate(f, part), r"cannot load .*copy.*check its files")
+        for part in PARTS
+    },
+    **{
+        f"{part} without a weight": (
+            lambda f, part=part: rob(f, part),
+            r"lacks 1 of the weights of its \w+, first ",
+        )
+        for part in PARTS
+    },
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_checkpoint_is_refused_in_a_sentence(case, copied):
+    damage, sentence = DAMAGED[case]
+    damage(copied)
+    with pytest.raises(EditorError, match=sentence):
         build(copied)
 
 
-def test_a_broken_configuration_is_refused(copied):
-    (copied / "unet" / "config.json").write_text("{")
-    with pytest.raises(EditorError, match="cannot load"):
-        build(copied)
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        (
-            "tokenizer/tokenizer.json",
-            {"version": "1.0", "normalizer": {"type": "Sequence"}},
-        ),  # a bare Exception
-        ("unet/config.json", {"_class_name": "UNet2DConditionModel", "down_block_types": [3.5]}),
-        ("vae/config.json", {"_class_name": "AutoencoderKL", "block_out_channels": []}),
-    ],
-)
-def test_whatever_the_libraries_raise_for_a_file_that_was_edited_is_a_sentence(copied, file, content):
-    before = json.loads((copied / file).read_text())
-    (copied / file).write_text(json.dumps({**before, **content}))
-    with pytest.raises(EditorError, match=r"cannot load|needs"):
-        build(copied)
+def test_other_models_and_folders_are_refused(tmp_path):
+    with pytest.raises(EditorError, match=r"has no model_index\.json, so it is not a diffusers pipeline"):
+        build(tmp_path)
+    with pytest.raises(EditorError, match="not an instruction editor: its UNet takes 4 channels"):
+        build(build_pipeline(tmp_path / "plain", in_channels=4))
+    with pytest.raises(EditorError, match="expects text vectors of 32 numbers, the text encoder gives 16"):
+        build(build_pipeline(tmp_path / "mixed", hidden=16))
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c", "~/nowhere"])
@@ -207,8 +195,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(checkpoint, copied):
     base = build(checkpoint)
     assert build(copied).fingerprint == base.fingerprint
     assert build(copied).describe() != base.describe()  # the place itself is described
-    path = copied / "unet" / "diffusion_pytorch_model.safetensors"
-    weights = load_file(path)
+    path, weights = weights_of(copied, "unet")
     weights["conv_out.bias"][0] += 1e-6
     save_file(weights, path, metadata={"format": "pt"})
     assert build(copied).fingerprint != base.fingerprint
@@ -222,9 +209,9 @@ def test_the_fingerprint_covers_the_tokenizer(checkpoint, copied):
     assert build(copied).fingerprint != build(checkpoint).fingerprint
 
 
-def test_half_precision_weights_load_as_what_they_are(checkpoint, copied):
-    path = copied / "unet" / "diffusion_pytorch_model.safetensors"
-    half = {name: tensor.half() for name, tensor in load_file(path).items()}
+def test_half_precision_weights_load_as_what_they_are(copied):
+    path, weights = weights_of(copied, "unet")
+    half = {name: tensor.half() for name, tensor in weights.items()}
     save_file(half, path, metadata={"format": "pt"})
     editor = build(copied)
     assert editor._unet.dtype == torch.float32
@@ -232,24 +219,9 @@ def test_half_precision_weights_load_as_what_they_are(checkpoint, copied):
     torch.testing.assert_close(loaded, half["conv_in.weight"].float(), rtol=0, atol=0)
 
 
-def test_loading_leaves_the_libraries_logging_as_it_was(checkpoint):
-    from diffusers.utils import logging as diffusers_logging
-    from transformers.utils import logging as transformers_logging
-
-    before = [
-        (lib.get_verbosity(), lib.is_progress_bar_enabled())
-        for lib in (diffusers_logging, transformers_logging)
-    ]
+def test_loading_prints_nothing_and_leaves_the_libraries_logging_as_it_was(checkpoint, capfd):
+    libraries = (diffusers_logging, transformers_logging)
+    before = [(lib.get_verbosity(), lib.is_progress_bar_enabled()) for lib in libraries]
     build(checkpoint)
-    after = [
-        (lib.get_verbosity(), lib.is_progress_bar_enabled())
-        for lib in (diffusers_logging, transformers_logging)
-    ]
-    assert after == before
-
-
-def test_building_prints_nothing(checkpoint, capfd):
-    build(checkpoint)
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert printed.err == ""
+    assert [(lib.get_verbosity(), lib.is_progress_bar_enabled()) for lib in libraries] == before
+    assert capfd.readouterr() == ("", "")

@@ -22,29 +22,6 @@ def closing_over(held):
     return edit
 
 
-def with_default(held):
-    def edit(image, instruction, with_what=held):
-        return with_what
-
-    return edit
-
-
-def with_keyword(held):
-    def edit(image, instruction, *, with_what=held):
-        return with_what
-
-    return edit
-
-
-def partial(held):
-    return functools.partial(lambda held, image, instruction: held, held)
-
-
-def inside_a_function(held):
-    inner = closing_over(held)
-    return lambda image, instruction: inner(image, instruction)
-
-
 class Editing:
     def __init__(self, held):
         self.held = held
@@ -56,17 +33,23 @@ class Editing:
         return self.held
 
 
-def method(held):
-    return Editing(held).edit
-
-
 def linear(seed):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return torch.nn.Linear(2, 2)
 
 
-WAYS = [closing_over, with_default, with_keyword, partial, inside_a_function, method, Editing]
+WAYS = {
+    "closure": closing_over,
+    "default": lambda held: lambda image, instruction, what=held: what,
+    "keyword": lambda held: lambda image, instruction, *, what=held: what,
+    "partial": lambda held: functools.partial(lambda held, image, instruction: held, held),
+    "function": lambda held: (lambda inner: lambda image, instruction: inner(image, instruction))(
+        closing_over(held)
+    ),
+    "method": lambda held: Editing(held).edit,
+    "object": Editing,
+}
 HELD = [
     linear,
     lambda seed: linear(seed).weight,
@@ -81,7 +64,7 @@ HELD = [
 
 
 @pytest.mark.parametrize("held", HELD)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_what_a_function_holds_tells_it_from_another(way, held):
     assert content_of(way(held(0))).sha256 == content_of(way(held(0))).sha256
     assert content_of(way(held(0))).sha256 != content_of(way(held(1))).sha256

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -102,6 +103,15 @@ def test_batch_size_and_order_change_a_picture_by_at_most_one_level(build, reque
     check_close(build, together, images(build(batch_size=1).edit(requests)))
     order = [5, 2, 7, 0, 3, 6, 1, 4]
     check_close(build, together[order], images(build(batch_size=8).edit([requests[i] for i in order])))
+
+
+def test_several_threads_edit_as_one_would(build, requests_of):
+    requests = requests_of(4)
+    expected = images([build(batch_size=1).edit([request])[0] for request in requests])
+    editor = build(batch_size=1)
+    with ThreadPoolExecutor(4) as pool:
+        found = images(list(pool.map(lambda request: editor.edit([request])[0], requests)))
+    check_close(build, expected, found)
 
 
 def test_the_input_is_not_modified_nor_aliased(editor, requests_of):

@@ -57,23 +57,17 @@ def test_every_row_names_its_sources_and_the_nano_ones_are_embedded(row):
 @pytest.mark.parametrize(
     "name, preset, row",
     [
-        ("ip2p", "paper", "ip2p"),
-        ("ip2p", "nano", "ip2p-nano"),
-        ("magicbrush", "paper", "magicbrush"),
-        ("magicbrush", "nano", "magicbrush-nano"),
-        ("hqedit", "paper", "hqedit-readme"),
-        ("hqedit", "nano", "hqedit-nano"),
-        ("hqedit-space", "paper", "hqedit-space"),
-        ("instructdiffusion", "paper", "instructdiffusion"),
-        ("instructdiffusion", "nano", "instructdiffusion-nano"),
-        ("zone", "paper", "zone"),
-        ("zone", "nano", "zone-nano"),
+        ("ip2p", "paper", "ip2p"), ("ip2p", "nano", "ip2p-nano"), ("magicbrush", "paper", "magicbrush"),
+        ("magicbrush", "nano", "magicbrush-nano"), ("hqedit", "paper", "hqedit-readme"),
+        ("hqedit", "nano", "hqedit-nano"), ("hqedit-space", "paper", "hqedit-space"),
+        ("instructdiffusion", "paper", "instructdiffusion"), ("zone", "paper", "zone"),
+        ("instructdiffusion", "nano", "instructdiffusion-nano"), ("zone", "nano", "zone-nano"),
         ("ip2p-nano", "nano", "ip2p-nano"),
     ],
-)
+)  # fmt: skip
 def test_editor_and_preset_pick_the_row(name, preset, row):
-    assert preset_row(name, preset).name == row
-    assert preset_row(name, preset).preset == preset
+    found = preset_row(name, preset)
+    assert (found.name, found.preset) == (row, preset)
 
 
 @pytest.mark.parametrize("name", ["owner/model", "./folder", "nano:ip2p"])

@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import (
-    AutoencoderKL,
-    EulerAncestralDiscreteScheduler,
-    StableDiffusionInstructPix2PixPipeline,
-    UNet2DConditionModel,
-)
+from diffusers import AutoencoderKL, EulerAncestralDiscreteScheduler, UNet2DConditionModel
+from diffusers import StableDiffusionInstructPix2PixPipeline as Pipeline
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
@@ -24,29 +20,22 @@ from transformers import (
     SamModel,
     SamPromptEncoderConfig,
     SamVisionConfig,
-)
+)  # fmt: skip
 
 from editors.zone.action import ActionClassifier, save_classifier
 
 TOKENS = 77
 TINY_UNET = {
-    "sample_size": 16,
-    "block_out_channels": (8, 16),
-    "layers_per_block": 1,
+    "sample_size": 16, "block_out_channels": (8, 16), "layers_per_block": 1,
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-    "cross_attention_dim": 32,
-    "attention_head_dim": 2,
-    "norm_num_groups": 4,
-}
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"), "cross_attention_dim": 32,
+    "attention_head_dim": 2, "norm_num_groups": 4,
+}  # fmt: skip
 TINY_VAE = {
-    "block_out_channels": (8, 8, 8),
-    "down_block_types": ("DownEncoderBlock2D",) * 3,
-    "up_block_types": ("UpDecoderBlock2D",) * 3,
-    "layers_per_block": 1,
-    "norm_num_groups": 4,
+    "block_out_channels": (8, 8, 8), "down_block_types": ("DownEncoderBlock2D",) * 3,
+    "up_block_types": ("UpDecoderBlock2D",) * 3, "layers_per_block": 1, "norm_num_groups": 4,
     "sample_size": 64,
-}
+}  # fmt: skip
 TINY_TEXT = {"intermediate_size": 37, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
@@ -87,7 +76,7 @@ def build_pipeline(
                 **{**text_sizes, "hidden_size": text_sizes.get("hidden_size", hidden)},
             )
         )
-        pipeline: Any = StableDiffusionInstructPix2PixPipeline(
+        pipeline: Any = Pipeline(
             vae=vae,
             text_encoder=text_encoder,
             tokenizer=tokenizer,
@@ -108,27 +97,17 @@ def build_sam(folder: Path, *, seed: int = 0) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         vision = SamVisionConfig(
-            hidden_size=16,
-            output_channels=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            image_size=32,
-            patch_size=8,
-            mlp_dim=16,
-            num_pos_feats=8,
-            window_size=0,
-            initializer_range=0.5,
-        )
+            hidden_size=16, output_channels=16, num_hidden_layers=1, num_attention_heads=2, image_size=32,
+            patch_size=8, mlp_dim=16, num_pos_feats=8, window_size=0, initializer_range=0.5,
+        )  # fmt: skip
         prompt = SamPromptEncoderConfig(hidden_size=16, image_size=32, patch_size=8)
         decoder = SamMaskDecoderConfig(
             hidden_size=16, mlp_dim=16, num_attention_heads=2, iou_head_hidden_dim=16
         )
         config = SamConfig(
-            vision_config=vision.to_dict(),
-            prompt_encoder_config=prompt.to_dict(),
-            mask_decoder_config=decoder.to_dict(),
-            initializer_range=0.5,  # masks with clear signs
-        )
+            vision_config=vision.to_dict(), prompt_encoder_config=prompt.to_dict(),
+            mask_decoder_config=decoder.to_dict(), initializer_range=0.5,  # masks with clear signs
+        )  # fmt: skip
         SamModel(config).save_pretrained(folder)
     size = {"height": 32, "width": 32}
     SamImageProcessor(
