@@ -41,7 +41,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "export": Command(
         "write finished runs for other programs: every-eval-ever, the hub, CSV, parquet, a page to host",
-        "nein.benchmarks.export:ExportConfig", "nein.benchmarks.export:run",
+        "nein.benchmarks.config:ExportConfig", "nein.benchmarks.export:run",
     ),
     "leaderboard": Command(
         "write one page of all models and cures on all benchmarks, by what a negation costs them",
@@ -69,7 +69,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "merge": Command(
         "put runs from several machines into one folder: their blocks, and what finishes them",
-        "nein.reporting.merge:MergeConfig", "nein.reporting.merge:merge",
+        "nein.reporting.status:MergeConfig", "nein.reporting.status:merge",
     ),
     "retry": Command(
         "try again what was set aside because workers died of it",

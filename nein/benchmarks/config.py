@@ -8,6 +8,7 @@ from typing import Literal
 
 from nein.config.groups import Page, Runs
 from nein.config.options import Names, Options, option
+from nein.engine.errors import UserError
 
 
 @dataclass(kw_only=True)
@@ -40,3 +41,24 @@ class CompareConfig(Runs, Comparing):
 
     metrics: Names = option([], "only these metrics", "What")
     format: Literal["md", "csv", "tex"] = option("md", "how to print it", "Output")
+
+
+@dataclass(kw_only=True)
+class ExportConfig(Runs):
+    """What is written, and where to."""
+
+    format: Literal["every-eval-ever", "hf", "csv", "parquet", "bundle"] = option(
+        "every-eval-ever", "one of every-eval-ever, hf, csv, parquet, bundle", "What"
+    )
+    out: Path = option(Path("export"), "folder to write", "Output")
+    push: str | None = option(
+        None, "hf: OWNER/NAME of a model's repository, to which the files are uploaded if you are logged in",
+        "Hub",
+    )  # fmt: skip
+    dataset: str | None = option(
+        None, "hf: the benchmark's data set on the hub, OWNER/NAME, if not the run's own", "Hub"
+    )
+
+    def check(self) -> None:
+        if self.format != "hf" and (self.push or self.dataset):
+            raise UserError("--push and --dataset are for --format hf.")

@@ -8,50 +8,31 @@ nein export runs/nano --format bundle              a folder with the report, to 
 
 from __future__ import annotations
 
+import csv
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, TypeAlias
 
-from nein.benchmarks import registry
+import pandas as pd
+
+from nein.benchmarks import registry, report
+from nein.benchmarks.config import ExportConfig
+from nein.benchmarks.runner import Benchmark, selected
 from nein.benchmarks.runs import FIGURES
-from nein.config.groups import Runs
-from nein.config.options import option
+from nein.engine import atomic
 from nein.engine.errors import UserError
-
-if TYPE_CHECKING:
-    from nein.benchmarks.runner import Benchmark
-    from nein.reporting.interchange import Exported
-
-FORMATS = ("every-eval-ever", "hf", "csv", "parquet", "bundle")
-
-
-@dataclass(kw_only=True)
-class ExportConfig(Runs):
-    """What is written, and where to."""
-
-    format: Literal["every-eval-ever", "hf", "csv", "parquet", "bundle"] = option(
-        "every-eval-ever", f"one of {', '.join(FORMATS)}", "What"
-    )
-    out: Path = option(Path("export"), "folder to write", "Output")
-    push: str | None = option(
-        None, "hf: OWNER/NAME of a model's repository, to which the files are uploaded if you are logged in",
-        "Hub",
-    )  # fmt: skip
-    dataset: str | None = option(
-        None, "hf: the benchmark's data set on the hub, OWNER/NAME, if not the run's own", "Hub"
-    )
-
-    def check(self) -> None:
-        if self.format != "hf" and (self.push or self.dataset):
-            raise UserError("--push and --dataset are for --format hf.")
+from nein.engine.folder import Folder
+from nein.reporting import figures as frames
+from nein.reporting import interchange
+from nein.reporting.interchange import Exported
 
 
 def run(config: ExportConfig) -> str:
     """The command. Raises UserError."""
-    from nein.engine import atomic
-
     atomic.check_writable(config.out)
     folders = registry.finished(config.runs)
     if config.format in ("csv", "parquet"):
@@ -65,7 +46,6 @@ def run(config: ExportConfig) -> str:
         if config.push is None:
             return _listing(list(hub.write(exported, config.out, dataset=config.dataset).values()))
         return hub.publish(exported, config.push, config.out, dataset=config.dataset) + "\n"
-    from nein.reporting import interchange
 
     text = _listing(interchange.every_eval_ever(exported, config.out))
     unscored = sum(result.unscored for one in exported for result in one.results)
@@ -85,9 +65,6 @@ def read(folder: Path) -> Exported:
 
 def _read(benchmark: Benchmark, path: Path) -> Exported:
     """The figures of a run without an export of its own, and the scores that they are of."""
-    from nein.reporting import figures as frames
-    from nein.reporting import interchange
-
     folder = benchmark.folder(path)
     manifest = interchange.public(folder.manifest())
     data = {"name": benchmark.name, **manifest.get("data", {})}
@@ -121,12 +98,6 @@ def _key(row: Mapping[str, Any]) -> str:
 
 def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
     """The rows of runs by name: those of their blocks, files of rows, scores; and their figures."""
-    from nein.benchmarks.runner import selected
-    from nein.engine import atomic
-    from nein.engine.folder import Folder
-    from nein.reporting import figures as frames
-    from nein.reporting import rowtables
-
     sources: dict[str, list[tuple[str, Any]]] = {}
     figures = {}
     for path in folders:
@@ -144,7 +115,7 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
             sources.setdefault("scores", []).append((label, rows))
         if (path / FIGURES).is_file():
             figures[label] = frames.read(path / FIGURES)
-    return rowtables.write(sources, figures, out, kind)
+    return write_tables(sources, figures, out, kind)
 
 
 def _label(folder: Path, folders: Sequence[Path]) -> str:
@@ -159,10 +130,108 @@ def _label(folder: Path, folders: Sequence[Path]) -> str:
 def bundle(paths: Sequence[Path], out: Path) -> list[Path]:
     """OUT/index.html with all that lies beside it, and the rows as CSV in OUT/data: a folder to put on a
     server."""
-    from nein.benchmarks import report
-    from nein.engine import atomic
-
     benchmark, folders = registry.of_runs(paths), registry.finished(paths)
     report.write(benchmark, benchmark.report_config(runs=list(paths), out=out / "index.html"))
     atomic.write_text(out / ".nojekyll", "")  # GitHub's pages pass over files with an underscore otherwise
     return [out / "index.html", *tables(folders, out / "data", "csv")]
+
+
+# --- rows as tables --------------------------------------------------------------------------
+
+#: Rows of a parquet file that are written at a time.
+CHUNK = 4096
+
+
+#: Of a table, for every run: its label, and what reads its rows anew.
+Sources: TypeAlias = Sequence[tuple[str, Callable[[], Iterable[Mapping[str, Any]]]]]
+
+
+def write_tables(
+    tables: Mapping[str, Sources], figures: Mapping[str, pd.DataFrame], out: Path, kind: str
+) -> list[Path]:
+    """OUT/<name>.csv or .parquet: the rows of that name of all runs below each other, and their figures; the
+    column "run" says whose they are. What is a list or a mapping in a row is JSON text. Rows are read twice,
+    for the columns and for the rows, and never held."""
+    for name, sources in tables.items():
+        _write(sources, out / f"{name}.{kind}")
+    if figures:
+        together = [frame.assign(run=label)[["run", *frame]] for label, frame in figures.items()]
+        _write_figures(pd.concat(together, ignore_index=True), out / f"figures.{kind}")
+    return [out / f"{name}.{kind}" for name in (*tables, *(["figures"] if figures else []))]
+
+
+def _rows(sources: Sources) -> Iterator[dict[str, Any]]:
+    for label, read in sources:
+        for row in read():
+            yield {"run": label, **{key: _cell(value) for key, value in row.items()}}
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+
+def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[type]]:
+    """Column -> the types of its values, in the order in which columns first occur; a float without a
+    fraction is an int."""
+    columns: dict[str, set[type]] = {}
+    for row in rows:
+        for key, value in row.items():
+            types = columns.setdefault(key, set())
+            if value is not None:
+                types.add(int if isinstance(value, float) and value.is_integer() else type(value))
+    return columns
+
+
+def _write(files: Sources, path: Path) -> None:
+    columns = _columns(_rows(files))
+    if path.suffix == ".csv":
+        with atomic.writing(path) as file:
+            text = io.TextIOWrapper(file, "utf-8", newline="")
+            table = csv.DictWriter(text, list(columns), lineterminator="\n")
+            table.writeheader()
+            for row in _rows(files):
+                table.writerow({key: frames.harmless(value) for key, value in row.items()})
+            text.detach()  # which writes what it still holds, and leaves the file open
+        return
+    pyarrow = _pyarrow()
+    schema = pyarrow.schema({name: _arrow(types) for name, types in columns.items()})
+    with atomic.writing(path) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
+        rows = _rows(files)
+        while chunk := list(itertools.islice(rows, CHUNK)):
+            arrays = [
+                pyarrow.array([_as(row.get(field.name), field.type) for row in chunk], field.type)
+                for field in schema
+            ]
+            table.write_batch(pyarrow.record_batch(arrays, schema=schema))
+
+
+def _arrow(types: set[type]) -> Any:
+    """The type of a column: text where its values are of several kinds."""
+    pyarrow = _pyarrow()
+    plain = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+    if len(types) < 2:
+        return plain[next(iter(types))] if types else pyarrow.null()
+    return pyarrow.float64() if types == {int, float} else pyarrow.string()
+
+
+def _as(value: Any, kind: Any) -> Any:
+    if value is None or kind not in ("int64", "string"):
+        return value
+    return int(value) if kind == "int64" else str(value)
+
+
+def _write_figures(figures: pd.DataFrame, path: Path) -> None:
+    if path.suffix == ".csv":
+        atomic.write_text(path, figures.map(frames.harmless).to_csv(index=False, lineterminator="\n"))
+        return
+    _pyarrow()
+    with atomic.writing(path) as file:
+        figures.convert_dtypes().to_parquet(file, index=False)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError("--format parquet needs the package pyarrow: pip install 'nein[hub]'.") from None
+    return pyarrow

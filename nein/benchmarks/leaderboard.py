@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from nein.benchmarks import export, registry, report
 from nein.benchmarks.config import LeaderboardConfig
+from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import runs_below
+from nein.reporting import figures as frames
 from nein.reporting import interchange, plots, tables
-from nein.reporting.report import Section
+from nein.reporting.format import Gap, widest
+from nein.reporting.interchange import Exported
+from nein.reporting.report import Section, headline, write
 from nein.reporting.tables import Across, Column, Row, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from nein.reporting.interchange import Exported
 
 MEASURED, PUBLISHED = "measured here", "as published"
 _GAP = {"statistic": "gap"}
@@ -40,9 +42,6 @@ NOTES = (
 
 def run(config: LeaderboardConfig) -> str:
     """The command. Raises UserError."""
-    from nein.engine import atomic
-    from nein.reporting.report import headline, write
-
     atomic.check_writable(config.out)
     folders, logs = found(config.runs)
     board = frame([*measured(folders, config.out), *reported(logs)])
@@ -58,8 +57,6 @@ def run(config: LeaderboardConfig) -> str:
 def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
     """(folders of finished runs, exported files with the name of what was given) at or below the paths.
     Raises UserError."""
-    from nein.engine.folder import runs_below
-
     logs: list[tuple[Path, str]] = []
     below: list[Path] = []
     for path in paths:
@@ -80,8 +77,6 @@ def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows, test by test, with those of the papers below them, as a frame. Raises UserError without
     any."""
-    from nein.reporting import figures as frames
-
     if not rows:
         raise UserError(
             "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --control "
@@ -188,8 +183,6 @@ GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("s
 
 def sections(board: pd.DataFrame) -> list[Section]:
     """The field in one table and one plot, then a table of each test with what the papers print."""
-    from nein.reporting import figures as frames
-
     ours = tuple(source for source in frames.values(board, "source") if source != PUBLISHED)
     field = Table(
         "field", "Negation gap of every model in every test, points", (Row("model"), Row("source")),
@@ -210,9 +203,6 @@ def sections(board: pd.DataFrame) -> list[Section]:
 
 def findings(board: pd.DataFrame) -> list[str]:
     """The widest gap of each test that something was measured in, in a sentence."""
-    from nein.reporting import figures as frames
-    from nein.reporting.findings import Gap, widest
-
     said = []
     for test in frames.values(board, "test"):
         members = board[(board["test"] == test) & (board["source"] != PUBLISHED)]

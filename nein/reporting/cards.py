@@ -154,7 +154,6 @@ def browser(
     note: str = "",
     out: Path | None = None,
     budget: int = 0,
-    made_of: str | None = None,
     scripts: Sequence[Path] = (),
 ) -> Part:
     """The part of a page that shows samples.
@@ -162,7 +161,7 @@ def browser(
     make     The samples, and the details of every one, in order; called when the page is made. Details are
              read once, and never all at a time where they leave the page.
     out      The page, beside which chunks lie that total more than `budget` bytes; None: all are inside.
-    made_of, scripts   As of `Part`.
+    scripts  As of `Part`.
     """
 
     def values() -> dict[str, Any]:
@@ -173,7 +172,7 @@ def browser(
         shown = {"index": page.script_json(index), "chunks": stored.inside}
         return {"note": note, **shown, "outside": bool(stored.files)}
 
-    return Part("cards", title, TEMPLATES, values, made_of, scripts)
+    return Part("cards", title, TEMPLATES, values, scripts)
 
 
 def drawn(ids: Sequence[str], limit: int) -> list[str]:

@@ -8,6 +8,7 @@ table, caption and badge.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from nein.reporting.figures import Figure
@@ -70,3 +71,50 @@ def counts(figures: Sequence[Figure], column: str) -> str:
     """An entry that the figures share, or its range: "48", "46-48"; "" without figures."""
     ends = sorted({figure[column] for figure in figures if figure[column] is not None})
     return "-".join(f"{end:.10g}" for end in dict.fromkeys((*ends[:1], *ends[-1:])))
+
+
+# --- what was found, in a sentence -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A model with what it reaches without and with the negation, shares, and their difference."""
+
+    model: str
+    affirmed: Figure
+    negated: Figure
+    gap: Figure
+
+
+def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models") -> str | None:
+    """The widest gap, and among how many it is that; None without any.
+
+    That one loses most, or another least, is said only where its interval overlaps no other's: then their
+    difference is significant at 5 %, however the samples of two models depend on each other.
+
+    what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
+    models        What they are called where there are several.
+    """
+    measured = sorted((g for g in gaps if g.gap["value"] is not None), key=lambda g: -g.gap["value"])
+    if not measured:
+        return None
+    first, last = measured[0], measured[-1]
+    ends = [text(figure, interval="none") for figure in (first.affirmed, first.negated)]
+    reach = f"a gap of {text(first.gap)} points"
+    told = f"{what} goes from {ends[0]} % to {ends[1]} % when {change}: {reach}"
+    if first is last:
+        return f"With {first.model}, {told}."
+    if not all(_above(first, other) for other in measured[1:]):
+        return (
+            f"Of {len(measured)} {models}, none is shown to lose most. With {first.model}, {told}; with "
+            f"{last.model}, {text(last.gap)}."
+        )
+    said = f"Of {len(measured)} {models}, {first.model} loses most: {told}."
+    if all(_above(other, last) for other in measured[:-1]):
+        said += f" Least is lost by {last.model}: {text(last.gap, interval='none')}."
+    return said
+
+
+def _above(one: Gap, other: Gap) -> bool:
+    low, high = one.gap.get("low"), other.gap.get("high")
+    return low is not None and high is not None and low > high

@@ -112,7 +112,16 @@ def results(run: Exported, dataset: str | None) -> list[dict[str, Any]]:
 
 
 def _data(run: Exported, dataset: str | None) -> str:
-    name = dataset or run.repository or PUBLISHED.get(run.benchmark)
+    """Raises UserError where no data set is known, and for miniature results on a published one."""
+    name = dataset or run.repository
     if name is None:
-        raise UserError(f"Results of {run.title} belong to a data set on the hub; say --dataset OWNER/NAME.")
+        on = "miniature data" if run.nano else f"'{run.dataset.get('name')}'"
+        raise UserError(
+            f"The results of {run.name} are on {on}, not on a data set of the hub; say --dataset OWNER/NAME."
+        )
+    if run.nano and name in PUBLISHED.values():
+        raise UserError(
+            f"The results of {run.name} are of miniature models or data, and do not belong to '{name}'; say "
+            "--dataset OWNER/NAME."
+        )
     return name

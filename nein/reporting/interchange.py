@@ -23,7 +23,7 @@ from typing import Any
 
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
-from nein.reporting import record
+from nein.loading.digests import file_sha256
 from nein.reporting.figures import Figure, reasons
 
 SCHEMA = "0.3.0"
@@ -205,7 +205,7 @@ def _log(run: Exported, out: Path) -> list[Path]:
             "format": "jsonl",
             "file_path": samples.relative_to(out).as_posix(),
             "hash_algorithm": "sha256",
-            "checksum": record.of_file(samples),
+            "checksum": file_sha256(samples),
             "total_rows": total,
         }
     atomic.write_json(log, content)

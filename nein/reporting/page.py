@@ -46,7 +46,6 @@ class Part:
 
     values   What its template reads, as `<name>.<entry>`, made when the page is; `outside`: its script loads
              files that lie beside the page (`store`).
-    made_of  A digest of all that decides the values; None: nobody knows, and they are made every time.
     scripts  Files of further scripts, behind its own.
     """
 
@@ -54,7 +53,6 @@ class Part:
     title: str
     folder: Path
     values: Callable[[], Mapping[str, Any]]
-    made_of: str | None = None
     scripts: Sequence[Path] = ()
 
 
@@ -75,9 +73,7 @@ def render(
     settings  Name of a run -> its configuration, as `setting` writes it.
     """
     drawings = [
-        {"title": d.title, "wide": uri(themed(d.svg), "svg+xml"), "narrow": uri(themed(d.narrow), "svg+xml")}
-        for section in sections
-        for d in section.drawings
+        {"title": d.title, "image": uri(themed(d.svg), "svg+xml")} for one in sections for d in one.drawings
     ]
     values = {part.name: part.values() for part in parts}
     places = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]

@@ -2,8 +2,7 @@
 
 `Bars`, `Stack`, `Curves` and `Scatter` say which figures stand where; a `Drawing` is PNG and SVG of them, the
 same bytes every time, each made when it is read. Bars lie, so that names of any length have room and a plot
-of many models only gets taller. A page shows a plot in two shapes: panels beside each other, and below each
-other for a telephone.
+of many models only gets taller.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,8 +30,8 @@ PALETTE = (BLUE, RED, "#0f766e", VIOLET, OCHRE, "#be123c", "#4b5563", "#0891b2",
 MARKERS = "osD^vP*Xhp"
 #: Writing on a light bar: stays dark where a dark page turns `INK` light.
 ON_BAR = "#0b0f19"
-#: Width of a canvas in inches: of a page, at the least, and of a telephone.
-WIDE, NARROW = 9.4, 3.7
+#: Width of a canvas in inches, at the least.
+WIDE = 9.4
 _DPI = 160
 #: Of the lines of a plot from each other, where one step of x is 1.
 _ASIDE = 0.035
@@ -59,9 +58,7 @@ class Plot(Protocol):
         """Those of the figures that are drawn; without any there is no plot."""
         ...
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
-        """`narrow`: one panel below the other, for a telephone."""
-        ...
+    def canvas(self, figures: pd.DataFrame) -> Canvas: ...
 
 
 @dataclass(frozen=True)
@@ -85,34 +82,34 @@ class Drawing:
 
     @cached_property
     def png(self) -> bytes:
-        return _png(self._wide)
+        return self._printed("png", {"Software": None})
 
     @cached_property
     def svg(self) -> bytes:
-        return _svg(self._wide)
+        return self._printed("svg", {"Date": None})
 
     @cached_property
-    def narrow(self) -> bytes:
-        """As SVG, for a telephone."""
-        return _svg(self._canvas(narrow=True))
-
-    @cached_property
-    def _wide(self) -> Canvas:
-        return self._canvas(narrow=False)
-
-    def _canvas(self, narrow: bool) -> Canvas:
+    def _canvas(self) -> Canvas:
         import matplotlib
 
         with matplotlib.rc_context(_STYLE):
-            canvas = self.plot.canvas(self.figures, narrow)
+            canvas = self.plot.canvas(self.figures)
             if self.stamp:
-                text = textwrap.fill(self.stamp, 50 if narrow else 100)
+                text = textwrap.fill(self.stamp, 100)
                 canvas.suptitle(text, x=0.01, ha="left", fontsize=8, color=GREY)
             layout = canvas.get_layout_engine()
             assert layout is not None
             layout.execute(canvas)
-            canvas.set_layout_engine("none")  # once for all formats
+            canvas.set_layout_engine("none")  # once for both formats
             return canvas
+
+    def _printed(self, kind: str, metadata: dict[str, None]) -> bytes:
+        import matplotlib
+
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(_STYLE):
+            self._canvas.savefig(buffer, format=kind, dpi=_DPI, metadata=metadata)
+        return buffer.getvalue()
 
 
 def draw(plot: Plot, figures: pd.DataFrame, stamp: str = "") -> Drawing | None:
@@ -123,30 +120,6 @@ def draw(plot: Plot, figures: pd.DataFrame, stamp: str = "") -> Drawing | None:
 def drawings(plots: Sequence[Plot], figures: pd.DataFrame, stamp: str = "") -> list[Drawing]:
     """Those of the plots for which there are figures; `stamp` as in `Drawing`."""
     return [drawing for plot in plots if (drawing := draw(plot, figures, stamp)) is not None]
-
-
-# The canvases of the backends are called as they are: `Figure.savefig` draws everything twice.
-
-
-def _png(canvas: Canvas) -> bytes:
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(_STYLE):
-        canvas.set_dpi(_DPI)
-        FigureCanvasAgg(canvas).print_png(buffer, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _svg(canvas: Canvas) -> bytes:
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(_STYLE):
-        FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None})
-    return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -196,59 +169,48 @@ class Bars:
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
         return _with_values(frames.select(figures, **self.where))
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
+    def canvas(self, figures: pd.DataFrame) -> Canvas:
         figures = _joined(figures, _place=self.place, _panel=self.panel)
         drawn = self.shown(figures)
         panels = frames.values(drawn, "_panel", self.order) or [""]
         places = frames.values(drawn, "_place", self.order)
         series = frames.values(drawn, self.series, self.order)
         marked = [(mark, _with_values(frames.select(figures, **mark.where))) for mark in self.marks]
-        ticks = [_tick(self.names.get(place, place), narrow) for place in places]
+        ticks = [_tick(self.names.get(place, place)) for place in places]
         lines = 1 + max(tick.count("\n") for tick in ticks)
         height = 0.5 + max(0.2 * len(series), 0.3, 0.15 * lines + 0.05) * len(places)
-        canvas, axes = _grid(len(panels), height, narrow=narrow)
+        canvas, axes = _grid(len(panels), height)
+        colors = {name: self.colors.get(name, PALETTE[at % len(PALETTE)]) for at, name in enumerate(series)}
+        heights = {
+            (place, name): y + (at - (len(series) - 1) / 2) * 0.8 / len(series)
+            for y, place in enumerate(places)
+            for at, name in enumerate(series)
+        }
         for axis, panel in zip(axes, panels, strict=True):
             shown = frames.select(drawn, _panel=panel)
-            heights = {
-                (place, name): y + (at - (len(series) - 1) / 2) * 0.8 / len(series)
-                for y, place in enumerate(places)
-                for at, name in enumerate(series)
-            }
-            for at, name in enumerate(series):
+            for name, color in colors.items():
                 members = frames.records(frames.select(shown, **{self.series: name}))
-                at_place = {figure["_place"]: figure for figure in members}
-                bars = [(heights[place, name], at_place[place]) for place in places if place in at_place]
-                color = self.colors.get(name, PALETTE[at % len(PALETTE)])
+                bars = {heights[figure["_place"], name]: figure for figure in members}
                 self._series(axis, bars, color, 0.72 / len(series))
             for mark, of_all in marked:
                 self._mark(axis, mark, frames.select(of_all, _panel=(panel, "")), heights, places)
             self._dress(axis, panel, ticks)
-        colors = {
-            self.names.get(name, name): self.colors.get(name, PALETTE[at % len(PALETTE)])
-            for at, name in enumerate(series)
-        }
         hollow = {mark.name: mark.marker for mark, of_all in marked if mark.column and len(of_all)}
         if len(series) > 1 or hollow:
-            _legend(canvas, {**colors, **dict.fromkeys(hollow, INK)}, hollow, hollow, narrow=narrow)
+            named = {self.names.get(name, name): color for name, color in colors.items()}
+            _legend(canvas, {**named, **dict.fromkeys(hollow, INK)}, hollow, hollow)
         return canvas
 
-    def _series(self, axis: Any, bars: Sequence[tuple[float, Figure]], color: str, height: float) -> None:
-        ys, values = [y for y, _ in bars], [_shown(figure, "value") for _, figure in bars]
+    def _series(self, axis: Any, bars: Mapping[float, Figure], color: str, height: float) -> None:
+        """bars: the figure at every y."""
+        if not bars:
+            return
+        ys, values, reach = list(bars), [_shown(f, "value") for f in bars.values()], _reach(bars.values())
         if self.dots:
-            axis.plot(values, ys, "o", color=color, markersize=5)
+            axis.errorbar(values, ys, xerr=reach, fmt="o", color=color, markersize=5, elinewidth=1.4)
         else:
-            axis.barh(ys, values, height=height, color=color, alpha=0.85)
-        line = (
-            {"ecolor": color, "elinewidth": 1.4}
-            if self.dots
-            else {"ecolor": INK, "elinewidth": 0.9, "capsize": 2}
-        )
-        sure = [(y, f) for y, f in bars if f["low"] is not None and f["high"] is not None]
-        reach = [[abs(_shown(f, end) - _shown(f, "value")) for _, f in sure] for end in ("low", "high")]
-        if sure:
-            axis.errorbar(
-                [_shown(f, "value") for _, f in sure], [y for y, _ in sure], xerr=reach, fmt="none", **line
-            )
+            ends = {"ecolor": INK, "elinewidth": 0.9, "capsize": 2}
+            axis.barh(ys, values, height, xerr=reach, color=color, alpha=0.85, error_kw=ends)
 
     def _mark(
         self,
@@ -301,22 +263,20 @@ class Stack:
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
         return _with_values(frames.select(figures, **self.where, **{self.series: tuple(self.colors)}))
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
+    def canvas(self, figures: pd.DataFrame) -> Canvas:
         bars: dict[str, list[Figure]] = {}
         for figure in frames.records(_joined(self.shown(figures), _place=self.place)):
             bars.setdefault(figure["_place"], []).append(figure)
-        titles = [
-            _tick(f"{name}, n {max(f['n'] for f in members):g}", narrow) for name, members in bars.items()
-        ]
+        titles = [_tick(f"{name}, n {max(f['n'] for f in members):g}") for name, members in bars.items()]
         lines = 1 + max(title.count("\n") for title in titles)
-        canvas, [axis] = _grid(1, 0.5 + max(0.4, 0.15 * lines + 0.1) * len(bars), narrow=narrow)
+        canvas, [axis] = _grid(1, 0.5 + max(0.4, 0.15 * lines + 0.1) * len(bars))
         for y, members in enumerate(bars.values()):
             left = 0.0
             by = {figure[self.series]: figure for figure in members}
             for name, color in self.colors.items():
                 width = _shown(by[name], "value") if name in by else 0.0
                 axis.barh(y, width, left=left, height=0.65, color=color)
-                if width >= (12 if narrow else 6):
+                if width >= 6:
                     ink = "white" if _is_dark(color) else ON_BAR
                     axis.text(
                         left + width / 2, y, f"{width:.0f}", ha="center", va="center", fontsize=8, color=ink
@@ -327,7 +287,7 @@ class Stack:
         axis.set_xlim(0, 100)
         axis.set_xlabel(self.axis)
         shown = {self.names.get(name, name): color for name, color in self.colors.items()}
-        _legend(canvas, shown, narrow=narrow)
+        _legend(canvas, shown)
         return canvas
 
 
@@ -359,11 +319,11 @@ class Curves:
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
         return _with_values(frames.select(figures, **self.where))
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
+    def canvas(self, figures: pd.DataFrame) -> Canvas:
         drawn = _joined(self.shown(figures), _panel=self.panel)
         panels = frames.values(drawn, "_panel", self.order)
         lines = frames.values(drawn, self.line, self.order)
-        canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1, narrow=narrow)
+        canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1)
         counts = not self.log and all(float(x) % 1 == 0 for x in drawn[self.x])
         for axis, panel in zip(axes, panels, strict=True):
             for at, name in enumerate(lines):
@@ -378,7 +338,7 @@ class Curves:
         }  # fmt: skip
         if len(lines) > 1:
             markers = {title: MARKERS[at % len(MARKERS)] for at, title in enumerate(handles)}
-            _legend(canvas, handles, markers, narrow=narrow)
+            _legend(canvas, handles, markers)
         return canvas
 
     def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool, aside: float) -> None:
@@ -388,9 +348,8 @@ class Curves:
             return
         color = PALETTE[at % len(PALETTE)]
         xs, ys = [float(f[self.x]) + aside for f in part], [_shown(f, "value") for f in part]
-        reach = [[abs(_shown(f, end) - _shown(f, "value")) for f in part] for end in ("low", "high")]
         axis.errorbar(
-            xs, ys, yerr=reach if any(map(any, reach)) else None, color=color, capsize=2, elinewidth=0.8,
+            xs, ys, yerr=_reach(part), color=color, capsize=2, elinewidth=0.8,
             marker=MARKERS[at % len(MARKERS)], markersize=5, linewidth=1.3, linestyle=":" if hollow else "-",
             markerfacecolor="white" if hollow else color, clip_on=self.limits != (0, 100),
         )  # fmt: skip
@@ -433,10 +392,10 @@ class Scatter:
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
         return frames.select(figures, **self.where)
 
-    def canvas(self, figures: pd.DataFrame, narrow: bool = False) -> Canvas:
+    def canvas(self, figures: pd.DataFrame) -> Canvas:
         drawn = self.shown(figures)
         panels, markers = drawn[self.panel].unique(), list(drawn[self.marker].unique())
-        canvas, axes = _grid(len(panels), 3.3, width=3.5, narrow=narrow)
+        canvas, axes = _grid(len(panels), 3.3, width=3.5)
         for axis, panel in zip(axes, panels, strict=True):
             for (color, marker), part in drawn[drawn[self.panel] == panel].groupby([self.color, self.marker]):
                 axis.scatter(part["x"], part["y"], s=22, marker="o^sD"[markers.index(marker)],
@@ -450,7 +409,7 @@ class Scatter:
         shapes = dict.fromkeys(titles, "s")
         for at, marker in enumerate(markers):
             titles[str(marker)], shapes[str(marker)] = GREY, "o^sD"[at]
-        _legend(canvas, titles, shapes, narrow=narrow)
+        _legend(canvas, titles, shapes)
         return canvas
 
 
@@ -473,16 +432,13 @@ def _joined(figures: pd.DataFrame, **columns: Sequence[str]) -> pd.DataFrame:
     return figures.assign(**made)
 
 
-def _grid(
-    count: int, height: float, *, columns: int = 3, width: float = 4.6, narrow: bool = False
-) -> tuple[Canvas, list[Any]]:
-    """A canvas with `count` panels of the given size in inches, as many as `columns` beside each other;
-    `narrow`: below each other."""
+def _grid(count: int, height: float, *, columns: int = 3, width: float = 4.6) -> tuple[Canvas, list[Any]]:
+    """A canvas with `count` panels of the given size in inches, as many as `columns` beside each other."""
     from matplotlib.figure import Figure
 
-    across = 1 if narrow else min(columns, count)
+    across = min(columns, count)
     rows = math.ceil(count / across)
-    size = NARROW if narrow else max(WIDE, 0.8 + width * across)
+    size = max(WIDE, 0.8 + width * across)
     canvas = Figure(figsize=(size, 0.6 + rows * (height + 0.6)), layout="constrained")
     panels = list(canvas.subplots(rows, across, squeeze=False).flat)
     for panel in panels[count:]:
@@ -495,8 +451,6 @@ def _legend(
     colors: Mapping[str, str],
     markers: Mapping[str, str] | None = None,
     hollow: Collection[str] = (),
-    *,
-    narrow: bool = False,
 ) -> None:
     """hollow: those whose markers are white."""
     from matplotlib.lines import Line2D
@@ -508,26 +462,33 @@ def _legend(
         )
         for name, color in colors.items()
     ]  # fmt: skip
-    across = (1 if max(map(len, colors)) > 24 else 2) if narrow else 4
-    canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=min(across, len(handles)),
-                  loc="outside lower center")  # fmt: skip
+    columns = min(4, len(handles))
+    canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
 
 
-def _tick(name: str, narrow: bool) -> str:
-    """A name beside its bar, in lines; the end of one that would take more than four of a telephone's."""
-    short = name if len(name) <= 72 else f"…{name[-71:]}"
-    return textwrap.fill(short, 18 if narrow else 40)
+def _tick(name: str) -> str:
+    """A name beside its bar, in lines; only the end of a long one."""
+    return textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 40)
 
 
 def _title(name: str) -> str:
-    """What stands above a panel, in lines that fit on a telephone."""
+    """What stands above a panel, in lines that fit."""
     return textwrap.fill(name, 40)
 
 
 def _shown(figure: Figure, end: str) -> float:
-    """A value or an end of its interval as it is shown; the value itself where there is no interval."""
-    raw = figure["value"] if figure[end] is None else figure[end]
-    return UNITS[figure["unit"]].scale * raw
+    """A value or an end of its interval as it is shown, NaN where there is none."""
+    raw = figure[end]
+    return math.nan if raw is None else UNITS[figure["unit"]].scale * raw
+
+
+def _reach(figures: Iterable[Figure]) -> list[list[float]] | None:
+    """How far the ends of intervals are from their values, (2, n); NaN where there is no interval, None where
+    there is none at all."""
+    every = list(figures)
+    if all(figure["low"] is None or figure["high"] is None for figure in every):
+        return None
+    return [[abs(_shown(f, end) - _shown(f, "value")) for f in every] for end in ("low", "high")]
 
 
 def _is(figure: Figure, where: Mapping[str, str]) -> bool:

@@ -158,8 +158,9 @@ def bounded(value: float, pulls: np.ndarray, columns: Columns, n: float, count: 
     scale = 1 - low
     share, error = (value - low) / scale, _error(pulls / scale, 1.0)
     sizes = np.bincount(columns.member, minlength=columns.count)
-    robust = None if error is None else n * error**2
-    size = intervals.effective_size(n, float(sizes @ sizes) / count, share * (1 - share), robust, robust)
+    robust, binary = None if error is None else n * error**2, share * (1 - share)
+    spread = binary if robust is None else robust
+    size = intervals.effective_size(n, float(sizes @ sizes) / count, binary, spread, robust)
     ends = intervals.clopper_pearson(share, size)
     return _Independent(float(size), error, columns.count).estimate(share, ends, count, scale, low)
 

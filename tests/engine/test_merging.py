@@ -11,7 +11,7 @@ import pytest
 from nein.engine import atomic, merging, scheduler
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.reporting.merge import _finish
+from nein.reporting.status import _finish
 from tests.helpers.commands import outcome
 
 

@@ -17,7 +17,7 @@ from nein.reporting.plots import Drawing
 #: (kind of file, plot, figures, stamp) -> its bytes.
 Made: TypeAlias = tuple[str, str, str, str]
 Drawn: TypeAlias = dict[Made, bytes]
-KINDS = ("png", "svg", "narrow")
+KINDS = ("png", "svg")
 
 
 def remember(patch: pytest.MonkeyPatch) -> Drawn:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from nein.benchmarks.negbench.folder import ResultsDir, samples
-from nein.benchmarks.negbench.page import Questions, Results, part
+from nein.benchmarks.negbench.page import Questions, Results
 from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from nein.engine import atomic
@@ -79,12 +79,6 @@ def test_questions_of_other_data_are_left_out_and_many_are_drawn(tmp_path: Path,
     shown = Questions.of(runs, [data], limit=3)
     assert len(shown.asked) == 3
     assert all(shown.described().values[1][0][k] is None for k in range(3))
-
-
-def test_the_part_is_the_same_until_a_row_is_another(tmp_path: Path, data: DataSet) -> None:
-    one = part([results(tmp_path, "a", data)], lambda: [data]).made_of
-    assert part([results(tmp_path, "a", data)], lambda: [data]).made_of == one
-    assert part([results(tmp_path, "a", data, reason="x")], lambda: [data]).made_of != one
 
 
 def test_the_plots_beside_a_page_are_pictures(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_a_dark_scheme_turns_the_page_and_its_figures_dark(browser: Any, page: P
     assert ground["dark"] == ["rgb(19, 19, 19)", 19, 19, 19, 255]
 
 
-def test_on_a_telephone_nothing_is_too_wide_and_figures_have_a_shape_of_their_own(
+def test_on_a_telephone_the_page_is_not_too_wide_and_letters_of_plots_can_be_read(
     browser: Any, page: Path
 ) -> None:
     metrics = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
@@ -301,7 +301,6 @@ def test_on_a_telephone_nothing_is_too_wide_and_figures_have_a_shape_of_their_ow
         assert found.script("return document.documentElement.scrollWidth") <= 390
         figure = "const i = document.querySelector('figure img'); return [i.naturalWidth, i.clientWidth]"
         natural, shown = found.script(figure)
-        assert shown > 340
         assert shown / natural > 0.9  # 9 point letters are 9 point letters
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

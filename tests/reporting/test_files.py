@@ -148,7 +148,7 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the checkout may be one that nobody can write to
     cases: list[tuple[str, list[object], str]] = [
-        ("report", [tmp_path / "none"], "holds no run"),
+        ("report", [tmp_path / "none"], "There is no run in"),
         ("report", [out, "-o", tmp_path], "is a folder"),
         ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
         ("report", [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),

@@ -85,6 +85,15 @@ def test_a_repository_holds_the_results_of_one_model(out: Path, tmp_path: Path) 
         hub.publish(read(out / "ip2p")[:1], "model", tmp_path, dataset="o/d")
 
 
+def test_miniature_results_are_not_filed_under_a_published_data_set(
+    one: list[Exported], tmp_path: Path
+) -> None:
+    for dataset, sentence in ((None, "are on miniature data"), ("nhatttanbui/NeIn", "do not belong to")):
+        with pytest.raises(UserError, match=sentence):
+            hub.write(one, tmp_path, dataset=dataset)
+    assert not any(tmp_path.iterdir())
+
+
 def test_the_citation_file_is_valid() -> None:
     cited = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text())
     assert cited["cff-version"] == "1.2.0"

@@ -142,7 +142,7 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame: pd.
 def test_a_benchmark_gets_every_file_from_figures_and_specifications(
     frame: pd.DataFrame, scored: dict[str, list[dict[str, Any]]], tmp_path: Path, drawn: Drawn
 ) -> None:
-    def write(out: Path, anew: bool = True) -> list[Path]:
+    def write(out: Path) -> list[Path]:
         samples = cards.Samples(
             [row["id"] for row in scored["sure"]],
             [row["question"] for row in scored["sure"]],
@@ -151,8 +151,7 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
             values=[[[row["value"] for row in answers]] for answers in scored.values()],
         )
         said = [cards.Said(cells=[cards.Cell(MARKUP, mark="wrong")]) for _ in scored]
-        made_of = None if anew else "the same"
-        part = cards.browser(lambda: (samples, [cards.Detail(said=said)] * 40), made_of=made_of)
+        part = cards.browser(lambda: (samples, [cards.Detail(said=said)] * 40))
         setting = {"sure": page.setting({"data": "/home/me/x"})}
         return report.write(
             out,
@@ -183,19 +182,26 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
     assert (tmp_path / "b-accuracy.svg").read_bytes() == (tmp_path / "a" / "accuracy.svg").read_bytes()
     assert (tmp_path / "b.html").read_text() == html
     assert (tmp_path / "b.csv").read_bytes() == (tmp_path / "a" / "figures.csv").read_bytes()
-    write(tmp_path / "a")
-    assert (tmp_path / "a" / "report.html").read_text() == html
-    assert not (tmp_path / "a" / ".made_of.json").exists()
-    files = write(tmp_path / "c", anew=False)
-    first = [path.stat().st_mtime_ns for path in files]
-    assert [path.stat().st_mtime_ns for path in write(tmp_path / "c", anew=False)] == first
-    files[3].write_bytes(b"touched by hand")
-    write(tmp_path / "c", anew=False)
-    assert files[3].read_bytes() == (tmp_path / "a" / "accuracy.png").read_bytes()
-    second = [path.stat().st_mtime_ns for path in files]
-    frame.loc[0, "value"] += 0.25
-    write(tmp_path / "c", anew=False)
-    assert all(a != b.stat().st_mtime_ns for a, b in zip(second, files, strict=True))
+
+
+def test_that_one_loses_most_is_said_only_where_no_interval_overlaps() -> None:
+    def gap(name: str, value: float, reach: float) -> format.Gap:
+        share = {"value": 0.5, "low": None, "high": None, "unit": "%"}
+        ends = {"low": value - reach, "high": value + reach}
+        return format.Gap(name, share, share, {"value": value, "unit": "points", **ends})
+
+    def said(*gaps: format.Gap) -> str:
+        return format.widest(gaps, what="accuracy", change="x becomes y") or ""
+
+    one, two, three = gap("one", 0.5, 0.1), gap("two", 0.2, 0.1), gap("three", 0.1, 0.1)
+    assert said(three, one, two).startswith(
+        "Of 3 models, one loses most: accuracy goes from 50.0 % to 50.0 %"
+    )
+    assert "Least is lost" not in said(one, two, three)
+    assert said(one, two).endswith("Least is lost by two: 20.0.")
+    assert "none is shown to lose most" in said(two, three)
+    assert said(two).startswith("With two, accuracy goes")
+    assert not said()
 
 
 def test_chunks_stay_in_the_page_until_they_are_too_many(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import ChoiceTask, Question
 from nein.engine import atomic
 from nein.engine.folder import Row
-from nein.reporting import cards, page, record, thumbnails
+from nein.reporting import cards, page, thumbnails
 from nein.reporting.cards import Cell
 
 SIDE, LIMIT = 256, 400  # pixels of a picture's longer side; questions in a page
@@ -156,9 +156,7 @@ def part(results: Sequence[Results], sets: Sets) -> page.Part:
         shown = Questions.of(results, sets())
         return shown.described(), shown.details()
 
-    hashes = [[record.of_file(files.samples(one.folder, task)) for task in one.tasks] for one in results]
-    named = [[one.model, one.data, list(one.tasks)] for one in results]
-    return cards.browser(make, title="Questions", made_of=record.digest([named, hashes]))
+    return cards.browser(make, title="Questions")
 
 
 def _asked(sets: Sequence[DataSet]) -> Iterator[tuple[str, Asked]]:

@@ -26,7 +26,7 @@ from nein.engine.folder import COMPLETE, Folder
 from nein.reporting import figures as frames
 from nein.reporting import format, page
 from nein.reporting import report as reporting
-from nein.reporting.findings import Gap, widest
+from nein.reporting.format import Gap, widest
 from nein.reporting.page import Part
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"

@@ -14,7 +14,7 @@ from nein.datasets.negvqa.categories import AVERAGE
 from nein.datasets.negvqa.questions import Item
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
-from nein.reporting.findings import Gap, widest
+from nein.reporting.format import Gap, widest
 
 
 def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Page:

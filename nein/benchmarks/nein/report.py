@@ -16,7 +16,7 @@ from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.reporting import report as reporting
-from nein.reporting.findings import Gap, widest
+from nein.reporting.format import Gap, widest
 from nein.reporting.report import Section
 from nein.statistics import two_way
 

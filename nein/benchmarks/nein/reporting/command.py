@@ -25,8 +25,8 @@ def report(options: ReportConfig) -> int:
     atomic.check_writable(options.out.parent)
     loaded, unfinished = records.load(options.runs)
     browser = Browser.of(loaded, options.data, options.split)
-    with browser.pictures(options.thumbnails if "html" in options.formats else 0) as pictures:
-        return _write(options, loaded, unfinished, browser, pictures)
+    pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
+    return _write(options, loaded, unfinished, browser, pictures)
 
 
 def _write(

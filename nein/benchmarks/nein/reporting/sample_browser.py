@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ class Browser:
             loaded, ids, samples, {key: size for key, p in wanted.items() if (size := size_class(p))}, note
         )
 
-    def pictures(self, side: int) -> AbstractContextManager[Iterator[list[Thumbnail]]]:
+    def pictures(self, side: int) -> Iterator[list[Thumbnail]]:
         """Of every sample, its target and all edits, as `thumbnails.of_samples` makes them.
 
         side  Longer side of a thumbnail in pixels; 0 for a page without pictures.
