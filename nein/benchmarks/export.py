@@ -103,13 +103,14 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
     for path in folders:
         label, folder = path.name if len(folders) == 1 else _label(path, folders), Folder(path)
         benchmark = registry.known(path)
-        files = sorted([*path.glob("*.jsonl"), *path.glob("samples/*.jsonl")])
-        for file in files:
+        for file in sorted(path.glob("*.jsonl")):
             rows = functools.partial(atomic.checked_lines, file)
             sources.setdefault(file.name.removesuffix(".jsonl"), []).append((label, rows))
         if benchmark is not None and benchmark.scores is not None:
             own = benchmark.folder(path)
             for output in folder.manifest()["selected"]:
+                if "id" not in own.row_shapes.get(output, ("id",)):
+                    continue  # what was encoded is no sample
                 sources.setdefault(output, []).append((label, functools.partial(selected, folder, output)))
             rows = functools.partial(benchmark.rows, own) if benchmark.rows else benchmark.scores(own).rows
             sources.setdefault("scores", []).append((label, rows))

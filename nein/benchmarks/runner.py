@@ -221,7 +221,7 @@ def _finish(
     and on how many a model failed."""
     failed = 0
     if benchmark.scores is not None:
-        table = benchmark.scores(folder)
+        table = (run.scores or benchmark.scores)(folder)
         table.write(folder.path / SCORES)
         made = (benchmark.estimates or functools.partial(_estimates, benchmark))(table, folder)
         reasons = benchmark.decides(table, folder).unscored()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from nein.engine.stages import Stage
     from nein.reporting.page import Part
+    from nein.reporting.scores import ScoreTable
     from nein.reporting.tables import Table
 
 FIGURES, SCORES = "figures.csv", "scores.csv"
@@ -31,6 +32,7 @@ class Run:
               the model) and "data" (`name`, `sha256`) are shown by every command.
     outputs   Output -> identity, of those that may differ from the folder's (a metric, say).
     partial   Whether the command asks for a part of what makes a run complete.
+    scores    Its table of scores, from what the command has read; None: as of its benchmark.
     """
 
     folder: str
@@ -40,6 +42,7 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     partial: bool = False
+    scores: Callable[[Folder], ScoreTable] | None = None
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,8 @@ def _given_up(part: Path, parts: Sequence[Path]) -> set[Path]:
 
 
 def _follows(name: Path) -> bool:
-    """Whether a file is written from the blocks: what lies at the top of a run, or in samples/."""
-    return len(name.parts) == 1 or name.parts[0] == "samples"
+    """Whether a file is written from the blocks: what lies at the top of a run."""
+    return len(name.parts) == 1
 
 
 def _take(part: Path, name: Path, target: Path, merged: Merged) -> None:

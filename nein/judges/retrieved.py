@@ -6,13 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from nein.benchmarks.negbench import figures, judged, report, scores
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench import report, requested, retrieved
-from nein.benchmarks.negbench import run as negbench
-from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.folder import ResultsDir
-from nein.benchmarks.negbench.retrieved import Query
-from nein.benchmarks.negbench.run import ModelRun
+from nein.benchmarks.negbench.folder import Asked
+from nein.benchmarks.negbench.judged import Query
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting import judge_tables
 from nein.benchmarks.nein.reporting.judge_tables import Calibration
@@ -35,8 +32,10 @@ def run(options: RetrievedConfig) -> str:
     from nein.benchmarks.nein import models
 
     found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
-    asked = [(one, *retrieval) for one in found if (retrieval := _retrievals(one)) is not None]
-    if not asked:
+    dual = [one for one in found if one.manifest()["summary"]["kind"] == "dual"]
+    sets = files.sets_of(dual)
+    runs = [run for one in dual if (run := Asked.of_folder(one, sets)) is not None and _retrievals(run)]
+    if not runs:
         raise UserError(
             f"'{options.run}' holds no finished retrieval of a two-tower model whose captions deny things by "
             "name; run nein negbench eval first."
@@ -46,25 +45,14 @@ def run(options: RetrievedConfig) -> str:
     device = Processes().device(options.device)
     judge = models.load_models([f"removal_{options.kind}"], manner, device)[options.kind]
     known = _calibrated(options, judge, calibrations, manner)
-    for folder, config, made, tasks in asked:
-        rates = known.rates(manner.protocol, role="object")
-        _judge(options, folder, config, made, tasks, judge, manner, rates)
-    return report.report(options.run, found, lambda: requested.sets_of(found))
+    for one in runs:
+        _judge(options, one, judge, manner, known.rates(manner.protocol, role="object"))
+    return report.report(options.run, found, lambda: sets)
 
 
-def _retrievals(folder: ResultsDir) -> tuple[EvalConfig, ModelRun, list[RetrievalTask]] | None:
-    """A run with the configuration it was made with and its tasks of retrieval; None without any."""
-    manifest = folder.manifest()
-    if manifest["summary"]["kind"] != "dual":
-        return None
-    config = requested.config_of(folder)
-    name = f"{folder.path.parent.name}/{folder.path.name}"
-    made = next(one for one in negbench.runs(config, manifest["identity"]["device"]) if one.folder == name)
-    assert isinstance(made, ModelRun)
-    tasks = [
-        task for task in made.tasks if isinstance(task, RetrievalTask) and task.negated and not task.asked
-    ]
-    return (config, made, tasks) if tasks else None
+def _retrievals(run: Asked) -> list[RetrievalTask]:
+    """Its tasks of retrieval that no judge defines."""
+    return [t for t in run.tasks if isinstance(t, RetrievalTask) and t.negated and not t.asked]
 
 
 def _calibrated(
@@ -81,32 +69,22 @@ def _calibrated(
     )
 
 
-def _judge(
-    options: RetrievedConfig,
-    folder: ResultsDir,
-    config: EvalConfig,
-    run: ModelRun,
-    tasks: Sequence[RetrievalTask],
-    judge: Any,
-    manner: NeinConfig,
-    rates: Rates,
-) -> None:
+def _judge(options: RetrievedConfig, run: Asked, judge: Any, manner: NeinConfig, rates: Rates) -> None:
     """Writes the rows of every task of a run, and their figures."""
-    made = []
-    for task in tasks:
-        asked = retrieved.queries(
-            task, *negbench.features_of(config, run, task), most=options.queries, seed=config.seed
-        )
+    made, folder = [], run.folder
+    for task in _retrievals(run):
+        asked = judged.queries(task, *run.features(task), most=options.queries, seed=run.config.seed)
         cases, how, place = _cases(task, asked), manner_of(manner), folder.path / "judged"
         said = ask_all(options.kind, judge, cases, how, place, options.batch_size)
         verdicts = {(row["id"], row["word"]): row for row in said}
-        rows = list(retrieved.rows_of(asked, verdicts, manner.protocol))
+        rows = list(judged.rows_of(asked, verdicts, manner.protocol))
         name = files.task_name(task)
-        atomic.write_lines(retrieved.rows_file(folder, name), rows)
+        atomic.write_lines(judged.rows_file(folder, name), rows)
         label = {"task": task.name.partition("/")[2], "variant": task.variant, "judge": options.kind}
-        made += [{**label, **figure} for figure in retrieved.of_judged(rows, rates)]
+        table = scores.table({**label, **row} for row in scores.of_judged(rows))
+        made.append(frames.label(figures.estimates(table, rates), judge=options.kind))
         print(f"{folder.path}: {name}, {len(cases)} pictures judged", file=sys.stderr)
-    atomic.write_text(retrieved.figures_file(folder), frames.to_csv(frames.frame(made)))
+    frames.write(judged.figures_file(folder), frames.concat(made))
 
 
 def _cases(task: RetrievalTask, asked: Sequence[Query]) -> list[Case]:
@@ -117,5 +95,5 @@ def _cases(task: RetrievalTask, asked: Sequence[Query]) -> list[Case]:
 
     return [
         Case("retrieved", image, image, picture(image), tuple(words))
-        for image, words in retrieved.words(asked).items()
+        for image, words in judged.words(asked).items()
     ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from PIL import Image
 import metrics
 from metrics.dual import openclip
 from metrics.dual.base import DualEncoder, prepare, products
-from nein.benchmarks.negbench import config, report, run
+from nein.benchmarks.negbench import config, figures, report, run, scores
+from nein.benchmarks.negbench import folder as files
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -26,6 +29,7 @@ from nein.datasets.negbench.records import (
     RetrievalItem,
 )
 from nein.engine.executors.threads import Threads
+from nein.reporting import figures as frames
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")
@@ -200,7 +204,7 @@ def settings(tmp_path: Path, data: Path | str, pictures: Path | None, *extra: st
 
 
 #: `nein negbench eval` without page, table and plots, which take longer than all else of it here.
-FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, report=lambda config, runs, folders: None)
+FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, report_of=lambda config, runs, folders: None)
 
 
 def evaluate(
@@ -214,6 +218,17 @@ def evaluate(
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
 
-def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, bytes]:
-    folder = tmp_path / "out" / model / dataset / "samples"
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, list[str]]:
+    """Task and wording -> the rows of a run, from its blocks."""
+    made: dict[str, list[str]] = {}
+    for row in run.NEGBENCH.rows(files.ResultsDir(tmp_path / "out" / model / dataset)):  # type: ignore[misc]
+        made.setdefault(f"{row['task']}.{row['variant']}", []).append(json.dumps(row))
+    return made
+
+
+def measured(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures of rows of retrieval or of multiple choice."""
+    every = list(rows)
+    of = scores.of_retrieval if "direction" in every[0] else scores.of_choices
+    table = scores.table({"task": "x", "variant": "y", **row} for row in of(every))
+    return frames.records(figures.estimates(table))

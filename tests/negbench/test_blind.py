@@ -10,7 +10,7 @@ import pytest
 
 from metrics.choices import Reply
 from nein.benchmarks import baselines
-from nein.benchmarks.negbench import blind, results, retrieval, sections
+from nein.benchmarks.negbench import asking, retrieval, scores, sections
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
@@ -35,9 +35,9 @@ def unit(rows: np.ndarray) -> np.ndarray:
 def test_without_the_picture_an_option_has_its_mean_score_over_all_pictures() -> None:
     task = ChoiceTask("x/mcq", questions(12, 8), NOTHING)
     pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
-    scores = unit(texts.features.astype(float)) @ unit(pictures.features.astype(float)).T
-    for question, row in zip(task.questions, results.choice_rows(task, pictures, texts), strict=True):
-        means = [scores[texts.rows[option.text]].mean() for option in question.options]
+    cosines = unit(texts.features.astype(float)) @ unit(pictures.features.astype(float)).T
+    for question, row in zip(task.questions, scores.choice_rows(task, pictures, texts), strict=True):
+        means = [cosines[texts.rows[option.text]].mean() for option in question.options]
         assert row["text only"] == float(np.argmax(means) == question.correct)
         assert row["picture only"] == 1 / len(question.options)  # nothing is left to choose by
 
@@ -47,9 +47,9 @@ def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean() 
     asked = tuple(Question(str(k), options[k].image, (options[k], options[(k + 3) % 9]), 0) for k in range(9))
     task = ChoiceTask("x/pairs", asked, NOTHING)
     pictures, texts = encoded(task.references), encoded(["caption 0", "caption 1", "caption 2"], seed=1)
-    scores = unit(texts.features.astype(float)) @ unit(pictures.features.astype(float)).T
-    for question, row in zip(asked, results.choice_rows(task, pictures, texts), strict=True):
-        means = [scores[:, pictures.rows[option.image]].mean() for option in question.options]
+    cosines = unit(texts.features.astype(float)) @ unit(pictures.features.astype(float)).T
+    for question, row in zip(asked, scores.choice_rows(task, pictures, texts), strict=True):
+        means = [cosines[:, pictures.rows[option.image]].mean() for option in question.options]
         assert row["picture only"] == float(means[0] > means[1])
         assert row["text only"] == 0.5  # one caption, and no picture
 
@@ -58,7 +58,7 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
     original, negated = items(8, 2)
     task = RetrievalTask("x/retrieval", original, negated, NOTHING)
     pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
-    rows = list(results.retrieval_rows(task, pictures, texts))
+    rows = list(scores.retrieval_rows(task, pictures, texts))
     said = [text for item in negated for text in item.captions]
     shown = unit(pictures.features.astype(float))
     words = unit(texts.features[[texts.rows[text] for text in said]].astype(float))
@@ -66,7 +66,7 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
     heard = list(np.argsort(-(words @ shown.mean(0))))
     for row in (row for row in rows if row["kind"] == "negated"):
         own = task.references.index(row["item"])
-        if row["direction"] == results.TEXT_TO_IMAGE:
+        if row["direction"] == scores.TEXT_TO_IMAGE:
             assert row["text only@5"] == pytest.approx(5 / 8)
             assert row["picture only@1"] == float(order.index(own) < 1)
             assert row["picture only@5"] == float(order.index(own) < 5)
@@ -78,9 +78,9 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
 
 
 def test_one_ranking_for_all_queries_has_ties_in_the_order_of_the_file() -> None:
-    scores = np.array([1, 3, 3, 2, 3], dtype=np.float32)
+    values = np.array([1, 3, 3, 2, 3], dtype=np.float32)
     owner = np.array([0, 1, 0, 2, 2])
-    ranks = retrieval.alone(scores, owner, 4)
+    ranks = retrieval.alone(values, owner, 4)
     assert ranks.best[:3].tolist() == [3, 3, 3]
     assert ranks.better[:3].tolist() == [0, 0, 0]
     assert (ranks.relevant.tolist(), ranks.tied[:3].tolist()) == ([1, 1, 1, 0], [2, 2, 2])
@@ -95,7 +95,7 @@ def test_controls_get_chance_in_every_half(tmp_path: Path, model: str) -> None:
     for name in baselines.BASELINES:
         figure = run.figure(metric=name, type="all")
         assert figure["low"] <= 0.25 <= figure["high"]
-        recall = run.figure(metric=f"{name}@5", kind="negated", direction=results.TEXT_TO_IMAGE)
+        recall = run.figure(metric=f"{name}@5", kind="negated", direction=scores.TEXT_TO_IMAGE)
         assert recall["value"] == pytest.approx(5 / 40)
     if model == "constant":
         assert run.figure(metric="gain over text", type="all")["value"] == 0
@@ -128,7 +128,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
         found = evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
     figure = found["colour/nano-beaf"].figure
     assert len(model.grey) == len(set(model.grey)) > 5
-    unasked = [words for words in model.seen if blind.ASKED in words]
+    unasked = [words for words in model.seen if asking.ASKED in words]
     assert 5 < len(unasked) < len(model.seen) / 2  # every picture once
     seen = figure(metric="accuracy", variant="published", type="all")
     unseen = figure(metric="text only", variant="published", type="all")
@@ -165,24 +165,24 @@ def test_more_questions_than_wanted_are_thinned_by_whole_blocks_all_over_the_dat
 def test_a_question_in_another_order_has_the_answer_by_its_words() -> None:
     options = (Option("a dog"), Option("no dog"))
     asked = (Question("1", "a.png", options, 0), Question("2", "b.png", options[::-1], 0))
-    distinct = blind.Distinct.without_pictures(ChoiceTask("x/caption", asked, NOTHING))
+    distinct = asking.Distinct.of_task(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
     (one,) = distinct.task.questions
     assert distinct.of(asked[1]) == one
-    assert one.image == blind.GREY
+    assert one.image == asking.GREY
     assert (distinct.task.media.frames(one.image)[0] == baselines.LEVEL).all()
     assert distinct.same_order(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
 
 
 def test_captions_without_words_are_all_alike_and_nobody_is_asked() -> None:
     task = ChoiceTask("x/mcq", questions(12, 4), NOTHING)
-    distinct = blind.Distinct.without_words(task)
+    distinct = asking.Distinct.of_task(baselines.PICTURE_ONLY, task)
     assert distinct.task.questions == ()
     asked = [(distinct, {})]
-    scores = {q.id: {"scores": [1.0, 0.0, 0.0, 0.0], "reason": ""} for q in task.questions}
-    for row in results.matched_rows(task, scores, asked):
+    told = {q.id: {"scores": [1.0, 0.0, 0.0, 0.0], "reason": ""} for q in task.questions}
+    for row in scores.asked_rows(task, told, asked):
         assert row["picture only"] == 1 / len(row["templates"])
     said = {q.id: {"answer": "A", "letter": "A", "chosen": 0, "reason": ""} for q in task.questions}
-    for row in results.answer_rows(task, said, asked):
+    for row in scores.asked_rows(task, said, asked):
         assert row["picture only"] == 1 / len(row["templates"])
 
 
@@ -193,13 +193,13 @@ def test_without_its_words_a_question_has_one_answer_for_every_picture() -> None
         for image in ("a.png", "b.png")
         for k, what in enumerate(("a dog", "no dog"))
     )
-    distinct = blind.Distinct.without_words(ChoiceTask("x/asked", asked, NOTHING))
+    distinct = asking.Distinct.of_task(baselines.PICTURE_ONLY, ChoiceTask("x/asked", asked, NOTHING))
     assert [(one.image, one.asked) for one in distinct.task.questions] == [
-        ("a.png", blind.ASKED), ("b.png", blind.ASKED),
+        ("a.png", asking.ASKED), ("b.png", asking.ASKED),
     ]  # fmt: skip
     assert distinct.of(asked[0]) == distinct.of(asked[1]) != distinct.of(asked[2])
     yes = {"answer": "Yes.", "letter": "A", "chosen": 0, "reason": ""}
-    rows = results.answer_rows(
+    rows = scores.asked_rows(
         ChoiceTask("x/asked", asked, NOTHING),
         {one.id: yes for one in asked},
         [(distinct, {"a.png a dog": yes})],
@@ -229,7 +229,7 @@ def test_the_item_of_a_caption_without_a_picture_has_no_baseline() -> None:
     pictures = Encoded(
         whole.features[:2], {name: k for name, k in whole.rows.items() if k < 2}, {"2.png": "lost"}
     )
-    rows = list(results.retrieval_rows(task, pictures, encoded(task.sentences, seed=1)))
+    rows = list(scores.retrieval_rows(task, pictures, encoded(task.sentences, seed=1)))
     lost = [row for row in rows if row["reason"]]
     assert {row["text only@1"] for row in lost} == {None}
     assert len(lost) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import figures, minimal_pairs, results, sections
+from nein.benchmarks.negbench import scores, sections
 from nein.datasets.negbench import loading, pairs
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.pairs import Pair
@@ -16,15 +16,16 @@ from nein.datasets.negbench.records import ChoiceTask
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from nein.statistics import two_way
+from tests.negbench import conftest
 from tests.negbench.conftest import evaluate
 
 RNG = np.random.default_rng(5)
 
 
-def rows_of(scores: np.ndarray) -> list[dict[str, Any]]:
+def rows_of(values: np.ndarray) -> list[dict[str, Any]]:
     """The rows of (N, 2, 2) scores [caption, picture], as a model that scores gives them."""
     rows = []
-    for number, four in enumerate(scores):
+    for number, four in enumerate(values):
         pair = Pair(str(number), ("with", "without"), ("A dog.", "No dog."), f"picture {number}")
         questions = tuple(pairs.compared(pair))
         task = ChoiceTask("x/pairs", questions, Drawn(lambda _: np.zeros((2, 2, 3), np.uint8)))
@@ -39,13 +40,12 @@ def rows_of(scores: np.ndarray) -> list[dict[str, Any]]:
             }
             for question in questions
         }
-        rows += results.matched_rows(task, scored)
+        rows += scores.asked_rows(task, scored)
     return rows
 
 
-def measured(scores: np.ndarray) -> Any:
-    rows = rows_of(np.asarray(scores, dtype=float))
-    return frames.frame([*figures.of_groups(rows), *minimal_pairs.of_pairs(rows)])
+def measured(values: np.ndarray) -> Any:
+    return frames.frame(conftest.measured(rows_of(np.asarray(values, dtype=float))))
 
 
 def value(frame: Any, **where: Any) -> Any:
@@ -54,23 +54,23 @@ def value(frame: Any, **where: Any) -> Any:
 
 
 def test_the_parts_are_those_of_a_decomposition_without_a_rest() -> None:
-    scores = RNG.normal(size=(50, 2, 2))
-    text, picture, interaction = two_way.parts(scores).T
+    values = RNG.normal(size=(50, 2, 2))
+    text, picture, interaction = two_way.parts(values).T
     for c, i in np.ndindex(2, 2):
         signs = (1 - 2 * c, 1 - 2 * i)
         made = (
-            scores.mean((1, 2))
+            values.mean((1, 2))
             + (signs[0] * text + signs[1] * picture + signs[0] * signs[1] * interaction) / 2
         )
         np.testing.assert_allclose(
-            made, scores[:, c, i], rtol=1e-12, atol=1e-12
+            made, values[:, c, i], rtol=1e-12, atol=1e-12
         )  # rounding of four additions
 
 
 def test_a_pair_is_understood_where_the_interaction_is_above_text_and_picture() -> None:
-    scores = RNG.normal(size=(200, 2, 2))
-    text, picture, interaction = two_way.parts(scores).T
-    frame = measured(scores)
+    values = RNG.normal(size=(200, 2, 2))
+    text, picture, interaction = two_way.parts(values).T
+    frame = measured(values)
     assert value(frame, metric="joint", type="text") == pytest.approx((interaction > abs(text)).mean())
     assert value(frame, metric="joint", type="image") == pytest.approx((interaction > abs(picture)).mean())
     both = interaction > np.maximum(abs(text), abs(picture))
@@ -120,7 +120,7 @@ def test_a_model_of_one_part_is_seen_as_one(
 def test_a_pair_without_one_of_its_scores_is_unscored_and_one_cut_off_is_none() -> None:
     rows = rows_of(RNG.normal(size=(3, 2, 2)))
     rows[0] |= {"scores": None, "shares": None, "credit": None, "reason": "unreadable"}
-    frame = frames.frame(minimal_pairs.of_pairs(rows[:-1]))
+    frame = frames.frame(conftest.measured(rows[:-1]))
     effect = frames.pick(frame, metric="effect", part="text")
     assert effect is not None
     assert (effect["n"], effect["unscored"]) == (1, 1)
@@ -130,7 +130,7 @@ def test_two_denials_are_no_minimal_pair() -> None:
     rows = rows_of(RNG.normal(size=(2, 2, 2)))
     for row in rows:
         row |= {"templates": ["negation", "negation"], "type": "negation"}
-    assert minimal_pairs.of_pairs(rows) == []
+    assert not any(figure["metric"] == "effect" for figure in conftest.measured(rows))
 
 
 def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about() -> None:
@@ -144,7 +144,7 @@ def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about() -> None:
         }
         for question in task.questions
     }  # fmt: skip
-    frame = frames.frame(minimal_pairs.of_pairs(list(results.answer_rows(task, answers))))
+    frame = frames.frame(conftest.measured(scores.asked_rows(task, answers)))
     assert [value(frame, metric="effect", part=part) for part in two_way.PARTS] == [-0.5, 0.5, 0.5]
     assert value(frame, metric="same caption") is None  # nothing is chosen
 

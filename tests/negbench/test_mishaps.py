@@ -48,14 +48,14 @@ def test_the_last_model_is_looked_at_before_the_first_is_run(
     second = second.format(folder=tmp_path / "empty", missing=tmp_path / "nowhere")
     with pytest.raises((UserError, metrics.MetricError), match=said):
         evaluate(tmp_path, data, pictures, "--model", f"random,{second}")
-    assert not list(tmp_path.glob("out/*/*/samples"))
+    assert not list(tmp_path.glob("out/*/*/scores.csv"))
 
 
 def test_the_last_run_is_opened_before_the_first_is_run(tmp_path: Path, data: Path, pictures: Path) -> None:
     evaluate(tmp_path, data, pictures, "--model", "constant")
     with pytest.raises(UserError, match="made with protocol fixed, not paper"):
         evaluate(tmp_path, data, pictures, "--model", "random,constant", "--protocol", "paper")
-    assert not (tmp_path / "out" / "random" / "coco" / "samples").exists()
+    assert not (tmp_path / "out" / "random" / "coco" / "scores.csv").exists()
 
 
 def test_missing_and_broken_pictures_are_unscored_and_counted(

@@ -187,8 +187,8 @@ def test_a_model_without_layers_to_adapt_is_a_sentence() -> None:
 def test_a_limit_does_not_change_what_captions_adapt_to(tmp_path: Path, clip_folder: Path) -> None:
     words = ("--model", f"tiny={clip_folder}", "--mend", "neat", "--scenes", "12")
     evaluate(tmp_path, "nano", None, *words, "--limit", "3", "--tasks", "mcq")
-    part = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated.jsonl"]
+    part = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated"]
     evaluate(tmp_path, "nano", None, *words)
-    whole = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated.jsonl"]
-    assert whole.startswith(part)
-    assert rows_of(tmp_path, "tiny", "nano")["mcq.templated.jsonl"] != whole
+    whole = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated"]
+    assert whole[: len(part)] == part
+    assert rows_of(tmp_path, "tiny", "nano")["mcq.templated"] != whole

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from metrics.choices import Reply
-from nein.benchmarks.negbench import figures, matching, results, sections
+from nein.benchmarks.negbench import asking, scores, sections
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
@@ -27,7 +27,7 @@ from nein.nano import scope as drawn_scope
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
 from nein.wording.languages import LANGUAGES
-from tests.negbench.conftest import evaluate
+from tests.negbench.conftest import evaluate, measured
 
 SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)
 
@@ -289,7 +289,7 @@ def test_what_makes_pairs_difficult_has_a_figure_for_each_level() -> None:
          "difficulty": {"other things": level, "denials above": depth}}
         for pair, level, depth in (("a", 0, 0), ("b", 1, 0), ("c", 1, 0), ("d", 1, 1)) for k in range(4)
     ]  # fmt: skip
-    made = frames.frame(figures.of_groups(rows))
+    made = frames.frame(measured(rows))
     found = frames.records(frames.select(made, metric="joint by difficulty"))
     assert [(f["axis"], f["level"], f["value"], f["n"]) for f in found] == [
         ("other things", "0", 1.0, 1), ("other things", "1", 0.5, 2),
@@ -383,7 +383,8 @@ def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path: Path
 
 def row(name: str, credit: float | None, *groups: tuple[str, str, int]) -> dict[str, Any]:
     return {"id": name, "source": name, "credit": credit, "templates": [None, None], "reason": "why",
-            "difficulty": {}, "groups": [list(group) for group in groups]}  # fmt: skip
+            "difficulty": {}, "groups": [list(group) for group in groups], "type": None, "correct": 0,
+            "shares": None if credit is None else [credit, 1 - credit]}  # fmt: skip
 
 
 def test_questions_that_belong_together_count_where_all_are_right() -> None:
@@ -392,7 +393,7 @@ def test_questions_that_belong_together_count_where_all_are_right() -> None:
         row("c", 0.0, ("pair", "2", 2)), row("d", None, ("pair", "3", 2)), row("e", 1.0, ("pair", "3", 2)),
         row("f", 0.0, ("pair", "4", 2)), row("g", 1.0, ("pair", "4", 2)), row("h", 1.0, ("pair", "5", 2)),
     ]  # fmt: skip
-    made = frames.frame(figures.of_groups(rows))
+    made = frames.frame(measured(rows))
     joint = frames.pick(made, metric="joint", type="pair")
     assert joint is not None
     assert (joint["value"], joint["n"], joint["unscored"]) == (pytest.approx(1 / 3), 3, 1)  # "5" was cut off
@@ -405,7 +406,7 @@ def test_questions_that_belong_together_count_where_all_are_right() -> None:
 
 def test_a_constant_scorer_gets_what_guessing_gets_of_pairs() -> None:
     rows = [row(f"{k}", 0.5, ("four", f"{k // 4}", 4)) for k in range(8)]
-    made = frames.frame(figures.of_groups(rows))
+    made = frames.frame(measured(rows))
     assert frames.pick(made, metric="joint")["value"] == 1 / 16  # type: ignore[index]
 
 
@@ -495,12 +496,12 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
     media = Drawn(lambda name: np.full((4, 4, 3), 9, np.uint8) if name == "grey" else SQUARES)
     asked = [Question(name, name, (Option("a dog"), Option("no dog")), 0) for name in ("a", "grey", "b")]
     task = ChoiceTask("x/caption", tuple(asked), media)
-    stage = matching.scoring("answers", task, Blocks.first(3, 3), model=Model.one("m", Longest))
+    stage = asking.scoring("answers", task, Blocks.first(3, 3), model=Model.one("m", Longest))
     rows = stage.work(Longest(), stage.read(0), ())["answers"]
     assert [row["scores"] for row in rows] == [[5.0, 6.0], None, [5.0, 6.0]]
     assert "nothing to see" in rows[1]["reason"]
     assert not stage.usable("answers", rows)
-    scored = list(results.matched_rows(task, {row["id"]: row for row in rows}))
+    scored = list(scores.asked_rows(task, {row["id"]: row for row in rows}))
     assert [row["credit"] for row in scored] == [0.0, None, 0.0]
 
 

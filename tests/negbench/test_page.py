@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from PIL import Image
 
-from nein.benchmarks.negbench.folder import ResultsDir, samples
-from nein.benchmarks.negbench.page import Questions, Results
+from nein.benchmarks.negbench.page import Questions
 from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
-from nein.engine import atomic
 from tests.negbench.conftest import evaluate
 
 
@@ -22,32 +22,34 @@ def data() -> DataSet:
     return made
 
 
-def results(root: Path, model: str, data: DataSet, **changes: Any) -> Results:
-    """A model that takes the last caption shown of every question of mcq.templated; `changes` of the first
-    row."""
-    folder = ResultsDir(root / model / data.name, "results")
-    atomic.write_json(
-        folder.path / "manifest.json", {"identity": {}, "data": {"records_sha256": data.sha256}}
-    )
-    [task] = [task for task in data.tasks if task.name.endswith("/mcq") and task.variant == "templated"]
-    rows = []
-    for question in task.questions:  # type: ignore[union-attr]
-        shown = [3, 1, 0, 2]
-        shares = [float(k == shown[-1]) for k in range(4)]
-        credit = shares[question.correct]
-        rows.append({"id": question.id, "shown": shown, "shares": shares, "credit": credit, "reason": ""})
-    rows[0] |= changes
-    atomic.write_lines(samples(folder, "mcq.templated"), rows)
-    return Results(folder, model, ["mcq.templated"])
+@dataclass
+class Run:
+    """A model that takes the last caption shown of every question; `changes` of the first row."""
+
+    data: DataSet
+    changes: dict[str, Any] = field(default_factory=dict)
+    folder: ClassVar[Any] = SimpleNamespace(path=Path("run"))
+
+    @property
+    def tasks(self) -> list[Any]:
+        return [task for task in self.data.tasks if task.name.endswith("/mcq")]
+
+    def rows(self, task: Any) -> list[dict[str, Any]]:
+        rows = []
+        for question in task.questions:
+            shown = [3, 1, 0, 2]
+            shares = [float(k == shown[-1]) for k in range(4)]
+            credit = shares[question.correct]
+            rows.append({"id": question.id, "shown": shown, "shares": shares, "credit": credit, "reason": ""})
+        rows[0] |= self.changes
+        return rows
 
 
-def test_a_card_says_what_was_offered_chosen_and_right(tmp_path: Path, data: DataSet) -> None:
+def test_a_card_says_what_was_offered_chosen_and_right(data: DataSet) -> None:
     tied = {"shares": [0.5, 0.5, 0, 0], "credit": 0.5, "scores": [1.25, 1.25, 0.0, -1.0]}
     mute = {"shares": None, "credit": None, "reason": "no letter", "answer": "Hm."}
-    runs = [
-        results(tmp_path, name, data, **row) for name, row in (("sure", {}), ("tied", tied), ("mute", mute))
-    ]
-    shown = Questions.of(runs, [data])
+    runs: Any = {"sure": [Run(data)], "tied": [Run(data, tied)], "mute": [Run(data, mute)]}
+    shown = Questions.of(runs)
     asked = list(shown.asked.values())
     described = shown.described()
     assert described.ids[0] == f"nano/mcq.templated/{asked[0].question.id}"
@@ -73,10 +75,10 @@ def test_a_card_says_what_was_offered_chosen_and_right(tmp_path: Path, data: Dat
     assert (none.cells[0].aside, none.line) == ("no letter", "Hm.")
 
 
-def test_questions_of_other_data_are_left_out_and_many_are_drawn(tmp_path: Path, data: DataSet) -> None:
-    [other] = loading.load("nano", scenes=9)
-    runs = [results(tmp_path, "a", data), results(tmp_path / "x", "b", other)]
-    shown = Questions.of(runs, [data], limit=3)
+def test_of_many_questions_some_are_drawn_and_what_a_model_was_not_asked_is_empty(data: DataSet) -> None:
+    other = Run(data)
+    other.rows = lambda task: []  # type: ignore[method-assign]
+    shown = Questions.of({"a": [Run(data)], "b": [other]}, limit=3)  # type: ignore[dict-item]
     assert len(shown.asked) == 3
     assert all(shown.described().values[1][0][k] is None for k in range(3))
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,13 @@ import pytest
 
 from metrics.dual import objects
 from nein import statistics
-from nein.benchmarks.negbench import figures, results
+from nein.benchmarks.negbench import scores
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, RetrievalItem, RetrievalTask
-from nein.engine import atomic
+from nein.reporting import figures as frames
 from tests.metrics import tiny
-from tests.negbench.conftest import brute_force, items, questions
+from tests.negbench.conftest import brute_force, items, measured, questions
 
 MEDIA = Drawn(lambda name: tiny.picture(int(name[:3])))
 
@@ -59,7 +57,7 @@ def encode_choice(task: ChoiceTask, **reasons: dict[str, str]) -> tuple[Encoded,
 
 def test_recall_equals_the_full_matrix_both_ways(retrieval: RetrievalTask) -> None:
     pictures, texts = encode_retrieval(retrieval)
-    found = figures.of_retrieval(list(results.retrieval_rows(retrieval, pictures, texts)))
+    found = measured(scores.retrieval_rows(retrieval, pictures, texts))
     for kind, own in (("original", retrieval.original), ("negated", retrieval.negated)):
         captions = [(text, i) for i, item in enumerate(own) for text in item.captions]
         matrix = brute_force(
@@ -79,8 +77,8 @@ def test_recall_equals_the_full_matrix_both_ways(retrieval: RetrievalTask) -> No
 
 def test_the_gap_is_the_paired_difference(retrieval: RetrievalTask) -> None:
     pictures, texts = encode_retrieval(retrieval)
-    rows = list(results.retrieval_rows(retrieval, pictures, texts))
-    found = figures.of_retrieval(rows)
+    rows = list(scores.retrieval_rows(retrieval, pictures, texts))
+    found = measured(rows)
     for k in (1, 5):
         gap = of(found, metric=f"gap@{k}", direction="text_to_image")
         first, second = (
@@ -91,13 +89,13 @@ def test_the_gap_is_the_paired_difference(retrieval: RetrievalTask) -> None:
         assert gap["low"] < gap["value"] < gap["high"]
         assert gap["clusters"] == 30
     same = replace(retrieval, negated=tuple(replace(i, kind="negated") for i in retrieval.original))
-    again = figures.of_retrieval(list(results.retrieval_rows(same, pictures, texts)))
+    again = measured(scores.retrieval_rows(same, pictures, texts))
     assert of(again, metric="gap@5", direction="text_to_image")["value"] == 0
 
 
 def test_accuracy_equals_the_full_matrix(choice: ChoiceTask) -> None:
     pictures, texts = encode_choice(choice)
-    rows = list(results.choice_rows(choice, pictures, texts))
+    rows = list(scores.choice_rows(choice, pictures, texts))
     for question, row in zip(choice.questions, rows, strict=True):
         matrix = brute_force(
             pictures.features[[pictures.rows[question.image]]],
@@ -105,7 +103,7 @@ def test_accuracy_equals_the_full_matrix(choice: ChoiceTask) -> None:
         )[0]
         assert row["scores"] == pytest.approx(matrix, abs=1e-6)
         assert row["credit"] == float(np.argmax(matrix) == question.correct)
-    found = figures.of_choices(rows)
+    found = measured(rows)
     for type_ in ("affirmation", "negation", "hybrid"):
         own = [row["credit"] for row in rows if row["type"] == type_]
         assert of(found, metric="accuracy", type=type_)["value"] == pytest.approx(np.mean(own))
@@ -116,8 +114,8 @@ def test_accuracy_equals_the_full_matrix(choice: ChoiceTask) -> None:
 
 
 def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -> None:
-    rows = list(results.choice_rows(choice, *encode_choice(choice)))
-    found = figures.of_choices(rows)
+    rows = list(scores.choice_rows(choice, *encode_choice(choice)))
+    found = measured(rows)
     taken = [row["templates"][int(np.argmax(row["shares"]))] for row in rows]
     wrong = [(row["type"], t) for row, t in zip(rows, taken, strict=True) if row["credit"] == 0]
     for template in ("affirmation", "negation", "hybrid"):
@@ -134,10 +132,10 @@ def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -
 
 
 def test_a_share_of_none_of_the_wrong_answers_is_not_certain(choice: ChoiceTask) -> None:
-    rows = list(results.choice_rows(choice, *encode_choice(choice)))
+    rows = list(scores.choice_rows(choice, *encode_choice(choice)))
     for row in rows:  # whoever is wrong, takes a hybrid
         row["shares"] = [0.0, 1.0, 0.0, 0.0] if row["credit"] == 0 else row["shares"]
-    found = figures.of_choices(rows)
+    found = measured(rows)
     wrong = sum(row["credit"] == 0 for row in rows)
     none = of(found, metric="wrong", type="all", template="negation")
     assert (none["value"], none["low"], none["n"]) == (0.0, 0.0, wrong)
@@ -146,11 +144,11 @@ def test_a_share_of_none_of_the_wrong_answers_is_not_certain(choice: ChoiceTask)
     assert every["high"] == 1.0
     assert 0.75 < every["low"] < 0.98
     same = list(
-        results.choice_rows(
+        scores.choice_rows(
             choice, *(replace(e, features=np.ones_like(e.features)) for e in encode_choice(choice))
         )
     )
-    tied = of(figures.of_choices(same), metric="wrong", type="all", template="hybrid")
+    tied = of(measured(same), metric="wrong", type="all", template="hybrid")
     assert tied["low"] < tied["value"] < tied["high"]
 
 
@@ -158,13 +156,13 @@ def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice
     pictures, texts = encode_choice(choice)
     scale = np.random.default_rng(4).choice([0.25, 8.0, 64.0], (len(texts.features), 1))
     scaled = replace(texts, features=(texts.features * scale).astype(np.float32))
-    plain = list(results.choice_rows(choice, pictures, texts))
+    plain = list(scores.choice_rows(choice, pictures, texts))
     assert (
-        list(results.choice_rows(choice, replace(pictures, features=pictures.features * 32), scaled)) == plain
+        list(scores.choice_rows(choice, replace(pictures, features=pictures.features * 32), scaled)) == plain
     )
-    raw = list(results.choice_rows(choice, pictures, scaled, features="unnormalised"))
+    raw = list(scores.choice_rows(choice, pictures, scaled, features="unnormalised"))
     assert [row["credit"] for row in raw] != [row["credit"] for row in plain]
-    again = list(results.choice_rows(choice, pictures, texts, features="unnormalised"))
+    again = list(scores.choice_rows(choice, pictures, texts, features="unnormalised"))
     assert [row["credit"] for row in raw] != [row["credit"] for row in again]
 
 
@@ -178,14 +176,14 @@ def test_a_random_scorer_is_at_chance_within_its_interval() -> None:
         rng.standard_normal((200, 64)).astype(np.float32), {f"{i:03d}.png": i for i in range(200)}, {}
     )
     said = Encoded(model.encode_text(texts), {text: i for i, text in enumerate(texts)}, {})
-    found = figures.of_retrieval(list(results.retrieval_rows(task, pictures, said)))
+    found = measured(scores.retrieval_rows(task, pictures, said))
     for k in (1, 5):
         entry = of(found, metric=f"recall@{k}", direction="text_to_image", kind="negated")
         assert entry["low"] <= k / 200 <= entry["high"]
     asked = ChoiceTask("x/mcq", questions(600, 200), MEDIA)
     sentences = list(dict.fromkeys(o.text for q in asked.questions for o in q.options))
     said = Encoded(model.encode_text(sentences), {text: i for i, text in enumerate(sentences)}, {})
-    found = figures.of_choices(list(results.choice_rows(asked, pictures, said)))
+    found = measured(scores.choice_rows(asked, pictures, said))
     entry = of(found, metric="accuracy", type="all")
     assert entry["low"] <= 0.25 <= entry["high"]
     assert entry["high"] - entry["low"] < 0.15
@@ -194,9 +192,9 @@ def test_a_random_scorer_is_at_chance_within_its_interval() -> None:
 def test_a_constant_scorer_gets_chance_and_all_by_the_released_convention(choice: ChoiceTask) -> None:
     pictures, texts = encode_choice(choice)
     same = replace(texts, features=np.ones_like(texts.features))
-    fixed = figures.of_choices(list(results.choice_rows(choice, pictures, same)))
+    fixed = measured(scores.choice_rows(choice, pictures, same))
     assert of(fixed, metric="accuracy", type="all")["value"] == 0.25
-    paper = figures.of_choices(list(results.choice_rows(choice, pictures, same, protocol="paper")))
+    paper = measured(scores.choice_rows(choice, pictures, same, protocol="paper"))
     assert of(paper, metric="accuracy", type="all")["value"] == 1.0
 
 
@@ -204,34 +202,34 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval: RetrievalTask, c
     gone = {"003.png": "the picture is unusable: it is gone"}
     text = retrieval.negated[5].captions[0]
     pictures, texts = encode_retrieval(retrieval, pictures=gone, texts={text: "no finite feature"})
-    rows = list(results.retrieval_rows(retrieval, pictures, texts))
+    rows = list(scores.retrieval_rows(retrieval, pictures, texts))
     lost = {row["id"]: row["reason"] for row in rows if row["recall@1"] is None}
     assert lost == {
         "003.png#0": gone["003.png"], "003.png#1": gone["003.png"], "003.png": gone["003.png"],
         "005.png#0": "no finite feature",
     }  # fmt: skip
-    found = figures.of_retrieval(rows)
+    found = measured(rows)
     entry = of(found, metric="recall@1", direction="text_to_image", kind="negated")
     assert (entry["n"], entry["unscored"]) == (57, 3)
-    assert entry["reasons"] == {gone["003.png"]: 2, "no finite feature": 1}
+    assert frames.reasons(entry) == {gone["003.png"]: 2, "no finite feature": 1}
     gap = of(found, metric="gap@1", direction="text_to_image")
     assert (gap["n"], gap["unscored"]) == (57, 3)
-    rows = list(results.choice_rows(choice, *encode_choice(choice, pictures=gone)))
+    rows = list(scores.choice_rows(choice, *encode_choice(choice, pictures=gone)))
     assert [row["id"] for row in rows if row["credit"] is None] == ["q3", "q33"]
-    entry = of(figures.of_choices(rows), metric="accuracy", type="all")
+    entry = of(measured(rows), metric="accuracy", type="all")
     assert (entry["n"], entry["unscored"]) == (58, 2)
 
 
 def test_one_kind_alone_has_no_gap(retrieval: RetrievalTask) -> None:
     alone = replace(retrieval, negated=())
-    found = figures.of_retrieval(list(results.retrieval_rows(alone, *encode_retrieval(retrieval))))
+    found = measured(scores.retrieval_rows(alone, *encode_retrieval(retrieval)))
     assert {f["metric"].partition("@")[0] for f in found} == {"recall", "text only", "picture only"}
 
 
 def test_the_models_own_score_is_what_is_kept(choice: ChoiceTask) -> None:
     pictures, texts = encode_choice(choice)
-    plain = list(results.choice_rows(choice, pictures, texts))
-    own = list(results.choice_rows(choice, pictures, texts, scale=10.0, bias=-3.0))
+    plain = list(scores.choice_rows(choice, pictures, texts))
+    own = list(scores.choice_rows(choice, pictures, texts, scale=10.0, bias=-3.0))
     assert own[0]["scores"] == pytest.approx([10 * x - 3 for x in plain[0]["scores"]])
     assert [row["credit"] for row in own] == [row["credit"] for row in plain]
 
@@ -256,7 +254,7 @@ def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released() -> N
     captions = {f"{i}#{k}": (f"caption {k} of {i}",) for i in range(12) for k in range(3)}
     denied = {name: (f"no. {own[0]}",) for name, own in captions.items()}
     task, pictures, texts = _retrieval_of(captions, denied, lambda name: name.partition("#")[0])
-    rows = list(results.retrieval_rows(task, pictures, texts))
+    rows = list(scores.retrieval_rows(task, pictures, texts))
     matrix = brute_force(
         texts.features[[texts.rows[own[0]] for own in captions.values()]],
         pictures.features[[pictures.rows[str(i)] for i in range(12)]],
@@ -269,7 +267,7 @@ def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released() -> N
     assert best == [
         int((matrix[:, i] > matrix[owner == i, i].max()).sum()) + 1 for i in range(12)
     ]  # one query per picture, which any of its three captions answers
-    filed = list(results.retrieval_rows(task, pictures, texts, protocol="paper"))
+    filed = list(scores.retrieval_rows(task, pictures, texts, protocol="paper"))
     text = [r for r in filed if r["kind"] == "original" and r["direction"] == "text_to_image"]
     assert {r["tied"] for r in text} == {2}  # every picture three times in the gallery
     assert sum(r["recall@1"] for r in text) < sum(r["recall@1"] for r in own if "#0" in r["id"])
@@ -283,7 +281,7 @@ def test_both_kinds_search_the_same_gallery_and_only_their_own_file_as_released(
     found = {
         protocol: [
             r["rank"]
-            for r in results.retrieval_rows(task, pictures, texts, protocol=protocol)
+            for r in scores.retrieval_rows(task, pictures, texts, protocol=protocol)
             if r["kind"] == "negated" and r["direction"] == "text_to_image"
         ]
         for protocol in ("fixed", "paper")
@@ -303,12 +301,12 @@ def test_lost_captions_neither_shift_the_pairs_nor_vanish() -> None:
     denied["7"] = ()
     denied["9"] = ("", *denied["9"][1:])
     task, pictures, texts = _retrieval_of(captions, denied)
-    rows = list(results.retrieval_rows(task, pictures, texts))
+    rows = list(scores.retrieval_rows(task, pictures, texts))
     reasons = {(r["id"], r["direction"]): r["reason"] for r in rows if r["reason"]}
     assert reasons == {
         ("7", "image_to_text"): "it has no caption", ("9#0", "text_to_image"): "the caption is empty",
     }  # fmt: skip
-    found = figures.of_retrieval(rows)
+    found = measured(rows)
     gap = of(found, metric="gap@5", direction="text_to_image")
     assert (gap["n"], gap["unscored"]) == (
         60 - 3 - 1,
@@ -349,37 +347,16 @@ def test_the_difference_of_means_is_the_paired_one_where_there_are_pairs() -> No
 
 def test_wrong_answers_say_how_many_questions_have_none(choice: ChoiceTask) -> None:
     gone = {"003.png": "the picture is unusable: it is gone"}
-    found = figures.of_choices(list(results.choice_rows(choice, *encode_choice(choice, pictures=gone))))
+    found = measured(scores.choice_rows(choice, *encode_choice(choice, pictures=gone)))
     assert of(found, metric="wrong", type="all", template="hybrid")["unscored"] == 2
     own = [q.type for q in choice.questions if q.image == "003.png"]
     for type_ in set(own):
         assert of(found, metric="wrong", type=type_, template="hybrid")["unscored"] == own.count(type_)
 
 
-def test_figures_are_the_same_from_what_is_read_back(
-    retrieval: RetrievalTask, choice: ChoiceTask, tmp_path: Path
-) -> None:
-    gone = {choice.questions[0].image: "the picture is unusable"}
-    lost = {retrieval.negated[0].captions[0]: "too long"}
-    path = tmp_path / "rows.jsonl"
-    atomic.write_lines(path, results.retrieval_rows(retrieval, *encode_retrieval(retrieval, texts=lost)))
-    whole = atomic.read_lines(path)
-    assert figures.of_retrieval(results.read(path)) == figures.of_retrieval(whole)
-    atomic.write_lines(path, results.choice_rows(choice, *encode_choice(choice, pictures=gone)))
-    whole = atomic.read_lines(path)
-    assert figures.of_choices(results.read(path)) == figures.of_choices(whole)
-
-
-@pytest.mark.usefixtures("often_swept")
-def test_a_row_takes_a_fraction_of_its_line_where_figures_are_made(tmp_path: Path) -> None:
+def test_the_table_holds_a_few_numbers_of_a_row() -> None:
     task = RetrievalTask("x/retrieval", *items(400), MEDIA)
-    path = tmp_path / "rows.jsonl"
-    count = atomic.write_lines(path, results.retrieval_rows(task, *encode_retrieval(task)))
-    held = []
-    for read in (results.read, atomic.read_lines):
-        tracemalloc.start()
-        rows = read(path)
-        held.append(tracemalloc.get_traced_memory()[0] / count)
-        tracemalloc.stop()
-        assert len(rows) == count
-    assert held[0] < 400 < held[1]  # bytes a row; a dict of them takes a thousand
+    rows = list(scores.of_retrieval(scores.retrieval_rows(task, *encode_retrieval(task))))
+    frame = scores.table(rows).frame
+    columns = [frame[name].cat.codes if name != "value" else frame[name] for name in frame]
+    assert sum(column.memory_usage(index=False) for column in columns) / len(rows) < 64  # bytes

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from metrics import MetricError
-from nein.benchmarks.negbench import report, retrieval, retrieved
+from nein.benchmarks.negbench import figures, judged, report, retrieval, run, scores
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negbench.encode import Encoded
+from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting.judge_tables import Calibration
 from nein.datasets.negbench import drawn, loading, other_tests
@@ -63,7 +64,7 @@ def test_a_negated_caption_is_held_against_its_original_one_and_chance() -> None
     texts = Encoded(np.eye(4, 9, dtype=np.float32), {name: k for k, name in enumerate(names)}, {})
     references = task.references
     pictures = Encoded(np.eye(9, dtype=np.float32), {name: k for k, name in enumerate(references)}, {})
-    asked = retrieved.queries(task, pictures, texts, most=4)
+    asked = judged.queries(task, pictures, texts, most=4)
     assert [query.kind for query in asked] == ["negated"] * 4 + ["original"] * 4 + ["at random"] * 4
     assert {query.thing for query in asked} == {"dog"}  # what no caption names is denied by none
     assert [query.source for query in asked[:4]] == ["s0", "s2", "s4", "s6"]
@@ -86,6 +87,11 @@ def noisy_rows(
     return rows
 
 
+def measured(rows: list[dict[str, Any]], rates: calibration.Rates) -> Any:
+    table = scores.table({"task": "x", "variant": "y", **row} for row in scores.of_judged(rows))
+    return figures.estimates(table, rates)
+
+
 def rates_of(sensitivity: float, specificity: float, count: int = 400) -> calibration.Rates:
     present = [True] * count + [False] * count
     seen = [k < sensitivity * count for k in range(count)] + [k >= specificity * count for k in range(count)]
@@ -93,17 +99,17 @@ def rates_of(sensitivity: float, specificity: float, count: int = 400) -> calibr
 
 
 def test_the_correction_undoes_the_judges_errors() -> None:
-    made = frames.frame(retrieved.of_judged(noisy_rows(0.9, 0.8, 0.55), rates_of(0.9, 0.8)))
-    judged = frames.pick(made, metric="without@1", statistic="judged")
+    made = measured(noisy_rows(0.9, 0.8, 0.55), rates_of(0.9, 0.8))
+    seen = frames.pick(made, metric="without@1", statistic="judged")
     right = frames.pick(made, metric="without@1", statistic="corrected")
-    assert judged is not None
+    assert seen is not None
     assert right is not None
-    assert judged["high"] < 0.55  # 0.55 x 0.8 + 0.45 x 0.1 = 0.485 is what such a judge says
+    assert seen["high"] < 0.55  # 0.55 x 0.8 + 0.45 x 0.1 = 0.485 is what such a judge says
     assert right["low"] <= 0.55 <= right["high"]
 
 
 def test_a_judge_that_tells_nothing_is_refused_with_the_reason() -> None:
-    made = frames.frame(retrieved.of_judged(noisy_rows(0.55, 0.5, 0.5), rates_of(0.55, 0.5)))
+    made = measured(noisy_rows(0.55, 0.5, 0.5), rates_of(0.55, 0.5))
     right = frames.pick(made, metric="without@1", statistic="corrected")
     assert right is not None
     assert right["value"] is None
@@ -113,10 +119,10 @@ def test_a_judge_that_tells_nothing_is_refused_with_the_reason() -> None:
 def test_what_the_judge_could_not_say_is_unscored_and_counted() -> None:
     rows = noisy_rows(0.9, 0.9, 0.5, 20)
     rows[3] |= {"absent": None, "reason": "neither yes nor no"}
-    made = frames.frame(retrieved.of_judged(rows, rates_of(0.9, 0.9)))
-    judged = frames.pick(made, metric="without@1", statistic="judged")
-    assert judged is not None
-    assert (judged["n"], judged["unscored"]) == (19, 1)
+    made = measured(rows, rates_of(0.9, 0.9))
+    seen = frames.pick(made, metric="without@1", statistic="judged")
+    assert seen is not None
+    assert (seen["n"], seen["unscored"]) == (19, 1)
 
 
 @pytest.fixture
@@ -161,16 +167,16 @@ def test_the_corrected_share_is_the_known_truth_of_the_scenes(judged_world: Retr
     figures = frames.read(folder / "judged.csv")
     (file,) = (folder / "judged").glob("*.jsonl")
     rows = atomic.read_lines(file)
-    for kind in retrieved.KINDS:
+    for kind in judged.KINDS:
         members = [row for row in rows if row["kind"] == kind]
         assert len(members) == 60 * 5
         share = np.mean([truth(row["image"], row["thing"]) for row in members])
         right = frames.pick(figures, metric="without@5", kind=kind, statistic="corrected")
-        judged = frames.pick(figures, metric="without@5", kind=kind, statistic="judged")
+        seen = frames.pick(figures, metric="without@5", kind=kind, statistic="judged")
         assert right is not None
-        assert judged is not None
+        assert seen is not None
         assert right["low"] <= share <= right["high"]
-        assert judged["value"] < share  # most are without it, so a judge's errors are mostly false sightings
+        assert seen["value"] < share  # most are without it, so a judge's errors are mostly false sightings
     again = frames.read(folder / "judged.csv")
     command.run(judged_world)  # what was answered is not asked again
     assert frames.read(folder / "judged.csv").equals(again)
@@ -260,8 +266,8 @@ def simpleneg(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
     """The rows of SimpleNeg in one command."""
     file = tmp_path / "files/simpleneg.json"
     evaluate(tmp_path, file, file.parent, "--model", "random", "--datasets", "simpleneg", *words)
-    (rows,) = (tmp_path / "out").glob("*/simpleneg/samples/*.jsonl")
-    return list(atomic.read_lines(rows))
+    (out,) = (tmp_path / "out").glob("*/simpleneg")
+    return list(run.NEGBENCH.rows(ResultsDir(out)))  # type: ignore[misc]
 
 
 def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path: Path, judge: ScriptedJudge) -> None:

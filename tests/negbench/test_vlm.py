@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from metrics.choices import Asked, Reply, of_judge
-from nein.benchmarks.negbench import config, mcq, report, results, run, vlm
+from nein.benchmarks.negbench import asking, config, report, run, scores
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.answers import AnswerCache
@@ -37,7 +38,7 @@ def ask(model: Any, folder: Path, task: ChoiceTask = TASK, **manner: Any) -> dic
         "test", lambda: Remembered(model, cache), lambda loaded: {"model": (loaded.fingerprint, {})}
     )
     blocks = Blocks.first(len(task.questions), 3)
-    stage = vlm.asking("answers", task, blocks, manner=vlm.Manner(**manner), model=asked)
+    stage = asking.asking("answers", task, blocks, manner=asking.Manner(**manner), model=asked)
     Threads("cpu").compute(lambda device: [Step(run, stage)])
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 
@@ -59,22 +60,22 @@ def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path: Path) -> Non
     letters = set()
     for question in TASK.questions:
         row = found[question.id]
-        order = mcq.order(question, 0)
+        order = asking.order(question, 0)
         assert question.options[row["chosen"]].text.startswith("This image does not feature")
         assert order["ABCD".index(row["letter"])] == row["chosen"]
         letters.add(row["letter"])
     assert len(letters) > 2  # options are shuffled
-    rows = list(results.answer_rows(TASK, found))
+    rows = list(scores.asked_rows(TASK, found))
     assert all(row["templates"][row["shares"].index(1.0)] == "negation" for row in rows)
 
 
 def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tmp_path: Path) -> None:
     task = replace(TASK, questions=questions(200, 8))
     always = of_judge(ScriptedJudge(lambda image, text: "A", "always A"))
-    fixed = list(results.answer_rows(task, ask(always, tmp_path / "a", task)))
+    fixed = list(scores.asked_rows(task, ask(always, tmp_path / "a", task)))
     assert np.mean([row["credit"] for row in fixed]) == pytest.approx(0.25, abs=0.1)
     paper = list(
-        results.answer_rows(task, ask(always, tmp_path / "b", task, protocol="paper"), protocol="paper")
+        scores.asked_rows(task, ask(always, tmp_path / "b", task, protocol="paper"), protocol="paper")
     )
     assert np.mean([row["credit"] for row in paper]) == 1.0
 
@@ -98,7 +99,7 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_with_the_reason(tmp_pat
     assert "too hot" in reasons["q3"]
     assert reasons["q4"] == "the answer declines"
     assert found["q4"]["answer"] == "I cannot tell."
-    assert [row["credit"] is None for row in results.answer_rows(task, found)] == [
+    assert [row["credit"] is None for row in scores.asked_rows(task, found)] == [
         False, False, True, True, True, False,
     ]  # fmt: skip
 
@@ -226,7 +227,7 @@ def test_probabilities_of_letters_choose_too(tmp_path: Path) -> None:
 
 def test_frames_of_a_video_become_one_picture() -> None:
     media = Drawn(lambda name: [np.full((4, 6, 3), k, dtype=np.uint8) for k in range(4)])
-    sheet = vlm.picture(media, TASK.questions[0].image)
+    sheet = asking.picture(media, TASK.questions[0].image)
     assert not isinstance(sheet, str)
     assert sheet.shape == (8, 12, 3)
     assert [int(sheet[y, x, 0]) for y in (0, 7) for x in (0, 11)] == [0, 1, 2, 3]
@@ -253,5 +254,5 @@ def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Pat
     assert entry is not None
     assert entry["n"] + entry["unscored"] > 0
     assert entry["n"] > 0
-    rows = (tmp_path / "out").glob("*/nano/samples/mcq.templated.jsonl")
-    assert sum(1 for path in rows for _ in path.open()) == entry["n"] + entry["unscored"]
+    (rows,) = (tmp_path / "out").glob("*/nano/scores.csv")
+    assert (pd.read_csv(rows)["metric"] == "accuracy").sum() == entry["n"] + entry["unscored"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -133,14 +132,7 @@ def test_tables_have_every_row_of_every_run(
         frame = pd.read_csv(file) if kind == "csv" else pd.read_parquet(file)
         if file.stem == "figures":
             continue
-        rows = [
-            row
-            for folder in registry.finished([runs[benchmark]])
-            for path in [*folder.glob(f"{file.stem}.jsonl"), *folder.glob(f"samples/{file.stem}.jsonl")]
-            for row in atomic.read_lines(path)
-        ]
-        if benchmark != "negbench":
-            rows = [r for path in registry.finished([runs[benchmark]]) for r in rows_of(path, file.stem)]
+        rows = [r for path in registry.finished([runs[benchmark]]) for r in rows_of(path, file.stem)]
         assert len(frame) == len(rows) > 0
         assert [str(one) for one in frame["id"]] == [row["id"] for row in rows]
         assert frame["run"].nunique() == len(registry.finished([runs[benchmark]]))
@@ -176,16 +168,6 @@ def test_what_cannot_be_exported_is_a_sentence(
     atomic.write_json(tmp_path / "manifest.json", {"format": 4, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
-
-
-def test_a_sample_without_the_shape_of_one_is_a_sentence_with_its_line(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken = shutil.copytree(runs["negbench"], tmp_path / "b")
-    file = min(broken.rglob("samples/mcq.*.jsonl"))
-    atomic.write_lines(file, [{**row, "correct": "A"} for row in atomic.read_lines(file)])
-    told = outcome(capsys, "export", broken, "--format", "every-eval-ever", "--out", tmp_path / "out")
-    assert (told.code, f"'{file}', line 1: is {{" in told.stderr) == (2, True)
 
 
 # --- the leaderboard -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import run
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.report import NANO_LABEL
-from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.sections import accuracy_columns, retrieval_columns
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, NANO, TEMPLATED

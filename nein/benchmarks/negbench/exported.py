@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,34 +9,18 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import requested
-from nein.benchmarks.negbench.folder import ResultsDir
-from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.folder import Asked, ResultsDir, sets_of
 from nein.benchmarks.negbench.retrieval import KS
+from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Task
-from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Result, Sample, public
 
-log = logging.getLogger(__name__)
 LETTERS = "ABCDEFGH"
 #: Id of a question -> its options; (kind, id of a caption) -> the caption.
 Texts: TypeAlias = dict[Any, Any]
-_ROW = {"id": str, "source": str, "reason": str}
-_CHOSEN = {
-    **_ROW, "correct": int, "shares?": ([float], None), "credit?": (float, None), "type?": (str, None),
-    "scores?": ([float], None),
-}  # fmt: skip
-_RANKED = {
-    **_ROW, "kind": str, "direction": str, "rank?": (int, None), "item?": (str, None), "tied?": (int, None),
-    "score?": (float, None),
-}  # fmt: skip
-_JUDGED = {
-    **_ROW, "kind": str, "thing": str, "rank": int, "image": str, "absent": (float, None), "gallery": int,
-}  # fmt: skip
 _SHARES = ("accuracy", "recall", "satisfied", *BASELINES)
 
 
@@ -102,13 +85,17 @@ def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
                     yield interchange.gap(f"{name}, {task} ({variant})", told, denied, gap)
 
 
+def _asked(path: Path) -> Asked | None:
+    """A finished run with its data, which are read again; None where they have gone, which is said."""
+    folder = ResultsDir(path)
+    return Asked.of_folder(folder, sets_of([folder]))
+
+
 def _samples(path: Path) -> Iterator[Sample]:
-    tasks = _tasks(ResultsDir(path))
-    for file in sorted((path / "samples").glob("*.jsonl")):
-        task, _, variant = file.name.removesuffix(".jsonl").rpartition(".")
-        texts = _texts(tasks.get((task, variant)))
-        for row in atomic.checked_lines(file, (_CHOSEN, _RANKED, _JUDGED)):
-            what = {"task": task, "variant": variant}
+    run = _asked(path)
+    for task in run.tasks if run else ():
+        texts, what = _texts(task), {"task": task.name.rpartition("/")[2], "variant": task.variant}
+        for row in run.rows(task):
             if "correct" in row:
                 yield _choice({**what, "metric": "accuracy", "type": "all"}, row, texts)
             elif "absent" in row:
@@ -152,22 +139,7 @@ def _judged(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sampl
     )  # fmt: skip
 
 
-def _tasks(folder: ResultsDir) -> dict[tuple[str, str], Task]:
-    """The tasks of a run, read again for their texts; none where the data have gone, which is said."""
-    name = folder.manifest()["data"]["name"]
-    try:
-        sets = requested.selected(requested.config_of(folder))
-    except UserError as error:
-        log.warning("without the data, captions are left out of the export: %s", error)
-        return {}
-    tasks = [task for data, those in sets if data.name == name for task in those]
-    return {(task.name.rpartition("/")[2], task.variant): task for task in tasks}
-
-
-def _texts(task: Task | None) -> Texts:
-    """Of a task."""
-    if task is None:
-        return {}
+def _texts(task: Task) -> Texts:
     if isinstance(task, ChoiceTask):
         return {one.id: tuple(option.text for option in one.options) for one in task.questions}
     return {

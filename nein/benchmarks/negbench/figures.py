@@ -1,4 +1,4 @@
-"""Figures with intervals from the rows of `nein.benchmarks.negbench.results`, as rows of the frame.
+"""Figures with intervals from the table of scores (`scores.table`), as rows of the frame of figures.
 
 Columns besides the usual: kind and direction (retrieval), type (of questions), template (of what was chosen).
 
@@ -10,214 +10,80 @@ choices that fall on a template; "offered", the share of options made with it; "
 choices that fall on it; "joint", the share of groups of questions that are all answered right, by score
 (type), and "joint chance", what guessing gets; "pair", of groups of two, which are answered right (outcome);
 "joint by difficulty", "joint" of the groups that are as difficult as level says in what axis names.
+
+What decides the four scores of a minimal pair, where one caption affirms and the other denies: "effect" by
+part (caption, picture, or both together), in the unit of the scores; "part", the share of the sum of squares;
+"text alone", the share of the gap that the caption gives by itself; "same caption", the share of pairs in
+which both pictures choose the same caption (`nein.statistics.two_way`).
+
+Of what a judge sees: "without@k" (is it without the denied thing?) with the columns statistic ("judged",
+"corrected") and refused; "avoided@k", its share for negated minus that for original captions; "satisfied@k",
+of questions of a test: the share that shows what a caption affirms and is without what it denies.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from nein import statistics
 from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
-from nein.benchmarks.negbench.results import IMAGE_TO_TEXT, TEXT_TO_IMAGE
+from nein.benchmarks.negbench.judged import KINDS as JUDGED
 from nein.benchmarks.negbench.retrieval import KS
-from nein.datasets.negbench.pairs import GROUP
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    KINDS,
-    NEGATED,
-    NEGATION,
-    ORIGINAL,
-    TEMPLATES,
-)
+from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
+from nein.datasets.negbench.records import AFFIRMATION, KINDS, NEGATED, NEGATION, ORIGINAL, TEMPLATES
+from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
+from nein.reporting.scores import ScoreTable
+from nein.statistics import calibration, two_way
+from nein.statistics.calibration import Rates
 from nein.statistics.estimates import Estimate
 
-Rows = Sequence[Mapping[str, Any]]
+Figures = Iterator[dict[str, Any]]
 
 
-def of_retrieval(rows: Rows) -> list[dict[str, Any]]:
-    """Recall of both kinds in both directions, and the negation gap."""
-    figures = []
-    for direction in (TEXT_TO_IMAGE, IMAGE_TO_TEXT):
-        parts = {
-            kind: [row for row in rows if row["direction"] == direction and row["kind"] == kind]
-            for kind in KINDS
-        }
-        for k in KS:
-            name = f"recall@{k}"
-            figures += [
-                _share(members, one, {"metric": one, "kind": kind, "direction": direction})
-                for one in (name, *(f"{baseline}@{k}" for baseline in BASELINES))
-                for kind, members in parts.items()
-                if members and one in members[0]
-            ]
-            if all(parts.values()):
-                gap, unscored = _gap(parts[ORIGINAL], parts[NEGATED], name)
-                row = figure(gap, unit="points", unscored=unscored, metric=f"gap@{k}", direction=direction)
-                figures.append(row)
-    return figures
+def estimates(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
+    """All figures of a table, by task and wording.
 
-
-def of_choices(rows: Rows) -> list[dict[str, Any]]:
-    """Accuracy in total and by type, chance, which templates are chosen, and how wrong answers fall."""
-    figures = [_share(rows, "credit", {"metric": "accuracy", "type": "all"})]
-    types = [t for t in TEMPLATES if any(row["type"] == t for row in rows)]
-    for type_ in types:
-        members = [row for row in rows if row["type"] == type_]
-        figures.append(_share(members, "credit", {"metric": "accuracy", "type": type_}))
-    if {AFFIRMATION, NEGATION} <= set(types):
-        figures.append(_choice_gap(rows))
-    for type_ in ("all", *types):
-        figures += _baselines([row for row in rows if type_ in ("all", row["type"])], type_)
-    chance = float(np.mean([1 / len(row["templates"]) for row in rows]))
-    figures.append(number(chance, unit="%", n=len(rows), metric="chance", type="all"))
-    typed = [row for row in rows if all(row["templates"]) and len(set(row["templates"])) > 1]
-    scored = [row for row in typed if row["shares"] is not None]
-    clusters = [row["source"] for row in scored]
-    for template in TEMPLATES:
-        if not any(template in row["templates"] for row in typed):
-            continue
-        hits = [_mass(row, template) for row in scored]
-        share, unscored = statistics.bounded_mean(hits, clusters), len(typed) - len(scored)
-        figures.append(figure(share, unit="%", unscored=unscored, metric="selected", template=template))
-        offered = float(np.mean([row["templates"].count(template) / len(row["templates"]) for row in typed]))
-        figures.append(number(offered, unit="%", n=len(typed), metric="offered", template=template))
-    for type_ in ["all", *types]:
-        figures += _wrong([row for row in typed if type_ in ("all", row["type"])], type_)
-    return figures
-
-
-#: Score of questions that share scores -> the share that random ones get: of four, the two that belong
-#: together are the highest once in six (Winoground, arXiv:2204.03162, Table 3).
-RANDOM = {GROUP: 1 / 6}
-#: Of two questions that belong together, which are answered right.
-OUTCOMES = ("both", "first alone", "second alone", "neither")
-
-
-def of_groups(rows: Rows) -> list[dict[str, Any]]:
-    """Of questions that belong together, how often all are answered right; of pairs, which of the two are.
-
-    A group with an unscored question is unscored; one that `--limit` has cut is none. Where a tie shares a
-    credit, it stands for its expectation.
+    rates  The calibrated error of the judge; None where nothing but questions of a test was asked.
     """
-    groups: dict[str, dict[tuple[str, int], list[Mapping[str, Any]]]] = {}
-    for row in rows:
-        for score, name, size in row["groups"]:
-            groups.setdefault(score, {}).setdefault((name, size), []).append(row)
-    figures = []
-    for score, by_name in groups.items():
-        members = [group for (_, size), group in by_name.items() if len(group) == size]
-        if not members:
-            continue
-        joint = [_together(group, [False] * len(group)) for group in members]
-        figures.append(_share(joint, "credit", {"metric": "joint", "type": score}))
-        chance = float(np.mean([_guessed(score, group) for group in members]))
-        figures.append(number(chance, unit="%", n=len(members), metric="joint chance", type=score))
-        if all(len(group) == 2 for group in members):
-            for k, outcome in enumerate(OUTCOMES):
-                falls = [_together(group, (k >= 2, k in (1, 3))) for group in members]
-                figures.append(_share(falls, "credit", {"metric": "pair", "type": score, "outcome": outcome}))
-        if all(len(group) == 4 for group in members):
-            figures += _by_difficulty(joint, score)
-    return figures
+    made = []
+    for (task, variant), part in table.groups("task", "variant"):
+        parts = (
+            of_retrieval(part),
+            of_judged(part, rates),
+            of_choices(part),
+            of_groups(part),
+            of_pairs(part),
+        )
+        made += [{"task": task, "variant": variant, **row} for rows in parts for row in rows]
+    return frames.frame(made)
 
 
-def _by_difficulty(joint: Rows, score: str) -> list[dict[str, Any]]:
-    """Of groups of four, which are all of a pair; an axis is read where those behind it are at 0."""
-    figures = []
-    axes = list(dict.fromkeys(axis for row in joint for axis in row["difficulty"]))
-    for place, axis in enumerate(axes):
-        easy = [row for row in joint if not any(row["difficulty"][other] for other in axes[place + 1 :])]
-        for level in sorted({row["difficulty"][axis] for row in easy}):
-            members = [row for row in easy if row["difficulty"][axis] == level]
-            what = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}
-            figures.append(_share(members, "credit", what))
-    return figures
+def of_retrieval(table: ScoreTable) -> Figures:
+    """Recall of both kinds in both directions, and the negation gap."""
+    for direction in (TEXT_TO_IMAGE, IMAGE_TO_TEXT):
+        of_direction = table.where(direction=direction)
+        for k in KS:
+            kinds = {}
+            for metric in (f"recall@{k}", *(f"{baseline}@{k}" for baseline in BASELINES)):
+                parts = {kind: of_direction.where(metric=metric, kind=kind) for kind in KINDS}
+                kinds[metric] = parts
+                for kind, part in parts.items():
+                    if len(part):
+                        yield part.figure(metric=metric, kind=kind, direction=direction)
+            original, negated = kinds[f"recall@{k}"].values()
+            if len(original) and len(negated):
+                gap, unscored = _gap(original, negated)
+                yield figure(gap, unit="points", unscored=unscored, metric=f"gap@{k}", direction=direction)
 
 
-def _guessed(score: str, group: Rows) -> float:
-    """What random scores get; where four questions are those of GROUP by another name, as there."""
-    if len(group) == 4 and all(GROUP in {of for of, _, _ in row["groups"]} for row in group):
-        score = GROUP
-    if score in RANDOM:
-        return RANDOM[score]
-    return float(np.prod([1 / len(row["templates"]) for row in group]))
-
-
-def _together(group: Rows, wrong: Sequence[bool]) -> dict[str, Any]:
-    """A row whose credit says whether every question of a group is answered right, or wrong where `wrong`."""
-    lost = next((row for row in group if row["credit"] is None), None)
-    if lost is not None:
-        return dict(lost)
-    credits = [1 - row["credit"] if no else row["credit"] for row, no in zip(group, wrong, strict=True)]
-    return {**group[0], "credit": float(np.prod(credits))}
-
-
-def _baselines(rows: Rows, type_: str) -> list[dict[str, Any]]:
-    """What is right without the picture and without the text, of the questions that were asked so, and what
-    the picture adds to the text there, paired."""
-    figures = []
-    for name in BASELINES:
-        members = [row for row in rows if name in row]
-        if members:
-            figures.append(_share(members, name, {"metric": name, "type": type_}, lost="not read"))
-    both = [row for row in rows if row.get(TEXT_ONLY) is not None]
-    right, alone = ({row["id"]: row[name] for row in both} for name in ("credit", TEXT_ONLY))
-    gain = statistics.paired_difference(right, alone, {row["id"]: row["source"] for row in both})
-    if gain is not None:
-        figures.append(figure(gain, unit="points", metric=GAIN, type=type_))
-    return figures
-
-
-def _choice_gap(rows: Rows) -> dict[str, Any]:
-    """Share of right choices where the right option affirms minus that where it denies."""
-    parts, unscored = [], 0
-    for type_ in (AFFIRMATION, NEGATION):
-        members = [row for row in rows if row["type"] == type_]
-        scored = [row for row in members if row["credit"] is not None]
-        unscored += len(members) - len(scored)
-        parts += [[row["credit"] for row in scored], [row["source"] for row in scored]]
-    difference = statistics.difference_of_means(*parts)
-    return figure(difference, unit="points", unscored=unscored, metric="gap", type="all")
-
-
-def _wrong(rows: Rows, type_: str) -> list[dict[str, Any]]:
-    """Of the choices that are wrong, the share that falls on each template; n is how many are wrong."""
-    unscored = sum(row["shares"] is None for row in rows)
-    rows = [row for row in rows if row["shares"] is not None]
-    total = [1.0 - row["credit"] for row in rows]
-    if sum(total) == 0:
-        return []
-    clusters: list[Hashable] = [row["source"] for row in rows]
-    figures = []
-    for template in TEMPLATES:
-        hits = [_mass(row, template) - (row["credit"] if row["type"] == template else 0.0) for row in rows]
-        shares = [hit / w if w else 0.0 for hit, w in zip(hits, total, strict=True)]
-        estimate = statistics.bounded_mean(shares, clusters, weights=total)
-        row = figure(estimate, unit="%", unscored=unscored, metric="wrong", type=type_, template=template)
-        figures.append({**row, "n": round(sum(total), 3)})
-    return figures
-
-
-def _mass(row: Mapping[str, Any], template: str) -> float:
-    return float(sum(s for s, t in zip(row["shares"], row["templates"], strict=True) if t == template))
-
-
-def _share(rows: Rows, name: str, what: Mapping[str, Any], lost: str = "") -> dict[str, Any]:
-    """lost: why there is no value where a row does not say it."""
-    scored = [row for row in rows if row[name] is not None]
-    estimate = statistics.bounded_mean([row[name] for row in scored], [row["source"] for row in scored])
-    reasons = Counter(row["reason"] or lost for row in rows if row[name] is None)
-    commonest = dict(reasons.most_common(3))
-    return figure(estimate, unit="%", unscored=len(rows) - len(scored), reasons=commonest, **what)
-
-
-def _gap(original: Rows, negated: Rows, name: str) -> tuple[Estimate | None, int]:
+def _gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | None, int]:
     """The negation gap with how many pairs are unscored: original minus negated over the items that have
     both, paired.
 
@@ -225,28 +91,180 @@ def _gap(original: Rows, negated: Rows, name: str) -> tuple[Estimate | None, int
     to be scored. Where it has not (a paraphrase was lost), all of its scored captions enter; then
     the pairing is by picture alone.
     """
-    kinds: list[dict[str, list[Mapping[str, Any]]]] = [{}, {}]
-    for by_item, rows in zip(kinds, (original, negated), strict=True):
-        for row in rows:
-            by_item.setdefault(row["item"], []).append(row)
-    values: tuple[list[float], list[float]] = ([], [])
-    clusters: tuple[list[Hashable], list[Hashable]] = ([], [])
-    n = total = 0
-    for item in {**kinds[0], **kinds[1]}:
-        both = [by_item.get(item, []) for by_item in kinds]
-        total += max(map(len, both))
-        if len(both[0]) == len(both[1]):
-            pairs = [pair for pair in zip(*both, strict=True) if all(row[name] is not None for row in pair)]
-            scored = [[pair[side] for pair in pairs] for side in (0, 1)]
-        else:
-            scored = [[row for row in rows if row[name] is not None] for rows in both]
-        if not all(scored):
-            continue
-        n += max(map(len, scored))
-        for side in (0, 1):
-            values[side].extend(row[name] for row in scored[side])
-            clusters[side].extend(both[0][0]["source"] for _ in scored[side])
-    estimate = statistics.difference_of_means(values[0], clusters[0], values[1], clusters[1])
-    if estimate is not None:
-        estimate = replace(estimate, n=n)
-    return estimate, total - n
+    sides, captions = [], []
+    for side in (original, negated):  # both have the same categories, so that codes name items
+        item = side.frame["item"].cat.codes.to_numpy(np.int64)
+        made = pd.DataFrame({"item": item, "source": side.clusters, "value": side.values})
+        made["pair"] = made.groupby("item").cumcount() * 2**32 + item
+        captions.append(made.groupby("item").size())
+        sides.append(made)
+    both = pd.concat(captions, axis=1)
+    same = both.index[both[0] == both[1]]
+    lost = pd.concat([side.loc[side["value"].isna(), "pair"] for side in sides])
+    scored = [
+        side[side["value"].notna() & ~(side["item"].isin(same) & side["pair"].isin(lost))] for side in sides
+    ]
+    scored = [side[side["item"].isin(scored[1 - place]["item"])] for place, side in enumerate(scored)]
+    sizes = pd.concat([side.groupby("item").size() for side in scored], axis=1)
+    n, total = int(sizes.max(axis=1).sum()), int(both.max(axis=1).sum())
+    first, second = ((side["value"].to_numpy(), side["source"].tolist()) for side in scored)
+    estimate = statistics.difference_of_means(*first, *second)
+    return None if estimate is None else replace(estimate, n=n), total - n
+
+
+def of_choices(table: ScoreTable) -> Figures:
+    """Accuracy in total and by type, chance, which templates are chosen, and how wrong answers fall."""
+    asked = table.where(metric="accuracy")
+    if not len(asked):
+        return
+    there = asked.names("type")
+    types = {"all": asked, **{t: asked.where(type=t) for t in TEMPLATES if t in there}}
+    for type_, members in types.items():
+        yield members.figure(metric="accuracy", type=type_)
+    if {AFFIRMATION, NEGATION} <= types.keys():
+        ends = [types[type_] for type_ in (AFFIRMATION, NEGATION)]
+        parts = [part for end in ends for part in (end.scored.values, end.scored.clusters)]
+        unscored = sum(end.unscored().total() for end in ends)
+        gap = statistics.difference_of_means(*parts)
+        yield figure(gap, unit="points", unscored=unscored, metric="gap", type="all")
+    for type_, members in types.items():
+        yield from _baselines(members, table if type_ == "all" else table.where(type=type_), type_)
+    chance = _of_each(asked, "templates", lambda made: 1 / len(made)).mean()
+    yield number(float(chance), unit="%", n=len(asked), metric="chance", type="all")
+    known = _of_each(asked, "templates", lambda made: all(made) and len(set(made)) > 1).astype(bool)
+    typed = ScoreTable(asked.frame[known])
+    for template in TEMPLATES:
+        offered = _of_each(typed, "templates", lambda made, t=template: made.count(t) / len(made))
+        if offered.any():
+            unscored = typed.unscored().total()
+            share = statistics.bounded_mean(_mass(typed.scored, template), typed.scored.clusters)
+            yield figure(share, unit="%", unscored=unscored, metric="selected", template=template)
+            yield number(float(offered.mean()), unit="%", n=len(typed), metric="offered", template=template)
+    for type_ in types:
+        yield from _wrong(typed if type_ == "all" else typed.where(type=type_), type_)
+
+
+def _of_each(table: ScoreTable, column: str, of: Callable[[list[str]], float]) -> np.ndarray:
+    """(n,) a function of what stands in a column, separated by "/"; worked out once per entry."""
+    entries = table.frame[column].cat
+    made = np.array([of(entry.split("/")) for entry in entries.categories], dtype=np.float64)
+    return made[entries.codes] if len(made) else np.zeros(0)
+
+
+def _mass(scored: ScoreTable, template: str) -> np.ndarray:
+    """(n,) which part of each choice falls on options made with a template."""
+    return _of_each(scored, "chosen", lambda chosen: chosen.count(template) / len(chosen))
+
+
+def _baselines(seen: ScoreTable, table: ScoreTable, type_: str) -> Figures:
+    """What is right without the picture and without the text, of the questions that were asked so, and what
+    the picture adds to the text there, paired."""
+    for name in BASELINES:
+        if len(members := table.where(metric=name)):
+            yield members.figure(metric=name, type=type_)
+    with_picture, without, clusters = seen.pair(table.where(metric=TEXT_ONLY))
+    gain = statistics.bounded_mean(with_picture - without, clusters, -1.0, 1.0)
+    if gain is not None:
+        yield figure(gain, unit="points", metric=GAIN, type=type_)
+
+
+def _wrong(rows: ScoreTable, type_: str) -> Figures:
+    """Of the choices that are wrong, the share that falls on each template; n is how many are wrong."""
+    scored = rows.scored
+    wrong = 1.0 - scored.values  # (n,) how much of each choice
+    if not wrong.sum():
+        return
+    for template in TEMPLATES:
+        right = np.where(scored.frame["type"] == template, scored.values, 0.0)
+        hits = _mass(scored, template) - right
+        shares = np.divide(hits, wrong, out=np.zeros_like(hits), where=wrong != 0)
+        estimate = statistics.bounded_mean(shares, scored.clusters, weights=wrong)
+        what = {"metric": "wrong", "type": type_, "template": template}
+        row = figure(estimate, unit="%", unscored=rows.unscored().total(), **what)
+        yield {**row, "n": round(float(wrong.sum()), 3)}
+
+
+def of_groups(table: ScoreTable) -> Figures:
+    """Of questions that belong together, how often all are answered right; of pairs, which of the two are."""
+    joint = table.where(metric="joint")
+    for score in joint.names("type"):
+        members, guessed = joint.where(type=score), table.where(metric="joint chance", type=score)
+        yield members.figure(metric="joint", type=score)
+        chance = float(guessed.values.mean())
+        yield number(chance, unit="%", n=len(guessed), metric="joint chance", type=score)
+        falls = table.where(metric="pair", type=score)
+        for outcome in OUTCOMES if len(falls) else ():
+            yield falls.where(outcome=outcome).figure(metric="pair", type=score, outcome=outcome)
+        yield from _by_difficulty(members, score)
+
+
+def _by_difficulty(joint: ScoreTable, score: str) -> Figures:
+    """An axis is read where those behind it are at 0."""
+    levels = {text: json.loads(text) for text in joint.names("difficulty")}
+    axes = list(dict.fromkeys(axis for each in levels.values() for axis in each))
+    for place, axis in enumerate(axes):
+        easy = {t: each for t, each in levels.items() if not any(each[other] for other in axes[place + 1 :])}
+        for level in sorted({each[axis] for each in easy.values()}):
+            members = joint.where(difficulty=tuple(t for t, each in easy.items() if each[axis] == level))
+            what = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}
+            yield members.figure(**what)
+
+
+def of_pairs(table: ScoreTable) -> Figures:
+    """The figures of all minimal pairs whose four questions are there; nothing where there is none."""
+    cells = table.where(metric=("cell", "answer cell"))
+    if not len(cells):
+        return
+    each = cells.values.reshape(-1, 2, 2)  # (pairs, caption, picture)
+    complete = np.isfinite(each).all((1, 2))
+    scores, unscored = each[complete], int((~complete).sum())
+    clusters = np.array(cells.clusters)[::4][complete].tolist()
+    answers = "cell" not in cells.names("metric")
+    for part, estimate in two_way.effects(scores, clusters, 1.0 if answers else None).items():
+        yield figure(estimate, unit="", unscored=unscored, metric="effect", part=part)
+    for part, estimate in two_way.shares(scores, clusters).items():
+        yield figure(estimate, unit="%", unscored=unscored, metric="part", part=part)
+    alone = two_way.text_alone(scores, clusters)
+    yield figure(alone, unit="%", unscored=unscored, metric="text alone")
+    if not answers:
+        same = two_way.same_caption(scores, clusters)
+        yield figure(same, unit="%", unscored=unscored, metric="same caption")
+
+
+def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:
+    """The share of the first k found that is without the denied thing, as judged and corrected for the
+    judge's error, and how much less often than with the original caption the thing is there; or, of the
+    questions of a test, the share that is as a caption says."""
+    for k in KS:
+        for kind in JUDGED:
+            satisfied = table.where(metric=f"satisfied@{k}", kind=kind)
+            if len(satisfied):
+                yield satisfied.figure(metric=f"satisfied@{k}", kind=kind, statistic="judged")
+            found = table.where(metric=f"without@{k}", kind=kind)
+            if not len(found):
+                continue
+            what: dict[str, Any] = {"metric": f"without@{k}", "kind": kind}
+            what["direction"] = TEXT_TO_IMAGE  # beside recall
+            share = found.estimate()
+            yield found.described(share, unit="%", statistic="judged", **what)
+            if share is not None and rates is not None:
+                right = calibration.correct_removal(share, rates)
+                row = number(right.value, unit="%", n=share.n, statistic="corrected", **what)
+                yield {**row, "low": right.low, "high": right.high, "refused": right.refused}
+        found = table.where(metric=f"without@{k}")
+        negated, original = (_by_query(found.where(kind=kind)) for kind in (NEGATED, ORIGINAL))
+        apart = negated.join(original, how="inner", rsuffix="_other").dropna()
+        avoided = statistics.bounded_mean(
+            (apart["value"] - apart["value_other"]).to_numpy(), apart["source"].tolist(), -1.0, 1.0
+        )
+        if avoided is not None:
+            yield figure(avoided, unit="points", metric=f"avoided@{k}", direction=TEXT_TO_IMAGE)
+
+
+def _by_query(table: ScoreTable) -> pd.DataFrame:
+    """Query -> source, and the share of what it found that is without the thing; NaN where a verdict is
+    lacking."""
+    frame = table.frame.assign(item=table.frame["item"].cat.codes, source=table.clusters)
+    by_query = frame.groupby("item", sort=False)
+    lacking = by_query["value"].apply(lambda verdicts: verdicts.isna().any())
+    return by_query.agg({"source": "first", "value": "mean"}).mask(lacking)

@@ -1,8 +1,8 @@
-"""The files of one run: one model on one data set.
+"""The files of one run, a model on a data set; what it asked, and what came of that.
 
 OUT/<model>/<data set>/
   manifest.json, pictures/, {sentences,answers,scores,verdicts}/<task>/*.jsonl   see `nein.engine.folder`
-  samples/<task>.jsonl       canonical: one line per caption, picture or question
+  scores.csv                 a row per caption, picture or question and metric; for people
   figures.csv                every figure, with interval, n and unscored
 OUT/cache/                   features of pictures and sentences, and answers of endpoints, shared by all runs
 OUT/table.md, figures.csv, report.html, *.png
@@ -12,26 +12,36 @@ OUT/table.md, figures.csv, report.html, *.png
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from nein.datasets.negbench.records import Task
-from nein.engine.folder import Folder, runs_below
+from nein.benchmarks.baselines import BASELINES
+from nein.benchmarks.negbench import encode, judged, scores
+from nein.benchmarks.negbench.asking import Distinct
+from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
+from nein.datasets.negbench import loading
+from nein.datasets.negbench.loading import DataSet
+from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
+from nein.engine.blocks import Blocks
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder, Row, runs_below
 from nein.engine.shapes import Shape
+from nein.models.remedies.encoders import Arm
+from nein.reporting.scores import ScoreTable
 
-PICTURES = "pictures"  # outputs
+log = logging.getLogger(__name__)
+PICTURES = "pictures"  # outputs; the others are of tasks
+SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
 #: What a manifest's summary holds, as far as it is read back.
 _SUMMARY = {
     "model": str, "dataset": str, "title": str, "preset": str, "protocol": str, "kind": str,
     "features": (str, None), "limit": (int, None), "row": (str, None),
 }  # fmt: skip
-#: A line of samples/<task>.jsonl of a task of multiple choice, as far as it is read back.
-CHOICE_ROW = {
-    "id": str, "shown": [int], "shares": ([float], None), "credit": (float, None), "reason": str,
-    "scores?": ([float], None), "answer?": (str, None),
-}  # fmt: skip
-SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"  # of tasks
 _ENCODED = {"name": str, "key": str, "reason": str}
 _ANSWER = {
     "id": str, "answer": (str, None), "letter": (str, None), "chosen": (int, None), "reason": str,
@@ -51,18 +61,14 @@ class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
     benchmark = "negbench"
-    facts: ClassVar[Mapping[str, Shape]] = {
-        "summary?": _SUMMARY,
-        "data?": {"records_sha256": str},
-    }
+    facts: ClassVar[Mapping[str, Shape]] = {"summary?": _SUMMARY, "data?": {"records_sha256": str}}
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "results", BLOCKS)
 
 
 def task_name(task: Task) -> str:
     return f"{task.name.partition('/')[2]}.{task.variant}"
-
-
-def samples(folder: Folder, task: str) -> Path:
-    return folder.path / "samples" / f"{task}.jsonl"
 
 
 def figures(folder: Folder) -> Path:
@@ -72,3 +78,205 @@ def figures(folder: Folder) -> Path:
 def find(out: Path) -> list[ResultsDir]:
     """Every run below `out`, ordered by model, then data set."""
     return [ResultsDir(path) for path in runs_below(out)]
+
+
+# --- what was asked ----------------------------------------------------------------------------
+
+
+def config_of(folder: Folder) -> EvalConfig:
+    """The configuration that a run was made with."""
+    fields = {item.name for item in dataclasses.fields(EvalConfig)}
+    given = {key: value for key, value in folder.manifest()["config"].items() if key in fields}
+    return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
+
+
+def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
+    """The data sets with the tasks that are asked for. Raises UserError where there are none."""
+    sets = loading.load(
+        config.data, names=config.datasets, image_roots=config.image_root, scenes=config.scenes,
+        split=config.split, seed=config.seed, protocol=config.protocol,
+    )  # fmt: skip
+    chosen = []
+    for data in sets:
+        if loading.select(data.tasks, config.tasks, config.variants):
+            loading.check_pictures(data)
+            tasks = _tasks(config, data)
+            if not tasks:
+                raise UserError(
+                    f"{data.title} holds no caption and no question of these tasks; ask for more."
+                )
+            chosen.append((data, tasks))
+    if not chosen:
+        there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
+        raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")
+    return chosen
+
+
+def _tasks(config: EvalConfig, data: DataSet) -> list[Task]:
+    chosen = loading.select(data.tasks, config.tasks, config.variants)
+    return [task for one in chosen if loading.asks(task := loading.limited(one, config.limit))]
+
+
+def answers(kind: str, task: Task) -> bool:
+    """Whether a model of a kind (`models.Choice`) can be asked."""
+    return task.answered_by(kind) if isinstance(task, ChoiceTask) else kind == "dual"
+
+
+def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
+    """The data sets that runs were asked about, as far as they are still there; what is not is said."""
+    found: dict[str, DataSet] = {}
+    for folder in folders:
+        if folder.manifest()["data"]["records_sha256"] in found:
+            continue
+        try:
+            found.update((data.sha256, data) for data, _ in selected(config_of(folder)))
+        except UserError as error:
+            log.warning("without its data, no question of '%s' is shown: %s", folder.path, error)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run asks of a data set, and what came of it.
+
+    kind   Of the model (`models.Choice`); `cure`: the arm around it, or "".
+    tasks  Those that were asked for, cut to `--limit`; those of `data` are whole.
+    """
+
+    folder: Folder
+    config: EvalConfig
+    data: DataSet
+    tasks: Sequence[Task]
+    kind: str
+    cure: str = ""
+
+    @classmethod
+    def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> Asked | None:
+        """Of a run whose data are among the sets; None where they are not."""
+        manifest, config = folder.manifest(), config_of(folder)
+        for data in sets:
+            if data.sha256 == manifest["data"]["records_sha256"]:
+                kind = manifest["summary"]["kind"]
+                tasks = [task for task in _tasks(config, data) if answers(kind, task)]
+                return cls(folder, config, data, tasks, kind, manifest["identity"].get("mend", ""))
+        return None
+
+    def whole(self, task: Task) -> Task:
+        """The task before it was cut."""
+        return next(t for t in self.data.tasks if (t.name, t.variant) == (task.name, task.variant))
+
+    def blocks(self, task: Task) -> Blocks:
+        """Of questions, or of captions that a judge is asked about."""
+        whole, cut = (
+            len(one.questions if isinstance(one, ChoiceTask) else one.negated)
+            for one in (self.whole(task), task)
+        )
+        return Blocks.first(whole, self.config.block_size, cut)
+
+    # features
+
+    def pictures(self) -> Encoding:
+        """The pictures of all tasks, whole ones where captions adapt to what they search."""
+        searched = [self._taught(task) for task in self.tasks] if self._adapts else []
+        wanted = {name for task in (*self.tasks, *searched) for name in task.references}
+        return encode.of_pictures(
+            self.folder, PICTURES, self.data.references, wanted, self.data.media,
+            batch_size=self.config.block_size, cache=self.config.cache_dir,
+        )  # fmt: skip
+
+    def sentences(self, task: Task) -> Encoding:
+        size, among, sentences = self.config.block_size, None, self.whole(task).sentences
+        if self._adapts:
+            taught, size = self._taught(task), max(1, len(sentences))  # what adapts does so once
+            among = Searched(self.pictures(), taught.references, self.config.pooling, taught.sentences)
+        return encode.of_sentences(
+            self.folder, f"{SENTENCES}/{task_name(task)}", sentences, set(self.in_blocks(task).sentences),
+            batch_size=size, cache=self.config.cache_dir, among=among,
+        )  # fmt: skip
+
+    def features(self, task: Task) -> tuple[Encoded, Encoded]:
+        """Of the pictures and of the sentences of a task, once they are encoded."""
+        pictures = self.pictures().read(set(task.references), self.config.pooling)
+        return pictures, self.sentences(task).read(set(task.sentences))
+
+    def in_blocks(self, task: Task) -> Task:
+        """With all captions of its blocks, where these are judged as a whole."""
+        if not is_judged(task):
+            return task
+        whole = self.whole(task)
+        assert isinstance(whole, RetrievalTask)
+        members = self.blocks(task).all_members()
+        return dataclasses.replace(whole, negated=tuple(whole.negated[k] for k in members))
+
+    @property
+    def _adapts(self) -> bool:
+        return bool(self.cure) and Arm.parse(self.cure).adapts
+
+    def _taught(self, task: Task) -> Task:
+        """Whose captions and pictures a model adapts to before it encodes the sentences of a task: as
+        released those of retrieval, for multiple choice, too; the task's own where the data have none."""
+        found = [one for one in self.data.tasks if isinstance(one, RetrievalTask) and one.negated]
+        if isinstance(task, RetrievalTask) or not found:
+            return self.whole(task)
+        return next((one for one in found if one.variant == task.variant), found[0])
+
+    # answers
+
+    def askings(self, task: Task) -> Iterator[tuple[str, ChoiceTask, Blocks, Distinct | None]]:
+        """(output, whole task, blocks) of the questions of a task; then, with what it stands for, of each
+        baseline of which anything is asked."""
+        whole, cut = self.whole(task), task
+        assert isinstance(whole, ChoiceTask)
+        assert isinstance(cut, ChoiceTask)
+        output = f"{ANSWERS if self.kind == 'vlm' else SCORES}/{task_name(task)}"
+        yield output, whole, self.blocks(task), None
+        for name in BASELINES if self.config.blind else ():
+            distinct = Distinct.of_task(name, whole)
+            blocks = distinct.blocks(self.config.block_size, cut.questions, self.config.blind)
+            yield f"{output}.{name.replace(' ', '-')}", distinct.task, blocks, distinct
+
+    # rows
+
+    def rows(self, task: Task) -> Iterator[Row]:
+        """The rows of a task (`scores`), from the blocks."""
+        how = {"protocol": self.config.protocol}
+        if self.kind != "dual":
+            assert isinstance(task, ChoiceTask)
+            said: list[tuple[Distinct | None, dict[str, Row]]] = []
+            for output, asked, blocks, distinct in self.askings(task):
+                rows = self.folder.rows(output, blocks.numbers) if asked.questions else ()
+                said.append((distinct, {row["id"]: row for row in rows}))
+            baselines = [(distinct, rows) for distinct, rows in said if distinct is not None]
+            yield from scores.asked_rows(task, said[0][1], baselines, seed=self.config.seed, **how)
+        elif isinstance(task, RetrievalTask) and task.asked:
+            names = {query.id for query, _ in judged.unfound(task)}
+            found = self.folder.rows(verdicts(task), self.blocks(task).numbers)
+            yield from (row for row in found if row["id"] in names)
+        else:
+            model = self.folder.notes("models")["model"]
+            pictures, texts = self.features(task)
+            more = {**how, "scale": model["scale"], "bias": model["bias"]}
+            if isinstance(task, RetrievalTask):
+                yield from scores.retrieval_rows(task, pictures, texts, **more)
+            else:
+                more |= {"features": self.config.features, "seed": self.config.seed}
+                yield from scores.choice_rows(task, pictures, texts, **more)
+
+    def every_row(self) -> Iterator[Row]:
+        """The rows of all tasks."""
+        for task in self.tasks:
+            what = {"task": task.name.partition("/")[2], "variant": task.variant}
+            yield from ({"id": row["id"], **what, **row} for row in self.rows(task))
+
+    def table(self) -> ScoreTable:
+        """The scores of all tasks."""
+        return scores.table(row for task in self.tasks for row in scores.of_task(task, self.rows(task)))
+
+
+def is_judged(task: Task) -> bool:
+    return isinstance(task, RetrievalTask) and task.asked
+
+
+def verdicts(task: Task) -> str:
+    """The output with what a judge says."""
+    return f"{VERDICTS}/{task_name(task)}"

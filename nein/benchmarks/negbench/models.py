@@ -2,7 +2,7 @@
 
 A model is a name of `MODELS`, NAME=REFERENCE (that row's published figures with other weights), or a
 reference as `metrics.load_dual` takes it, or `nano:clip`; each may have a name of the user's before it
-(`nein.models.references`). `--vlm` takes what `vlm.load` takes; `judge:REFERENCE` is a VQA judge, asked in
+(`nein.models.references`). `--vlm` takes what `asking.load` takes; `judge:REFERENCE` is a VQA judge, asked in
 its own template. `--match` takes what `metrics.load_judge` takes for "itm".
 """
 
@@ -290,9 +290,9 @@ def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
             "itm", choice.reference, revision=choice.revision, device=device, dtype=dtype
         )
     if choice.kind == "vlm":
-        from nein.benchmarks.negbench import vlm
+        from nein.benchmarks.negbench import asking
 
-        return vlm.load(
+        return asking.load(
             choice.reference, revision=choice.revision, device=device, dtype=dtype, batch_size=batch_size
         )
     return metrics.load_dual(

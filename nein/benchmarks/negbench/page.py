@@ -2,101 +2,83 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from metrics.letters import LETTERS
+from nein.benchmarks.negbench import asking
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench import vlm
-from nein.benchmarks.negbench.folder import ResultsDir
-from nein.datasets.negbench.loading import DataSet
+from nein.benchmarks.negbench.folder import Asked
 from nein.datasets.negbench.records import ChoiceTask, Question
-from nein.engine import atomic
+from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.reporting import cards, page, thumbnails
 from nein.reporting.cards import Cell
 
+log = logging.getLogger(__name__)
 SIDE, LIMIT = 256, 400  # pixels of a picture's longer side; questions in a page
 UNKNOWN = "made otherwise"  # an option of which no template is known
 RIGHT = cards.Measure("right", "choice")
 COLUMNS = ("caption", "made as", "chosen", "score")
-Sets = Callable[[], Sequence[DataSet]]
 
 
 @dataclass(frozen=True)
-class Results:
-    """A finished run in the page.
+class Shown:
+    """A question in the page: the name of its data set and its task as they are shown."""
 
-    model  As tables name it.     tasks  Names of its tasks of multiple choice, as its files have them.
-    """
-
-    folder: ResultsDir
-    model: str
-    tasks: Sequence[str]
-
-    @property
-    def data(self) -> str:
-        """SHA-256 of the records that were asked."""
-        return str(self.folder.manifest()["data"]["records_sha256"])
-
-    def rows(self) -> Iterator[tuple[str, Row]]:
-        """(task, row), read anew."""
-        for task in self.tasks:
-            for row in atomic.checked_lines(files.samples(self.folder, task), files.CHOICE_ROW):
-                yield task, row
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A question of a task of a data set."""
-
-    data: DataSet
+    title: str
     task: ChoiceTask
     question: Question
 
 
 @dataclass(frozen=True)
 class Questions:
-    """asked: id in the page -> the question. chosen: (model, that id) -> its row of samples/<task>.jsonl."""
+    """asked: id in the page -> the question. chosen: (model, that id) -> its row (`scores`)."""
 
     models: Sequence[str]
-    asked: Mapping[str, Asked]
+    asked: Mapping[str, Shown]
     chosen: Mapping[tuple[str, str], Row]
 
     @classmethod
-    def of(cls, results: Sequence[Results], sets: Sequence[DataSet], limit: int = LIMIT) -> Questions:
-        """What was asked of the sets, in data order; `limit` random questions if there are more."""
-        named = {data.sha256: data for data in sets}
-        here = [one for one in results if one.data in named]
-
-        def answered() -> Iterator[tuple[str, str, Row]]:
-            for one in here:
-                for task, row in one.rows():
-                    yield one.model, _id(named[one.data], task, row["id"]), row
-
-        there = {identity for _, identity, _ in answered()}
-        ids = [identity for identity, _ in _asked(sets) if identity in there]
-        wanted = set(cards.drawn(ids, limit))
-        asked = {identity: one for identity, one in _asked(sets) if identity in wanted}
-        models = list(dict.fromkeys(one.model for one in results))
-        chosen = {(model, name): row for model, name, row in answered() if name in wanted}
-        return cls(models, asked, chosen)
+    def of(cls, runs: Mapping[str, Sequence[Asked]], limit: int = LIMIT) -> Questions:
+        """What was asked of models, by their name; `limit` random questions if there are more."""
+        there = {
+            _id(run, task, question): Shown(run.data.title, task, question)
+            for runs_of_model in runs.values()
+            for run in runs_of_model
+            for task in _choices(run)
+            for question in task.questions
+        }
+        asked = {identity: there[identity] for identity in cards.drawn(list(there), limit)}
+        chosen = {}
+        for model, runs_of_model in runs.items():
+            for run in runs_of_model:
+                try:
+                    for task in _choices(run):
+                        rows = ((_id(run, task, row["id"]), row) for row in run.rows(task))
+                        chosen |= {(model, identity): row for identity, row in rows if identity in asked}
+                except UserError as error:
+                    log.warning("no question of '%s' is shown: %s", run.folder.path, error)
+        return cls(list(runs), asked, chosen)
 
     def described(self) -> cards.Samples:
         asked = list(self.asked.values())
         return cards.Samples(
             list(self.asked),
-            [_sentence(one.question) for one in asked],
-            [" · ".join(filter(None, (one.data.title, one.question.type))) for one in asked],
+            [one.question.asked or one.question.options[one.question.correct].text for one in asked],
+            [" · ".join(filter(None, (one.title, one.question.type))) for one in asked],
             {
-                "Task": [[f"{one.data.title}, {files.task_name(one.task)}"] for one in asked],
+                "Task": [[f"{one.title}, {files.task_name(one.task)}"] for one in asked],
                 "Right": [[_template(one.question, one.question.correct)] for one in asked],
                 "Chosen": [self._templates(name, one.question) for name, one in self.asked.items()],
             },
             [cards.Member(model) for model in self.models],
             [RIGHT],
-            [[[self._value(model, name) for name in self.asked]] for model in self.models],
+            [
+                [[self.chosen.get((model, name), {}).get("credit") for name in self.asked]]
+                for model in self.models
+            ],
             words=("questions", "Model", "Asked"),
             heads=("choice",),
             columns=COLUMNS,
@@ -104,7 +86,7 @@ class Questions:
 
     def details(self) -> Iterator[cards.Detail]:
         for name, one in self.asked.items():
-            picture = vlm.picture(one.data.media, one.question.image)
+            picture = asking.picture(one.task.media, one.question.image)
             shown = {"none": picture} if isinstance(picture, str) else thumbnails.of_picture(picture, SIDE)
             captions = [
                 f"{option.shown}{' (right)' if k == one.question.correct else ''}"
@@ -136,9 +118,6 @@ class Questions:
         ]
         return cards.Said(cells=[cell], line=line, rows=rows)
 
-    def _value(self, model: str, name: str) -> float | None:
-        return self.chosen.get((model, name), {}).get("credit")
-
     def _templates(self, name: str, question: Question) -> list[str]:
         """What was chosen by any of the models."""
         rows = [row for model in self.models if (row := self.chosen.get((model, name))) is not None]
@@ -146,35 +125,23 @@ class Questions:
         return sorted({*taken, *(["none"] if any(row["shares"] is None for row in rows) else [])})
 
 
-def part(results: Sequence[Results], sets: Sets) -> page.Part:
-    """What the page shows of single questions.
-
-    sets  Loads the data sets; those that none of the results is about may be among them.
-    """
+def part(runs: Callable[[], Mapping[str, Sequence[Asked]]]) -> page.Part:
+    """What the page shows of single questions. runs: by model, as of `Questions.of`."""
 
     def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
-        shown = Questions.of(results, sets())
+        shown = Questions.of(runs())
         return shown.described(), shown.details()
 
     return cards.browser(make, title="Questions")
 
 
-def _asked(sets: Sequence[DataSet]) -> Iterator[tuple[str, Asked]]:
-    """Every question of the sets with its id in the page, in data order."""
-    for data in sets:
-        for task in data.tasks:
-            if isinstance(task, ChoiceTask):
-                for question in task.questions:
-                    yield _id(data, files.task_name(task), question.id), Asked(data, task, question)
+def _choices(run: Asked) -> list[ChoiceTask]:
+    return [task for task in run.tasks if isinstance(task, ChoiceTask)]
 
 
-def _id(data: DataSet, task: str, identity: Any) -> str:
-    return f"{data.name}/{task}/{identity}"
-
-
-def _sentence(question: Question) -> str:
-    """What a question is headed by: what is asked, or the caption that is true."""
-    return question.asked or question.options[question.correct].text
+def _id(run: Asked, task: ChoiceTask, question: Question | str) -> str:
+    name = question if isinstance(question, str) else question.id
+    return f"{run.data.name}/{files.task_name(task)}/{name}"
 
 
 def _taken(row: Row) -> list[int]:

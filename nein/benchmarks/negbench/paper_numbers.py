@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.negbench.models import MODELS
-from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, REPHRASED, RETRIEVAL
 from nein.reporting import figures as frames

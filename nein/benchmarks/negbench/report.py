@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench import judged, paper_numbers, sections
 from nein.benchmarks.negbench import page as questions
-from nein.benchmarks.negbench import paper_numbers, requested, retrieved, sections
 from nein.benchmarks.negbench.config import ReportConfig
-from nein.benchmarks.negbench.folder import ResultsDir
-from nein.benchmarks.negbench.page import Sets
-from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.folder import Asked, ResultsDir
 from nein.benchmarks.negbench.retrieval import KS
+from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
+from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
-from nein.datasets.negbench.registry import MCQ, NANO
+from nein.datasets.negbench.registry import MCQ, NANO, RETRIEVAL
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
 from nein.reporting import figures as frames
@@ -35,6 +35,7 @@ HOW = (
     "Negation gap: recall with the original captions minus recall with the negated ones, paired."
 )
 FORMATS = ("md", "csv", "plots", "html")
+Sets = Callable[[], Sequence[DataSet]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Evaluated:
     def name(self) -> str:
         return f"{self.facts['model']}, {self.facts['title']}"
 
+    @property
+    def data(self) -> str:
+        """SHA-256 of the records that were asked."""
+        return str(self.folder.manifest()["data"]["records_sha256"])
+
     def figure(self, **where: Any) -> dict[str, Any] | None:
         """The first figure whose columns have the given entries, or None."""
         return frames.pick(self.figures, **where)
@@ -59,7 +65,7 @@ def run(options: ReportConfig) -> str:
     folders = [folder for path in options.runs for folder in finished(path)]
     out = options.out.with_suffix(".html")
     evaluated = _evaluated(folders)
-    written = _write(out, evaluated, folders, lambda: requested.sets_of(folders), options.formats)
+    written = _write(out, evaluated, folders, lambda: files.sets_of(folders), options.formats)
     chief = [sections.RETRIEVED, sections.SATISFIED, sections.MULTIPLE_CHOICE]
     shown = reporting.headline(together(evaluated), chief)
     return f"{shown}\nReport: {out if out in written else out.parent}\n"
@@ -91,22 +97,19 @@ def _write(
 
 def _questions(runs: Sequence[Evaluated], folders: Sequence[Folder], sets: Sets) -> list[Part]:
     """The page's part with single questions, of all runs on the data of `folders`; none without any."""
-    asked = [(run, _choices(run.figures)) for run in runs]
-    results = [questions.Results(run.folder, run.facts["model"], tasks) for run, tasks in asked if tasks]
+    asked = [run for run in runs if len(frames.select(run.figures, metric="accuracy"))]
     here = {folder.path for folder in folders}
-    at_hand = {one.data for one in results if one.folder.path in here}
-    shown = [one for one in results if one.data in at_hand]
-    return [questions.part(shown, sets)] if shown else []
+    at_hand = {run.data for run in asked if run.folder.path in here}
+    shown = [run for run in asked if run.data in at_hand]
 
+    def of_models() -> dict[str, list[Asked]]:
+        there, by_model = sets(), dict[str, list[Asked]]()
+        for run in shown:
+            own = Asked.of_folder(run.folder, there)
+            by_model.setdefault(run.facts["model"], []).extend([own] if own else [])
+        return by_model
 
-def _choices(figures: pd.DataFrame) -> list[str]:
-    """The tasks of multiple choice, as files name them."""
-    chosen = frames.select(figures, metric="accuracy")
-    return list(
-        dict.fromkeys(
-            f"{task}.{wording}" for task, wording in zip(chosen["task"], chosen["variant"], strict=True)
-        )
-    )
+    return [questions.part(of_models)] if shown else []
 
 
 def finished(out: Path) -> list[ResultsDir]:
@@ -126,7 +129,10 @@ def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
 def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
     """Models of one name, from two folders say, are told apart by the names of their run directories; runs of
     one model on the same data by where they lie."""
-    all_facts = [run.manifest()["summary"] for run in runs]
+    all_facts = [
+        {**run.manifest()["summary"], "quick_gelu": run.notes("models")["model"].get("quick_gelu")}
+        for run in runs
+    ]
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
@@ -136,7 +142,7 @@ def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
         if times[run.path.parts[-2:]] > 1:
             name = f"{name} ({run.path.parents[1]})"
-        parts = [files.figures(run), retrieved.figures_file(run)]
+        parts = [files.figures(run), judged.figures_file(run)]
         figures = frames.concat(frames.read(file) for file in parts if file.exists())
         facts = {**facts, "model": name}
         evaluated.append(Evaluated(run, facts, _labelled(facts, figures)))
@@ -145,7 +151,7 @@ def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
 
 def _labelled(facts: Mapping[str, Any], figures: pd.DataFrame) -> pd.DataFrame:
     """With what it is of: benchmark, model, dataset, and `data`, the name of data set and task in tables."""
-    tasks = ("" if task in ("retrieval", MCQ) else f" {task}" for task in figures["task"])
+    tasks = ("" if task in (RETRIEVAL, MCQ) else f" {task}" for task in figures["task"])
     return frames.label(
         figures, benchmark="negbench", model=facts["model"], dataset=facts["dataset"],
         data=[f"{facts['title']}{task}" for task in tasks],

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from metrics.dual.base import prepare, products
-from nein.benchmarks.negbench.mcq import PROTOCOLS
+from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY
 from nein.loading.errors import choose
 
+PROTOCOLS = ("fixed", "paper")
 KS = (1, 5)
 TIE = 1e-13
-#: Scores held at once.
-SCORES = 2**20
+SCORES = 2**20  # held at once
+ROWS = 4096  # features worked on at once
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,42 @@ def alone(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
     first = np.full(queries, len(scores), dtype=np.int64)
     np.minimum.at(first, owner[top], place[top])
     return Ranks(best, len(scores) - upper, upper - lower - relevant, relevant, first - lower)
+
+
+def mean(vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "normalised") -> np.ndarray:
+    """(D,) float64, the mean of those rows of (N, D) features, or of all, prepared."""
+    rows = np.arange(len(vectors)) if rows is None else rows
+    total = np.zeros(vectors.shape[1])
+    for start in range(0, len(rows), ROWS):
+        total += prepare(vectors[rows[start : start + ROWS]], features).sum(0)
+    return total / max(1, len(rows))
+
+
+def baselines(
+    texts: np.ndarray, pictures: np.ndarray, said: np.ndarray, shown: np.ndarray, place: np.ndarray
+) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
+    """As `ranks`, by baseline: where the mean of all pictures, or of all captions, stands in place of each.
+
+    By linearity its score is the mean of the scores with all of them: the additive parts of the text and of
+    the picture (Hessel & Lee, EMNLP 2020, arXiv:2010.06572).
+    """
+    heard = _with(texts, said, mean(pictures, shown))
+    seen = _with(pictures, shown, mean(texts, np.unique(said)))
+    entries, size = np.arange(len(shown)), len(shown)
+    of_captions = {
+        TEXT_ONLY: alone(np.zeros_like(seen), entries, size).taken(place),
+        PICTURE_ONLY: alone(seen, entries, size).taken(place),
+    }
+    of_gallery = {
+        TEXT_ONLY: alone(heard, place, size), PICTURE_ONLY: alone(np.zeros_like(heard), place, size),
+    }  # fmt: skip
+    return of_captions, of_gallery
+
+
+def _with(vectors: np.ndarray, rows: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """(len(rows),) float32 products of those rows with another prepared feature."""
+    starts = range(0, len(rows), ROWS)
+    return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), other) for s in starts])
 
 
 def top(

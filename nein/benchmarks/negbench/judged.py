@@ -4,8 +4,10 @@ A caption denies things that its own picture lacks. What else it finds may have 
 that: a model that ignores the denial can find the caption's own picture all the same. Beside the negated
 caption stand the original one of the same picture, which denies nothing, and pictures drawn at random.
 
-Captions of a test that is defined by a judge's answers (SimpleNeg) are asked about in the evaluation itself,
-the others by `nein negbench judge`, which has a calibrated judge:
+Captions of a test that is defined by a judge's answers (SimpleNeg) are asked about in the evaluation itself:
+each brings two questions, whether what it denies is there, and whether what it affirms is. What is found
+depends on the features of all pictures, so that blocks wait for all of these. The others are asked about by
+`nein negbench judge`, which has a calibrated judge:
 
 OUT/<model>/<data set>/judged/<task>.jsonl   a line per caption, denied thing and picture found
 OUT/<model>/<data set>/judged.csv            the figures, which every later report shows
@@ -13,27 +15,24 @@ OUT/<model>/<data set>/judged.csv            the figures, which every later repo
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nein import statistics
 from nein.benchmarks.negbench import retrieval
-from nein.benchmarks.negbench.encode import Encoded
-from nein.benchmarks.negbench.results import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.asking import MODEL, PICTURE, picture
+from nein.benchmarks.negbench.encode import UNUSABLE, Encoded
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalItem, RetrievalTask
-from nein.engine.folder import Folder
+from nein.engine.blocks import Blocks
+from nein.engine.folder import Folder, Row
 from nein.engine.seeds import sample_seed
+from nein.engine.stages import Model, Stage
 from nein.models import judges
 from nein.models.judges import Word
-from nein.reporting.figures import figure, number
-from nein.statistics import calibration
-from nein.statistics.calibration import Rates
 from nein.wording.nouns import named_in
 
 RANDOM = "at random"
@@ -174,59 +173,108 @@ def row_of(query: Query, rank: int, image: str, absent: float | None, reason: st
     }  # fmt: skip
 
 
-# --- figures -----------------------------------------------------------------------------------
+# --- a test that a judge defines ----------------------------------------------------------------
 
 
-def of_judged(rows: Sequence[Mapping[str, Any]], judge: Rates | None) -> list[dict[str, Any]]:
-    """The share of the first k found that are without the thing, as judged and corrected for the judge's
-    error, by `kind`; and how much more of them a negated caption finds than its original one, paired. Where
-    the questions are those of a test, the share that shows what it affirms and is without what it denies; the
-    judge's error about such questions is not known.
+@dataclass(frozen=True)
+class _Found:
+    """What a block's captions find.
 
-    rows   Of `rows_of`.
-    judge  Its calibrated error rates; None where nothing but questions of a test was asked.
-
-    Metrics: "without@k" with the columns statistic ("judged", "corrected") and refused; "avoided@k";
-    "satisfied@k".
+    pictures  Reference -> (H, W, 3) uint8 RGB, or why there is none.
+    lost      Those of captions without a feature, and why.
+    gallery   Of how many pictures.
     """
-    figures: list[dict[str, Any]] = []
-    for k in KS:
-        first = [row for row in rows if row["rank"] < k]
-        for kind in KINDS:
-            members = [row for row in first if row["kind"] == kind]
-            scored = [row for row in members if row["absent"] is not None]
-            share = statistics.bounded_mean([r["absent"] for r in scored], [r["source"] for r in scored])
-            if not members:
-                continue
-            asked = members[0]["asked"]
-            what: dict[str, Any] = {"metric": f"{'satisfied' if asked else 'without'}@{k}", "kind": kind}
-            if not asked:
-                what["direction"] = TEXT_TO_IMAGE  # beside recall
-            lost = len(members) - len(scored)
-            reasons = Counter(row["reason"] for row in members if row["absent"] is None)
-            figures.append(
-                figure(share, unit="%", unscored=lost, reasons=reasons, statistic="judged", **what)
-            )
-            if share is None or judge is None or asked:
-                continue
-            right = calibration.correct_removal(share, judge)
-            row = number(right.value, unit="%", n=share.n, statistic="corrected", **what)
-            figures.append({**row, "low": right.low, "high": right.high, "refused": right.refused})
-        shares = {kind: _by_query(first, kind) for kind in (NEGATED, ORIGINAL)}
-        source = {row["id"]: row["source"] for row in first}
-        avoided = statistics.paired_difference(shares[NEGATED], shares[ORIGINAL], source)
-        if avoided is not None:
-            figures.append(figure(avoided, unit="points", metric=f"avoided@{k}", direction=TEXT_TO_IMAGE))
-    return figures
+
+    queries: Sequence[Query]
+    pictures: Mapping[str, np.ndarray | str]
+    lost: Sequence[tuple[Query, str]]
+    gallery: int
 
 
-def _by_query(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float | None]:
-    """Id -> the share of what it found that is without the thing; None where a verdict is lacking."""
-    by_id: dict[str, list[float | None]] = {}
-    for row in rows:
-        if row["kind"] == kind:
-            by_id.setdefault(row["id"], []).append(row["absent"])
-    return {
-        name: None if None in said else float(np.mean([one for one in said if one is not None]))
-        for name, said in by_id.items()
-    }
+def judging(
+    output: str,
+    task: RetrievalTask,
+    blocks: Blocks,
+    *,
+    features: Callable[[], tuple[Encoded, Encoded]],
+    gallery: Callable[[], int],
+    after: tuple[str, ...],
+    model: Model,
+    protocol: str,
+    seed: int,
+) -> Stage:
+    """Asks about what the captions of blocks of a task find.
+
+    features  Of the pictures and of the sentences, once the outputs `after` are there.
+    gallery   How many pictures have a feature, as far as they are there.
+
+    Rows: those of `rows_of`, with `failed` as of `asking.asking`, and `gallery`, the number of
+    pictures searched: where more can be read than could be, others may be found.
+    """
+
+    def part(number: int) -> RetrievalTask:
+        return replace(task, negated=tuple(task.negated[index] for index in blocks.members(number)))
+
+    def read(number: int) -> _Found:
+        pictures, texts = features()
+        asked = queries(part(number), pictures, texts, seed=seed)
+        lost = [
+            (query, texts.reasons[caption])
+            for query, caption in unfound(part(number))
+            if caption in texts.reasons
+        ]
+        shown = dict.fromkeys(image for query in asked for image in query.shown)
+        return _Found(asked, {image: picture(task.media, image) for image in shown}, lost, len(pictures.rows))
+
+    def work(judge: Any, found: _Found, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        said = _ask(judge, found, blocks.size)
+        rows = [*rows_of(found.queries, said, protocol), *_lost(found.lost, found.gallery)]
+        return {output: [{**row, "failed": _failed(row), "gallery": found.gallery} for row in rows]}
+
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        size, none = gallery(), [(query, reason) for query, _ in unfound(part(number))]
+        return {output: [{**row, "failed": MODEL, "gallery": size} for row in _lost(none, size)]}
+
+    def usable(_: str, rows: list[Row]) -> bool:
+        size = gallery()
+        return not any(
+            row["gallery"] != size
+            or row["failed"] == MODEL
+            or (row["failed"] == PICTURE and not isinstance(picture(task.media, row["image"]), str))
+            for row in rows
+        )
+
+    return Stage(output, (output,), blocks, read, work, lost, model, usable, after=after)
+
+
+def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str, Any]]:
+    """(picture, question) -> what the judge says, `size` pictures at a time; or why it was shown none."""
+    about = words(found.queries)
+    said: dict[tuple[str, str], dict[str, Any]] = {}
+    for image, seen in found.pictures.items():
+        if isinstance(seen, str):
+            said |= {(image, word.word): judges.unanswered(f"{UNUSABLE}{seen}") for word in about[image]}
+    shown = [(image, seen) for image, seen in found.pictures.items() if not isinstance(seen, str)]
+    for start in range(0, len(shown), size):
+        images, pictures = zip(*shown[start : start + size], strict=True)
+        asked = [about[image] for image in images]
+        answers = judges.ask("vqa", judge, pictures, asked, judges.Manner())
+        for image, these, row in zip(images, asked, answers, strict=True):
+            said |= {(image, word.word): answer for word, answer in zip(these, row, strict=True)}
+    return said
+
+
+def _failed(row: Row) -> str:
+    """What is tried again: see `asking.asking`."""
+    if row["absent"] is not None or row["reason"] == UNPARSED:
+        return ""
+    return PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
+
+
+def _lost(queries: Sequence[tuple[Query, str]], gallery: int) -> list[Row]:
+    """A row for every picture that would have been looked at."""
+    return [
+        row_of(query, rank, "", None, reason)
+        for query, reason in queries
+        for rank in range(min(max(KS), gallery))
+    ]

@@ -1,0 +1,336 @@
+"""Multiple choice: models that are asked, the order of options, and what a choice is worth.
+
+A generative model is shown the picture with all options and answers with a letter. The paper asks LLaVA so
+(appendix A); its wording is not published; wordings, and how a letter is read, are in `metrics.choices` and
+`metrics.letters`. A model that looks at a picture and a sentence together (`metrics.judges.base.Matcher`)
+scores every option.
+
+| quirk | `protocol="paper"` | `protocol="fixed"` |
+|---|---|---|
+| order | the file's: in nearly all released files the right option first | by the seed of the question |
+| ties | the first of the best, so a model that scores all alike is always right | shared evenly |
+
+Baselines (`nein.benchmarks.baselines`): "text only" shows a grey picture in place of each (what a question
+alone gives away: Goyal et al., CVPR 2017, arXiv:1612.00837), each distinct question once. "picture only": of
+pictures to choose from each is told a caption that says nothing, and of a question with answers the picture
+is shown with one that asks nothing. Of captions to choose from nothing is left then: nobody is asked, and the
+picture alone gets what guessing gets.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from metrics.choices import Asked, ChoiceModel, Prompt, Reply, prompt, yes_or_no
+from metrics.judges.base import Matcher
+from metrics.letters import LETTERS, parse
+from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
+from nein.benchmarks.negbench.encode import UNUSABLE
+from nein.benchmarks.negbench.retrieval import PROTOCOLS
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.pairs import NO, YES
+from nein.datasets.negbench.records import ChoiceTask, Media, Option, Question
+from nein.engine import images
+from nein.engine.blocks import Blocks
+from nein.engine.folder import Row
+from nein.engine.seeds import sample_seed
+from nein.engine.stages import Model, Stage
+from nein.loading.errors import choose
+from nein.loading.isolation import isolated
+from nein.models.references import JUDGE
+
+#: Why a row has no answer: the picture cannot be read, or the model gave none. Both may be mended.
+PICTURE, MODEL = "picture", "model"
+QUESTION = "Which caption describes the image?"
+GREY = "grey"  # the reference of the picture that says nothing
+#: The caption, and the question, that says nothing, for models that are told one.
+SAID, ASKED = "A picture.", "What is the answer?"
+#: A question with its pictures by reference, or why one cannot be read.
+_Read = tuple[Question, dict[str, "np.ndarray | str"]]
+_NO_ANSWER = {"answer": None, "letter": None, "chosen": None}
+_NO_SCORES = {"scores": None}
+
+
+def order(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
+    """The options' indices in the order in which they are shown.
+
+    "fixed": a permutation that depends on run seed and question id only. "paper": as the file has them, which
+    is what the released code compares them in.
+    """
+    choose("protocol", protocol, PROTOCOLS)
+    places = list(range(len(question.options)))
+    if protocol == "paper":
+        return places
+    random.Random(sample_seed(seed, question.id)).shuffle(places)
+    return places
+
+
+def shares(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol: str = "fixed") -> np.ndarray:
+    """How a choice falls on the options: (C,) float64 in the data's order, adding up to 1.
+
+    scores  (C,) finite, in the data's order; `shown` the order of `order`.
+
+    "fixed": every option with the highest score gets an equal share, so the credit of the right one is its
+    expected accuracy under random tie-breaking. "paper": the first of them as shown gets all (what
+    `torch.argmax` is documented to do).
+    """
+    choose("protocol", protocol, PROTOCOLS)
+    x = np.asarray(scores, dtype=np.float64)
+    credit = np.zeros(len(x))
+    if protocol == "paper":
+        credit[shown[int(np.argmax(x[list(shown)]))]] = 1.0
+        return credit
+    top = x == x.max()
+    credit[top] = 1.0 / top.sum()
+    return credit
+
+
+# --- asking -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How questions are asked and answers read.
+
+    wording   A name of `metrics.choices.PROMPTS`.
+    scoring   "generated": the letter in what the model writes, by `rule` (`metrics.letters.RULES`).
+              "logprob": the letter that is the likeliest first token.
+    protocol  Order of the options (`mcq.order`), with `seed`.
+    """
+
+    wording: str = "paper"
+    scoring: str = "generated"
+    rule: str = "fixed"
+    protocol: str = "fixed"
+    seed: int = 0
+
+
+def load(reference: str, *, revision: str | None, device: str, dtype: str, batch_size: int) -> ChoiceModel:
+    """A model of `metrics.choices`; for `judge:REFERENCE`, or one that only `metrics.load_judge` knows, that
+    judge."""
+    import metrics
+    from metrics import choices
+    from metrics.served import is_served
+
+    judge = reference.removeprefix(JUDGE)
+    if judge != reference or (metrics.special_reference(reference) is not None and not is_served(reference)):
+        return choices.of_judge(
+            metrics.load_judge("vqa", judge, revision=revision, device=device, dtype=dtype)
+        )
+    return choices.load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
+
+
+def asking(output: str, task: ChoiceTask, blocks: Blocks, *, manner: Manner, model: Model) -> Stage:
+    """Asks a `ChoiceModel` the questions of blocks of a task.
+
+    Rows: id, answer, letter, chosen, reason, failed. `chosen` is an index into the question's options as the
+    data have them; None with the `reason` where no letter could be read or nothing was answered. `failed`
+    says what is asked again: MODEL at the next command, PICTURE as soon as the picture is there, "" never.
+    """
+    return _stage(output, task, blocks, model, functools.partial(_answers, manner=manner), _NO_ANSWER)
+
+
+def scoring(output: str, task: ChoiceTask, blocks: Blocks, *, model: Model) -> Stage:
+    """Lets a `Matcher` score the options of the questions of blocks of a task.
+
+    Rows: id, scores, reason, failed. `scores` are in the order of the options as the data have them; None
+    with the `reason` where there are none. `failed`: as of `asking`.
+    """
+    return _stage(output, task, blocks, model, _matches, _NO_SCORES)
+
+
+def _stage(
+    output: str,
+    task: ChoiceTask,
+    blocks: Blocks,
+    model: Model,
+    answer: Callable[[Any, Sequence[_Read]], Iterable[Row]],
+    empty: Row,
+) -> Stage:
+    """answer: (loaded model, questions whose pictures can be read) -> their rows, without the id.
+    empty: a row without an answer."""
+    by_id = {question.id: question for question in task.questions}
+
+    def seen(question: Question) -> dict[str, np.ndarray | str]:
+        references = dict.fromkeys(question.picture(option) for option in question.options)
+        return {name: picture(task.media, name) for name in references}
+
+    def fault(shown: Mapping[str, np.ndarray | str]) -> str:
+        return next((said for said in shown.values() if isinstance(said, str)), "")
+
+    def read(number: int) -> list[_Read]:
+        asked = (task.questions[index] for index in blocks.members(number))
+        return [(question, seen(question)) for question in asked]
+
+    def work(loaded: Any, block: list[_Read], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        usable = [one for one in block if not fault(one[1])]
+        made = iter(answer(loaded, usable) if usable else ())
+        rows = []
+        for question, shown in block:
+            why = fault(shown)
+            lost = {**empty, "reason": f"{UNUSABLE}{why}", "failed": PICTURE}
+            rows.append({"id": question.id, **(lost if why else next(made))})
+        return {output: rows}
+
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        names = (task.questions[k].id for k in blocks.members(number))
+        return {output: [{"id": name, **empty, "reason": reason, "failed": MODEL} for name in names]}
+
+    def usable(_: str, rows: list[Row]) -> bool:
+        """Whether no model failed, and no picture that could not be read now can be."""
+        return not any(
+            row["failed"] == MODEL or (row["failed"] == PICTURE and not fault(seen(by_id[row["id"]])))
+            for row in rows
+        )
+
+    return Stage(output, (output,), blocks, read, work, lost, model, usable)
+
+
+def _answers(model: ChoiceModel, block: Sequence[_Read], manner: Manner) -> list[Row]:
+    orders = [order(question, manner.seed, manner.protocol) for question, _ in block]
+    asked = [[Asked(_words(q, o, manner), len(o))] for (q, _), o in zip(block, orders, strict=True)]
+    shown: list[Any] = [seen[question.image] for question, seen in block]
+    rows = []
+    replies = model.answer(shown, asked, [manner.scoring])
+    for (question, _), places, [reply] in zip(block, orders, replies, strict=True):
+        letter, reason = _letter(reply, question, places, manner)
+        chosen = None if letter is None else places[LETTERS.index(letter)]
+        failed = MODEL if reply.error else ""
+        rows.append(
+            {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason, "failed": failed}
+        )
+    return rows
+
+
+def _matches(model: Matcher, block: Sequence[_Read]) -> list[Row]:
+    rows = []
+    for scores in isolated(lambda part: _scores(model, part), block):
+        reason = scores if isinstance(scores, str) else ""
+        if not reason and not np.isfinite(scores).all():
+            reason = "the model's score is not finite"
+        values = None if reason else [float(score) for score in scores]
+        rows.append({"scores": values, "reason": reason, "failed": MODEL if reason else ""})
+    return rows
+
+
+def _scores(model: Matcher, block: Sequence[_Read]) -> list[np.ndarray]:
+    """(options,) per question; each picture of a question goes with the sentences held against it."""
+    pictures, texts = [], []
+    for question, shown in block:
+        for name, image in shown.items():
+            pictures.append(image)
+            texts.append([option.text for option in question.options if question.picture(option) == name])
+    matched = iter(model.match(pictures, texts))
+    scores = []
+    for question, shown in block:
+        by_picture = {name: iter(next(matched)) for name in shown}
+        each = [next(by_picture[question.picture(option)]) for option in question.options]
+        scores.append(np.array(each, np.float64))
+    return scores
+
+
+def _words(question: Question, order: Sequence[int], manner: Manner) -> Prompt:
+    """A question with its options behind letters; one to be answered with yes or no has none, unless letters
+    are what is scored."""
+    options = [question.options[k].text for k in order]
+    if sorted(options) == [NO, YES] and manner.scoring == "generated":
+        return yes_or_no(question.asked)
+    return prompt(manner.wording, question.asked or QUESTION, options)
+
+
+def _letter(reply: Reply, question: Question, order: Sequence[int], manner: Manner) -> tuple[str | None, str]:
+    if reply.error:
+        return None, reply.error
+    if manner.scoring == "logprob":
+        letter = reply.likeliest
+        return letter, "" if letter else "the model gives no probability to a letter, or the same to several"
+    answer = parse(reply.text or "", [question.options[k].text for k in order], manner.rule)
+    return answer.letter, answer.reason
+
+
+def picture(media: Media, reference: str) -> np.ndarray | str:
+    """The picture behind a reference; the frames of a video in two rows, in the order of reading. Or why
+    there is none."""
+    try:
+        frames = media.frames(reference)
+    except images.ImageError as error:
+        return str(error)
+    if len(frames) == 1:
+        return frames[0]
+    half = -(-len(frames) // 2)
+    frames = [*frames, *[np.zeros_like(frames[0])] * (2 * half - len(frames))]
+    return np.concatenate([np.concatenate(frames[:half], 1), np.concatenate(frames[half:], 1)], 0)
+
+
+# --- baselines --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Questions that stand for those of a task: each distinct one once, without its picture or its words.
+
+    name  The baseline.
+    task  Of the questions that are asked.
+    """
+
+    name: str
+    task: ChoiceTask
+    _by_words: dict[tuple[str, ...], Question] = field(default_factory=dict)
+
+    @classmethod
+    def of_task(cls, name: str, task: ChoiceTask) -> Distinct:
+        by_words: dict[tuple[str, ...], Question] = {}
+        for question in task.questions:
+            if not _alike(name, question):
+                by_words.setdefault(_kept(name, question), _blinded(name, question))
+        media = Drawn(lambda _: grey()) if name == TEXT_ONLY else task.media
+        return cls(name, replace(task, questions=tuple(by_words.values()), media=media), by_words)
+
+    def of(self, question: Question) -> Question | None:
+        """The question that stands for one of the task; None where its options are all alike."""
+        return None if _alike(self.name, question) else self._by_words[_kept(self.name, question)]
+
+    def same_order(self, question: Question, asked: Question, values: Sequence[float]) -> list[float]:
+        """Values of the options of the question that was asked, in the order of the task's question."""
+        named = (_option(self.name, one) for one in asked.options)
+        given = dict(zip(named, values, strict=True))
+        return [given[_option(self.name, one)] for one in question.options]
+
+    def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
+        """The blocks with what stands for `questions`, evenly spread where that is more than `most`."""
+        place = {one.id: index for index, one in enumerate(self.task.questions)}
+        standing = (self.of(question) for question in questions)
+        return spread(Blocks(len(place), size, sorted({place[one.id] for one in standing if one})), most)
+
+
+def _alike(name: str, question: Question) -> bool:
+    """Whether nothing is left to choose by: captions without their words."""
+    pictures = any(option.image for option in question.options)
+    return name == PICTURE_ONLY and not question.asked and not pictures
+
+
+def _kept(name: str, question: Question) -> tuple[str, ...]:
+    """What makes two questions the same one."""
+    left = question.asked if name == TEXT_ONLY else question.image if question.asked else ""
+    return left, *sorted(_option(name, option) for option in question.options)
+
+
+def _option(name: str, option: Option) -> str:
+    """What of an option the model still gets."""
+    return option.image if name == PICTURE_ONLY and option.image else option.text
+
+
+def _blinded(name: str, question: Question) -> Question:
+    if name == PICTURE_ONLY and question.asked:
+        return replace(question, asked=ASKED, groups=())
+    if name == PICTURE_ONLY:
+        told = tuple(replace(one, text=SAID) for one in question.options)
+        return replace(question, options=told, groups=())
+    options = tuple(replace(one, image="") for one in question.options)
+    return replace(question, image=GREY, options=options, groups=())

@@ -1,0 +1,484 @@
+"""From features and answers to scores: a row per caption, picture and question, and the table of scores.
+
+Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason, and both
+recalls of the baselines ("text only@1"); of what a judge has seen see `judged.rows_of`.
+Choice row: id, source, type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason
+(and answer, letter), and the credit of each baseline that was measured ("text only").
+
+A row without a value says why. Rows are made one after the other; the table keeps a few numbers of each.
+Its metrics, besides columns that say of what (`DETAILS`):
+
+recall@k, BASELINE@k   of captions and pictures
+satisfied@k, without@k   what a judge says of the first k pictures found
+accuracy, BASELINE     of questions; of a choice with ties its expectation
+joint, joint chance    whether all questions of a group are right, and what guessing gets (type: the score)
+pair                   of groups of two whether it fell so (outcome)
+cell                   of minimal pairs the four scores, or yes (1) and no (0) ("answer cell"), in the order
+                       of `nein.statistics.two_way`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metrics.dual.base import prepare, products
+from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
+from nein.benchmarks.negbench import asking, retrieval
+from nein.benchmarks.negbench.encode import Encoded
+from nein.datasets.negbench.pairs import ALL_FOUR, GROUP
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    NEGATION,
+    ChoiceTask,
+    Question,
+    RetrievalItem,
+    RetrievalTask,
+    Task,
+)
+from nein.datasets.negbench.registry import BINARY
+from nein.engine.folder import Row
+from nein.loading.errors import choose
+from nein.reporting.scores import ScoreTable
+
+#: (questions that stand for the task's, what came of them by id).
+Baselines = Sequence[tuple["asking.Distinct", Mapping[str, Mapping[str, Any]]]]
+_Values = Callable[[int | None], dict[str, Any] | None]
+TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
+#: Questions scored at once: what decides the memory, whatever their number.
+BLOCK = 512
+#: Columns of the table. item: what original and negated captions share, or what one query found. templates,
+#: chosen: those of the options, and of the options that a choice fell on, separated by "/". difficulty: JSON.
+#: failed: where a model or the reading of a picture failed, which the next command tries again.
+DETAILS = (
+    "task",
+    "kind",
+    "direction",
+    "item",
+    "type",
+    "templates",
+    "chosen",
+    "outcome",
+    "difficulty",
+    "failed",
+)
+#: Score of questions that share scores -> the share that random ones get: of four, the two that belong
+#: together are the highest once in six (Winoground, arXiv:2204.03162, Table 3).
+RANDOM = {GROUP: 1 / 6}
+NO_CAPTION = "the caption is empty", "it has no caption"
+#: Of two questions that belong together, which are answered right.
+OUTCOMES = ("both", "first alone", "second alone", "neither")
+
+
+# --- rows of retrieval -------------------------------------------------------------------------
+
+
+def retrieval_rows(
+    task: RetrievalTask,
+    pictures: Encoded,
+    texts: Encoded,
+    *,
+    scale: float = 1.0,
+    bias: float = 0.0,
+    protocol: str = "fixed",
+) -> Iterator[dict[str, Any]]:
+    """One row per caption (text_to_image) and per picture (image_to_text), of either kind.
+
+    protocol  What a caption is looked for among. "fixed": every picture of the task that could be encoded,
+              once, so that original and negated captions search the same gallery even where a file lacks some
+              pictures or has one in several rows. "paper": the rows of the caption's own file, as released.
+              It also decides between ties (`retrieval.Ranks.recall`).
+
+    A caption that occurs for two pictures is two captions.
+    """
+    choose("protocol", protocol, retrieval.PROTOCOLS)
+    for kind in (task.original, task.negated):
+        items = [item for item in kind if item.image]
+        gallery = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
+        yield from _one_kind(items, gallery, pictures, texts, scale, bias, protocol)
+
+
+@dataclass(frozen=True)
+class _Gallery:
+    """`images`: a reference per entry; `place`: per item, its entry."""
+
+    images: list[str]
+    place: list[int]
+
+
+def _once(references: Sequence[str], items: Sequence[RetrievalItem]) -> _Gallery:
+    place = {name: index for index, name in enumerate(references)}
+    return _Gallery(list(references), [place[item.image] for item in items])
+
+
+def _as_filed(items: Sequence[RetrievalItem]) -> _Gallery:
+    return _Gallery([item.image for item in items], list(range(len(items))))
+
+
+def _one_kind(
+    items: Sequence[RetrievalItem],
+    gallery: _Gallery,
+    pictures: Encoded,
+    texts: Encoded,
+    scale: float,
+    bias: float,
+    protocol: str,
+) -> Iterator[dict[str, Any]]:
+    readable = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
+    column = {index: number for number, index in enumerate(readable)}
+    captions = (
+        (column[entry], texts.rows[text])
+        for item, entry in zip(items, gallery.place, strict=True)
+        if entry in column
+        for text in item.captions
+        if _why_not(text, texts) == ""
+    )
+    place, said = np.fromiter(captions, np.dtype((np.int64, 2))).T
+    queries = iter(range(len(said)))
+    to_image: _Values = _no_values
+    to_text: _Values = _no_values
+    if len(said):
+        shown = np.array([pictures.rows[gallery.images[index]] for index in readable])
+        of_captions, of_pictures = retrieval.ranks(texts.features, pictures.features, said, shown, place)
+        blind, unread = retrieval.baselines(texts.features, pictures.features, said, shown, place)
+        to_image = _values(of_captions, scale, bias, protocol, blind)
+        to_text = _values(of_pictures, scale, bias, protocol, unread)
+    asked: set[int] = set()
+    for item, entry in zip(items, gallery.place, strict=True):
+        subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
+        unreadable = pictures.reasons.get(item.image, "")
+        for k, text in enumerate(item.captions):
+            reason = unreadable or _why_not(text, texts)
+            query = next(queries) if entry in column and not _why_not(text, texts) else None
+            yield _row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, to_image(query), reason)
+        if entry in asked:  # another row about the same picture, which is one query
+            continue
+        asked.add(entry)
+        reason = unreadable or ("none of its captions could be encoded" if item.captions else NO_CAPTION[1])
+        yield _row(item.id, subject, IMAGE_TO_TEXT, to_text(column.get(entry)), reason)
+
+
+def _why_not(text: str, texts: Encoded) -> str:
+    return texts.reasons.get(text, "") if text.strip() else NO_CAPTION[0]
+
+
+def _values(
+    ranks: retrieval.Ranks, scale: float, bias: float, protocol: str, baselines: Mapping[str, retrieval.Ranks]
+) -> _Values:
+    """The number of a query -> the values of its row; None for no query, or one without an own entry."""
+    recalls = {
+        f"{name}@{k}": places.recall(k, protocol)
+        for name, places in {"recall": ranks, **baselines}.items()
+        for k in retrieval.KS
+    }
+
+    def values(i: int | None) -> dict[str, Any] | None:
+        if i is None or not ranks.relevant[i]:
+            return None
+        return {
+            "rank": int(ranks.better[i]) + 1,
+            "tied": int(ranks.tied[i]),
+            "score": float(scale * float(ranks.best[i]) + bias),
+            **{name: float(values[i]) for name, values in recalls.items()},
+        }
+
+    return values
+
+
+def _no_values(i: int | None) -> None:
+    """Where there is no query at all."""
+
+
+def _row(
+    name: str, subject: Mapping[str, Any], direction: str, values: Mapping[str, Any] | None, reason: str
+) -> dict[str, Any]:
+    if values is not None:
+        return {"id": name, **subject, "direction": direction, **values, "reason": ""}
+    empty: dict[str, Any] = {"rank": None, "tied": None, "score": None}
+    empty |= dict.fromkeys(f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS)
+    return {"id": name, **subject, "direction": direction, **empty, "reason": reason}
+
+
+# --- rows of multiple choice -------------------------------------------------------------------
+
+
+def choice_rows(
+    task: ChoiceTask,
+    pictures: Encoded,
+    texts: Encoded,
+    *,
+    features: str = "normalised",
+    scale: float = 1.0,
+    bias: float = 0.0,
+    protocol: str = "fixed",
+    seed: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """One row per question, answered by the score of every option with the picture.
+
+    features  "unnormalised" compares options by the products of features as they are, which the released code
+              did at first, in multiple choice only.
+    """
+    if features != "normalised":
+        scale, bias = 1.0, 0.0
+    means = {
+        TEXT_ONLY: (retrieval.mean(pictures.features, None, features), None),
+        PICTURE_ONLY: (None, retrieval.mean(texts.features, None, features)),
+    }
+    for start in range(0, len(task.questions), BLOCK):
+        block = task.questions[start : start + BLOCK]
+        reasons = [_unreadable(question, pictures, texts) for question in block]
+        usable = [question for question, reason in zip(block, reasons, strict=True) if not reason]
+        scored = iter(_option_scores(usable, pictures, texts, features))
+        alone = {
+            name: iter(_option_scores(usable, pictures, texts, features, *of)) for name, of in means.items()
+        }
+        for question, reason in zip(block, reasons, strict=True):
+            row = _asked(question, seed, protocol)
+            if reason:
+                yield {**row, "scores": None, **_choice(question, None, reason), **dict.fromkeys(alone)}
+                continue
+            scores = next(scored)
+            shares = asking.shares(scores, row["shown"], protocol).tolist()
+            shown = [float(scale * float(x) + bias) for x in scores]
+            baselines = {
+                name: float(asking.shares(next(each), row["shown"], protocol)[question.correct])
+                for name, each in alone.items()
+            }
+            yield {**row, "scores": shown, **_choice(question, shares), **baselines}
+
+
+def asked_rows(
+    task: ChoiceTask,
+    said: Mapping[str, Mapping[str, Any]],
+    baselines: Baselines = (),
+    *,
+    protocol: str = "fixed",
+    seed: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """One row per question, from rows of `asking.asking` or `asking.scoring` by id.
+
+    baselines  (questions asked in place of the task's, their rows by id). Where its options are all alike
+               nothing was asked of a question, and the baseline is what guessing gets.
+    """
+    for question in task.questions:
+        row, told = _asked(question, seed, protocol), said[question.id]
+        shares = _shares(len(question.options), told)
+        alone: dict[str, float | None] = {}
+        for asked, given in baselines:
+            one = asked.of(question)
+            if one is None:
+                values: list[float] | None = [1 / len(question.options)] * len(question.options)
+            elif one.id not in given:
+                continue
+            elif (values := _shares(len(one.options), given[one.id])) is not None:
+                values = asked.same_order(question, one, values)
+            if values is not None and "scores" in told:
+                values = asking.shares(values, row["shown"], protocol).tolist()
+            alone[asked.name] = None if values is None else float(values[question.correct])
+        if shares is not None and "scores" in told:
+            shares = asking.shares(shares, row["shown"], protocol).tolist()
+        shown = {key: told[key] for key in ("scores", "answer", "letter", "failed") if key in told}
+        reason = told["reason"] if shares is None else ""
+        yield {**row, **shown, **_choice(question, shares, reason), **alone}
+
+
+def _shares(options: int, told: Mapping[str, Any]) -> list[float] | None:
+    """The scores of the options, or the choice as shares of them; None where there is none."""
+    if "scores" in told:
+        return told["scores"]  # type: ignore[no-any-return]
+    return None if told["chosen"] is None else [float(k == told["chosen"]) for k in range(options)]
+
+
+def _choice(question: Question, shares: list[float] | None, reason: str = "") -> dict[str, Any]:
+    return {
+        "shares": shares,
+        "credit": None if shares is None else float(shares[question.correct]),
+        "reason": reason,
+    }
+
+
+def _unreadable(question: Question, pictures: Encoded, texts: Encoded) -> str:
+    """Why a question has no scores, or ""."""
+    shown = (pictures.reasons.get(question.picture(option)) for option in question.options)
+    said = (texts.reasons.get(option.text) for option in question.options)
+    return next(filter(None, (*shown, *said)), "")
+
+
+def _option_scores(
+    questions: Sequence[Question],
+    pictures: Encoded,
+    texts: Encoded,
+    features: str,
+    picture: np.ndarray | None = None,
+    text: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """(options,) float32 per question: the product of every option with the picture.
+
+    picture, text  Prepared features in place of those of every picture, or of every option.
+    """
+    if not questions:
+        return []
+    counts = [len(question.options) for question in questions]
+    options = [(question, option) for question in questions for option in question.options]
+    if text is None:
+        text = prepare(texts.features[[texts.rows[option.text] for _, option in options]], features)
+    if picture is None:
+        shown = [pictures.rows[question.picture(option)] for question, option in options]
+        picture = prepare(pictures.features[shown], features)
+    scores = products(*np.broadcast_arrays(picture, text, np.empty((len(options), 1)))[:2])
+    return np.split(scores, np.cumsum(counts)[:-1])
+
+
+def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
+    return {
+        "id": question.id,
+        "source": question.cluster,
+        "type": question.type,
+        "templates": [option.template for option in question.options],
+        "correct": question.correct,
+        "groups": [list(group) for group in question.groups],
+        "difficulty": dict(question.difficulty),
+        "shown": asking.order(question, seed, protocol),
+    }
+
+
+# --- the table ---------------------------------------------------------------------------------
+
+
+def table(rows: Iterable[Row]) -> ScoreTable:
+    return ScoreTable.of(rows, DETAILS)
+
+
+def of_task(task: Task, rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows of the table from those of a task."""
+    what = {"task": task.name.partition("/")[2], "variant": task.variant}
+    if isinstance(task, RetrievalTask):
+        made = of_judged(rows) if task.asked else of_retrieval(rows)
+    else:
+        made = of_choices(rows, known=task.kind != BINARY)
+    return ({**what, **row} for row in made)
+
+
+def of_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
+    metrics = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS]
+    for row in rows:
+        what = {key: row[key] for key in ("id", "source", "kind", "direction", "item")}
+        what |= {"reason": row["reason"] or None, "failed": _failed(row["reason"] not in ("", *NO_CAPTION))}
+        for metric in metrics:
+            yield {**what, "metric": metric, "value": row[metric]}
+
+
+def of_judged(rows: Iterable[Row]) -> Iterator[Row]:
+    for row in rows:
+        metric = "satisfied" if row["asked"] else "without"
+        what = {"id": f"{row['id']}.{row['rank']}", "item": row["id"]}
+        what |= {"source": row["source"], "kind": row["kind"], "value": row["absent"]}
+        what |= {"reason": row["reason"] or None, "failed": _failed(row.get("failed"))}
+        for k in retrieval.KS:
+            if row["rank"] < k:
+                yield {**what, "metric": f"{metric}@{k}"}
+
+
+def _failed(failed: Any) -> str | None:
+    return "yes" if failed else None
+
+
+def of_choices(rows: Iterable[Row], known: bool = True) -> Iterator[Row]:
+    """known: whether anything is known of the options but which is right."""
+    groups: dict[str, dict[tuple[str, int], list[Row]]] = {}  # score -> (name, size)
+    for row in rows:
+        what = {key: row[key] for key in ("id", "source")} | {"type": row["type"] if known else None}
+        made_as = "/".join((template or "") if known else "" for template in row["templates"])
+        chosen, reason = None, row["reason"] or None
+        if row["shares"] is not None:
+            taken = zip(row["templates"], row["shares"], strict=True)
+            chosen = "/".join(template or "" for template, share in taken if share > 0)
+        failed = _failed(row.get("failed", row["reason"]))
+        yield {
+            **what, "value": row["credit"], "reason": reason, "templates": made_as, "chosen": chosen,
+            "failed": failed,
+        }  # fmt: skip
+        for name in BASELINES:
+            if name in row:
+                why = reason or (None if row[name] is not None else "not read")
+                yield {**what, "metric": name, "value": row[name], "reason": why}
+        for score, name, size in row["groups"]:
+            groups.setdefault(score, {}).setdefault((name, size), []).append(row)
+    for score, by_name in groups.items():
+        for (name, size), group in by_name.items():
+            if len(group) == size:  # others were cut off
+                yield from _of_group(score, name, group)
+
+
+def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
+    """A group with an unscored question is unscored. Where a tie shares a credit, it stands for its
+    expectation."""
+    lost = next((row for row in group if row["credit"] is None), None)
+    what = {"id": name, "source": (lost or group[0])["source"], "type": score}
+
+    def joint(wrong: Sequence[bool]) -> float | None:
+        if lost is not None:
+            return None
+        return float(
+            np.prod([1 - r["credit"] if no else r["credit"] for r, no in zip(group, wrong, strict=True)])
+        )
+
+    measured = {**what, "reason": None if lost is None else lost["reason"]}
+    difficulty = json.dumps(group[0]["difficulty"]) if len(group) == 4 else None
+    value = joint([False] * len(group))
+    yield {**measured, "metric": "joint", "value": value, "difficulty": difficulty}
+    yield {**what, "metric": "joint chance", "value": _guessed(score, group)}
+    if len(group) == 2:
+        for k, outcome in enumerate(OUTCOMES):
+            falls = joint((k >= 2, k in (1, 3)))
+            yield {**measured, "metric": "pair", "outcome": outcome, "value": falls}
+    if score in (GROUP, ALL_FOUR) and len(group) == 4 and _opposed(group):
+        answers = not any(_chooses(row) and "answer" not in row for row in group)
+        for place, value in enumerate(_cells(group).flat):
+            lacks = None if np.isfinite(value) else "a score of the pair is lacking"
+            cell = {**what, "source": group[0]["source"], "outcome": str(place), "reason": lacks}
+            metric = "answer cell" if answers else "cell"
+            yield {**cell, "metric": metric, "value": None if lacks else float(value)}
+
+
+def _guessed(score: str, group: Sequence[Row]) -> float:
+    """What random scores get; where four questions are those of GROUP by another name, as there."""
+    if len(group) == 4 and all(GROUP in {of for of, _, _ in row["groups"]} for row in group):
+        score = GROUP
+    return RANDOM.get(score) or float(np.prod([1 / len(row["templates"]) for row in group]))
+
+
+def _opposed(four: Sequence[Row]) -> bool:
+    """Whether the four questions are about a caption that affirms and one that denies, and each picture and
+    caption once."""
+    places, types = {_place(row) for row in four}, {row["type"] for row in four}
+    return len(places) == (2 if any(map(_chooses, four)) else 4) and types == {AFFIRMATION, NEGATION}
+
+
+def _chooses(row: Row) -> bool:
+    """Whether it is a picture that chooses between the two captions."""
+    return set(row["templates"]) == {AFFIRMATION, NEGATION}
+
+
+def _place(row: Row) -> tuple[int, int]:
+    """(caption, picture) that a question is about, 0 for the affirming caption and what it is true of."""
+    caption = int(row["type"] == NEGATION)
+    true = row["correct"] == 0 if row["templates"][0] is None else True
+    return caption, caption if true else 1 - caption
+
+
+def _cells(four: Sequence[Row]) -> np.ndarray:
+    """(2, 2) scores [caption, picture]; NaN where one is lacking."""
+    cells = np.full((2, 2), np.nan)
+    for row in four:
+        caption, picture = _place(row)
+        if _chooses(row) and row.get("scores") is not None:
+            affirms = row["templates"].index(AFFIRMATION)
+            cells[:, picture] = row["scores"][affirms], row["scores"][1 - affirms]
+        elif row["templates"][0] is None and row["shares"] is not None:
+            cells[caption, picture] = row["shares"][0]
+    return cells
