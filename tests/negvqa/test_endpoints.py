@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import datetime
-import email.utils
 import io
 import shlex
 import sqlite3
@@ -74,39 +72,12 @@ def test_the_picture_stands_between_the_words_and_letters_come_with_probabilitie
     assert server.requests[0]["temperature"] == 0
 
 
-def test_a_server_without_probabilities_still_gives_letters(server: Server) -> None:
-    server.rule = lambda body, count: (400, {}, {}) if "logprobs" in body else (200, say("A"), {})
-    asked = model(server, concurrency=1)
-    found = asked.answer([picture(3)], [[ASKED]], SCORINGS)[0][0]
-    assert (found.text, found.logprobs, found.error) == ("A", None, "")
-    asked.answer([picture(3)], [[ASKED] * 4], SCORINGS)
-    assert len(server.requests) == 2 + 4  # it is not asked for probabilities again
-
-
 def test_a_question_that_asked_for_no_probabilities_takes_them_from_none(server: Server) -> None:
     server.rule = lambda body, count: (200, say("A", {"A": 0.9} if "logprobs" in body else None), {})
     asked = model(server, concurrency=1)
     assert asked.answer([picture(3)], [[ASKED]], ["generated"])[0][0].logprobs is None
     found = asked.answer([picture(3)], [[ASKED]], SCORINGS)[0][0]
     assert found.logprobs == pytest.approx((np.log(0.9), None))
-
-
-@pytest.mark.parametrize("form", ["seconds", "date"])
-def test_a_server_says_how_long_to_wait_by_a_number_or_a_date(server: Server, form: str) -> None:
-    after = "0.3" if form == "seconds" else email.utils.format_datetime(in_two_seconds(), usegmt=True)
-    times: list[float] = []
-
-    def rule(body: dict[str, Any], count: int) -> Any:
-        times.append(time.perf_counter())
-        return (429, {}, {"Retry-After": after}) if count == 1 else (200, say("A"), {})
-
-    server.rule = rule
-    assert model(server).answer([picture(3)], [[ASKED]], ["generated"])[0][0].text == "A"
-    assert times[1] - times[0] >= 0.3  # its own pause would be a hundredth of a second
-
-
-def in_two_seconds() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
 
 
 def test_a_key_that_is_refused_halfway_ends_the_run(
@@ -133,28 +104,6 @@ def test_a_server_at_another_address_goes_on_with_the_same_run(server: Server, t
         moved.close()
     assert len(server.requests) + len(moved.requests) == 24
     assert len(answers(out)) == 24
-
-
-@pytest.mark.parametrize("status", [429, 500, 503, HANG_UP])
-def test_a_passing_failure_is_retried_and_a_lasting_one_is_a_counted_error(
-    server: Server, status: int
-) -> None:
-    server.rule = lambda body, count: (status, {}, {}) if count < 3 else (200, say("A"), {})
-    assert model(server, retries=3).answer([picture(3)], [[ASKED]], ["generated"])[0][0].text == "A"
-    server.rule = lambda body, count: (status, {}, {})
-    found = model(server, retries=1).answer([picture(3)], [[ASKED]], ["generated"])[0][0]
-    assert "gave no answer after 2 attempts" in found.error
-    assert found.text is None
-
-
-def test_a_slow_answer_is_given_up(server: Server) -> None:
-    def rule(body: dict[str, Any], count: int) -> Any:
-        time.sleep(0.5)
-        return 200, say("A"), {}
-
-    server.rule = rule
-    found = model(server, retries=0, timeout=0.1).answer([picture(3)], [[ASKED]], ["generated"])[0][0]
-    assert "no answer within 0.1 s" in found.error
 
 
 def test_questions_are_asked_side_by_side(server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,262 @@
+"""What goes over the wire to an OpenAI-compatible endpoint, whoever asks: judge, model of multiple choice or
+language model. Each meets the same, from a server on the loopback address."""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import datetime
+import email.utils
+import io
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydantic import BaseModel
+
+import metrics
+from metrics import MetricError, choices
+from metrics.choices import Asked, prompt
+from metrics.choices.endpoint import EndpointChoices
+from metrics.judges.endpoint import EndpointJudge
+from metrics.served.endpoint import Endpoint, NoAnswer
+from nein.models import llm
+from nein.models.llm.remote import EndpointModel
+from tests.loopback import HANG_UP, Reply, Server, say
+
+IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
+CHOICE = Asked(prompt("paper", "What is not there?", ["cat", "dog"]))
+YES = '{"answer": "Yes"}'
+
+
+class Form(BaseModel):
+    answer: str
+
+
+def judge(server: Server, **sending: Any) -> EndpointJudge:
+    return EndpointJudge(Endpoint(server.url, "eye-7b", **sending))
+
+
+def by_judge(server: Server, count: int, **sending: Any) -> list[str]:
+    try:
+        return [
+            one.text for one in judge(server, **sending).ask(IMAGES[:1], [[f"{k}?" for k in range(count)]])[0]
+        ]
+    except NoAnswer as error:
+        return [str(error)] * count
+
+
+def by_choices(server: Server, count: int, **sending: Any) -> list[str]:
+    model = EndpointChoices(Endpoint(server.url, "eye-7b", **sending))
+    return [
+        one.error or str(one.text) for one in model.answer(IMAGES[:1], [[CHOICE] * count], ["generated"])[0]
+    ]
+
+
+def by_llm(server: Server, count: int, **sending: Any) -> list[str]:
+    client = llm.Client(EndpointModel(server.url, "eye-7b", **sending))
+    found = client.complete([llm.Request(f"word {k}") for k in range(count)], Form)
+    return [one.reason if one.value is None else YES for one in found]
+
+
+Caller = Callable[..., list[str]]
+every_caller = pytest.mark.parametrize("ask", [by_judge, by_choices, by_llm])
+
+
+def seen(body: dict[str, Any]) -> tuple[np.ndarray, str]:
+    """The picture and the question of a request."""
+    image, text = body["messages"][0]["content"]
+    data = base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))
+    return np.array(Image.open(io.BytesIO(data))), text["text"]
+
+
+# --- whoever asks ------------------------------------------------------------------------------
+
+
+@every_caller
+@pytest.mark.parametrize("status", [429, 503, HANG_UP])
+def test_a_passing_failure_is_tried_again_and_a_lasting_one_has_a_reason(
+    server: Server, ask: Caller, status: int
+) -> None:
+    server.rule = lambda body, count: (status, {}, {}) if count < 3 else (200, say(YES), {})
+    assert ask(server, 1, retries=3) == [YES]
+    assert len(server.requests) == 3
+    server.rule = lambda body, count: (status, {}, {})
+    assert "gave no answer after 2 attempts" in ask(server, 1, retries=1)[0]
+
+
+@every_caller
+def test_a_refused_question_is_not_sent_again(server: Server, ask: Caller) -> None:
+    server.rule = lambda body, count: (404, {"error": "no such\nmodel"}, {})
+    assert "HTTP 404" in ask(server, 1)[0]
+    assert len(server.requests) == 1
+
+
+@every_caller
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_the_server_says_how_long_to_wait(server: Server, ask: Caller, form: str) -> None:
+    soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
+    after = "0.3" if form == "seconds" else email.utils.format_datetime(soon, usegmt=True)
+    times: list[float] = []
+
+    def rule(body: dict[str, Any], count: int) -> Reply:
+        times.append(time.perf_counter())
+        return (429, {}, {"Retry-After": after}) if count == 1 else (200, say(YES), {})
+
+    server.rule = rule
+    assert ask(server, 1) == [YES]
+    assert times[1] - times[0] >= 0.3  # its own pause would be a hundredth of a second
+
+
+@every_caller
+def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server: Server, ask: Caller) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        time.sleep(0.6)
+        return 200, say(YES), {}
+
+    server.rule = rule
+    assert "no answer within 0.2 s" in ask(server, 1, timeout=0.2, retries=0)[0]
+
+
+@every_caller
+def test_questions_are_asked_side_by_side_but_not_more_than_allowed(server: Server, ask: Caller) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        time.sleep(0.05)
+        return 200, say(YES), {}
+
+    server.rule = rule
+    assert ask(server, 9, concurrency=3) == [YES] * 9
+    assert 2 <= server.most <= 3
+
+
+@every_caller
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ({"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}, "content filter"),
+        ({"choices": [{"message": {"content": None, "refusal": "no"}}]}, "refused to answer"),
+        ({"hello": 1}, "not a chat-completions endpoint"),
+        ("<html>", "not JSON"),
+    ],
+)
+def test_what_is_no_answer_is_never_a_verdict(server: Server, ask: Caller, reply: Any, reason: str) -> None:
+    server.rule = lambda body, count: (200, reply, {})
+    assert reason in ask(server, 1)[0]
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda name: metrics.load_judge("vqa", name),
+        choices.load,
+        lambda name: llm.load(llm.LlmOptions(name), cache=None),
+    ],
+)
+def test_loading_checks_the_address_the_key_and_the_model(
+    server: Server, monkeypatch: pytest.MonkeyPatch, load: Callable[[str], Any]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    assert "secret" not in json.dumps(load(f"openai:{server.url}#eye-7b").describe())
+    server.models = (401, {}, {})
+    with pytest.raises(MetricError, match="refuses the key"):
+        load(f"openai:{server.url}#eye-7b")
+    server.models = (200, {"data": [{"id": "eye-7b"}]}, {})
+    for name, sentence in {
+        f"openai:{server.url}#eye-7c": "did you mean 'eye-7b'",
+        "openai:http://127.0.0.1:9/v1#eye-7b": "Nobody answers",
+        "openai:eye-7b": "expected openai:URL#MODEL",
+        "openai:http://host:port/v1#m": "expected openai:URL#MODEL",
+        "openai:http:///v1#m": "expected openai:URL#MODEL",
+        "openai:ftp://host/v1#m": "expected openai:URL#MODEL",
+        "openai:http://[x/v1#m": "expected openai:URL#MODEL",
+    }.items():
+        with pytest.raises(MetricError, match=sentence):
+            load(name)
+
+
+def test_no_key_reaches_a_log_or_an_error(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    caplog.set_level("DEBUG")
+    server.rule = lambda body, count: (500, {}, {}) if count == 1 else (403, {"error": "no"}, {})
+    asked = metrics.load_judge("vqa", f"openai:{server.url}#eye-7b")
+    with pytest.raises(NoAnswer, match="HTTP 403") as refused:
+        asked.ask(IMAGES[:1], [["a?"]])
+    assert server.headers[0]["Authorization"] == "Bearer sk-secret"
+    assert caplog.records
+    assert "sk-secret" not in caplog.text + repr(refused.value)
+
+
+def test_stop_ends_the_wait_for_another_attempt_and_nothing_is_sent_again(server: Server) -> None:
+    server.rule = lambda body, count: (503, {}, {"Retry-After": "45"})
+    asked = judge(server)
+    start = time.perf_counter()
+    threading.Timer(0.5, asked.stop).start()
+    with pytest.raises(concurrent.futures.CancelledError):
+        asked.ask(IMAGES, [["a?"], ["b?"]])
+    assert time.perf_counter() - start < 10
+    sent = len(server.requests)
+    with pytest.raises((concurrent.futures.CancelledError, RuntimeError)):
+        asked.ask(IMAGES[:1], [["later?"]])
+    assert len(server.requests) == sent
+
+
+# --- judges and models of multiple choice ------------------------------------------------------
+
+
+def test_pictures_go_lossless_and_answers_come_back_in_place(server: Server) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        picture, question = seen(body)
+        bright = picture.mean() > 100
+        time.sleep(0.02 if bright else 0)  # the later question may be answered first
+        word = "Yes" if bright else "No"
+        return 200, say(f" {word} {question}", {"Yes": 0.6, " yes": 0.2, "No": 0.1, "None": 0.05}), {}
+
+    server.rule = rule
+    found = judge(server).ask(IMAGES, [["a?", "b?"], ["c?"]])
+    assert [[answer.text for answer in row] for row in found] == [["No a?", "No b?"], ["Yes c?"]]
+    assert found[0][0].p_yes == pytest.approx(0.8)
+    assert found[0][0].p_no == pytest.approx(0.1)  # "None" is not "no"
+    pictures = {seen(body)[1]: seen(body)[0] for body in server.requests}
+    assert (pictures["c?"] == IMAGES[1]).all()
+    assert all(body["temperature"] == 0 and body["max_tokens"] == 10 for body in server.requests)
+
+
+def test_servers_without_log_probabilities_are_asked_without(server: Server) -> None:
+    server.rule = lambda body, count: (400, {}, {}) if "logprobs" in body else (200, say("A"), {})
+    asked = judge(server, concurrency=1)
+    assert [a.p_yes for a in asked.ask(IMAGES, [["a?"], ["b?"]])[0]] == [None]
+    assert len(server.requests) == 3  # refused once, then asked without for good
+    model = EndpointChoices(Endpoint(server.url, "eye-7b", concurrency=1))
+    found = model.answer(IMAGES[:1], [[CHOICE] * 2], ["generated", "logprob"])[0][1]
+    assert (found.text, found.logprobs, found.error) == ("A", None, "")
+
+
+def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Server) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        return (500, {}, {}) if seen(body)[0].mean() > 100 else (200, say("No"), {})
+
+    server.rule = rule
+    items = [metrics.Item(f"s{i}", image, sample=image, object="cat") for i, image in enumerate(IMAGES)]
+    asked = {"vqa": judge(server, retries=1, concurrency=1)}
+    batch = metrics.Batch(items, asked, metrics.Settings(protocol="fixed"))
+    found = metrics.score([metrics.METRICS["removal_vqa"]], batch)["removal_vqa"]
+    assert [score.value for score in found] == [1.0, None]
+    assert "HTTP 500" in found[1].reason
+
+
+def test_a_judge_is_known_by_its_model_not_by_where_it_is_or_who_asks(server: Server) -> None:
+    one, moved, other = (
+        EndpointJudge(Endpoint(f"http://{host}/v1", name))
+        for host, name in (("a", "m"), ("me:hunter2@b", "m"), ("a", "n"))
+    )
+    assert one.fingerprint == moved.fingerprint != other.fingerprint
+    assert moved.describe()["reference"] == "http://b/v1"
+    with pytest.raises(MetricError, match="only be the judge 'vqa'"):
+        metrics.load_judge("ovd", f"openai:{server.url}#eye-7b")
