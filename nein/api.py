@@ -22,9 +22,9 @@ from metrics.choices.objects import FunctionChoices
 from metrics.dual.objects import of as objects_of_two_towers
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negvqa.config import NegvqaConfig
-from nein.benchmarks.nein import sections
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.report import findings
+from nein.benchmarks.nein.reporting import sections
+from nein.benchmarks.nein.reporting.tables import findings
 from nein.benchmarks.nein.runs import find
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import FIGURES
@@ -372,7 +372,7 @@ class EditingResult(Result):
         from PIL import Image
 
         from nein.benchmarks.nein.config import GridConfig
-        from nein.benchmarks.nein.grid import grid
+        from nein.benchmarks.nein.reporting.grid import grid
 
         file = Path(options.pop("out", self.out / "grid.png"))
         grid(GridConfig(runs=self.runs, number=number, out=file, **options))

@@ -29,7 +29,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "grid": Command(
         "draw samples (rows) and what each editor made of them (columns) into one picture",
-        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid",
+        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.reporting.grid:grid",
     ),
     "report": Command(
         "write a report of finished runs: one page, tables, plots",

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nein.benchmarks.nein import figures, records, sections
+from nein.benchmarks.nein import figures, records
+from nein.benchmarks.nein.reporting import sections
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import records_hash
 from nein.engine.errors import UserError

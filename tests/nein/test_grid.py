@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein.benchmarks.nein import grid
 from nein.benchmarks.nein.config import GridConfig
+from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.datasets.nein.samples import Dataset, load_folder
 from nein.engine.errors import UserError

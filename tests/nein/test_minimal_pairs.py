@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.nein import figures, records, sections
+from nein.benchmarks.nein import figures, records
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.reporting import sample_browser
+from nein.benchmarks.nein.reporting import sample_browser, sections
 from nein.datasets.nein.families import in_families
 from nein.datasets.nein.samples import Dataset, Sample, records_hash
 from nein.engine.errors import UserError

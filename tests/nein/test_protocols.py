@@ -9,8 +9,9 @@ import pytest
 
 import metrics
 from metrics import METRICS, Batch, Item, Settings
-from nein.benchmarks.nein import protocols, records
-from nein.benchmarks.nein.protocols import NoEvidence, Rules, verdict
+from nein.benchmarks.nein import records
+from nein.benchmarks.nein.reporting import protocols
+from nein.benchmarks.nein.reporting.protocols import NoEvidence, Rules, verdict
 from nein.benchmarks.nein.runs import RunDir
 from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedDetector, ScriptedJudge

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nein.benchmarks.nein import report as run_report
 from nein.benchmarks.nein.config import CompareConfig
+from nein.benchmarks.nein.reporting import tables as run_report
 from nein.benchmarks.nein.reporting.command import compare
 from nein.engine.errors import UserError
 from nein.reporting import format

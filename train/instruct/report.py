@@ -22,8 +22,8 @@ import pandas as pd
 from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import figures as run_figures
-from nein.benchmarks.nein import grid, sections
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
+from nein.benchmarks.nein.reporting import grid, sections
 from nein.benchmarks.nein.runs import RunDir
 from nein.config.commands import Command
 from nein.config.launch import launch

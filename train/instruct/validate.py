@@ -18,10 +18,11 @@ import editors
 from editors.checkpoint import LoadedPipeline, quiet
 from editors.instruct_pix2pix import InstructPix2Pix
 from nein.benchmarks import runner
-from nein.benchmarks.nein import grid, models
+from nein.benchmarks.nein import models
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing, editor_model
 from nein.benchmarks.nein.evaluate import estimates, scores
+from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,10 +15,12 @@ import pandas as pd
 from editors import Editor
 from metrics import METRICS
 from nein.benchmarks import runner
-from nein.benchmarks.nein import corpus, exported, models, paper_numbers, records, report
+from nein.benchmarks.nein import corpus, exported, models, paper_numbers, records
 from nein.benchmarks.nein import figures as of_run
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import editing, editor_model
+from nein.benchmarks.nein.records import Records
+from nein.benchmarks.nein.reporting import tables as report
 from nein.benchmarks.nein.runs import EDIT, RunDir, of_folder, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.benchmarks.runner import Benchmark
@@ -49,12 +53,18 @@ def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
     UserError, EditorError or MetricError.
     """
     if not {"edit", "score"} & set(config.stages):
-        return write_report(config, [], []) if executor.is_main else None
+        return write_report(config, {}) if executor.is_main else None
     _dataset.cache_clear()  # a command sees the data as they are now
     if executor.is_main:
         plan = load_plan(config)
         validate_images(plan.all_members(), f"The data set '{config.data}'")
-    return runner.evaluate(NEIN, config, executor)
+    held: dict[Path, Records] = {}  # what is read of the runs, for their report
+    benchmark = dataclasses.replace(
+        NEIN,
+        scores=functools.partial(scores, held=held),
+        report_of=lambda config, runs, folders: write_report(config, held),
+    )
+    return runner.evaluate(benchmark, config, executor)
 
 
 def load_plan(config: EvalConfig) -> Plan:
@@ -191,10 +201,10 @@ def _run(
     return Run(folder.label, folder.label, identity, stages, facts, outputs, partial)
 
 
-def scores(folder: Folder) -> ScoreTable:
+def scores(folder: Folder, held: dict[Path, Records] | None = None) -> ScoreTable:
     """The scores of a run whose blocks are there; also works out what exists only for the whole. Every metric
     that is there for the whole selection is in it, also one that an earlier command computed; one that is
-    there for a part of it is left out, with a warning."""
+    there for a part of it is left out, with a warning. held: takes what was read."""
     run = of_folder(folder)
     names = run.whole_metrics(run.selection())
     if partial := [name for name in run.metrics() if name not in names and run.done(scores_of(name))]:
@@ -207,6 +217,8 @@ def scores(folder: Folder) -> ScoreTable:
     whole = {name: corpus.figure(name, read) for name in names if METRICS[name].kind == "corpus"}
     if whole:
         atomic.write_json(run.path / "corpus.json", whole)
+    if held is not None:
+        held[run.path] = read
     return read.every
 
 
@@ -221,9 +233,9 @@ def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
     return table.where(metric=lacking.index[0]) if len(lacking) else table
 
 
-def write_report(config: EvalConfig, runs: Sequence[Run], folders: Sequence[Folder]) -> str | None:
+def write_report(config: EvalConfig, held: Mapping[Path, Records]) -> str | None:
     """The tables of all runs in the output folder, where the command asks for them."""
-    return report.report(config.out_dir) if "report" in config.stages else None
+    return report.report(config.out_dir, held) if "report" in config.stages else None
 
 
 def report_command(options: ReportConfig) -> int:
@@ -247,7 +259,6 @@ NEIN = Benchmark(
     command="eval",
     estimates=estimates,
     decides=decides,
-    report_of=write_report,
     report=report_command,
     report_config=ReportConfig,
     compare=compare,

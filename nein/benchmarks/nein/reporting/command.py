@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.nein import figures, protocols, records, sections
-from nein.benchmarks.nein import report as run_report
+from nein.benchmarks.nein import figures, records
 from nein.benchmarks.nein.config import CompareConfig, ReportConfig
 from nein.benchmarks.nein.records import Records
-from nein.benchmarks.nein.reporting import comparisons, costs, judge_tables
+from nein.benchmarks.nein.reporting import comparisons, costs, judge_tables, protocols, sections
+from nein.benchmarks.nein.reporting import tables as run_report
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
 from nein.engine import atomic
 from nein.engine.errors import UserError

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from metrics import METRICS
-from nein.benchmarks.nein import figures, records, sections
+from nein.benchmarks.nein import figures, records
 from nein.benchmarks.nein.records import REMOVALS, Records
+from nein.benchmarks.nein.reporting import sections
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import format
@@ -33,9 +35,11 @@ NOT_EDITED = "not edited: "
 Facts = Mapping[str, Any]
 
 
-def report(out: Path) -> str:
+def report(out: Path, held: Mapping[Path, Records] = MappingProxyType({})) -> str:
     """Writes the tables of every complete run below `out`: OUT/table.md, figures.csv and, where the control
     was run, the negation gap per template as a picture; returns the text.
+
+    held  Runs that were read already, by their folder.
 
     Raises UserError when no run is complete.
     """
@@ -43,7 +47,7 @@ def report(out: Path) -> str:
         complete, unfinished = records.finished([out])
     except UserError as error:
         raise UserError(f"Nothing to report in '{out}': {error}") from None
-    runs = [records.read(run) for run in complete]
+    runs = [held.get(run.path) or records.read(run) for run in complete]
     formats = ("md", "csv", "plots")
     write(out, runs, unfinished, sections.tables_of_runs(), title="NeIn", formats=formats)
     return (out / "table.md").read_text(encoding="utf-8")
