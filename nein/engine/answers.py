@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from nein.engine import atomic
+from nein.engine.attempts import Attempts
 from nein.engine.errors import UserError
 
 WAIT = 60.0  # seconds to wait for another process that is writing
@@ -32,6 +33,7 @@ class AnswerCache:
         atomic.make_folder(path.parent)
         self.path = path
         self._mutex = threading.Lock()
+        self._claims = Attempts(path.with_name(f"{path.name}-asked"))
         with self._sentences():
             # SQLite's own journal is a file beside it: unlike a write-ahead log it works on network drives.
             self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
@@ -55,7 +57,19 @@ class AnswerCache:
         with self._mutex, self._sentences(), self._writing():
             self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
+    @contextlib.contextmanager
+    def claimed(self, space: str, key: str) -> Iterator[bool]:
+        """Whether nobody else asks this question at the moment, in any process; nobody will until the end."""
+        name = _address(space, key).hex()
+        mine = self._claims.take(name) is not None
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._claims.leave(name, done=True)
+
     def close(self) -> None:
+        self._claims.close()
         self._db.close()
 
     def __enter__(self) -> AnswerCache:

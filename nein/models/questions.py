@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from metrics.base import RecordStore
 from metrics.served.endpoint import NoAnswer, side_by_side
 from nein.loading.errors import UnavailableError
 
+CLAIMED = 0.2  # seconds between two looks at a question that another command asks
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -50,8 +51,14 @@ class Questions:
         if (remembered := self._recall(key)) is not None:
             return remembered
         with self._alone(key), self._seat():
-            remembered = self._recall(key)  # answered while this one waited for its turn
-            return self._asked(key, ask) if remembered is None else remembered
+            while True:
+                with self._claimed(key) as mine:
+                    if (remembered := self._recall(key)) is not None:
+                        return remembered  # answered while this one waited for its turn
+                    if mine:
+                        return self._asked(key, ask)
+                time.sleep(CLAIMED)  # another command asks it
+                self._go_on()
 
     def _asked(self, key: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -64,6 +71,10 @@ class Questions:
             self._cache.put(self._space, key, value)
         return value
 
+    def _claimed(self, key: str) -> contextlib.AbstractContextManager[bool]:
+        claimed = getattr(self._cache, "claimed", None)
+        return claimed(self._space, key) if claimed is not None else contextlib.nullcontext(True)
+
     def _recall(self, key: str) -> dict[str, Any] | None:
         return self._cache.get(self._space, key) if self._cache is not None else None
 
@@ -72,10 +83,7 @@ class Questions:
         one after the other where `at_once` is 0."""
         if not self._at_once:
             return ((item, work(item)) for item in items)
-        # Launched processes that come to the same questions, as at the end of their work, begin at different
-        # ones and find the others' answers when they get there.
-        start = len(items) * int(os.environ.get("RANK", "0")) // int(os.environ.get("WORLD_SIZE", "1"))
-        return side_by_side(work, [*items[start:], *items[:start]], self._at_once, self._go_on)
+        return side_by_side(work, items, self._at_once, self._go_on)
 
     def stop(self) -> None:
         """Ends all calls, for the program ends."""

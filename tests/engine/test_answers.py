@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -7,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from nein.engine import answers
 from nein.engine.answers import AnswerCache, BlockAnswers
 from nein.engine.errors import UserError
+from nein.models.questions import Questions
 
 
 def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path: Path) -> None:
@@ -127,6 +130,35 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
             cache.get("model", "question")
     with pytest.raises(UserError, match="cannot be read or written"):
         AnswerCache(tmp_path)
+
+
+def test_of_several_commands_one_asks_and_what_a_dead_one_was_asking_is_asked(tmp_path: Path) -> None:
+    path, asked = tmp_path / "answers.sqlite", []
+
+    def command() -> None:
+        with AnswerCache(path) as cache:
+            questions = Questions(cache, "model", at_once=4, limit=9)
+
+            def ask(key: str) -> dict[str, Any]:
+                asked.append(key)
+                time.sleep(0.05)
+                return {"text": key}
+
+            keys = [str(number) for number in range(8)]
+            found = dict(questions.each(lambda key: questions.answer(key, lambda: ask(key)), keys))
+            assert found == {key: {"text": key} for key in keys}
+
+    with AnswerCache(path) as cache, cache.claimed("model", "3") as mine:
+        assert mine
+        [file] = (tmp_path / "answers.sqlite-asked").iterdir()
+        file.write_text(json.dumps({**json.loads(file.read_text()), "began": "earlier"}))
+        threads = [threading.Thread(target=command) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert sorted(asked) == sorted(set(asked))
+    assert len(asked) == 8
 
 
 def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp_path: Path) -> None:
