@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from nein.engine import environment, memory
-from nein.engine.foresight import count_operations
+from nein.engine import environment
+from nein.engine.executors import memory
+from nein.engine.executors.foresight import count_operations
 from nein.nano import data
 
 Result = TypeVar("Result")
@@ -127,7 +128,7 @@ class Measured:
     seconds     On a GPU of the clock; on a CPU of the processor divided by the threads, so that other work on
                 the machine does not count. clock: of the clock in any case.
     operations  Floating-point operations; a multiply-add is two. None: not counted.
-    peak        As `nein.engine.memory.peak` gives it, of this side alone where the system can begin anew.
+    peak        As `memory.peak` gives it, of this side alone where the system can begin anew.
     profile     The operators that took longest: name, share of the time in operators, calls.
     """
 

@@ -47,8 +47,8 @@ from benchmarks.common import (
 )
 from editors import EditRequest, get_editor
 from editors.checkpoint import quiet
-from nein.engine.ahead import one_thread
 from nein.engine.environment import keep_freed_memory
+from nein.engine.processes import one_thread
 from nein.loading.digests import DTYPES, torch_dtype
 from nein.models.references import resolve
 

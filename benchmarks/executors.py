@@ -29,13 +29,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nein.engine import attempts, progress
+from nein.engine import attempts
 from nein.engine.blocks import Blocks
-from nein.engine.executors import Executor
+from nein.engine.executors import Executor, progress
+from nein.engine.executors.worker import Worker
 from nein.engine.folder import Folder
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Planned, Stage, Step
-from nein.engine.worker import Worker
 
 RECORDS = 16  # per block
 ROOT = Path(__file__).resolve().parents[1]

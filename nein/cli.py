@@ -15,8 +15,7 @@ from typing import NoReturn
 
 from nein.benchmarks import registry
 from nein.config.commands import Command
-from nein.engine.errors import UserError, near_match, unknown
-from nein.engine.exits import USER_MISTAKE, exit_with
+from nein.engine.errors import USER_MISTAKE, UserError, exit_with, near_match, unknown
 
 GROUP = "nein.commands"
 COMPLETION = "--print-completion"

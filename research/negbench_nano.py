@@ -38,8 +38,8 @@ from nein.config.options import Names, option
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL
 from nein.engine import atomic
+from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
-from nein.engine.exits import exit_with
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
 from research import generalise

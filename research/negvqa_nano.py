@@ -25,8 +25,8 @@ from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Names, Options, option
 from nein.datasets.negvqa.categories import AVERAGE
+from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
-from nein.engine.exits import exit_with
 from nein.engine.folder import Folder
 from nein.nano import zoo
 from nein.nano.worlds import AXES

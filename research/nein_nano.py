@@ -32,8 +32,8 @@ from nein.config.options import Names, Options, option
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan, Sample
 from nein.engine import images
+from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
-from nein.engine.exits import exit_with
 from nein.models import editor_choice
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames

@@ -32,7 +32,7 @@ import yaml
 
 from nein import cli
 from nein.config import options
-from nein.engine.exits import exit_with
+from nein.engine.errors import exit_with
 from tests.helpers import commands
 from tests.negbench_build import conftest as coco
 from tests.negvqa_build import conftest as choices

@@ -23,8 +23,7 @@ if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
 from nein.config.options import dump  # noqa: E402
-from nein.engine.errors import UserError  # noqa: E402
-from nein.engine.exits import exit_with  # noqa: E402
+from nein.engine.errors import UserError, exit_with  # noqa: E402
 from train.instruct.options import TuneConfig, parse  # noqa: E402
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from nein.engine.ahead import read_ahead
-from nein.engine.exits import Terminated
+from nein.engine.errors import Terminated
+from nein.engine.processes import read_ahead
 from train.checkpoints import Checkpoints, State
 from train.record import Record
 

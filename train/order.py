@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from nein.engine.seeds import sample_seed
+from nein.engine.blocks import sample_seed
 
 
 class Passes:

@@ -25,10 +25,10 @@ from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.benchmarks.runs import FIGURES, SCORES, Finished, Page, Run
 from nein.config.groups import Foreseen, Scored, Tracked
 from nein.config.options import Options
-from nein.engine import atomic, environment, foresight, images, memory
+from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks
-from nein.engine.executors import Executor
-from nein.engine.exits import UNSCORED
+from nein.engine.errors import UNSCORED
+from nein.engine.executors import Executor, foresight, memory
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row
 from nein.engine.processes import Processes
 from nein.engine.stages import Planned, Step, open_blocks

@@ -32,7 +32,7 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
     if dry_run:
         print(options.dump(config) + "".join(f"# {line}\n" for line in config.announced()), end="")
         return 0
-    from nein.engine import environment, executors, exits
+    from nein.engine import environment, errors, executors
 
     environment.look_for_garbage_seldom()
     environment.keep_freed_memory()
@@ -55,7 +55,7 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
         lost = f"{count} block{'s' * (count > 1)} of '{folder}', of which workers died, have no results"
         print(f"{lost}; to try again: nein retry {folder}", file=sys.stderr, flush=True)
     code = answer if isinstance(answer, int) else 0
-    return code or (exits.SET_ASIDE if aside else 0)
+    return code or (errors.SET_ASIDE if aside else 0)
 
 
 def submit(name: str, command: Command, words: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ same. The price is that a selection is rounded up to whole blocks; tables count 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -59,3 +60,13 @@ class Blocks:
         """Indices of the records of every needed block: what will really be read."""
         for number in self.numbers:
             yield from self.members(number)
+
+
+def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
+    """A seed in [0, 2**63): the first 63 bits of SHA-256 over "run seed / sample id / repeat".
+
+    The instruction track is left out on purpose: a sample and its affirmative twin start from the same noise,
+    so their difference is paired.
+    """
+    digest = hashlib.sha256(f"{run_seed}/{sample_id}/{repeat}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import NoReturn
 
 from nein.loading.errors import UserError, chosen, near_match, plain, spelled, unknown
 
@@ -33,3 +39,77 @@ class Problems:
         total = sum(len(items) for items in self._by_kind.values())
         head = f"{where} has {total} problem{'s' * (total > 1)}; mend these first:"
         raise UserError("\n".join([head, *lines]))
+
+
+USER_MISTAKE, UNSCORED, SET_ASIDE, INTERRUPTED, TERMINATED = 2, 3, 4, 130, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Finished blocks are on disk already, so ending is all there is to do."""
+
+
+def exit_with(command: Callable[[], int | None]) -> NoReturn:
+    """Runs a command and ends the process; a mistake of the user becomes one sentence on standard error."""
+    in_main_thread = threading.current_thread() is threading.main_thread()  # only there signals can be caught
+    before = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _say("Interrupted; run the same command again to go on.", INTERRUPTED)
+    except Terminated:
+        code = _say("Terminated; run the same command again to go on.", TERMINATED)
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except (RuntimeError, MemoryError, ValueError, OSError) as error:
+        said = sentence(error)
+        if said is None:
+            raise
+        code = _say(said, USER_MISTAKE)
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, before)
+    sys.exit(code)
+
+
+def sentence(error: BaseException) -> str | None:
+    """What to tell the user, or None for a defect of ours, which deserves its traceback."""
+    from editors import EditorError
+    from metrics import MetricError
+    from nein.loading.isolation import out_of_memory
+
+    if isinstance(error, UserError | EditorError | MetricError):
+        return str(error)
+    if out_of_memory(error):
+        return (
+            "Memory ran out; lower --batch-size (auto does) or choose a smaller --dtype (and another --out)."
+        )
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        part = ascii(error.object[max(0, error.start - 30) : error.end + 30])
+        return f"The text {part} holds half a character (an unpaired surrogate); mend it where it comes from."
+    if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
+        return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"'{_shown(error.filename)}' cannot be used: {error.strerror}."
+    return None
+
+
+def _shown(path: object) -> str:
+    text = os.fsdecode(path) if isinstance(path, bytes) else str(path)
+    return text if len(text) <= 200 else f"{text[:100]}...{text[-60:]}"
+
+
+def _say(sentence: str, code: int) -> int:
+    rank = os.environ.get("RANK", "0")
+    place = "" if rank == "0" else f"process {rank}: "
+    if "://" in sentence:
+        from metrics.served import credentials
+
+        sentence = credentials.without(sentence)
+    print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
+    return code
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
-from nein.engine import cores, environment
-from nein.engine.ahead import one_thread
+from nein.engine import environment
 from nein.engine.errors import UserError
 
 #: The devices by their names, as PyTorch has them, or "auto"; and in words.
@@ -85,7 +87,7 @@ class Processes:
         if device != "cpu":
             return 1
         one_thread()
-        return max(1, cores.count() // self.size)
+        return max(1, cores() // self.size)
 
     def close(self) -> None:
         if self._state is not None:
@@ -117,3 +119,45 @@ def from_environment() -> Processes:
     return Processes(
         rank=state.process_index, size=state.num_processes, local_rank=state.local_process_index, _state=state
     )
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+Item = TypeVar("Item")
+
+
+def one_thread() -> None:
+    """PyTorch's own threads off, in the thread that calls. Where the environment says one thread, PyTorch is
+    not loaded for that."""
+    said = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", "1")
+    if "torch" not in sys.modules and said == ("1", "1"):
+        return
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def read_ahead(
+    work: Callable[[Item], Any],
+    items: Iterable[Item],
+    ahead: int = 2,
+    start_thread: Callable[[], None] | None = None,
+) -> Iterator[tuple[Item, Any]]:
+    """(item, work(item)) in order, doing up to `ahead` of them in threads before they are asked for."""
+    with ThreadPoolExecutor(max(1, ahead), thread_name_prefix="ahead", initializer=start_thread) as pool:
+        waiting: list[tuple[Item, Future[Any]]] = []
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) > ahead:
+                    first, future = waiting.pop(0)
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.pop(0)
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()

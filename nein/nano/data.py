@@ -22,7 +22,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from nein.engine import user_cache
+from nein.engine import atomic
 from nein.nano.captions import captions
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import SPLITS, Item, Scene, box, place, render, rng_for, sample_scene
@@ -174,8 +174,8 @@ def drawn(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path |
     proof   The file that `draw` writes last.
     parent  Where the folder lies; default: in the user's cache.
     """
-    target = (parent or user_cache.root() / "data") / f"{name}-{world_version()}"
-    return user_cache.made_once(target, draw, proof)
+    target = (parent or atomic.cache_root() / "data") / f"{name}-{world_version()}"
+    return atomic.made_once(target, draw, proof)
 
 
 def write(root: Path, split: str, sources: int, world: World = NANO) -> None:

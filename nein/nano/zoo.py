@@ -13,7 +13,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from nein.engine import user_cache
+from nein.engine import atomic
 from nein.engine.errors import near_match
 
 ZOO = Path(__file__).parent / "weights"
@@ -91,7 +91,7 @@ def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
             if changes in pieces:
                 _apply_changes(draft / changes, draft / whole)
 
-    return user_cache.made_once(user_cache.root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)
+    return atomic.made_once(atomic.cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)
 
 
 def changes_base(file: Path) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nein.engine.seeds import sample_seed
+from nein.engine.blocks import sample_seed
 from nein.reporting import page
 from nein.reporting.page import TEMPLATES, Part, Stored
 from nein.reporting.thumbnails import Thumbnail

@@ -1,19 +1,27 @@
-"""`nein status` and `nein retry`: how far runs are, from their files alone, whoever works on them; and
-`nein merge`: runs from several machines in one folder, and what to type then."""
+"""Runs as files, whoever works on them: `nein status`, `nein retry` and `nein merge`.
+
+A block is a file with the same bytes whoever made it, so that the blocks of a run can be put together like
+cards. What follows from blocks (tables, pages) is not copied where several folders hold parts of one run: the
+run's command writes it, and finds all blocks made. What was set aside is tried again.
+"""
 
 from __future__ import annotations
 
 import datetime
+import re
 import shlex
+import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nein.config.groups import Runs
 from nein.config.options import SHORT, option
-from nein.engine import attempts, merging, progress, scheduler
+from nein.engine import atomic, attempts, scheduler
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Folder, runs_below
+from nein.engine.executors import progress
+from nein.engine.folder import COMPLETE, INCOMPLETE, MANIFEST, Folder, first_difference, runs_below
 
 
 @dataclass(kw_only=True)
@@ -83,7 +91,11 @@ def _lines(folder: Folder) -> Iterator[str]:
     yield from (f"  {does} {', '.join(blocks)}" for does, blocks in at.items())
 
 
-# --- nein merge ------------------------------------------------------------------------------
+# --- merge -------------------------------------------------------------------------------------
+
+_BLOCK = re.compile(r"\d{3,}/\d{6,}\.\w+$")
+#: Who is at work, which is about one machine; pictures come with the block they belong to.
+_APART = (attempts.FOLDER, "images", "maps")
 
 
 @dataclass(kw_only=True)
@@ -97,27 +109,139 @@ class MergeConfig(Runs):
             raise UserError("nein merge needs --out FOLDER, into which the runs are put.")
 
 
+@dataclass
+class Merged:
+    """What became of one run.
+
+    taken  Source -> blocks that came from there. `differing`: blocks that two sources have with other bytes;
+           the first counts.
+    """
+
+    name: str
+    taken: Counter[str] = field(default_factory=Counter)
+    differing: list[str] = field(default_factory=list)
+
+
 def merge(config: MergeConfig) -> str:
     """The command: a line per run, and the commands that finish those that were put together."""
     assert config.out is not None
     lines, commands = [], []
-    for run in merging.merge(config.runs, config.out):
-        folder = Folder(config.out / run.name)
+    for run in merged(config.runs, config.out):
+        manifest = Folder(config.out / run.name).manifest()
         blocks = ", ".join(f"{count} blocks of {source}" for source, count in run.taken.items())
-        lines.append(f"{run.name}: {blocks or 'nothing new'}; {folder.manifest()['status']}")
+        lines.append(f"{run.name}: {blocks or 'nothing new'}; {manifest['status']}")
         if run.differing:
             lines.append(
                 f"  {len(run.differing)} blocks differ, of which the first were kept ({run.differing[0]}, "
-                f"...): the "
-                "machines compute differently in the last bits."
+                "...): the machines compute differently in the last bits."
             )
-        manifest = folder.manifest()
         if manifest["status"] != COMPLETE and manifest["invocations"]:
             commands.append(_finish(manifest["invocations"][-1]["command"], config.out))
     said = "".join(f"{line}\n" for line in lines)
     if commands:
         said += "To finish:\n" + "".join(f"  {command}\n" for command in dict.fromkeys(commands))
     return said
+
+
+def merged(folders: Sequence[Path], out: Path) -> list[Merged]:
+    """Puts the runs at or below `folders` into `out`, which may hold a part already, and leaves the folders
+    as they are. A merge that was interrupted goes on when it is given again.
+
+    Raises UserError, before anything is written, for a folder without a run, for parts of one run that were
+    made with different settings, and for a link in one of them, which may lead anywhere.
+    """
+    runs: dict[Path, list[Path]] = {}
+    for folder in folders:
+        below = runs_below(folder)
+        if not below:
+            raise UserError(f"There is no run in '{folder}'; name the --out of a command, or a run in it.")
+        for run in below:
+            place = Path(folder.resolve().name) if run == folder else run.relative_to(folder)
+            runs.setdefault(place, []).append(run)
+    for place, parts in runs.items():
+        there = [out / place] if (out / place / MANIFEST).is_file() else []
+        _check([*there, *parts])
+    atomic.check_writable(out)
+    return [_merged(place, parts, out / place) for place, parts in runs.items()]
+
+
+def _check(parts: Sequence[Path]) -> None:
+    identity = atomic.read_json(parts[0] / MANIFEST, {"identity": dict})["identity"]
+    for part in parts:
+        if (link := next((path for path in part.rglob("*") if path.is_symlink()), None)) is not None:
+            raise UserError(
+                f"'{link}' is a link; nein merge copies files only. Put what it names in its place."
+            )
+        other = atomic.read_json(part / MANIFEST, {"identity": dict})["identity"]
+        if difference := first_difference(other, identity):
+            raise UserError(
+                f"'{parts[0]}' and '{part}' are not parts of one run: the second was made with {difference}."
+            )
+        for file in part.rglob("identity.json"):
+            mine = parts[0] / file.relative_to(part)
+            theirs = atomic.read_json(file, dict)
+            if mine.exists() and (difference := first_difference(theirs, atomic.read_json(mine, dict))):
+                what = file.parent.relative_to(part)
+                raise UserError(
+                    f"'{what}' of '{part}' and of '{parts[0]}' differ: the first has {difference}."
+                )
+
+
+def _merged(place: Path, parts: list[Path], target: Path) -> Merged:
+    made = Merged(str(place))
+    alone = len(parts) == 1 and not (target / MANIFEST).exists()
+    for part in parts:
+        for name in _files(part, whole=alone):
+            if not _BLOCK.search(name.as_posix()):
+                _copy(part / name, target / name)
+            elif not (target / name).exists():
+                _take(part, name, target)
+                made.taken[str(part)] += name.suffix == ".jsonl"  # what lies beside is of the same block
+            elif (target / name).read_bytes() != (part / name).read_bytes():
+                made.differing.append(name.as_posix())
+    if not (target / MANIFEST).exists():
+        _copy(parts[0] / MANIFEST, target / MANIFEST)
+    if not alone and made.taken:
+        Folder(target).update(status=INCOMPLETE)
+    return made
+
+
+def _files(part: Path, *, whole: bool) -> Iterator[Path]:
+    """Those to copy, in the order in which they were written: a block that is older than what it was made of
+    is made again. whole: with what is written from the blocks, and what was set aside."""
+    folder = Folder(part)
+    skipped = {
+        folder.block_path(output, note["block"]).relative_to(part).with_suffix("")
+        for note in folder.notes(scheduler.ASIDE).values()
+        for output in note["outputs"]
+    }
+    files = (path for path in part.rglob("*") if path.is_file())
+    for path in sorted(files, key=lambda path: (path.stat().st_mtime_ns, path)):
+        name = path.relative_to(part)
+        follows = len(name.parts) == 1 or name.parts[0] == "samples"
+        aside = name.with_suffix("") in skipped or name.parts[:2] == ("notes", scheduler.ASIDE)
+        if name.parts[0] not in _APART and path.name != MANIFEST and (whole or not (follows or aside)):
+            yield name
+
+
+def _take(part: Path, name: Path, target: Path) -> None:
+    """A block, with the pictures that its rows name."""
+    if name.suffix == ".jsonl":
+        for row in atomic.read_lines(part / name):
+            picture = row.get("image")
+            if isinstance(picture, str) and Folder(part).inside(part / picture).is_file():
+                for file in (Path(picture), Path("maps", Path(picture).name)):
+                    if (part / file).is_file():
+                        _copy(part / file, target / file, again=True)
+    _copy(part / name, target / name)
+
+
+def _copy(file: Path, target: Path, *, again: bool = False) -> None:
+    """Whole or not at all; a file that is there stays, unless `again`."""
+    if target.exists() and not again:
+        return
+    with atomic.writing(target) as stream, file.open("rb") as source:
+        shutil.copyfileobj(source, stream)
 
 
 def _finish(words: Sequence[str], out: Path) -> str:

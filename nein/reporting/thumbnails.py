@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nein.engine import cores, images
+from nein.engine import images, processes
 
 #: A picture as base64 JPEG, or why there is none.
 Thumbnail = str | dict[str, str]
@@ -36,7 +36,7 @@ def of_file(path: Path, side: int) -> Thumbnail:
 def of_samples(samples: Iterable[Sequence[Place]], side: int) -> Iterator[list[Thumbnail]]:
     """The pictures of every sample, in order, read by threads; side 0: none."""
     coming = iter(samples)
-    with ThreadPoolExecutor(cores.count()) as pool:
+    with ThreadPoolExecutor(processes.cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:
             places = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
             made = dict(zip(places, pool.map(lambda place: of_file(Path(place), side), places), strict=True))

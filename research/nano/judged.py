@@ -18,7 +18,7 @@ import editors
 import metrics
 from metrics.judges.base import template
 from nein.engine import atomic
-from nein.engine.seeds import sample_seed
+from nein.engine.blocks import sample_seed
 from nein.nano import zoo
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render

@@ -21,8 +21,7 @@ from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Options, argument, option
 from nein.engine import atomic
-from nein.engine.errors import UserError, unknown
-from nein.engine.exits import exit_with
+from nein.engine.errors import UserError, exit_with, unknown
 from nein.nano import zoo
 from nein.reporting import figures as frames
 from nein.reporting import format

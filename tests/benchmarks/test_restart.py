@@ -20,7 +20,8 @@ from typing import Literal
 import pytest
 
 from nein import cli
-from nein.engine import attempts, progress, scheduler
+from nein.engine import attempts, scheduler
+from nein.engine.executors import progress
 from nein.engine.folder import Folder, runs_below
 from nein.engine.processes import Processes
 from tests.build.conftest import OBJECTS, write_set

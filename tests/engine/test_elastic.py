@@ -17,16 +17,17 @@ from typing import Any
 
 import pytest
 
-from nein.engine import attempts, processes, progress, scheduler
+from nein.engine import attempts, processes, scheduler
 from nein.engine.attempts import Attempts, name_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
+from nein.engine.executors import progress
 from nein.engine.executors.threads import Debug, Threads
+from nein.engine.executors.worker import Worker
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Stage, Step
-from nein.engine.worker import Worker
 from tests.engine.squares import COUNT, SIZE, results, squares
 from tests.helpers import commands, killing
 from tests.nein.conftest import write_data

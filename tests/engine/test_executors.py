@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from nein.engine import attempts
-from nein.engine.ahead import read_ahead
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
+from nein.engine.executors.worker import Loaded
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes
+from nein.engine.processes import Processes, read_ahead
 from nein.engine.stages import Model, Stage, Step
-from nein.engine.worker import Loaded
 from tests.engine import squares
 from tests.engine.squares import COUNT, SIZE, Squarer, results
 from tests.helpers import killing

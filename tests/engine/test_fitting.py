@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from nein.engine import fitting, memory
 from nein.engine.blocks import Blocks
-from nein.engine.fitting import Fitting
+from nein.engine.executors import fitting, memory
+from nein.engine.executors.fitting import Fitting
+from nein.engine.executors.worker import Worker
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks
-from nein.engine.worker import Worker
 from tests.helpers import commands
 
 MIB = 2**20
@@ -73,7 +73,7 @@ def test_a_pass_that_does_not_fit_is_halved_and_the_block_is_made_all_the_same(
     step = Step(folder, stage)
     worker = Worker([step], "mps")
     for task in open_blocks(step):
-        worker.make(task, (stage.read(task.number),))
+        worker.make(task, stage.read(task.number))
     worker.close()
     rows = list(folder.rows("squares", [0, 1, 2]))
     assert [row["value"] for row in rows] == [number**2 for number in range(48)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nein.engine import foresight
 from nein.engine.blocks import Blocks
+from nein.engine.executors import foresight
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step
 from tests.helpers import commands

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from nein.engine import attempts, progress
+from nein.engine import attempts
 from nein.engine.errors import UserError
+from nein.engine.executors import progress
 from nein.engine.executors import ray as executors
 from nein.engine.executors.ray import Ray
 from nein.engine.executors.threads import Threads

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from nein.engine.unique import Unique
+from nein.engine.answers import Unique
 
 
 def test_a_name_is_new_once_whatever_its_characters() -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from nein.datasets.nein.loading import load
 from nein.datasets.nein.samples import FIELDS, load_folder, validate_images
-from nein.engine import user_cache
+from nein.engine import atomic
 from nein.nano import data
 from nein.nano.captions import is_true_of
 from nein.nano.draw import CATEGORIES, SIZE
@@ -314,7 +314,7 @@ def test_a_count_below_one_is_named(sources, tmp_path):
 
 def test_the_cache_folder_is_the_environments_or_the_users(monkeypatch, tmp_path):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "x"))
-    assert user_cache.root() == tmp_path / "x"
+    assert atomic.cache_root() == tmp_path / "x"
     assert data.ensure("dev", 1).parent == tmp_path / "x" / "data"
     monkeypatch.delenv("NEIN_CACHE")
-    assert user_cache.root().name == "nein"
+    assert atomic.cache_root().name == "nein"

@@ -16,8 +16,8 @@ from nein.datasets.negbench.records import (
     check_items,
     check_questions,
 )
+from nein.engine.blocks import sample_seed
 from nein.engine.images import ImageError
-from nein.engine.seeds import sample_seed
 from nein.generate.negbench.language import claims
 
 IMAGE = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))

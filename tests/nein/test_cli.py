@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli
-from nein.engine import exits
+from nein.engine import errors
 from tests.helpers import commands
 
 
@@ -70,7 +70,7 @@ def test_a_full_disk_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         raise OSError(28, "No space left on device", "/somewhere/images/a.png")
 
     with pytest.raises(SystemExit) as caught:
-        exits.exit_with(full)
+        errors.exit_with(full)
     assert caught.value.code == 2
     assert "The disk is full (/somewhere/images/a.png)" in capsys.readouterr().err
 
@@ -80,7 +80,7 @@ def test_control_c_ends_with_130_and_a_hint(capsys: pytest.CaptureFixture[str]) 
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as caught:
-        exits.exit_with(interrupted)
+        errors.exit_with(interrupted)
     assert caught.value.code == 130
     assert "run the same command again to go on" in capsys.readouterr().err
 

@@ -16,8 +16,8 @@ from editors.basic import Identity
 from nein import cli
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import images
+from nein.engine.blocks import sample_seed
 from nein.engine.images import pixel_hash
-from nein.engine.seeds import sample_seed
 from nein.reporting import figures as frames
 from tests.helpers import forks
 from tests.helpers.runs import edits_of, scores_in

@@ -8,8 +8,8 @@ import pytest
 
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import load_folder, validate_images
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
-from nein.engine.seeds import sample_seed
 from nein.wording import templates
 from tests.helpers.commands import outcome
 from tests.helpers.hub import Hub, Repository

@@ -12,7 +12,7 @@ import pytest
 
 from nein.config.launch import launch
 from nein.datasets.nein.samples import load_folder
-from nein.engine import exits, images
+from nein.engine import errors, images
 from nein.nano import data
 from nein.nano.worlds import WORLDS
 from nein.reporting import figures as frames
@@ -96,7 +96,7 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
 
     def run() -> str:
         with pytest.raises(SystemExit) as ended:
-            exits.exit_with(lambda: launch("python -m research.negbench_nano", study.COMMAND, words))
+            errors.exit_with(lambda: launch("python -m research.negbench_nano", study.COMMAND, words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out

@@ -19,8 +19,7 @@ import editors
 import metrics
 from metrics import rewards
 from metrics.judges.base import template
-from nein.engine.errors import UserError
-from nein.engine.exits import Terminated, exit_with
+from nein.engine.errors import Terminated, UserError, exit_with
 from nein.nano import zoo
 from nein.nano.data import source_scene
 from nein.nano.scenes import render

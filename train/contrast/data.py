@@ -20,9 +20,9 @@ import numpy as np
 from PIL import Image
 
 from nein.datasets.negbench.records import Media, Question, RetrievalItem
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
-from nein.engine.seeds import sample_seed
 from nein.nano.worlds import is_nano, world
 from train.contrast.options import ContrastConfig
 from train.order import Passes, generator, share

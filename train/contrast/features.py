@@ -12,7 +12,7 @@ import torch
 
 from nein.datasets.negbench.media import Files
 from nein.datasets.negbench.records import Media
-from nein.engine import user_cache
+from nein.engine import atomic
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes
 from nein.nano.data import world_version
@@ -84,7 +84,7 @@ class Features:
     def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
         self._dual = dual
         self._pictures = CorpusPictures(corpus)
-        root = folder or user_cache.root() / "clip-features"
+        root = folder or atomic.cache_root() / "clip-features"
         self._files = FeatureFiles(root / dual.fingerprint, "pictures", self._pictures, BLOCK)
 
     def make(self, processes: Processes, ahead: int = 1) -> None:

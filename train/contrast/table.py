@@ -26,7 +26,7 @@ from nein.datasets.negbench.records import (
     check_items,
     check_questions,
 )
-from nein.engine import atomic, user_cache
+from nein.engine import atomic
 from nein.engine.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Table(Sequence[Record], Generic[Record]):
             raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
         stamp = [FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, limit, *self._layout()]
         name = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:24]
-        ends = user_cache.root() / "tables" / f"{name}.ends"
+        ends = atomic.cache_root() / "tables" / f"{name}.ends"
         facts = ends.with_suffix(".json")  # written last: with it all is there
         if not facts.is_file():
             self._look_through(ends, facts)

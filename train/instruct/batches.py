@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
-from nein.engine.seeds import sample_seed
 from train.instruct.data import Example, Pairs, prepare
 from train.instruct.features import Encoder, Features
 from train.instruct.options import TuneConfig

@@ -24,7 +24,7 @@ import torch
 
 from editors.checkpoint import public_config, quiet
 from nein.benchmarks.nein.runs import identity_hash
-from nein.engine import user_cache
+from nein.engine import atomic
 from nein.engine.errors import Problems, UserError
 from nein.engine.processes import Processes
 from train.features import FeatureFiles
@@ -172,7 +172,7 @@ class Features:
             "affirmative": pairs.facts.get("affirmative"),
             "origin": pairs.facts["origin"]["kind"],
         }
-        root = Path(config.features) if config.features else user_cache.root() / "features"
+        root = Path(config.features) if config.features else atomic.cache_root() / "features"
         self.folder = root / identity_hash(facts)
         prepared = PreparedPairs(config, pairs.pictures, chosen)
         self._pictures = FeatureFiles(self.folder, "pictures", prepared, config.feature_block)

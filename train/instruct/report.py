@@ -30,9 +30,8 @@ from nein.config.launch import launch
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan, Sample, validate_images
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, exit_with
 from nein.engine.executors import Executor
-from nein.engine.exits import exit_with
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
 from nein.reporting import figures as frames

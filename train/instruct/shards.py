@@ -32,8 +32,7 @@ from nein.config.launch import launch
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import FIELDS, Sample, validate_images
 from nein.engine import atomic, images, shapes
-from nein.engine.errors import UserError
-from nein.engine.exits import exit_with
+from nein.engine.errors import UserError, exit_with
 from nein.wording import templates
 from train.instruct.options import ShardsConfig
 

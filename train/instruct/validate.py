@@ -28,11 +28,11 @@ from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan, records_hash, validate_images
 from nein.engine import images
+from nein.engine.blocks import sample_seed
 from nein.engine.executors import Executor
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
-from nein.engine.seeds import sample_seed
 from nein.engine.stages import Step
 from nein.reporting import figures as frames
 from train.instruct.batches import CHANGED, Batch

@@ -37,9 +37,8 @@ from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.pairs import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Media, Option, Question
 from nein.engine import images
-from nein.engine.blocks import Blocks
+from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Row
-from nein.engine.seeds import sample_seed
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated

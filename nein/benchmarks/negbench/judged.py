@@ -27,9 +27,8 @@ from nein.benchmarks.negbench.asking import MODEL, PICTURE, picture
 from nein.benchmarks.negbench.encode import UNUSABLE, Encoded
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalItem, RetrievalTask
-from nein.engine.blocks import Blocks
+from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
-from nein.engine.seeds import sample_seed
 from nein.engine.stages import Model, Stage
 from nein.models import judges
 from nein.models.judges import Word

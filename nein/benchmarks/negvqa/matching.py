@@ -17,9 +17,8 @@ from metrics.letters import LETTERS, parse
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
 from nein.benchmarks.negvqa.folder import ANSWERS, MATCHES
 from nein.engine.answers import AnswerCache
-from nein.engine.blocks import Blocks
+from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
-from nein.engine.seeds import sample_seed
 from nein.engine.stages import Model, Stage
 from nein.models import llm, references
 from nein.models.llm.parsing import Plain

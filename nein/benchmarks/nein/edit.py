@@ -13,8 +13,8 @@ import editors
 from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir
 from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
+from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
-from nein.engine.seeds import sample_seed
 from nein.engine.stages import Model, Stage, usage_of
 
 #: Pixels of a map in its sheet.

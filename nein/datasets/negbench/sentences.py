@@ -37,7 +37,7 @@ from nein.datasets.negbench.records import (
     Question,
     RetrievalItem,
 )
-from nein.engine.seeds import sample_seed
+from nein.engine.blocks import sample_seed
 
 Protocol = Literal["paper", "fixed"]
 #: Further wordings, for the miniature world: to train on many, to test on one not seen. They have the forms

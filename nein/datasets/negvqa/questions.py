@@ -23,7 +23,7 @@ from metrics.letters import LETTERS
 from nein.datasets import hub
 from nein.datasets.negvqa import drawn
 from nein.datasets.negvqa.categories import category_of
-from nein.engine import atomic, images, user_cache
+from nein.engine import atomic, images
 from nein.engine.errors import Problems, UserError
 from nein.nano.worlds import is_nano, world
 
@@ -221,7 +221,7 @@ def read_picture(cell: Any, folder: Path | None, *, within: bool) -> Path:
             raise ValueError("whose picture is neither a file's name nor base64") from None
     if not isinstance(data, bytes):
         raise ValueError("whose picture is neither a file nor bytes")
-    return user_cache.file_of(data)
+    return atomic.file_of(data)
 
 
 def _named(cell: Any) -> str | None:

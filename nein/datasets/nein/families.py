@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nein.datasets.nein.samples import Dataset, Sample, records_hash
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, unknown
-from nein.engine.seeds import sample_seed
 from nein.wording import families
 from nein.wording.nouns import named_in
 

@@ -11,7 +11,7 @@ from typing import Any
 from nein.datasets import hub
 from nein.datasets.nein.families import in_families
 from nein.datasets.nein.samples import FIELDS, OPTIONAL_TEXTS, Dataset, load_folder
-from nein.engine import atomic, user_cache
+from nein.engine import atomic
 from nein.engine.errors import UserError, unknown
 from nein.nano.worlds import is_nano, world
 
@@ -58,7 +58,7 @@ def load(
         dataset = load_folder(_drawn(data, split), split=split)
         return Dataset(dataset.samples, {**dataset.origin, "kind": "nano"}, dataset.records_sha256)
     if reference := hub.reference(data):
-        root = from_hub(reference, split, columns, cache or user_cache.root())
+        root = from_hub(reference, split, columns, cache or atomic.cache_root())
         dataset = load_folder(
             root, split=split, source_images=paths["source_images"], nein_images=paths["nein_images"]
         )

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from metrics.served import credentials
-from nein.engine import attempts, cores, environment, store
+from nein.engine import attempts, environment, processes, store
 from nein.engine.errors import UserError
+from nein.engine.executors.progress import Bars, announce
 from nein.engine.executors.threads import Threads
-from nein.engine.progress import Bars, announce
 from nein.engine.scheduler import Scheduler, all_set_aside
 from nein.engine.stages import Plan, Step
 
@@ -123,7 +123,7 @@ class Ray:
 
     def _collect(self, reference: Any, bars: Bars) -> str:
         """Counts what a worker has made; or what it says that cannot work. Raises what is a defect."""
-        from nein.engine.exits import sentence
+        from nein.engine.errors import sentence
 
         try:
             for index, count in enumerate(self._ray.get(reference)):
@@ -165,7 +165,7 @@ def _connect(address: str | None) -> Any:
     if variables := {name: os.environ[name] for name in passed_on if name in os.environ}:
         options["runtime_env"] = {"env_vars": variables}
     if address is None:
-        _init(ray, address="local", num_cpus=cores.count(), include_dashboard=False, **options)
+        _init(ray, address="local", num_cpus=processes.cores(), include_dashboard=False, **options)
         return ray
     try:
         host, _, port = address.rpartition(":")
@@ -181,7 +181,7 @@ def _connect(address: str | None) -> Any:
 
 
 def _init(ray: Any, **options: Any) -> None:
-    """Connects, and leaves SIGTERM to `nein.engine.exits`."""
+    """Connects, and leaves SIGTERM to `nein.engine.errors`."""
     before = signal.getsignal(signal.SIGTERM)
     ray.init(**options)
     if threading.current_thread() is threading.main_thread():

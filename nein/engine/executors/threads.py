@@ -18,12 +18,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from nein.engine.ahead import one_thread
-from nein.engine.processes import Processes, share
-from nein.engine.progress import Bars, announce
+from nein.engine.executors.progress import Bars, announce
+from nein.engine.executors.worker import Loaded, Worker
+from nein.engine.processes import Processes, one_thread, share
 from nein.engine.scheduler import Scheduler, all_set_aside
 from nein.engine.stages import Plan, Step, Task
-from nein.engine.worker import Loaded, Worker
 
 PATIENCE = 0.05  # seconds between two questions for a block
 

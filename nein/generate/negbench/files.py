@@ -12,8 +12,8 @@ from typing import IO, Any
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import Question, RetrievalItem
 from nein.engine import atomic
+from nein.engine.answers import Unique
 from nein.engine.errors import UserError
-from nein.engine.unique import Unique
 from nein.generate.negbench.work import Tasks
 
 CHUNK = 5000  # records in memory per file

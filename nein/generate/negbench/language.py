@@ -18,7 +18,7 @@ from nein.datasets.negbench import polarity
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
 from nein.datasets.negbench.sentences import WORDINGS, Negation, Protocol
-from nein.engine.seeds import sample_seed
+from nein.engine.blocks import sample_seed
 from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
 from nein.models.llm import Client, Outcome, Request
 from nein.models.llm.client import SILENT

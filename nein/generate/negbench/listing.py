@@ -15,10 +15,10 @@ from typing import Any
 
 from nein.datasets.negbench.concepts import ROW, Concepts
 from nein.engine import atomic
+from nein.engine.answers import Unique
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.engine.unique import Unique
 
 LIST = "list"
 _FILE = {"count": int, "shard_size": int, "sha256": str, "notes": {}, "origin": str}

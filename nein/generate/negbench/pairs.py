@@ -15,8 +15,8 @@ import numpy as np
 from metrics.base import MetricError
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.sentences import stream
+from nein.engine.blocks import sample_seed
 from nein.engine.images import ImageError
-from nein.engine.seeds import sample_seed
 from nein.generate.negbench.verify import NOT_ASKED, UNREADABLE, Verifier
 from nein.wording import nouns
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.engine.seeds import sample_seed
+from nein.engine.blocks import sample_seed
 from nein.generate.negvqa.sources import Choice
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.engine.seeds import sample_seed
+from nein.engine.blocks import sample_seed
 from nein.generate.nein import wording
 from nein.generate.nein.sources import Source
 from nein.wording import families, nouns

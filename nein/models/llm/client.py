@@ -11,8 +11,8 @@ from typing import Any, Generic, Protocol
 
 from metrics.base import RecordStore
 from metrics.served.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
-from nein.engine.seeds import sample_seed
 from nein.models.llm.parsing import (
     CUT_OFF,
     NONSENSE,
@@ -34,7 +34,7 @@ FAILURES = (NONSENSE, WRONG_SCHEMA, CUT_OFF, WITHHELD, *SILENT)
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt, and the seed of its answer where the temperature is above 0 (take `nein.engine.seeds`)."""
+    """A prompt, and the seed of its answer where the temperature is above 0 (take `nein.engine.blocks`)."""
 
     prompt: str
     seed: int = 0

@@ -10,8 +10,8 @@ from typing import Any
 import editors
 from metrics.base import Score
 from metrics.rewards import RewardJudge, rank
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
-from nein.engine.seeds import sample_seed
 from nein.loading.digests import json_digest
 from nein.models import rewards
 

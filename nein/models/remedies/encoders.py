@@ -14,8 +14,8 @@ import numpy as np
 from metrics.dual.base import DualEncoder, normalise
 from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.remedy_texts import Parts
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
-from nein.engine.seeds import sample_seed
 from nein.wording import denials
 from nein.wording.nouns import with_article
 

@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 
 import metrics
 from nein.datasets.negbench import drawn
-from nein.engine.errors import UserError
-from nein.engine.exits import Terminated
+from nein.engine.errors import Terminated, UserError
 from tests.helpers import plain
 from tests.metrics import tiny
 from train import finetune_clip

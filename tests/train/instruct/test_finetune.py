@@ -20,8 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import editors
-from nein.engine.errors import UserError
-from nein.engine.exits import Terminated, exit_with
+from nein.engine.errors import Terminated, UserError, exit_with
 from tests.helpers import plain
 from tests.helpers.runs import scores_in
 from train import checkpoints as checkpointing

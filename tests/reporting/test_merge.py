@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from nein.engine import atomic, merging, scheduler
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
+from nein.reporting import status
 from nein.reporting.status import _finish
 from tests.helpers.commands import outcome
 
@@ -42,7 +43,7 @@ def test_blocks_of_several_folders_are_put_together_with_their_pictures(tmp_path
     b = part(tmp_path / "b", {1: rows(1), 2: rows(2)})
     # A picture whose block was never finished there.
     atomic.write_text(a / "editor" / "track" / "images" / "2.png", "half")
-    [merged] = merging.merge([a, b], tmp_path / "out")
+    [merged] = status.merged([a, b], tmp_path / "out")
     run = tmp_path / "out" / "editor" / "track"
     assert sorted(file.name for file in run.rglob("0*.jsonl")) == [f"{n:06d}.jsonl" for n in range(3)]
     assert [(run / f"images/{n}.png").read_text() for n in range(3)] == ["a's", "a's", "b's"]
@@ -62,19 +63,19 @@ def test_a_block_that_is_set_aside_in_one_folder_and_made_in_another_is_the_one_
         note = {"stage": "edit", "block": number, "reason": "set aside", "outputs": ["edit", "scores/fid"]}
         Folder(a / "editor" / "track").note("aside", f"edit-{number:06d}", note)
     b = part(tmp_path / "b", {0: rows(0)})
-    [merged] = merging.merge([a, b], tmp_path / "out")
+    [merged] = status.merged([a, b], tmp_path / "out")
     folder = Folder(tmp_path / "out" / "editor" / "track")
     assert folder.read("edit", 0) == rows(0)
     assert merged.differing == []
-    assert scheduler.set_aside(folder) == {("edit", 1)}  # that nobody has made
-    assert folder.read("edit", 1)[0]["error"] == "set aside"
+    assert folder.done("edit") == {0}  # the other one is tried again
+    assert folder.notes("aside") == {}
 
 
 def test_blocks_beyond_a_million_are_blocks(tmp_path: Path) -> None:
     parts = [part(tmp_path / name, {}) for name in "ab"]
     Folder(parts[1] / "editor" / "track").write("edit", 1_000_000, rows(7))
     atomic.write_text(parts[1] / "editor" / "track" / "images" / "7.png", "b's")
-    [merged] = merging.merge(parts, tmp_path / "out")
+    [merged] = status.merged(parts, tmp_path / "out")
     run = tmp_path / "out" / "editor" / "track"
     assert Folder(run).done("edit") == {1_000_000}
     assert list(merged.taken.values()) == [1]
@@ -84,7 +85,7 @@ def test_blocks_beyond_a_million_are_blocks(tmp_path: Path) -> None:
 def test_a_run_that_only_one_folder_has_comes_whole_and_again_changes_nothing(tmp_path: Path) -> None:
     a = part(tmp_path / "a", {0: rows(0)}, status="complete")
     for _ in range(2):
-        merging.merge([a], tmp_path / "out")
+        status.merged([a], tmp_path / "out")
         run = tmp_path / "out" / "editor" / "track"
         assert (run / "figures.csv").read_text() == "canonical\n"
         assert Folder(run).manifest()["status"] == "complete"
@@ -102,7 +103,7 @@ def test_what_was_made_of_a_block_stays_newer_than_it_and_files_beside_are_no_bl
                 atomic.write_text(file, '{"id": "0"}\n')
                 os.utime(file, (second, second))
         folders.append(tmp_path / name)
-    [merged] = merging.merge(folders, tmp_path / "out")
+    [merged] = status.merged(folders, tmp_path / "out")
     assert list(merged.taken.values()) == [2, 2]
     folder = Folder(tmp_path / "out" / "editor" / "track")
     for number in (0, 1):
@@ -112,7 +113,7 @@ def test_what_was_made_of_a_block_stays_newer_than_it_and_files_beside_are_no_bl
 
 def test_a_merge_that_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [part(tmp_path / name, {n: rows(n)}) for n, name in enumerate("abc")]
-    copy, count = merging._copy, 0
+    copy, count = status._copy, 0
 
     def dying(file: Path, target: Path, *, again: bool = False) -> None:
         nonlocal count
@@ -122,10 +123,10 @@ def test_a_merge_that_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.
         copy(file, target, again=again)
 
     with monkeypatch.context() as patched:
-        patched.setattr(merging, "_copy", dying)
+        patched.setattr(status, "_copy", dying)
         with pytest.raises(KeyboardInterrupt):
-            merging.merge(folders, tmp_path / "out")
-    merging.merge(folders, tmp_path / "out")
+            status.merged(folders, tmp_path / "out")
+    status.merged(folders, tmp_path / "out")
     run = tmp_path / "out" / "editor" / "track"
     assert [(run / f"images/{n}.png").read_text() for n in range(3)] == ["a's", "b's", "c's"]
 
@@ -146,7 +147,7 @@ def test_a_run_from_somebody_else_writes_and_reads_nowhere_else(
     a = part(tmp_path / "parts" / "a", {0: rows(0)})
     spoil(a / "editor" / "track")
     with pytest.raises(UserError, match=said):
-        merging.merge([a], tmp_path / "out")
+        status.merged([a], tmp_path / "out")
     assert (tmp_path / "x").read_text() == "mine"
     assert not list((tmp_path / "out").rglob("notes.txt"))
 
@@ -167,9 +168,9 @@ def test_blocks_that_differ_are_counted_and_the_first_stays(
 def test_what_are_no_parts_of_one_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     a, b = part(tmp_path / "a", {0: rows(0)}), part(tmp_path / "b", {1: rows(1)}, seed=1)
     with pytest.raises(UserError, match="not parts of one run: the second was made with seed 1, not 0"):
-        merging.merge([a, b], tmp_path / "out")
+        status.merged([a, b], tmp_path / "out")
     with pytest.raises(UserError, match="There is no run in"):
-        merging.merge([a, tmp_path / "nothing"], tmp_path / "out")
+        status.merged([a, tmp_path / "nothing"], tmp_path / "out")
     for folder, article in ((a, "none"), (b, "a_an")):
         run = folder / "editor" / "track"
         atomic.write_json(run / "scores" / "removal" / "identity.json", {"article": article})
@@ -177,7 +178,7 @@ def test_what_are_no_parts_of_one_run_is_refused_before_anything_is_written(tmp_
     with pytest.raises(
         UserError, match=r"'scores/removal' of .* differ: the first has article a_an, not none"
     ):
-        merging.merge([a, b], tmp_path / "out")
+        status.merged([a, b], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from nein.engine import memory
+from nein.engine.executors import memory
 from nein.engine.processes import Processes
 from nein.loading.isolation import out_of_memory
 

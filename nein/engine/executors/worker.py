@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from nein.engine import atomic, memory
+from nein.engine import atomic
 from nein.engine.attempts import new_name
 from nein.engine.environment import peak_memory
-from nein.engine.fitting import Fitting
+from nein.engine.executors import memory
+from nein.engine.executors.fitting import Fitting
 from nein.engine.stages import Model, Step, Task, made_elsewhere, put
 
 

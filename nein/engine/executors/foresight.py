@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from nein.engine.ahead import one_thread
+from nein.engine.executors.worker import Worker
+from nein.engine.processes import one_thread
 from nein.engine.stages import Step, Task, open_blocks
-from nein.engine.worker import Worker
 
 SECONDS = 20.0  # that a calibration is given, beyond a block of every step
 PLAN = "plan.json"
