@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         load_dual,
         load_encoder,
         load_judge,
-        load_text_encoder,
         origins,
         special_reference,
     )
@@ -43,7 +42,7 @@ _WHERE = {
     "metric": ("Metric", "score"),
     "models": (
         "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference",
-        "dual_prefix", "load_dual", "load_encoder", "load_judge", "load_text_encoder", "origins",
+        "dual_prefix", "load_dual", "load_encoder", "load_judge", "origins",
         "special_reference",
     ),
     "table": ("METRICS",),
@@ -70,7 +69,6 @@ __all__ = [
     "load_dual",
     "load_encoder",
     "load_judge",
-    "load_text_encoder",
     "origins",
     "score",
     "special_reference",

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 import scipy.special
-from threadpoolctl import threadpool_limits
 
 from metrics.base import MetricError
 
@@ -78,15 +76,6 @@ def limit(distance: FidInterval) -> FidInterval:
     assert interval.low is not None
     assert interval.high is not None
     return interval._replace(value=max(0.0, value), low=max(0.0, interval.low), high=max(0.0, interval.high))
-
-
-#: Columns of the features up to which the threads of BLAS wait for each other longer than they work: 20
-#: distances of 96 columns take 0.03 s of the processor with one, and up to 1.2 with two on a busy machine.
-NARROW = 256
-
-
-def _threads(columns: int) -> AbstractContextManager[Any]:
-    return threadpool_limits(1, "blas") if columns <= NARROW else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -168,8 +157,7 @@ def jackknife_interval(
     a, b = _check(edited, "edited"), _check(target, "target")
     group_a = np.array([member[name] for name in clusters])
     group_b = np.array([member[name] for name in target_clusters])
-    with _threads(a.shape[1]):
-        replicates = _leave_one_out(a, b, group_a, group_b, count)
+    replicates = _leave_one_out(a, b, group_a, group_b, count)
     if replicates is None:
         return FidInterval(value, None, None, None)
     interval = FidInterval.of(value, replicates, level)

@@ -41,6 +41,7 @@ DUALS: dict[str, str] = {
     "conch": "metrics.dual.conch:load",
     "random": "metrics.dual.objects:load_control",
     "constant": "metrics.dual.objects:load_control",
+    "sentence": "metrics.dual.hub:load_sentences",  # of sentences alone
 }
 
 #: Kinds of models that are not, or not always, a repository in transformers' layout -> what says where they
@@ -172,27 +173,12 @@ def load_dual(
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, SigLIP 2, ...); "open_clip:ARCHITECTURE/TAG",
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; "random" and
-               "constant", controls that know nothing.
+               "constant", controls that know nothing; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
 
     Raises MetricError, one sentence, for anything that cannot be loaded.
     """
     reference = located(reference)
     load = pkgutil.resolve_name(_dual_loader(reference))
-    return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
-
-
-def load_text_encoder(
-    reference: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    batch_size: int = 32,
-) -> Any:
-    """Load something with `encode_text`: any model of `load_dual`, or "sentence:FOLDER_OR_ID"."""
-    if not reference.startswith("sentence:"):
-        return load_dual(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
-    load = pkgutil.resolve_name("metrics.dual.hub:load_sentences")
     return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
 
 
@@ -221,7 +207,7 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
     if Path(reference).expanduser().exists():
         return _of_base(reference) if kind == "itm" else []
     if kind in ("dual", "text"):
-        prefix = "sentence" if reference.startswith("sentence:") else dual_prefix(reference)
+        prefix = dual_prefix(reference)
         if prefix is not None and prefix not in ORIGINS:
             return []
         kind = prefix or kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -253,44 +254,59 @@ def test_features_do_not_depend_on_the_batch(encoders, kind) -> None:
     assert encoder.encode([]).shape == (0, together.shape[1])
 
 
-def test_an_unknown_kind_gets_a_near_match() -> None:
-    with pytest.raises(MetricError, match="did you mean 'clip'"):
-        metrics.load_encoder("clips", "x/y")
+@pytest.mark.parametrize(
+    ("kind", "reference", "options", "sentence"),
+    [
+        ("clips", "x/y", {}, "did you mean 'clip'"),
+        ("clip", "{}/clip", {"dtype": "float8"}, r"'float8'.*float32"),
+        ("clip", "./nowhere", {}, r"no model folder '\./nowhere'"),
+        ("clip", "{}/vit", {}, "is a 'vit' checkpoint"),
+        ("clip", "owner/name@a", {"revision": "b"}, "names revision 'a' but revision 'b'"),
+    ],
+)
+def test_a_wrong_reference_is_one_sentence(
+    models: Path, kind: str, reference: str, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(MetricError, match=sentence):
+        metrics.load_encoder(kind, reference.format(models), **options)
 
 
-def test_an_unknown_dtype_is_named_with_what_is_allowed(models: Path) -> None:
-    with pytest.raises(MetricError, match=r"'float8'.*float32"):
-        metrics.load_encoder("clip", str(models / "clip"), dtype="float8")
-
-
-def test_a_missing_folder_is_one_sentence() -> None:
-    with pytest.raises(MetricError, match=r"no model folder '\./nowhere'"):
-        metrics.load_encoder("clip", "./nowhere")
-
-
-def test_a_pickle_checkpoint_is_refused_before_it_is_opened(models: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(models / "clip", tmp_path / "clip")
+def pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
-    with pytest.raises(MetricError, match=r"pytorch_model\.bin, which are pickles"):
-        metrics.load_encoder("clip", str(folder))
 
 
-def test_a_configuration_of_another_type_is_one_sentence(models: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(models / "clip", tmp_path / "clip")
+def without_numbers(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["vision_config"]["hidden_size"] = float("nan")
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(MetricError, match=r"Cannot load CLIPModel from .*hidden_size"):
-        metrics.load_encoder("clip", str(folder))
 
 
-def test_truncated_weights_are_one_sentence(models: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(models / "vit", tmp_path / "vit")
+def truncated(folder: Path) -> None:
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
-    with pytest.raises(MetricError, match="Cannot load ViTModel"):
-        metrics.load_encoder("dino", str(folder))
+
+
+def with_a_key_more(folder: Path) -> None:
+    (folder / "config.json").write_text('{"net": "squeeze", "lpips": true, "version": "0.1", "nett": 1}')
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "damage", "sentence"),
+    [
+        ("clip", "clip", pickled, r"pytorch_model\.bin, which are pickles"),
+        ("clip", "clip", without_numbers, r"Cannot load CLIPModel from .*hidden_size"),
+        ("dino", "vit", truncated, "Cannot load ViTModel"),
+        ("lpips", "lpips", with_a_key_more, "exactly the keys"),
+    ],
+)
+def test_a_damaged_folder_is_one_sentence(
+    models: Path, tmp_path: Path, kind: str, name: str, damage: Any, sentence: str
+) -> None:
+    folder = shutil.copytree(models / name, tmp_path / name)
+    damage(folder)
+    with pytest.raises(MetricError, match=sentence):
+        metrics.load_encoder(kind, str(folder))
 
 
 @pytest.mark.parametrize(("kind", "folder"), [("clip", "clip"), ("dino", "vit")])
@@ -306,23 +322,6 @@ def test_weights_that_a_checkpoint_lacks_are_not_drawn(
     save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(MetricError, match=r"lacks 1 of the weights of .*transformers"):
         metrics.load_encoder(kind, str(copied))
-
-
-def test_a_checkpoint_of_another_class_is_refused(models: Path) -> None:
-    with pytest.raises(MetricError, match="vit"):
-        metrics.load_encoder("clip", str(models / "vit"))
-
-
-def test_two_different_revisions_are_refused() -> None:
-    with pytest.raises(MetricError, match="names revision 'a' but revision 'b'"):
-        metrics.load_encoder("clip", "owner/name@a", revision="b")
-
-
-def test_an_lpips_folder_with_an_unknown_key_is_refused(models: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(models / "lpips", tmp_path / "lpips")
-    (folder / "config.json").write_text('{"net": "squeeze", "lpips": true, "version": "0.1", "nett": 1}')
-    with pytest.raises(MetricError, match="exactly the keys"):
-        metrics.load_encoder("lpips", str(folder))
 
 
 def test_loading_and_encoding_leave_the_global_random_state_alone(models: Path) -> None:

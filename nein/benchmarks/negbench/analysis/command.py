@@ -168,9 +168,7 @@ def _encoded(
     )
 
     def load() -> Any:
-        return metrics.load_text_encoder(
-            reference, revision=revision, device=threads.device, batch_size=batch_size
-        )
+        return metrics.load_dual(reference, revision=revision, device=threads.device, batch_size=batch_size)
 
     model = Model.one(name, load)
     threads.compute(lambda device: [Step(folder, encoding.stage(model), name)])
