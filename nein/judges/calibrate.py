@@ -11,11 +11,9 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
@@ -26,7 +24,7 @@ from nein.engine import atomic, environment
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
-from nein.judges import preferences
+from nein.judges import asking, preferences
 from nein.judges.config import REWARD, CalibrateConfig
 from nein.judges.scored import read_config
 from nein.models import judges
@@ -49,8 +47,8 @@ def run(options: CalibrateConfig) -> None:
     out = options.out or directory.out / "calibration"
     atomic.check_writable(out)
     kinds = [kind for kind in options.judges if kind != REWARD]
-    material = read_material(directory, options.sets, options.instances, options.images, options.data)
-    cases = gather(material, options.sets or None, options.limit, options.seed) if kinds else []
+    material = read_material(options, directory)
+    cases = gather(material, options) if kinds else []
     for name, (present, absent) in known_presence.counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
@@ -60,35 +58,32 @@ def run(options: CalibrateConfig) -> None:
         file = calibrate(kind, judge, cases, config, out, options.block_size)
         print(_summary(file))
     if options.rewards:
-        pairs = gather_edits(material, options.sets, options.limit, options.seed, config.align_resolution)
+        pairs = gather_edits(material, options, config.align_resolution)
         for reference in options.rewards:
             print(preferences.summary(_prefer(reference, pairs, config, device, out, options.batch_size)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Material:
+class Material(NamedTuple):
     """What cases and pairs are made of: NeIn's samples, and annotated pictures where there are any."""
 
     dataset: Dataset
     annotations: coco.Annotations | None
 
 
-def read_material(
-    run: RunDir, sets: Sequence[str], instances: Path | None, folder: Path | None, source: str | None
-) -> Material:
-    """The data of a run, or `source`. An instance file may lie beside them. Raises UserError where a set
-    needs one and there is none."""
+def read_material(options: CalibrateConfig, run: RunDir) -> Material:
+    """The data of the run, or those of the options. An instance file may lie beside them. Raises UserError
+    where a set needs one and there is none."""
     from nein.judges import known_presence
 
     origin = (run.manifest() or {}).get("data", {})
-    dataset = loading.reload(origin, source)
-    file = instances
+    dataset = loading.reload(origin, options.data)
+    file = options.instances
     if file is None and "annotations" in origin:
         beside = Path(origin["annotations"]).parent / "instances.json"
         file = beside if beside.is_file() else None
     if file is not None:
-        return Material(dataset, known_presence.read_instances(file, folder or file.parent))
-    if {"instances", "pasted"} & set(sets):
+        return Material(dataset, known_presence.read_instances(file, options.images or file.parent))
+    if {"instances", "pasted"} & set(options.sets):
         raise UserError(
             "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
             "--images FOLDER."
@@ -96,39 +91,33 @@ def read_material(
     return Material(dataset, None)
 
 
-def gather(material: Material, sets: Sequence[str] | None, limit: int | None, seed: int) -> list[Case]:
+def gather(material: Material, options: CalibrateConfig) -> list[Case]:
     """The cases of the sets asked for, or of all there are."""
     from nein.judges import known_presence
 
-    cases: list[Case] = []
-    if sets is None or "sources" in sets:
-        cases += known_presence.thinned(known_presence.sources(material.dataset), limit)
-    if material.annotations is not None:
-        if sets is None or "instances" in sets:
-            cases += known_presence.thinned(known_presence.instances(material.annotations, seed), limit)
-        if sets is None or "pasted" in sets:
-            cases += known_presence.thinned(known_presence.pasted(material.annotations, seed), limit)
+    made: dict[str, Callable[[], list[Case]]] = {"sources": lambda: known_presence.sources(material.dataset)}
+    if (annotations := material.annotations) is not None:
+        made["instances"] = lambda: known_presence.instances(annotations, options.seed)
+        made["pasted"] = lambda: known_presence.pasted(annotations, options.seed)
     else:
         log.warning(
             "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
         )
-    return cases
+    wanted = [name for name in made if not options.sets or name in options.sets]
+    return [case for name in wanted for case in known_presence.thinned(made[name](), options.limit)]
 
 
-def gather_edits(
-    material: Material, sets: Sequence[str], limit: int | None, seed: int, resolution: int
-) -> list[Pair]:
+def gather_edits(material: Material, options: CalibrateConfig, resolution: int) -> list[Pair]:
     """Pairs of edits of the sets asked for, or of all there are."""
     from nein.judges import known_edits, known_presence
 
     pairs: list[Pair] = []
-    if not sets or "sources" in sets:
-        pairs += known_presence.thinned(known_edits.unedited(material.dataset, resolution), limit)
-    if material.annotations is not None and (not sets or "pasted" in sets):
-        made = known_edits.pasted(material.annotations, seed)
-        for name in dict.fromkeys(pair.set for pair in made):
-            pairs += known_presence.thinned([pair for pair in made if pair.set == name], limit)
-    return pairs
+    if not options.sets or "sources" in options.sets:
+        pairs += known_edits.unedited(material.dataset, resolution)
+    if material.annotations is not None and (not options.sets or "pasted" in options.sets):
+        pairs += known_edits.pasted(material.annotations, options.seed)
+    groups = [[pair for pair in pairs if pair.set == name] for name in dict.fromkeys(p.set for p in pairs)]
+    return [pair for group in groups for pair in known_presence.thinned(group, options.limit)]
 
 
 def _prefer(
@@ -142,7 +131,7 @@ def _prefer(
             models.load_models(["removal_vqa"], config, device)["vqa"], config.article
         )
 
-    cache = AnswerCache(out / "answers.sqlite")
+    cache = AnswerCache(out / asking.ANSWERS)
     judge = rewards.load(reference, cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
     return preferences.calibrate(reference, judge, pairs, out, batch_size)
 
@@ -150,11 +139,7 @@ def _prefer(
 def calibrate(
     kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
 ) -> Path:
-    """Asks a judge about the cases and writes what came of it; returns the .json file.
-
-    Finished batches are kept under the judge's fingerprint and the question's wording; running again asks
-    only what is missing.
-    """
+    """Asks a judge about the cases and writes what came of it; returns the .json file."""
     from nein.judges import known_presence
 
     rows = ask_all(kind, judge, cases, manner_of(config), out, batch_size)
@@ -191,21 +176,17 @@ def ask_all(
 
     Finished batches are kept in OUT/answers.sqlite; only what is missing is asked.
     """
-    space = json.dumps(["calibration", judge.fingerprint, manner.of(kind)], sort_keys=True)
-    by_question: dict[tuple[str, str], dict[str, Any]] = {}
-    with AnswerCache(out / "answers.sqlite") as cache:
-        for place in ((space, _key(case, word)) for case in cases for word in case.words):
-            if (row := cache.get(*place)) is not None:
-                by_question[place] = row
-        missing = [c for c in cases if any((space, _key(c, word)) not in by_question for word in c.words)]
-        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
-            for start in range(0, len(missing), batch_size):
-                batch = missing[start : start + batch_size]
-                fresh = {(space, key): row for key, row in _ask(kind, judge, batch, manner)}
-                cache.put_all(fresh)
-                by_question |= fresh
-                bar.update(len(batch))
-    return [by_question[space, _key(case, word)] for case in cases for word in case.words]
+    rows = asking.answered(
+        out / asking.ANSWERS,
+        json.dumps(["calibration", judge.fingerprint, manner.of(kind)], sort_keys=True),
+        cases,
+        lambda case: [_key(case, word) for word in case.words],
+        lambda batch: _ask(kind, judge, batch, manner),
+        batch_size=batch_size,
+        title=kind,
+        unit="image",
+    )
+    return [rows[_key(case, word)] for case in cases for word in case.words]
 
 
 def _key(case: Case, word: Word) -> str:
@@ -214,35 +195,21 @@ def _key(case: Case, word: Word) -> str:
 
 def _ask(
     kind: str, judge: Any, batch: Sequence[Case], manner: judges.Manner
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(key, row) of every question of the batch."""
-    from nein.engine.images import ImageError
-
-    pictures: list[Any] = []
-    for case in batch:
-        try:
-            pictures.append(case.picture())
-        except ImageError as error:
-            raise UserError(f"A picture of the calibration cannot be read: {error}") from None
+) -> dict[str, tuple[asking.Row, bool]]:
+    pictures = [asking.decoded(case.picture) for case in batch]
     said = judges.ask(kind, judge, pictures, [case.words for case in batch], manner)
-    for case, answers in zip(batch, said, strict=True):
-        for word, answer in zip(case.words, answers, strict=True):
-            yield _key(case, word), {
-                "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,
-                "present": word.present, **answer,
-            }  # fmt: skip
+    return {
+        _key(case, word): ({
+            "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,
+            "present": word.present, **answer,
+        }, True)
+        for case, answers in zip(batch, said, strict=True)
+        for word, answer in zip(case.words, answers, strict=True)
+    }  # fmt: skip
 
 
 def _summary(file: Path) -> str:
     result = atomic.read_json(file)
     rates = result["rates"]["fixed"]
-
-    def text(name: str) -> str:
-        rate = rates[name]
-        if rate is None:
-            return f"{name} –"
-        ends = "" if rate["low"] is None else f" [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
-        return f"{name} {100 * rate['value']:.1f} %{ends} of {rate['n']}"
-
-    parts = [text("sensitivity"), text("specificity"), f"unscored {rates['n_unscored']}"]
-    return f"{result['kind']}: {', '.join(parts)}; {file}"
+    parts = [asking.shown(name, rates[name]) for name in ("sensitivity", "specificity")]
+    return f"{result['kind']}: {', '.join(parts)}, unscored {rates['n_unscored']}; {file}"

@@ -14,7 +14,7 @@ a judge loses by the negation is a difference between the same pictures.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from metrics.preprocess import r64_fit, stretch
 from nein.datasets import coco
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import images
-from nein.judges.known_presence import DONORS_TRIED, cluster_of, fits, paste
+from nein.judges.known_presence import cluster_of, donors, paste, stock
 from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence, removal
 
 AFFIRMED, NEGATED = "affirmed", "negated"
@@ -87,38 +87,27 @@ class _Part:
     """An object of another picture, and its height in the one it is pasted into (0 to 1)."""
 
     file: Path
-    box: coco.Box
-    polygons: Sequence[Sequence[float]]
+    what: coco.Instance
     side: float
     height: float
 
     def into(self, picture: np.ndarray) -> np.ndarray:
-        return paste(picture, images.decode(self.file), self.box, self.polygons, (self.side, self.height))
+        assert self.what.box is not None  # read_instances
+        place = (self.side, self.height)
+        return paste(picture, images.decode(self.file), self.what.box, self.what.polygons, place)
 
 
 def pasted(annotations: coco.Annotations, seed: int) -> list[Pair]:
     """Four pairs, two of "other" and two of "along", for every picture into which two objects of other
     categories can be pasted, one at its left edge and one at its right: neither is wider than half of it, so
     that they do not touch."""
-    stock = [
-        (donor, instance)
-        for donor in annotations.pictures
-        for instance in donor.objects
-        if not instance.crowd
-    ]
-    pairs = []
+    pairs, every = [], stock(annotations)
     for picture in annotations.pictures:
         rng = random.Random(f"{seed}/other/{picture.stem}")
         parts: dict[str, _Part] = {}
-        for index in rng.sample(range(len(stock)), min(len(stock), DONORS_TRIED)):
-            donor, instance = stock[index]
-            name, box = instance.category, instance.box
-            assert box is not None  # read_instances
-            if name in picture.categories or name in parts or donor.stem == picture.stem:
-                continue
-            if not fits(donor.path, box):
-                continue
-            parts[name] = _Part(donor.path, box, instance.polygons, float(len(parts)), rng.random())
+        for donor, instance in donors(every, picture, rng):
+            if instance.category not in parts:
+                parts[instance.category] = _Part(donor.path, instance, float(len(parts)), rng.random())
             if len(parts) == 2:
                 break
         if len(parts) == 2:

@@ -8,10 +8,10 @@ pasted     source images with an annotated object of another picture pasted in; 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -107,31 +107,45 @@ def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
     The object is cut along its polygons where there are any, else along its box, and keeps its size in pixels
     unless that is more than half of the picture it comes into. Crowds are never cut out.
     """
-    stock = [
-        (donor, instance)
-        for donor in annotations.pictures
-        for instance in donor.objects
-        if not instance.crowd
-    ]
-    cases = []
+    cases, every = [], stock(annotations)
     for picture in annotations.pictures:
         rng = random.Random(f"{seed}/pasted/{picture.stem}")
-        for index in rng.sample(range(len(stock)), min(len(stock), DONORS_TRIED)):
-            donor, instance = stock[index]
-            name, box = instance.category, instance.box
-            assert box is not None  # read_instances
-            if name in picture.categories or donor.stem == picture.stem or not fits(donor.path, box):
-                continue
-            place = (rng.random(), rng.random())
-            cluster = cluster_of(picture.stem)
-            with_object = _paster(picture.path, donor.path, box, instance.polygons, place)
-            cases += [
-                Case("pasted", f"{picture.stem}+{name}", cluster, with_object, (Word(name, True, "object"),)),
-                Case("pasted", f"{picture.stem}-{name}", cluster, _decoder(picture.path),
-                     (Word(name, False, "object"),)),
-            ]  # fmt: skip
-            break
+        donor, instance = next(donors(every, picture, rng), (None, None))
+        if donor is None or instance is None:
+            continue
+        name, cluster, place = instance.category, cluster_of(picture.stem), (rng.random(), rng.random())
+
+        def with_object(
+            into: Path = picture.path, donor: Path = donor.path, what: Any = instance, place: Any = place
+        ) -> np.ndarray:
+            return paste(images.decode(into), images.decode(donor), what.box, what.polygons, place)
+
+        for sign, make, present in (("+", with_object, True), ("-", _decoder(picture.path), False)):
+            words = (Word(name, present, "object"),)
+            cases.append(Case("pasted", f"{picture.stem}{sign}{name}", cluster, make, words))
     return cases
+
+
+Stock: TypeAlias = Sequence[tuple[coco.Picture, coco.Instance]]
+
+
+def stock(annotations: coco.Annotations) -> Stock:
+    """Every object with its picture, but crowds."""
+    return [(one, thing) for one in annotations.pictures for thing in one.objects if not thing.crowd]
+
+
+def donors(
+    every: Stock, picture: coco.Picture, rng: random.Random
+) -> Iterator[tuple[coco.Picture, coco.Instance]]:
+    """Objects of other pictures, in a drawn order, that are worth cutting out and of no category that this
+    picture has; `DONORS_TRIED` are looked at."""
+    for index in rng.sample(range(len(every)), min(len(every), DONORS_TRIED)):
+        donor, instance = every[index]
+        if instance.category in picture.categories or donor.stem == picture.stem:
+            continue
+        assert instance.box is not None  # read_instances
+        if fits(donor.path, instance.box):
+            yield donor, instance
 
 
 def paste(
@@ -180,12 +194,6 @@ def cluster_of(name: str) -> str:
 
 def _decoder(path: Path) -> Callable[[], np.ndarray]:
     return lambda: images.decode(path)
-
-
-def _paster(
-    path: Path, donor: Path, box: Sequence[float], polygons: Sequence[Any], place: tuple[float, float]
-) -> Callable[[], np.ndarray]:
-    return lambda: paste(images.decode(path), images.decode(donor), box, polygons, place)
 
 
 def thinned(cases: Sequence[Any], limit: int | None) -> list[Any]:

@@ -7,21 +7,16 @@ OUT/answers.sqlite                       finished batches; the same command goes
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from metrics.base import Score
 from metrics.rewards import RewardJudge
 from nein import statistics
 from nein.engine import atomic
-from nein.engine.answers import AnswerCache
-from nein.engine.errors import UserError
-from nein.engine.images import ImageError
+from nein.judges import asking
 from nein.judges.known_edits import AFFIRMED, NEGATED, Pair
 from nein.loading.isolation import isolated
 from nein.statistics import Estimate
@@ -34,26 +29,19 @@ def calibrate(
 ) -> Path:
     """Asks a judge about the pairs and writes what came of it; returns the .json file.
 
-    Finished batches are kept under the judge's fingerprint; running again asks only what is missing, and what
-    stayed without an answer.
+    Running again asks only what is missing, and what stayed without an answer.
     """
     kind = reference.partition(":")[0]
-    space = json.dumps(["calibration", "rewards", judge.fingerprint])
-    rows: dict[str, Row] = {}
-    with AnswerCache(out / "answers.sqlite") as cache:
-        for key in (_key(pair, wording) for pair in pairs for wording in pair.sentences):
-            if (row := cache.get(space, key)) is not None:
-                rows[key] = row
-        missing = [
-            pair for pair in pairs if any(_key(pair, wording) not in rows for wording in pair.sentences)
-        ]
-        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="pair", disable=None) as bar:
-            for start in range(0, len(missing), batch_size):
-                batch = missing[start : start + batch_size]
-                fresh, lasting = _ask(judge, batch)
-                cache.put_all({(space, key): fresh[key] for key in lasting})
-                rows |= fresh
-                bar.update(len(batch))
+    rows = asking.answered(
+        out / asking.ANSWERS,
+        json.dumps(["calibration", "rewards", judge.fingerprint]),
+        pairs,
+        lambda pair: [_key(pair, wording) for wording in pair.sentences],
+        lambda batch: _ask(judge, batch),
+        batch_size=batch_size,
+        title=kind,
+        unit="pair",
+    )
     listed = [rows[_key(pair, wording)] for pair in pairs for wording in pair.sentences]
     target = out / "rewards" / f"{kind}-{judge.fingerprint[:12]}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -74,15 +62,9 @@ def _key(pair: Pair, wording: str) -> str:
     return json.dumps([pair.set, pair.id, wording, pair.sentences[wording]])
 
 
-def _ask(judge: RewardJudge, batch: Sequence[Pair]) -> tuple[dict[str, Row], list[str]]:
-    """Key -> row of every question of the batch, and the keys of those that need not be asked again."""
-    questions = []
-    for pair in batch:
-        try:
-            pictures = pair.pictures()
-        except ImageError as error:
-            raise UserError(f"A picture of the calibration cannot be read: {error}") from None
-        questions += [(pair, wording, pictures) for wording in pair.sentences]
+def _ask(judge: RewardJudge, batch: Sequence[Pair]) -> dict[str, tuple[Row, bool]]:
+    made = [(pair, asking.decoded(pair.pictures)) for pair in batch]
+    questions = [(pair, wording, pictures) for pair, pictures in made for wording in pair.sentences]
     said = isolated(
         lambda rows: judge.prefer(
             [pictures.source for _, _, pictures in rows],
@@ -92,18 +74,17 @@ def _ask(judge: RewardJudge, batch: Sequence[Pair]) -> tuple[dict[str, Row], lis
         ),
         questions,
     )
-    rows, lasting = {}, []
+    rows = {}
     for (pair, wording, _), one in zip(questions, said, strict=True):
         score = Score(None, one, again=True) if isinstance(one, str) else one
-        rows[_key(pair, wording)] = {
+        row = {
             "set": pair.set, "id": pair.id, "cluster": pair.cluster, "object": pair.object,
             "wording": wording,
             "sentence": pair.sentences[wording], "right": score.value, "reason": score.reason,
             "detail": dict(score.detail),
         }  # fmt: skip
-        if not score.again:
-            lasting.append(_key(pair, wording))
-    return rows, lasting
+        rows[_key(pair, wording)] = row, not score.again
+    return rows
 
 
 def rates(rows: Sequence[Row]) -> dict[str, Any]:
@@ -120,13 +101,14 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
         for wording in (AFFIRMED, NEGATED)
     }
     clusters = {row["id"]: row["cluster"] for row in rows}
-    shares = {}
+    shares: dict[str, Estimate | None] = {}
     for wording, of_id in values.items():
         scored = {key: value for key, value in of_id.items() if value is not None}
         shares[wording] = statistics.bounded_mean(list(scored.values()), [clusters[key] for key in scored])
-    gap = statistics.paired_difference(values[AFFIRMED], values[NEGATED], clusters)
+    shares["gap"] = statistics.paired_difference(values[AFFIRMED], values[NEGATED], clusters)
+    shares["position"] = _position(rows)
     return {
-        **{name: _entry(one) for name, one in (*shares.items(), ("gap", gap), ("position", _position(rows)))},
+        **{name: one and one.as_dict() for name, one in shares.items()},
         "ties": sum(row["right"] == 0.5 for row in rows),
         "n_unscored": sum(row["right"] is None for row in rows),
     }
@@ -142,25 +124,14 @@ def _position(rows: Sequence[Row]) -> Estimate | None:
     return statistics.bounded_mean([value for value, _ in said], [where for _, where in said], -1.0, 1.0)
 
 
-def _entry(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else dataclasses.asdict(estimate)
-
-
 def summary(file: Path) -> str:
     """What a person reads: a line per set."""
     result = atomic.read_json(file)
-
-    def text(name: str, entry: Mapping[str, Any] | None, unit: str) -> str:
-        if entry is None:
-            return f"{name} –"
-        ends = "" if entry["low"] is None else f" [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}]"
-        return f"{name} {100 * entry['value']:.1f} {unit}{ends} of {entry['n']}"
-
     lines = []
     for name, one in result["sets"].items():
-        parts = [text(wording, one[wording], "%") for wording in (AFFIRMED, NEGATED)]
-        parts += [text("gap", one["gap"], "points")]
-        parts += [text("A rather than B", one["position"], "points")] if one["position"] else []
+        parts = [asking.shown(wording, one[wording]) for wording in (AFFIRMED, NEGATED)]
+        parts += [asking.shown("gap", one["gap"], "points")]
+        parts += [asking.shown("A rather than B", one["position"], "points")] if one["position"] else []
         parts += [f"ties {one['ties']}, unscored {one['n_unscored']}"]
         lines.append(f"{result['reference']}, {name}: {', '.join(parts)}")
     return "\n".join([*lines, str(file)])

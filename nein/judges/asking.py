@@ -1,0 +1,65 @@
+"""Questions of a calibration: finished batches are kept, and only what is missing is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from nein.engine.answers import AnswerCache
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
+
+Item = TypeVar("Item")
+Row = dict[str, Any]
+ANSWERS = "answers.sqlite"
+
+
+def answered(
+    file: Path,
+    space: str,
+    items: Sequence[Item],
+    keys: Callable[[Item], Sequence[str]],
+    ask: Callable[[Sequence[Item]], Mapping[str, tuple[Row, bool]]],
+    *,
+    batch_size: int,
+    title: str,
+    unit: str,
+) -> dict[str, Row]:
+    """Key -> row of every question, from the cache in `file` or asked now.
+
+    space  What decides the answers besides the question, as JSON.
+    ask    A batch -> key -> its row, and whether it lasts: others are asked again by the next command.
+    """
+    rows: dict[str, Row] = {}
+    with AnswerCache(file) as cache:
+        for key in (key for item in items for key in keys(item)):
+            if (row := cache.get(space, key)) is not None:
+                rows[key] = row
+        missing = [item for item in items if any(key not in rows for key in keys(item))]
+        with tqdm(total=len(missing), desc=f"calibrate {title}", unit=unit, disable=None) as bar:
+            for start in range(0, len(missing), batch_size):
+                batch = missing[start : start + batch_size]
+                fresh = ask(batch)
+                cache.put_all({(space, key): row for key, (row, lasts) in fresh.items() if lasts})
+                rows |= {key: row for key, (row, _) in fresh.items()}
+                bar.update(len(batch))
+    return rows
+
+
+def decoded(make: Callable[[], Item]) -> Item:
+    """The pictures of a question. Raises UserError where one cannot be read."""
+    try:
+        return make()
+    except ImageError as error:
+        raise UserError(f"A picture of the calibration cannot be read: {error}") from None
+
+
+def shown(name: str, entry: Mapping[str, Any] | None, unit: str = "%") -> str:
+    """A figure as a person reads it; `entry` as `Estimate.as_dict` gives it."""
+    if entry is None:
+        return f"{name} –"
+    ends = "" if entry["low"] is None else f" [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}]"
+    return f"{name} {100 * entry['value']:.1f} {unit}{ends} of {entry['n']}"
