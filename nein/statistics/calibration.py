@@ -146,11 +146,14 @@ def _rogan_gladen(judged: Estimate, hit: Estimate | None, reject: Estimate | Non
 
 
 def _in_range(found: tuple[float, float, float], impossible: str, n: int | None = None) -> Corrected:
-    """A share, cut to 0 and 1; refused where no part of its interval lies within."""
+    """A share, cut to 0 and 1; refused where no part of its interval lies within. An interval moves with a
+    value that is cut: what cannot be makes nobody surer."""
     value, low, high = found
     if low > 1 or high < 0:
         return Corrected(None, None, None, impossible, n)
-    return Corrected(min(1.0, max(0.0, value)), max(0.0, low), min(1.0, high), "", n)
+    share = min(1.0, max(0.0, value))
+    low, high = min(low, low + share - value), max(high, high + share - value)
+    return Corrected(share, max(0.0, low), min(1.0, high), "", n)
 
 
 def prediction_powered(
