@@ -116,7 +116,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench convert": Command(
         "write a checkpoint file of open_clip as safetensors; nothing in it is run",
-        "nein.benchmarks.negbench.convert:ConvertConfig", "nein.benchmarks.negbench.convert:run",
+        "nein.benchmarks.negbench.config:ConvertConfig", "nein.benchmarks.negbench.run:convert",
     ),
     "negvqa": Command(
         "ask vision-language models questions and their negations, and report what is lost",

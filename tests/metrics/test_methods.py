@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import metrics
 from metrics import MetricError
 from metrics.judges import clipglasses, dcsm, methods
-from nein.benchmarks.negbench import convert
+from nein.benchmarks.negbench import config, run
 from nein.engine.errors import UserError
 from tests.helpers import commands
 from tests.metrics import tiny
@@ -64,8 +64,8 @@ def cosines_read(file: Path, base: Path, **changes: Any) -> Tensors:
 
 def converted(folder: Path, make: Callable[..., Tensors], method: str, base: Path) -> tuple[Path, Tensors]:
     tensors = make(folder / "published.pt", base)
-    convert.run(
-        convert.ConvertConfig.parse(
+    run.convert(
+        config.ConvertConfig.parse(
             ["--architecture", method, "--base", str(base), str(folder / "published.pt"), str(folder / "out")]
         )
     )
@@ -282,7 +282,7 @@ def test_objects_in_a_published_file_are_not_run(base: Path, tmp_path: Path) -> 
 )
 def test_options_that_do_not_go_together_are_a_sentence(given: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        convert.ConvertConfig.parse([*given, "in.pt", "out"])
+        config.ConvertConfig.parse([*given, "in.pt", "out"])
 
 
 def test_methods_are_rows_of_negbench_in_the_drawn_world(

@@ -277,7 +277,8 @@ def make_medical(root: Path) -> Path:
     from open_clip.factory import CustomTextCLIP
     from transformers import BertConfig
 
-    from nein.benchmarks.negbench import convert
+    from nein.benchmarks.negbench.config import ConvertConfig
+    from nein.benchmarks.negbench.run import convert
 
     words = tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
     BertConfig(
@@ -300,8 +301,8 @@ def make_medical(root: Path) -> Path:
     with seeded(8):
         own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
         torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
-    convert.run(
-        convert.ConvertConfig.parse(
+    convert(
+        ConvertConfig.parse(
             ["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")]
         )
     )

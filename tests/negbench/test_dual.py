@@ -17,7 +17,7 @@ from PIL import Image
 import metrics
 from metrics.dual import openclip
 from metrics.dual.base import normalise, pool
-from nein.benchmarks.negbench import convert
+from nein.benchmarks.negbench import config, run
 from tests.helpers import plain
 from tests.metrics import tiny
 from tests.negbench.conftest import OPEN_CLIP, brute_force, cosines
@@ -32,7 +32,7 @@ def open_clip_folder(
 ) -> Path:
     source, architecture = open_clip_checkpoint
     folder = tmp_path_factory.mktemp("converted") / "tiny"
-    convert.run(convert.ConvertConfig.parse(["--architecture", str(architecture), str(source), str(folder)]))
+    run.convert(config.ConvertConfig.parse(["--architecture", str(architecture), str(source), str(folder)]))
     return folder
 
 
@@ -43,7 +43,7 @@ def test_a_checkpoint_in_half_precision_becomes_a_folder_that_plain_open_clip_ru
     state = torch.load(source, weights_only=True)["state_dict"]
     torch.save({name: value.half() for name, value in state.items()}, tmp_path / "half.pt")
     words = ["--architecture", str(architecture), str(tmp_path / "half.pt"), str(tmp_path / "tiny")]
-    convert.run(convert.ConvertConfig.parse(words))
+    run.convert(config.ConvertConfig.parse(words))
     assert plain.number_types(tmp_path / "tiny") == {"float32"}
     plain.runs(tmp_path / "tiny", "open_clip", tmp_path)
 
@@ -174,7 +174,7 @@ def test_a_checkpoint_as_con_clip_and_negationclip_give_them_out_is_converted(
     for name in ("conclip", "negationclip"):
         words = ["--architecture", str(architecture), "--quick-gelu"]
         words += [str(tmp_path / f"{name}.pt"), str(tmp_path / name)]
-        convert.run(convert.ConvertConfig.parse(words))
+        run.convert(config.ConvertConfig.parse(words))
         model = metrics.load_dual(str(tmp_path / name))
         assert model.quick_gelu
         features.append(model.encode_text(["no dog"]))

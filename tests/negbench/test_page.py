@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from PIL import Image
 
-from nein.benchmarks.negbench.page import Questions
+from nein.benchmarks.negbench.report import Questions
 from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from tests.negbench.conftest import evaluate

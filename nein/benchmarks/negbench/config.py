@@ -22,7 +22,7 @@ from nein.config.groups import (
     Seed,
     Tracked,
 )
-from nein.config.options import Names, option
+from nein.config.options import Names, Options, argument, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -177,3 +177,40 @@ class AnalyseConfig(OnDevice):
             a, slash, b = (part.strip() for part in item.partition("/"))
             if not slash or not a or not b or a == b:
                 raise UserError(f"--objects has '{item}'; it must be pairs of two objects: dog/cat,car/bus.")
+
+
+#: Methods with a head of their own, `metrics.judges.methods.METHODS`.
+CONVERTED = ("clipglasses", "dcsm")
+
+
+@dataclass(kw_only=True)
+class ConvertConfig(Options):
+    """Which file, what it is, and where to: a PyTorch pickle becomes a folder of safetensors, once. It is
+    read with `weights_only=True`, which builds tensors and runs nothing else of the file."""
+
+    epilog = (
+        "Then: nein negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name; of a "
+        "method --match FOLDER."
+    )
+
+    source: Path = argument("IN", ".pt, .pth, .bin, .ckpt (tensors only) or .safetensors")
+    folder: Path = argument("OUT", "folder to write; must not exist")
+    architecture: str = option(
+        "",
+        "open_clip's name for it, such as ViT-B-32, a JSON file with its configuration, or a method: "
+        "clipglasses, dcsm; needed",
+    )
+    quick_gelu: bool = option(
+        False,
+        "the model computes with QuickGELU, as OpenAI's do; the released scripts run the checkpoint files "
+        "without",
+    )
+    base: str = option("", "of a method: folder or hub id of the CLIP it stands on (default: its authors')")
+
+    def check(self) -> None:
+        if not self.architecture:
+            raise UserError("nein negbench convert needs --architecture NAME, such as ViT-B-32.")
+        if self.architecture in CONVERTED and self.quick_gelu:
+            raise UserError(f"--quick-gelu says nothing of {self.architecture}, whose CLIP says it itself.")
+        if self.architecture not in CONVERTED and self.base:
+            raise UserError(f"--base says what a method ({', '.join(CONVERTED)}) stands on.")

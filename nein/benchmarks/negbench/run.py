@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from nein.benchmarks import runner
 from nein.benchmarks.negbench import asking, exported, figures, judged, models, paper_numbers
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.config import EvalConfig, ReportConfig
+from nein.benchmarks.negbench.config import CONVERTED, ConvertConfig, EvalConfig, ReportConfig
 from nein.benchmarks.negbench.folder import Asked, ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
@@ -19,6 +20,7 @@ from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import RetrievalTask, Task
+from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
@@ -222,6 +224,29 @@ def report_command(options: ReportConfig) -> str:
     from nein.benchmarks.negbench import report
 
     return report.run(options)
+
+
+def convert(options: ConvertConfig) -> None:
+    """The command `nein negbench convert`. Raises UserError or MetricError."""
+    if not options.source.is_file():
+        raise UserError(f"There is no file '{options.source}'; give the checkpoint to convert.")
+    if not options.folder.absolute().parent.is_dir():
+        raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
+    from metrics.dual import openclip
+    from metrics.judges import methods
+    from nein.loading.digests import file_sha256
+
+    if options.architecture in CONVERTED:
+        facts = methods.convert(
+            options.source, options.folder, method=options.architecture, base=options.base
+        )
+    else:
+        facts = openclip.convert(
+            options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu
+        )
+    origin = {"file": options.source.name, "sha256": file_sha256(options.source), **facts}
+    atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
+    print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")
 
 
 NEGBENCH = Benchmark(
