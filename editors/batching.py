@@ -55,6 +55,7 @@ def edit_in_batches(
             indices, items = zip(*members[start : start + batch_size], strict=True)
             edited = isolated(lambda some: edit(list(some)), items, failed)
             for index, one in zip(indices, edited, strict=True):
-                failure = isinstance(one, str)
-                results[index] = EditResult(requests[index].id, None, one) if failure else one
+                if isinstance(one, str):
+                    one = EditResult(requests[index].id, None, one)
+                results[index] = one
     return [results[index] for index in range(len(requests))]

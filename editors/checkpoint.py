@@ -7,7 +7,6 @@ no code from the file, and anything that would need more is refused.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -39,28 +38,11 @@ _WEIGHTS: dict[str, Any] = {
 ORIGIN = "origin.json"
 # What the loaders raise for files they cannot use; everything else is a bug and should surface as one.
 LOAD_ERRORS = (
-    OSError,
-    ValueError,
-    RuntimeError,
-    LookupError,
-    ArithmeticError,
-    TypeError,
-    AttributeError,
-    ImportError,
-    SafetensorError,
-    pickle.UnpicklingError,
-)
+    OSError, ValueError, RuntimeError, LookupError, ArithmeticError, TypeError, AttributeError, ImportError,
+    SafetensorError, pickle.UnpicklingError,
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
-
-
-class BareExceptions(contextlib.AbstractContextManager[None]):
-    """Makes a ValueError of what the library of tokenizers raises for files it cannot use: a plain
-    `Exception`, and no class of its own."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is Exception:
-            raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -96,46 +78,47 @@ def load_pipeline(
     editor has 8, a model yet to become one 4. Raises EditorError with one sentence when the checkpoint is
     unusable.
     """
-    source = str(Path(checkpoint).expanduser()) if checkpoint.startswith("~") else checkpoint
-    single = Path(source).is_file()
-    if not single and (ema is not None or config is not None):
+    path = Path(checkpoint).expanduser()
+    if not path.is_file() and (ema is not None or config is not None):
         raise EditorError(
             f"{checkpoint!r} is not a single file, so it holds one set of weights and its own configuration; "
             f"leave out ema and config"
         )
-    if single and Path(source).suffix not in ldm.SUFFIXES:
+    if path.is_file() and path.suffix not in ldm.SUFFIXES:
         raise EditorError(
             f"{checkpoint!r} is no checkpoint; a single file ends in {', '.join(ldm.SUFFIXES)}, and a "
             f"pipeline in diffusers' layout is a folder"
         )
-    # Building a module draws initial weights from the global generator; put its state back afterwards.
-    with torch.random.fork_rng(devices=[]), quiet():
-        if single:
-            pipeline, origin = ldm.read_pipeline(Path(source), ema=ema, config=config)
-            weights_format = "ldm safetensors" if Path(source).suffix == ".safetensors" else "ldm pickle"
+    with explained(checkpoint):
+        if path.is_file():
+            pipeline, origin = ldm.read_pipeline(path, ema=ema, config=config)
+            weights_format = "ldm safetensors" if path.suffix == ".safetensors" else "ldm pickle"
             published = {"single_file": origin.as_dict()}
         else:
-            if Path(source).exists():
-                _check_folder(Path(source), checkpoint)
-            else:
-                source, revision = split_hub_id(source, revision)
-            _check_unet(source, revision, checkpoint, channels)
+            source, revision = locate(checkpoint, revision)
+            if path.exists():
+                _check_folder(path, checkpoint)
+            # Before gigabytes are read or fetched.
+            unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
+            ldm.check_channels(unet.get("in_channels", 4), checkpoint, channels)
             pipeline, weights_format = _read(source, revision, checkpoint)
             published = _declared(source, revision, pipeline)
         pipeline.to(torch.float32)
     _check_fit(pipeline, checkpoint)
     pipeline.set_progress_bar_config(disable=True)
-    sha = content_hash({part: getattr(pipeline, part) for part in _WEIGHTS}, [pipeline.tokenizer])
-    return LoadedPipeline(pipeline, weights_format, sha, published)
+    return LoadedPipeline(pipeline, weights_format, _pipeline_hash(pipeline), published)
 
 
 def in_memory(pipeline: Any) -> LoadedPipeline:
     """A StableDiffusionInstructPix2PixPipeline that the caller has made, as it is: in its own number type,
     where it lies. Raises EditorError for one that is no instruction editor."""
-    _check_channels(pipeline.unet.config.in_channels, "the pipeline in memory", (8,))
+    ldm.check_channels(pipeline.unet.config.in_channels, "the pipeline in memory")
     _check_fit(pipeline, "the pipeline in memory")
-    sha = content_hash({part: getattr(pipeline, part) for part in _WEIGHTS}, [pipeline.tokenizer])
-    return LoadedPipeline(pipeline, "memory", sha)
+    return LoadedPipeline(pipeline, "memory", _pipeline_hash(pipeline))
+
+
+def _pipeline_hash(pipeline: Any) -> str:
+    return content_hash({part: getattr(pipeline, part) for part in _WEIGHTS}, [pipeline.tokenizer])
 
 
 def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any]:
@@ -175,68 +158,40 @@ def _check_folder(path: Path, checkpoint: str) -> None:
         )
 
 
-def split_hub_id(source: str, revision: str | None) -> tuple[str, str | None]:
-    owner_name, _, suffix = source.partition("@")
-    parts = owner_name.split("/")
-    if len(parts) != 2 or not all(parts) or source.startswith((".", "~")):
+def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
+    """(folder, None) or (hub id, revision or None) of `reference`. Raises EditorError when it is neither."""
+    path = Path(reference).expanduser()
+    if path.exists():
+        return str(path), None
+    name, _, suffix = reference.partition("@")
+    parts = name.split("/")
+    if len(parts) != 2 or not all(parts) or reference.startswith((".", "~")):
         raise EditorError(
-            f"{source!r} is neither an existing folder nor a hub id of the form owner/name; check the path"
+            f"{reference!r} is neither an existing folder nor a hub id of the form owner/name; check the path"
         )
-    return owner_name, revision or suffix or None
+    return name, revision or suffix or None
 
 
-def _check_unet(source: str, revision: str | None, checkpoint: str, allowed: tuple[int, ...]) -> None:
-    """Look at the UNet's configuration before gigabytes are read or fetched."""
+def _read(
+    source: str, revision: str | None, checkpoint: str, use_safetensors: bool = True
+) -> tuple[Any, str]:
+    """(pipeline, "safetensors"), or "bin" where the checkpoint has no safetensors."""
     try:
-        config = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
-    except LOAD_ERRORS as error:
-        raise unusable(checkpoint, error) from error
-    _check_channels(config.get("in_channels", 4), checkpoint, allowed)
-
-
-def _check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...]) -> None:
-    if channels not in allowed:
-        raise EditorError(
-            f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
-            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
-        )
-
-
-def _read(source: str, revision: str | None, checkpoint: str) -> tuple[Any, str]:
-    arguments: dict[str, Any] = {
-        "revision": revision,
-        "safety_checker": None,
-        "requires_safety_checker": False,
-        "feature_extractor": None,
-        "image_encoder": None,
-    }
-
-    def load(source: str, use_safetensors: bool, **arguments: Any) -> Any:
         parts = {
             part: whole(cls, checkpoint, source, revision, use_safetensors, subfolder=part)
             for part, cls in _WEIGHTS.items()
         }
-        return StableDiffusionInstructPix2PixPipeline.from_pretrained(
-            source, use_safetensors=use_safetensors, **parts, **arguments
-        )
-
-    try:
-        with BareExceptions():
-            return load(source, use_safetensors=True, **arguments), "safetensors"
-    except EditorError:
-        raise
+        pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+            source, revision=revision, use_safetensors=use_safetensors, safety_checker=None,
+            requires_safety_checker=False, feature_extractor=None, image_encoder=None, **parts,
+        )  # fmt: skip
     except LOAD_ERRORS as error:
-        first_error = error
-    # safetensors may be damaged rather than absent; then the first error is the one worth reading.
-    if not _lacks_safetensors(source, first_error):
-        raise unusable(checkpoint, first_error) from first_error
-    logger.warning("%s has no safetensors; reading its .bin files as plain tensors", checkpoint)
-    try:
-        return load(source, use_safetensors=False, **arguments), "bin"
-    except EditorError:
-        raise
-    except LOAD_ERRORS as error:
-        raise unusable(checkpoint, error) from error
+        # safetensors may be damaged rather than absent; then this error is the one worth reading.
+        if not use_safetensors or isinstance(error, EditorError) or not _lacks_safetensors(source, error):
+            raise
+        logger.warning("%s has no safetensors; reading its .bin files as plain tensors", checkpoint)
+        return _read(source, revision, checkpoint, use_safetensors=False)
+    return pipeline, "safetensors" if use_safetensors else "bin"
 
 
 def whole(
@@ -262,7 +217,7 @@ def _lacks_safetensors(source: str, error: Exception) -> bool:
     return "safetensors" in str(error)
 
 
-def unusable(checkpoint: str, error: Exception) -> EditorError:
+def _unusable(checkpoint: str, error: Exception) -> EditorError:
     text = " ".join(str(error).split())
     if any(isinstance(link, pickle.UnpicklingError) for link in _chain(error)):
         return EditorError(
@@ -310,13 +265,11 @@ def explained(checkpoint: str) -> Iterator[None]:
         except EditorError:
             raise
         except LOAD_ERRORS as error:
-            raise unusable(checkpoint, error) from error
-
-
-def locate(reference: str) -> tuple[str, str | None]:
-    """(folder, None) or (hub id, revision or None) of `reference`. Raises EditorError when it is neither."""
-    path = Path(reference).expanduser()
-    return (str(path), None) if path.exists() else split_hub_id(reference, None)
+            raise _unusable(checkpoint, error) from error
+        except Exception as error:
+            if type(error) is not Exception:  # the library of tokenizers has no class of its own
+                raise
+            raise _unusable(checkpoint, error) from error
 
 
 def module_hash(**modules: Any) -> str:

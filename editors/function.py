@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import inspect
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from editors.base import Editor, EditorError, EditRequest, EditResult, find_fault, fingerprint
+from editors.presets import class_options
 from nein.loading.digests import json_digest, tensor_digest
 from nein.loading.errors import near_match
 from nein.loading.isolation import out_of_memory, reason
@@ -180,7 +182,9 @@ def as_editor(
     label = name or name_of(thing)
     machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
     if _is_pipeline(thing):
-        return _of_pipeline(thing, name=label, **machine, **{**_row_of(thing, preset), **options})
+        row = class_options(type(thing).__name__, preset)
+        values = {key: value for key, value in row.items() if key != "pipeline"}
+        return _of_pipeline(thing, name=label, **machine, **{**values, **options})
     if not callable(thing):
         raise EditorError(
             f"{label!r} is a {type(thing).__name__}, no editor; expected a function (image, instruction) -> "
@@ -220,13 +224,6 @@ def name_of(thing: Any) -> str:
 
 def _is_pipeline(thing: Any) -> bool:
     return any(base.__module__.startswith("diffusers.") for base in type(thing).__mro__)
-
-
-def _row_of(pipeline: Any, preset: str) -> dict[str, Any]:
-    from editors.presets import class_options
-
-    values = class_options(type(pipeline).__name__, preset)
-    return {name: value for name, value in values.items() if name != "pipeline"}
 
 
 def _of_pipeline(thing: Any, *, name: str, dtype: str, **options: Any) -> Editor:
@@ -310,35 +307,14 @@ class _Reader:
     def of(self, thing: Any) -> str:
         self._inside.add(id(thing))
         inner = inspect.unwrap(thing)
-        if not callable(getattr(inner, "func", None)):
-            said = inner if inspect.isroutine(inner) or isinstance(inner, type) else type(inner)
-        else:
-            said = inner.func
+        function = inner.func if _is_partial(inner) else inner
+        function = function if inspect.isroutine(function) or isinstance(function, type) else type(function)
         try:
-            text = inspect.getsource(said)
+            source = inspect.getsource(function)
         except (TypeError, OSError):  # no function of Python, or typed into an interpreter
-            code = getattr(said, "__code__", None)
-            text = repr((code.co_code, code.co_names)) if inspect.iscode(code) else type(inner).__qualname__
-        return json_digest({"source": text, "values": [self._shown(value) for value in self._held(inner)]})
-
-    def _held(self, inner: Any) -> list[Any]:
-        """The values that something was made with."""
-        if isinstance(inner, type):
-            return []
-        values: list[Any] = [*(getattr(inner, "__defaults__", None) or ())]
-        values += sorted((getattr(inner, "__kwdefaults__", None) or {}).items())
-        if callable(getattr(inner, "func", None)):  # a partial one
-            values += [
-                *(getattr(inner, "args", None) or ()),
-                *(getattr(inner, "keywords", None) or {}).items(),
-            ]
-            return values if not inspect.isfunction(inner.func) else [*values, *self._held(inner.func)]
-        values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]
-        owner = getattr(inner, "__self__", None) if inspect.isroutine(inner) else inner
-        if owner is not None and not inspect.ismodule(owner):
-            modules = _tensors(owner)
-            values += [owner] if modules else sorted(getattr(owner, "__dict__", {}).items())
-        return values + _globals(inner if inspect.isroutine(inner) else vars(type(inner)).get("__call__"))
+            code = getattr(function, "__code__", None)
+            source = repr((code.co_code, code.co_names)) if code else type(inner).__qualname__
+        return json_digest({"source": source, "values": [self._shown(value) for value in _held(inner)]})
 
     def _shown(self, value: Any) -> str:
         if isinstance(value, _PLAIN):
@@ -351,12 +327,32 @@ class _Reader:
             return f"{type(value).__qualname__} {tensors}"
         if isinstance(value, type) or inspect.ismodule(value):
             return value.__name__
-        if inspect.isroutine(value) or callable(getattr(value, "func", None)):
+        if inspect.isroutine(value) or _is_partial(value):
             return type(value).__qualname__ if id(value) in self._inside else self.of(value)
         self.by_type.add(f"{type(value).__module__}.{type(value).__qualname__}")
         inside = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
         inside = value if isinstance(value, list | set) else inside
         return " ".join([type(value).__qualname__, *sorted(filter(None, map(_tensors, inside)))])
+
+
+def _held(inner: Any) -> list[Any]:
+    """The values that something was made with."""
+    if isinstance(inner, type):
+        return []
+    if _is_partial(inner):
+        held = _held(inner.func) if inspect.isfunction(inner.func) else []
+        return [*inner.args, *inner.keywords.items(), *held]
+    values: list[Any] = [*(getattr(inner, "__defaults__", None) or ())]
+    values += sorted((getattr(inner, "__kwdefaults__", None) or {}).items())
+    values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]
+    owner = getattr(inner, "__self__", None) if inspect.isroutine(inner) else inner
+    if owner is not None and not inspect.ismodule(owner):
+        values += [owner] if _tensors(owner) else sorted(getattr(owner, "__dict__", {}).items())
+    return values + _globals(inner if inspect.isroutine(inner) else vars(type(inner)).get("__call__"))
+
+
+def _is_partial(value: Any) -> bool:
+    return isinstance(value, functools.partial)
 
 
 def _tensors(value: Any) -> str:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import torch
 from accelerate import init_empty_weights
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
@@ -94,7 +95,7 @@ def read_tensors(path: Path, *, vouched: bool = False) -> tuple[Tensors, list[st
             content: Any = load_file(path)
         else:
             if vouched:
-                stubs = _foreign_classes(path)
+                stubs = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
             with torch.serialization.safe_globals([(_placeholder(name), name) for name in stubs]):
                 content = torch.load(path, "cpu", weights_only=True, mmap=zipfile.is_zipfile(path) or None)
     except pickle.UnpicklingError as error:
@@ -110,7 +111,16 @@ def read_tensors(path: Path, *, vouched: bool = False) -> tuple[Tensors, list[st
     tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, torch.Tensor)}
     if not tensors:
         raise EditorError(f"{str(path)!r} holds no tensors by name, so it is not a model's checkpoint")
-    return tensors, sorted(stubs)
+    return tensors, stubs
+
+
+def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...] = (8,)) -> None:
+    """Raise EditorError unless the UNet takes what an instruction editor's does."""
+    if channels not in allowed:
+        raise EditorError(
+            f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
+            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
+        )
 
 
 def choose_unet(tensors: Tensors, ema: bool | None, path: Path) -> tuple[Tensors, bool]:
@@ -122,11 +132,7 @@ def choose_unet(tensors: Tensors, ema: bool | None, path: Path) -> tuple[Tensors
             f"{_UNET}input_blocks.0.0.weight"
         )
     channels = plain[f"{_UNET}input_blocks.0.0.weight"].shape[1]
-    if channels != 8:
-        raise EditorError(
-            f"{str(path)!r} is not an instruction editor: its UNet takes {channels} channels, but "
-            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
-        )
+    check_channels(channels, str(path))
     average = {name: _EMA + name.removeprefix("model.").replace(".", "") for name in plain}
     both = any(key in tensors for key in average.values())
     if both and ema is None:
@@ -159,36 +165,26 @@ def _assemble(tensors: Tensors, reference: str, path: Path) -> Any:
         text_config = CLIPTextConfig.from_pretrained(**place, subfolder="text_encoder")
         tokenizer = CLIPTokenizer.from_pretrained(**place, subfolder="tokenizer")
         schedule = StableDiffusionInstructPix2PixPipeline.load_config(**place)["scheduler"]
-        scheduler_config = _scheduler_config(place, schedule)
+        scheduler_config = getattr(diffusers, schedule[1]).load_config(**place, subfolder="scheduler")
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise EditorError(
             f"a single file holds no configuration, and that of {reference!r} is not to be had "
             f"({type(error).__name__}: {reason}); give config=FOLDER with {', '.join(CONFIG_FILES)}"
         ) from error
-    unet = _fill(
-        lambda: UNet2DConditionModel.from_config(unet_config),
-        convert_ldm_unet_checkpoint(tensors, unet_config),
-        "UNet",
-        path,
-        reference,
-    )
-    vae = _fill(
-        lambda: AutoencoderKL.from_config(vae_config),
-        convert_ldm_vae_checkpoint(tensors, vae_config),
-        "VAE",
-        path,
-        reference,
-    )
+    unet_tensors = convert_ldm_unet_checkpoint(tensors, unet_config)
+    vae_tensors = convert_ldm_vae_checkpoint(tensors, vae_config)
     # position_ids were stored once; they are counted off now. The level "text_model." comes and goes.
     names = convert_ldm_clip_checkpoint(tensors).items()
     words = {name.removeprefix("text_model."): t for name, t in names if not name.endswith("position_ids")}
-    text = _fill(lambda: CLIPTextModel(text_config), words, "text encoder", path, reference)
+    where = f"of {str(path)!r} does not fit the configuration of {reference!r}"
     return StableDiffusionInstructPix2PixPipeline(
-        vae=vae,
-        text_encoder=text,
+        vae=_fill(lambda: AutoencoderKL.from_config(vae_config), vae_tensors, f"the VAE {where}"),
+        text_encoder=_fill(lambda: CLIPTextModel(text_config), words, f"the text encoder {where}"),
         tokenizer=tokenizer,
-        unet=unet,
+        unet=_fill(
+            lambda: UNet2DConditionModel.from_config(unet_config), unet_tensors, f"the UNet of {where}"
+        ),
         scheduler=euler_ancestral(scheduler_config),
         safety_checker=None,
         feature_extractor=None,
@@ -196,13 +192,7 @@ def _assemble(tensors: Tensors, reference: str, path: Path) -> Any:
     )
 
 
-def _scheduler_config(place: Mapping[str, Any], declared: Any) -> Mapping[str, Any]:
-    import diffusers
-
-    return getattr(diffusers, declared[1]).load_config(**place, subfolder="scheduler")
-
-
-def _fill(build: Callable[[], Any], tensors: Mapping[str, Any], part: str, path: Path, reference: str) -> Any:
+def _fill(build: Callable[[], Any], tensors: Mapping[str, Any], unfit: str) -> Any:
     """The module `build` makes, holding `tensors`; EditorError unless they are all there and all fit."""
     with init_empty_weights(include_buffers=False):
         module = build()
@@ -214,23 +204,12 @@ def _fill(build: Callable[[], Any], tensors: Mapping[str, Any], part: str, path:
     if missing or extra:
         faults = [f"{len(missing)} missing, first {missing[0]}"] if missing else []
         faults += [f"{len(extra)} too many, first {extra[0]}"] if extra else []
-        raise EditorError(
-            f"the {part} of {str(path)!r} does not fit the configuration of {reference!r}: tensors "
-            f"{' and '.join(faults)}"
-        )
+        raise EditorError(f"{unfit}: tensors {' and '.join(faults)}")
     try:
         module.load_state_dict(dict(tensors), strict=True, assign=True)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise EditorError(
-            f"the {part} of {str(path)!r} does not fit the configuration of {reference!r}: {reason}"
-        ) from error
+        raise EditorError(f"{unfit}: {' '.join(str(error).split())[:200]}") from error
     return module.eval()
-
-
-def _foreign_classes(path: Path) -> list[str]:
-    """Names ("module.Class") in a pickle that torch.load would refuse, found without unpickling it."""
-    return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
 
 
 class _Placeholder:

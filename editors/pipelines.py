@@ -27,7 +27,7 @@ from PIL import Image
 
 from editors.base import EditorError, EditRequest, EditResult, check_count, fingerprint
 from editors.batching import edit_in_batches
-from editors.checkpoint import LOAD_ERRORS, content_hash, quiet, split_hub_id, unusable
+from editors.checkpoint import content_hash, explained, locate
 from editors.machine import Machine
 from editors.presets import PIPELINES
 from editors.resize import SIZES, Size, fit
@@ -152,7 +152,7 @@ class DiffusersPipeline:
         self._machine = Machine.of(device, dtype, **machine)
         # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
         self._lock = threading.Lock()
-        with torch.random.fork_rng(devices=[]), quiet(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
             warnings.simplefilter("ignore", FutureWarning)
             self._pipeline, self._published = _load(checkpoint, revision, pipeline, config, self._machine)
@@ -311,12 +311,11 @@ def _load(
     if not isinstance(checkpoint, str):
         get_recipe(type(checkpoint).__name__)
         return checkpoint, {"class": type(checkpoint).__name__}
-    source = str(Path(checkpoint).expanduser()) if checkpoint.startswith("~") else checkpoint
-    file, published = "", {}
-    if not Path(source).exists():
-        source, _, file = source.partition(":")
-        source, revision = split_hub_id(source, revision)
-    try:
+    source, file, published = checkpoint, "", {}
+    if not Path(checkpoint).expanduser().exists():
+        source, _, file = checkpoint.partition(":")
+    source, revision = locate(source, revision)
+    with explained(checkpoint):
         if file or Path(source).is_file():
             path = hf_hub_download(source, file, revision=revision) if file else source
             return _load_file(path, name, config, machine), {"class": None, "file": file or Path(path).name}
@@ -324,21 +323,16 @@ def _load(
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
         recipe = get_recipe(chosen)
+        if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
+            raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
         parts = dict.fromkeys(recipe.float32, torch.float32)
-        extra = {"safety_checker": None} if "safety_checker" in index else {}
         pipeline = getattr(diffusers, chosen).from_pretrained(
             source,
             revision=revision,
             use_safetensors=True,
             torch_dtype={"default": machine.torch_dtype, **parts} if parts else machine.torch_dtype,
-            **extra,
+            **({"safety_checker": None} if "safety_checker" in index else {}),
         )
-    except EditorError:
-        raise
-    except LOAD_ERRORS as error:
-        raise unusable(checkpoint, error) from error
-    if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
-        raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
     return pipeline, published
 
 
