@@ -39,10 +39,6 @@ def finished_model(out: Path, facts: Mapping[str, Any], card: str) -> Iterator[P
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def is_hub_id(name: str) -> bool:
-    return re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", name) is not None and not Path(name).exists()
-
-
 def portable(value: Any) -> Any:
     """The same value with every path of this machine cut to its last part."""
     if isinstance(value, Mapping):
@@ -54,13 +50,28 @@ def portable(value: Any) -> Any:
     return value
 
 
-def option_rows(given: Mapping[str, Any], defaults: Mapping[str, Any], always: Sequence[str]) -> list[str]:
-    """Lines of a card's table of options: those that are not at their defaults, and those of `always`."""
-    shown = {key: value for key, value in given.items() if key in always or value != defaults[key]}
+def without_paths(folder: Path) -> None:
+    """Takes the path of this machine out of the configurations that libraries have written."""
+    for file in (*folder.rglob("*config.json"), *folder.glob("model_index.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        content.pop("_name_or_path", None)
+        file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def card(
+    facts: Mapping[str, Any],
+    head: Sequence[str],
+    title: str,
+    words: Sequence[str],
+    defaults: Mapping[str, Any],
+    always: Sequence[str],
+) -> str:
+    """A model card: the paragraphs `words`, and a table of the options that are not at their defaults, or in
+    `always`. head: lines of its YAML head, besides the model on the hub that training began with."""
+    base = str(facts["base"])
+    on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", base) is not None and not Path(base).exists()
+    shown = {k: v for k, v in facts["options"].items() if k in always or v != defaults[k]}
     cells = {key: ", ".join(value) if isinstance(value, list) else value for key, value in shown.items()}
-    return ["| option | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells.items())]
-
-
-def base_model(base: str) -> list[str]:
-    """The line of a card's head that names the model on the hub, where that is what training began with."""
-    return [f"base_model: {base.partition('@')[0]}"] if is_hub_id(base) else []
+    table = ["| option | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells.items())]
+    yaml = ["---", *([f"base_model: {base.partition('@')[0]}"] if on_hub else []), *head, "---"]
+    return "\n\n".join(["\n".join([*yaml, f"# {title}"]), *filter(None, words), "\n".join(table)]) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from nein.nano.worlds import is_nano
 from train.contrast.options import ContrastConfig
 from train.contrast.towers import Tower
-from train.export import MODEL, base_model, finished_model, option_rows, portable
+from train.export import MODEL, card, finished_model, portable, without_paths
 
 #: Options that a card states also where they have their defaults.
 ALWAYS = (
@@ -40,39 +39,25 @@ def place(part: Any, device: torch.device) -> Any:
 def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Path:
     """Writes OUT/model, whole or not at all, and returns it."""
     facts = portable(facts)
-    with finished_model(config.out_dir, facts, card(config, facts)) as draft:
+    with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
         tower.save(draft)
-        for file in draft.glob("*config.json"):  # no path of this machine
-            content = json.loads(file.read_text(encoding="utf-8"))
-            content.pop("_name_or_path", None)
-            file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        without_paths(draft)
     return config.out_dir / MODEL
 
 
-def card(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
+def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
     """The model card: what it is, what it learned from, how to use it."""
-    data = facts["data"]
-    alpha = config.alphas[0]
-    lines = [
-        "---",
-        *base_model(facts["base"]),
-        "tags: [nein, negbench, clip, negation]",
-        "---",
-        "# A CLIP fine-tuned on negation",
-        "",
+    data, alpha = facts["data"], config.alphas[0]
+    words = [
         f"Started from `{facts['base']}` (weights {facts['base_weights_sha256'][:12]}). Trained with "
         f"NegBench's objective, {alpha:g} x contrastive loss over negated captions + {1 - alpha:g} x "
         "cross-entropy over multiple-choice options (Alhamoud et al., CVPR 2025).",
-        "",
         f"{facts['steps']} steps of {config.batch_size} captions and {config.questions_per_step} questions, "
         f"from {data['rows_of_captions']} rows of captions ({data['captions']}) and "
         f"{data['number_of_questions']} questions ({data['questions']}), in {facts['seconds']} s on "
         f"{facts['processes']} process(es).",
-        "",
-        *([NANO, ""] if any(is_nano(data[key]) for key in ("captions", "questions")) else []),
+        NANO if any(is_nano(data[key]) for key in ("captions", "questions")) else "",
         "Evaluate: `nein negbench eval --model FOLDER`.",
-        "",
-        *option_rows(facts["options"], ContrastConfig().identity(), ALWAYS),
-        "",
-    ]  # fmt: skip
-    return "\n".join(lines)
+    ]
+    tags = ["tags: [nein, negbench, clip, negation]"]
+    return card(facts, tags, "A CLIP fine-tuned on negation", words, ContrastConfig().identity(), ALWAYS)

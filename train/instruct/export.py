@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from editors.checkpoint import quiet
 from editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
-from train.export import MODEL, base_model, finished_model, option_rows, portable
+from train.export import MODEL, card, finished_model, portable, without_paths
 from train.instruct.features import placed
 from train.instruct.model import ADAPTER, trainable
 from train.instruct.options import TuneConfig
@@ -34,7 +34,7 @@ def export(
     base's own may start at a lower noise level. The safety checker is left out.
     """
     facts = portable(facts)
-    with finished_model(config.out_dir, facts, card(config, facts)) as draft:
+    with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
         save_pipeline(pipeline, twin, draft)
         if config.trainable == "lora":
             _save_lora(pipeline, unet, average, draft / "lora")
@@ -53,12 +53,9 @@ def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
         for part, module in (("unet", unet), ("vae", pipeline.vae), ("text_encoder", pipeline.text_encoder)):
             setattr(made, part, placed(module, "cpu", torch.float32))
         made.save_pretrained(folder, safe_serialization=True)
-    for file in folder.glob("*/config.json"):  # no path of this machine
-        content = {k: v for k, v in json.loads(file.read_text()).items() if k != "_name_or_path"}
-        file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    without_paths(folder)
     index = folder / "model_index.json"
-    parts = {k: v for k, v in json.loads(index.read_text()).items() if k != "_name_or_path"}
-    parts["_class_name"] = "StableDiffusionInstructPix2PixPipeline"
+    parts = json.loads(index.read_text()) | {"_class_name": "StableDiffusionInstructPix2PixPipeline"}
     index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")
 
 
@@ -76,61 +73,44 @@ def _save_lora(pipeline: Any, unet: Any, average: Any, folder: Path) -> None:
         )
 
 
-def card(config: TuneConfig, facts: Mapping[str, Any]) -> str:
+def describe(config: TuneConfig, facts: Mapping[str, Any]) -> str:
     """The model card: what it is, what it learned from, how to use it."""
     data = facts["data"]
     held = ", ".join(data["hold_out_objects"]) or "none"
     templates = ", ".join(str(t) for t in data["hold_out_templates"]) or "none"
-    affirmative = data.get("affirmative")
-    lines = [
-        "---",
-        "library_name: diffusers",
-        "pipeline_tag: image-to-image",
-        *base_model(facts["base"]),
-        "tags: [nein, instruct-pix2pix, negation]",
-        "---",
-        f"# {config.push or 'An editor'} fine-tuned on NeIn",
-        "",
+    affirmative = "No affirmative instruction was mixed in: expect it to remove whatever is named."
+    if data.get("affirmative"):
+        share, pairs = 100 * config.mix_affirmative, data["affirmative"]["pairs"]
+        affirmative = f"{share:.0f} % of the pairs seen were affirmative instructions ({pairs} pairs)."
+    words = [
         f"`StableDiffusionInstructPix2PixPipeline`, started from `{facts['base']}` "
         f"(weights {facts['base_weights_sha256'][:12]}), which learned what a picture should not "
         "contain from pairs of NeIn (Bui et al., CVPR Workshops 2025): input F, negative sentence, target I.",
-        "",
         f"{data['used']} of {data['samples']} samples were used; objects held out: {held}; templates "
-        f"held out: {templates}. "
-        + (
-            f"{100 * config.mix_affirmative:.0f} % of the pairs seen were affirmative instructions "
-            f"({affirmative['pairs']} pairs)."
-            if affirmative
-            else "No affirmative instruction was mixed in: expect it to remove whatever is named, also where "
-            "it is told to add."
-        ),
-        "",
+        f"held out: {templates}. {affirmative}",
         f"{facts['steps']} steps of {config.batch_size} pairs in {facts['seconds']} s on "
         f"{facts['processes']} process(es); {'averaged' if config.ema else 'last'} weights.",
-        "",
-        "```python",
-        "from diffusers import StableDiffusionInstructPix2PixPipeline",
-        "pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(FOLDER, safety_checker=None)",
-        "```",
-        "",
+        "```python\nfrom diffusers import StableDiffusionInstructPix2PixPipeline\n"
+        "pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(FOLDER, safety_checker=None)\n```",
         "Evaluate: `nein eval --editor FOLDER`.",
-        "",
-        *option_rows(facts["options"], TuneConfig().identity(), ALWAYS),
-        "",
-    ]  # fmt: skip
-    if facts["validation"]:
-        keys = [key for key in facts["validation"][-1] if key != "step"]
-        lines += [
-            "Validation on a fixed subset:",
-            "",
-            f"| step | {' | '.join(keys)} |",
-            "|---" * (len(keys) + 1) + "|",
-        ]
-        for row in facts["validation"]:
-            cells = " | ".join(f"{row[key]:.3f}" if key in row else "" for key in keys)
-            lines.append(f"| {row['step']} | {cells} |")
-        lines.append("")
-    return "\n".join(lines)
+        _validation(facts["validation"]),
+    ]
+    head = ["library_name: diffusers", "pipeline_tag: image-to-image"]
+    head += ["tags: [nein, instruct-pix2pix, negation]"]
+    title = f"{config.push or 'An editor'} fine-tuned on NeIn"
+    return card(facts, head, title, words, TuneConfig().identity(), ALWAYS)
+
+
+def _validation(rows: Sequence[Mapping[str, float]]) -> str:
+    """What was measured on the way, as a table; empty where nothing was."""
+    if not rows:
+        return ""
+    keys = [key for key in rows[-1] if key != "step"]
+    lines = [f"| step | {' | '.join(keys)} |", "|---" * (len(keys) + 1) + "|"]
+    for row in rows:
+        cells = [f"{row[key]:.3f}" if key in row else "" for key in keys]
+        lines.append(f"| {row['step']} | {' | '.join(cells)} |")
+    return "\n".join(["Validation on a fixed subset:", "", *lines])
 
 
 def push(folder: Path, name: str) -> None:

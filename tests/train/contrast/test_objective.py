@@ -80,11 +80,3 @@ def test_two_processes_arrive_at_the_loss_and_gradients_of_one_with_the_joint_ba
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=0)
         assert float(value.abs().max()) > 1e-3, name  # else the tolerance would prove nothing
-
-
-def test_processes_that_did_not_gather_would_arrive_elsewhere() -> None:
-    network = joint.model()
-    whole = joint.batch()
-    halves = [{key: value[k : k + 3] for key, value in whole.items()} for k in (0, 3)]
-    apart = sum(float(joint.loss_of(network, half)) for half in halves) / 2
-    assert abs(apart - float(joint.loss_of(network, whole))) > 1e-2
