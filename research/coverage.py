@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,7 +198,7 @@ class Kind:
     title: str
     draw: Callable[[np.random.Generator, Scenario], Data]
     truths: Sequence[Any]
-    methods: dict[str, Callable[[Data], Ends]]
+    methods: Mapping[str, Callable[[Data], Ends]]
 
 
 SINGLE = {"ours": ours_bounded, "Wilson, effective size": wilson, "bootstrap": bootstrap}

@@ -18,9 +18,9 @@ import pandas as pd
 import torch
 from pydantic import PositiveFloat, PositiveInt
 
-from nein.benchmarks.negvqa import folder as files
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.run import NEGVQA, run_name
+from nein.benchmarks.runs import FIGURES
 from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Names, Options, option
@@ -98,7 +98,7 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
     for model in asked:
         folder = Folder(config.out_dir / run_name(model.named, config))
         wanted = frames.select(
-            frames.read(files.figures(folder)), task="accuracy", protocol="fixed", interval="clustered",
+            frames.read(folder.path / FIGURES), task="accuracy", protocol="fixed", interval="clustered",
             category=AVERAGE,
         )  # fmt: skip
         parts.append(generalise.labelled(wanted, model, world))

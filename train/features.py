@@ -133,8 +133,9 @@ class FeatureFiles:
         if index in self.unreadable:
             raise ImageError(self.unreadable[index])
         number, row = divmod(index, self._size)
+        place = (row, *inner)
         with self._lock:
-            return self._open(number).get_slice(name)[(row, *inner)]
+            return self._open(number).get_slice(name)[place]
 
     def _mapped(self, number: int) -> Any:
         return safetensors.safe_open(self._files[number], framework="pt")
