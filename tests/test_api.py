@@ -413,7 +413,10 @@ def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
             return np.array([[len(text), text.count("a"), 1.0] for text in texts])
 
     result = nein.negbench({"mine": Colours(), "none": "random"}, limit=8, scenes=16, device="cpu")
-    assert set(result.table()["model"]) == {"mine", "none"}
+    table = result.table()
+    assert set(table["model"]) == {"mine", "none"}
+    assert not table.duplicated(["model", *table.columns[1:4]]).any()
+    assert all(table["data"])
     assert {"retrieval", "mcq"} <= set(result.figures["task"]) or len(result.figures) > 4
     with pytest.raises(ValueError, match="no two-tower model"):
         nein.negbench(lambda images: images, limit=8, scenes=16, device="cpu")

@@ -72,11 +72,13 @@ def comparisons(
 
 
 def corrected(rows: list[dict[str, Any]], family: str = "metric") -> list[dict[str, Any]]:
-    """Adds to the differences their p after Holm over the family, and how many it has."""
+    """Adds to the differences their p after Holm over the family, and how many it has: those of a metric, the
+    gaps of a metric, or all."""
     tests = [row for row in rows if row["statistic"] == "difference"]
-    families: dict[str, list[dict[str, Any]]] = {}
+    families: dict[Any, list[dict[str, Any]]] = {}
     for row in tests:
-        families.setdefault(row["metric"] if family == "metric" else "", []).append(row)
+        key = (row["metric"], row.get("variant") == "gap") if family == "metric" else None
+        families.setdefault(key, []).append(row)
     for members in families.values():
         adjusted = statistics.holm([1.0 if row["p"] is None else row["p"] for row in members])
         for row, p in zip(members, adjusted, strict=True):
@@ -98,7 +100,8 @@ def _compared(
             what = {"metric": metric, "variant": variant}
             yield from tested(first, second, rows, theirs.where(variant=variant or None), 1.0, "%", **what)
         if gap is not None:
-            both = mine.difference(*gap), theirs.difference(*gap)
+            told, denied = ([side.where(variant=name) for side in (mine, theirs)] for name in gap)
+            both = [one.less(other) for one, other in zip(told, denied, strict=True)]
             yield from tested(first, second, *both, 2.0, "points", metric=metric, variant="gap")
 
 

@@ -161,13 +161,12 @@ class ScoreTable:
             for key, part in self.groups(*columns)
         )
 
-    def difference(self, first: str, second: str) -> ScoreTable:
-        """Of every sample the value of one variant less that of another (`variant`: "gap"), NaN where one of
-        them is unscored."""
-        one, other = (self.where(variant=name).frame for name in (first, second))
-        both = one.merge(other[["id", "value"]], on="id", suffixes=("", "_other"), validate="one_to_one")
-        gap = both["value"] - both["value_other"]
-        variant = pd.Categorical(["gap"] * len(both))
+    def less(self, other: ScoreTable) -> ScoreTable:
+        """The value of every sample less its value in another table, NaN where one of them is unscored. Of
+        variants this is the negation gap, and `variant` is "gap"."""
+        theirs = other.frame[["id", "value"]]
+        both = self.frame.merge(theirs, on="id", suffixes=("", "_other"), validate="one_to_one")
+        gap, variant = both["value"] - both["value_other"], pd.Categorical(["gap"] * len(both))
         return ScoreTable(both.drop(columns="value_other").assign(value=gap, variant=variant))
 
     def gap(self, affirmed: str, negated: str, **what: Any) -> list[dict[str, Any]]:

@@ -143,6 +143,29 @@ def test_compare_prints_pairs_and_corrected_tests(out: Path, capsys: pytest.Capt
     assert "## Coverage" in text
 
 
+def test_compare_has_the_gap_between_editors_as_a_row(
+    tmp_path: Path, rows: list, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {"ip2p": lambda i: float(i % 4 != 0), "magicbrush": lambda i: float(i % 5 != 0)}
+    denied = {
+        "ip2p": lambda i: float(i % 4 == 0), "magicbrush": lambda i: None if i == 2 else float(i % 2 == 0),
+    }  # fmt: skip
+    for track, of in (("remove", told), ("negative", denied)):
+        for editor, value in of.items():
+            made.write_run(
+                tmp_path, tmp_path / "data", editor, track, rows, {"removal_vqa": value}, pictures=False
+            )
+    code, text, _ = outcome(capsys, "compare", tmp_path, "--format", "csv")
+    assert code == 0
+    shown = [row for row in csv.DictReader(io.StringIO(text)) if row["variant"] == "gap"]
+    gaps = {row["statistic"]: float(row["value"]) for row in shown}
+    scored = [i for i in range(len(rows)) if i != 2]
+    own = [sum(told[e](i) - denied[e](i) for i in scored) / len(scored) for e in ("ip2p", "magicbrush")]
+    first, second = own if shown[0]["first"] == "ip2p" else own[::-1]
+    assert gaps == pytest.approx({"first": first, "second": second, "difference": first - second})
+    assert {row["unscored"] for row in shown if row["statistic"] == "difference"} == {"1"}
+
+
 def test_mistakes_are_one_sentence(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,13 +80,15 @@ def _setting(run: Records) -> dict[str, Any]:
 def compare(options: CompareConfig) -> int:
     """Prints every pair of the runs named, tested and corrected for their number."""
     loaded, unfinished = records.load(options.runs)
+    controls = {run.name: run for run in loaded if run.track == "remove"}
     loaded = [run for run in loaded if options.track in (run.track, "all")]
     if len(loaded) < 2:
         raise UserError(
             f"A comparison needs two runs; {len(loaded)} complete run of track '{options.track}' is there "
             "(--track all compares every track)."
         )
-    rows = comparisons.comparisons(comparisons.chosen(loaded, options), options.family, options.metrics)
+    pairs = comparisons.chosen(loaded, options)
+    rows = comparisons.comparisons(pairs, options.family, options.metrics, controls)
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
     compared = frames.label(frames.frame(rows), benchmark="nein")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from metrics import METRICS
 from nein.benchmarks import paired
 from nein.benchmarks.config import Comparing
 from nein.benchmarks.nein import corpus, figures
-from nein.benchmarks.nein.records import Records
+from nein.benchmarks.nein.records import REMOVALS, Records
 from nein.engine.errors import unknown
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
@@ -34,11 +34,30 @@ def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records,
 
 
 def comparisons(
-    pairs: Sequence[tuple[Records, Records]], family: str = "metric", metrics: Sequence[str] = ()
+    pairs: Sequence[tuple[Records, Records]],
+    family: str = "metric",
+    metrics: Sequence[str] = (),
+    controls: Mapping[str, Records] | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of the frame for every metric of every pair (`nein.benchmarks.paired`)."""
+    """Rows of the frame for every metric of every pair (`nein.benchmarks.paired`).
+
+    controls  Editor -> its run of "Remove the X.", by which the negation gaps of two editors are compared.
+    """
     made = [row for both in pairs for metric in metrics or METRICS for row in compare(both, metric)]
+    made += [row for both in pairs for row in _gaps(both, metrics or REMOVALS, controls or {})]
     return paired.corrected(made, family)
+
+
+def _gaps(
+    runs: tuple[Records, Records], metrics: Collection[str], controls: Mapping[str, Records]
+) -> Iterator[dict[str, Any]]:
+    if any(run.track != "negative" or run.name not in controls for run in runs):
+        return
+    for metric in REMOVALS:
+        if metric in metrics:
+            one, other = (controls[run.name].of(metric).less(run.of(metric)) for run in runs)
+            names = runs[0].name, runs[1].name
+            yield from paired.tested(*names, one, other, 2.0, "points", metric=metric, variant="gap")
 
 
 def compare(runs: tuple[Records, Records], metric: str) -> Iterator[dict[str, Any]]:
