@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -210,24 +209,6 @@ def test_a_kill_loses_no_answer_that_arrived(server: Server, tmp_path: Path, tor
     assert len(server.requests) - before == 3  # the fourth answer never reached the disk
 
 
-def test_two_clients_at_once_see_each_others_answers(server: Server, tmp_path: Path) -> None:
-    server.rule = measure
-    first, second = client(server, tmp_path), client(server, tmp_path)
-    first.complete(REQUESTS[:3], Length)
-    second.complete(REQUESTS, Length)
-    first.complete(REQUESTS, Length)
-    assert len(server.requests) == 6
-
-
-def test_a_mistake_in_a_thread_reaches_the_caller(server: Server) -> None:
-    class Broken(EndpointModel):
-        def answer(self, prompt: str, **_: Any) -> Any:
-            raise AssertionError(f"defect in {threading.current_thread().name}")
-
-    with pytest.raises(AssertionError, match="defect in question"):
-        llm.Client(Broken(server.url, "m")).complete(REQUESTS, Length)
-
-
 def test_loading_checks_the_name_the_address_and_the_model(server: Server, tmp_path: Path) -> None:
     server.rule = measure
     loaded = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b"), cache=AnswerCache(tmp_path / "a"))
@@ -239,56 +220,6 @@ def test_loading_checks_the_name_the_address_and_the_model(server: Server, tmp_p
     }.items():
         with pytest.raises((UserError, MetricError), match=sentence):
             llm.load(llm.LlmOptions(name), cache=None)
-
-
-def test_failures_in_a_row_are_counted_over_calls(server: Server) -> None:
-    server.rule = lambda body, count: (HANG_UP, None, {})
-    one = client(server, retries=0, concurrency=1)
-    for number in range(HOPELESS - 1):  # a call each, as shards are
-        (outcome,) = one.complete([llm.Request(f"word {number}")], Length)
-        assert outcome.failure == "connection"
-    with pytest.raises(UserError, match="20 questions in a row without an answer"):
-        one.complete([llm.Request("the last")], Length)
-    server.rule = measure
-    with pytest.raises(UserError, match="20 questions in a row"):
-        one.complete([llm.Request("a call that came late")], Length)
-
-
-def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(server: Server) -> None:
-    def rule(body: dict[str, Any], count: int) -> Reply:
-        time.sleep(0.02)
-        return measure(body, count)
-
-    server.rule = rule
-    backend = Crowded(server.url)
-    one = llm.Client(backend)
-    parts = [[llm.Request(f"{name} {number}") for number in range(6)] for name in "abcd"]
-    threads = [threading.Thread(target=one.complete, args=(part, Length)) for part in parts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert one.counts == {"ok": 24}
-    assert 2 <= backend.most <= 3
-
-
-class Crowded(EndpointModel):
-    """Counts the callers that are inside at a time, those that wait for a connection included."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url, "mind-7b", retries=0, concurrency=3)
-        self.inside = self.most = 0
-        self._guard = threading.Lock()
-
-    def answer(self, *given: Any, **named: Any) -> Any:
-        with self._guard:
-            self.inside += 1
-            self.most = max(self.most, self.inside)
-        try:
-            return super().answer(*given, **named)
-        finally:
-            with self._guard:
-                self.inside -= 1
 
 
 def test_half_a_character_in_an_answer_is_kept_and_counted_like_any_other(
