@@ -16,7 +16,7 @@ from nein.engine import errors, images
 from nein.nano import data
 from nein.nano.worlds import WORLDS
 from nein.reporting import figures as frames
-from research import generalise
+from research import generalise, negvqa_nano, nein_nano
 from research import negbench_nano as study
 from research.nein_nano import nearer
 
@@ -117,3 +117,21 @@ def test_an_edit_counts_where_sample_and_target_differ_and_nowhere_else(tmp_path
         noisy = np.where(apart[..., None], after, 255 - after)  # all else is ruined, the thing is gone
         assert nearer(noisy.astype(np.uint8), sample) == 1.0
         assert nearer((0.4 * after + 0.6 * before).astype(np.uint8), sample) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script, words",
+    [
+        (negvqa_nano, ["--seed", "0", "--scale", "0.001", "--questions", "4"]),
+        (nein_nano, ["--seed", "0", "--recipe", "nano", "--samples", "2"]),  # which ships: nothing is trained
+    ],
+)
+def test_the_other_studies_write_their_tables(
+    script: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+    script.main([*words, "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "generalise.md").read_text()
+    assert "| before " in text
+    assert "wording, objects and style" in text
