@@ -192,11 +192,10 @@ def foresee(benchmark: Benchmark, config: Any, executor: Executor, steps: Sequen
         folders = folders_of(runs, benchmark.folder, aside)
         for run, folder in zip(runs, folders, strict=True):
             folder.open(run.identity, {}, overwrite=False)
-        rates = foresight.calibrate(by_model(runs, folders), executor.device, at_once)
-    forecast = foresight.forecasts(steps, rates)
-    plan = foresight.record(forecast, executor.device, at_once)
+        planned = foresight.forecasts(steps, by_model(runs, folders), executor.device, at_once)
+    plan = foresight.record(planned, executor.device, at_once)
     atomic.write_json(config.out_dir / foresight.PLAN, plan)
-    return foresight.table(forecast, executor.device)
+    return foresight.table(plan)
 
 
 def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, seconds: float) -> None:

@@ -42,34 +42,22 @@ def slow_steps(path: Path, blocks: int, pause: float) -> list[Step]:
     return [Step(folder, first, "slow"), Step(folder, second, "slow")]
 
 
-def test_a_calibration_makes_a_few_blocks_and_tells_time_and_operations_of_one(tmp_path: Path) -> None:
-    steps = slow_steps(tmp_path / "aside", 1000, 0.02)
-    steps[0].folder.open({}, {}, overwrite=False)
-    rates = foresight.calibrate(steps, "cpu", 2, seconds=0.2)
-    # Two sleep side by side; writing a block takes its time, on a busy machine too.
-    assert 0.01 <= rates[0].block < 0.2
-    assert (rates[0].operations, rates[1].operations) == (0, 2 * 8 * 16 * 8)
-    assert len(steps[0].folder.done("first")) < 1000
-
-    planned = foresight.forecasts(slow_steps(tmp_path / "run", 50, 0.02), rates)
-    assert [one.blocks for one in planned] == [50, 50]
-    assert planned[0].seconds == rates[0].loading + 50 * rates[0].block
-    text = foresight.table(planned, "cuda")
+def test_a_few_blocks_tell_what_those_that_are_lacking_will_take(tmp_path: Path) -> None:
+    aside, steps = slow_steps(tmp_path / "aside", 1000, 0.02), slow_steps(tmp_path / "run", 50, 0.02)
+    for one in (aside, steps):
+        one[0].folder.open({}, {}, overwrite=False)
+    steps[0].folder.write("first", 1, [{"id": 1}])
+    for number in range(50):
+        steps[0].folder.write("second", number, [])
+    first, second = foresight.forecasts(steps, aside, "cpu", 2, seconds=0.2)
+    assert 0.01 <= first.block  # two sleep side by side; writing a block takes its time
+    assert (first.operations, second.operations) == (0, 2 * 8 * 16 * 8)
+    assert len(aside[0].folder.done("first")) < 1000
+    assert (first.blocks, second.blocks, second.seconds) == (49, 0, 0)  # what is done is not planned
+    assert first.seconds == first.loading + 49 * first.block
+    text = foresight.table(foresight.record([first, second], "cuda", 2))
     assert "slow: first" in text
     assert "GPU hours of cuda" in text
-
-
-def test_what_is_done_already_is_not_planned(tmp_path: Path) -> None:
-    steps = slow_steps(tmp_path, 3, 0.0)
-    steps[0].folder.open({}, {}, overwrite=False)
-    steps[0].folder.write("first", 1, [{"id": 1}])
-    rate = foresight.Rate(5.0, 1.0, 10.0)
-    one, other = foresight.forecasts(steps, [rate, rate])
-    assert (one.blocks, one.seconds, one.operations) == (2, 7.0, 20.0)
-    for number in (0, 1, 2):
-        steps[0].folder.write("second", number, [])
-    assert foresight.forecasts(steps, [rate, rate])[1].seconds == 0
-    assert other.blocks == 3
 
 
 def test_an_evaluation_is_planned_before_and_compared_after(
