@@ -108,19 +108,15 @@ def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises UserError naming the file, the line and what is wrong with it.
     """
     read, name = reader(dict), f"'{path}'"
-    for number, _, line in _lines(path):
+    for number, line in _lines(path):
         yield number, read(line, name, number)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """(number, byte at which it begins, line) of the lines of a file that are not blank. Raises UserError."""
-    start = 0
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(number, line) of the lines of a file that are not blank. Raises UserError."""
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.isspace():
-                    yield number, start, line
-                start += len(line)
+            yield from ((number, line) for number, line in enumerate(file, start=1) if not line.isspace())
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}'.") from None
     except OSError as error:
@@ -138,14 +134,8 @@ def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
 def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file, one at a time. Raises UserError as `iter_lines` does, and for one without
     the `shape`."""
-    return (row for _, row in placed_lines(path, shape))
-
-
-def placed_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(byte at which it begins, object) of the same, so that a row can be read again where it stands."""
     read, name = reader(shape), f"'{path}'"
-    for number, start, line in _lines(path):
-        yield start, read(line, name, number)
+    return (read(line, name, number) for number, line in _lines(path))
 
 
 def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:

@@ -19,14 +19,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from nein.engine import atomic
 from nein.engine.attempts import attempts
-from nein.engine.blocks import SEGMENT, Blocks
+from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 
@@ -280,16 +280,6 @@ class Folder:
                     f"'{self.path}' lacks block {number} of {output}; give the same command again to make it."
                 )
             yield from self.read(output, number)
-
-    def selected(self, output: str, blocks: Blocks, id_of: Callable[[int], str]) -> Iterator[Row]:
-        """The rows of the selected records, in data order: a selection ends inside a block, a block does not.
-
-        id_of  Index of a record -> the "id" of its rows.
-        """
-        wanted = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
-        for number in blocks.numbers:
-            ids = {id_of(index) for index in blocks.members(number) if index in wanted}
-            yield from (row for row in self.rows(output, [number]) if row["id"] in ids)
 
     # --- costs -----------------------------------------------------------------------------
 

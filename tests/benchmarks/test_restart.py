@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -272,6 +273,17 @@ def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_o
     assert all(scheduler.try_again(folder) for folder in folders)
     assert commands.exit_code(*line(whole.case, tmp_path)) == 0
     assert contents(tmp_path) == whole.files
+
+
+def test_pictures_that_vanished_are_made_again(whole: Whole, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole.out, tmp_path / "copy"))
+    pictures = [path for path in out.rglob("*.png") if path.parent.name in ("images", "pictures")]
+    if not pictures:
+        pytest.skip("it makes no pictures")
+    for picture in pictures[::3]:
+        picture.unlink()
+    assert commands.exit_code(*line(whole.case, out)) == 0
+    assert contents(out) == whole.files
 
 
 def test_ranks_without_a_launcher_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

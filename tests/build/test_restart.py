@@ -1,6 +1,6 @@
-"""What the engine cannot know of a build that goes on: pictures put in place, vanished pictures, weights.
+"""What the engine cannot know of a build that goes on: pictures put in place, weights.
 
-Kills, processes and parts: tests/benchmarks/test_restart.py.
+Kills, processes, parts and vanished pictures: tests/benchmarks/test_restart.py.
 """
 
 from __future__ import annotations
@@ -65,14 +65,11 @@ def test_a_stage_without_what_it_needs_says_so(
         assert "lacks stage clauses of 4 of 4 shards" in alone.stderr
 
 
-def test_a_vanished_picture_is_made_again_and_other_settings_discard_what_is_there(
+def test_other_settings_discard_what_is_there(
     whole: Path, captioned: Path, models: Path, build: Build, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(whole, tmp_path / "copy"))
     given = arguments(captioned, models, out, *MORE)
-    next((out / "work" / "pictures").glob("*.png")).unlink()
-    assert build(*given).code == 0
-    assert contents(out) == contents(whole)
     discarded = build(*given, "--match-above", "0.3", "--overwrite")
     assert discarded.code == 0, discarded.stderr
     assert sha(out) != sha(whole)

@@ -216,27 +216,6 @@ def start(path: Path, rank: int = 0, size: int = 1, pause: float = 0.0) -> Any:
     return killing.start(squares.main, [str(path), str(rank), str(size), str(pause)])
 
 
-def test_a_run_that_is_killed_again_and_again_has_the_bytes_of_one_that_was_not(
-    folder: Folder, tmp_path: Path
-) -> None:
-    compute(folder)
-    killed = tmp_path / "killed"
-    # A block is set aside when the third worker dies of it, and on a busy machine that may be one block.
-    for _ in range(2):
-        before = len(list(killed.glob("squares/*/*.jsonl")))
-        process = start(killed, pause=0.02)
-        deadline = time.monotonic() + 60
-        while len(list(killed.glob("squares/*/*.jsonl"))) <= before and process.is_alive():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.kill()
-        process.join()
-    last = start(killed)
-    last.join(60)
-    assert last.exitcode == 0
-    assert results(killed) == results(folder.path)
-
-
 def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder: Folder, tmp_path: Path) -> None:
     compute(folder)
     path = tmp_path / "two"

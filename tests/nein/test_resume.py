@@ -1,6 +1,6 @@
-"""What the engine cannot know of a run that goes on: vanished pictures; an editor's bits and weights.
+"""What the engine cannot know of a run that goes on: an editor's bits and weights.
 
-Kills, processes and parts: tests/benchmarks/test_restart.py.
+Kills, processes, parts and vanished pictures: tests/benchmarks/test_restart.py.
 """
 
 from __future__ import annotations
@@ -83,13 +83,6 @@ def kill(arguments: list[str], pattern: str, count: int, how: Any) -> None:
     """The evaluation, killed when it writes the COUNT-th file of a kind."""
     moment = killing.File(pattern, count, how)
     assert killing.run(cli.main, ["eval", *arguments], moment) == killing.KILLED
-
-
-def test_an_image_that_vanished_is_made_again(whole: Whole, evaluate: Evaluate, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(whole.out, tmp_path / "copy"))
-    next((out / "flaky" / "negative" / "images").glob("*.png")).unlink()
-    assert evaluate(*arguments(whole.data, out)).code == 0
-    assert contents(out) == whole.files
 
 
 def test_scores_of_edits_that_were_deleted_and_came_out_otherwise_are_those_of_the_new_edits(
