@@ -12,6 +12,7 @@ A metric never opens a file of ours: caches are handed in (`FeatureStore`, `Reco
 
 from __future__ import annotations
 
+# ruff: noqa: F401 - names for type checkers
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -48,31 +49,7 @@ _WHERE = {
     "table": ("METRICS",),
 }  # fmt: skip
 
-__all__ = [
-    "DUALS",
-    "ENCODERS",
-    "JUDGES",
-    "METRICS",
-    "ORIGINS",
-    "REFERENCES",
-    "Batch",
-    "FeatureStore",
-    "Item",
-    "Metric",
-    "MetricError",
-    "RecordStore",
-    "Score",
-    "Settings",
-    "Thing",
-    "check_reference",
-    "dual_prefix",
-    "load_dual",
-    "load_encoder",
-    "load_judge",
-    "origins",
-    "score",
-    "special_reference",
-]
+__all__ = sorted(name for names in _WHERE.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
