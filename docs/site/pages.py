@@ -60,7 +60,7 @@ API = {
         "Judges and answers",
         (
             "metrics.judges.base", "metrics.judges.plugin", "metrics.presence",
-            "metrics.base", "metrics.objects", "metrics.letters", "metrics.choices.base",
+            "metrics.objects", "metrics.letters", "metrics.choices.base",
             "metrics.rewards", "metrics.rewards.base", "metrics.rewards.editscore",
             "metrics.rewards.editreward", "metrics.rewards.pairwise",
             "metrics.dual.base",
