@@ -41,7 +41,7 @@ def run(config: ExportConfig) -> str:
         return _listing(bundle(config.runs, config.out))
     exported = [read(folder) for folder in folders]
     if config.format == "hf":
-        from nein.reporting import hub
+        from nein.benchmarks import hub
 
         if config.push is None:
             return _listing(list(hub.write(exported, config.out, dataset=config.dataset).values()))

@@ -21,7 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic, shapes
+from pydantic import BaseModel, ValidationError
+
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.loading.digests import file_sha256
 from nein.reporting.figures import Figure, reasons
@@ -212,65 +214,69 @@ def _log(run: Exported, out: Path) -> list[Path]:
     return [log, *([samples] if first is not None else [])]
 
 
-_LOG = {
-    "evaluation_id": str,
-    "evaluation_timestamp?": (str, None),
-    "model_info": {"name": str, "additional_details?": {"name_in_tables?": str}},
-    "evaluation_results": [
-        {
-            "metric_config": {"metric_id?": (str, None)},
-            "score_details": {"score": float, "details?": {}, "uncertainty?": {}},
-            "source_data": {"additional_details?": {}},
-        }
-    ],
-}
-_TOLD = {"measure": str, "affirmed": str, "negated": str}
-_UNCERTAIN = {
-    "num_samples?": (int, None), "confidence_interval?": {"lower": float, "upper": float},
-    "standard_error?": {"value": float},
-}  # fmt: skip
+class _Told(BaseModel):
+    measure: str
+    affirmed: float
+    negated: float
+    unscored: float = 0
+
+
+class _Interval(BaseModel):
+    lower: float | None = None
+    upper: float | None = None
+
+
+class _Error(BaseModel):
+    value: float | None = None
+
+
+class _Uncertainty(BaseModel):
+    num_samples: int | None = None
+    confidence_interval: _Interval = _Interval()
+    standard_error: _Error = _Error()
+
+
+class _Gap(BaseModel):
+    """A result of a log that is a negation gap, as far as it is read."""
+
+    score: float
+    details: _Told
+    uncertainty: _Uncertainty = _Uncertainty()
 
 
 def read_gaps(path: Path) -> Iterator[dict[str, Any]]:
     """The negation gaps in a file that `every_eval_ever` wrote: benchmark, model, date, data (what is said of
     them), facts (as of `gap`) and figure (of the frame). Raises UserError."""
-    log = atomic.read_json(path, _LOG)
-    model, when = log["model_info"], log.get("evaluation_timestamp") or ""
-    for result in log["evaluation_results"]:
-        benchmark, _, metric = (result["metric_config"].get("metric_id") or "").partition(".")
-        if metric != GAP:
-            continue
-        score = result["score_details"]
-        told, uncertain = score.get("details", {}), score.get("uncertainty", {})
-        if said := shapes.fault(told, _TOLD, "details") or shapes.fault(uncertain, _UNCERTAIN, "uncertainty"):
-            raise UserError(f"'{path}': {said}; export the run again with nein export.")
-        ends = {name: _number(told[name], path) for name in ("affirmed", "negated")}
-        interval = uncertain.get("confidence_interval", {})
-        yield {
-            "benchmark": benchmark,
-            "model": model.get("additional_details", {}).get("name_in_tables") or model["name"],
-            "date": when[:10],
-            "data": result["source_data"].get("additional_details", {}),
-            "facts": {"measure": told["measure"], **ends},
-            "figure": {
-                "value": score["score"],
-                "low": interval.get("lower"),
-                "high": interval.get("upper"),
-                "standard_error": uncertain.get("standard_error", {}).get("value"),
-                "n": uncertain.get("num_samples"),
-                "unscored": _number(told.get("unscored", "0"), path),
-            },
-        }
-
-
-def _number(text: str, path: Path) -> float:
-    """Of a detail, which the schema has as a text. Raises UserError."""
+    log = atomic.read_json(path, dict)
     try:
-        return float(text)
-    except ValueError:
-        raise UserError(
-            f"'{path}': '{text[:60]}' is no number; export the run again with nein export."
-        ) from None
+        model, when = log["model_info"], log.get("evaluation_timestamp") or ""
+        for result in log["evaluation_results"]:
+            benchmark, _, metric = (result["metric_config"].get("metric_id") or "").partition(".")
+            if metric != GAP:
+                continue
+            gap = _Gap.model_validate(result["score_details"])
+            ends, interval = gap.details, gap.uncertainty.confidence_interval
+            yield {
+                "benchmark": benchmark,
+                "model": model.get("additional_details", {}).get("name_in_tables") or model["name"],
+                "date": when[:10],
+                "data": result["source_data"].get("additional_details", {}),
+                "facts": ends.model_dump(include={"measure", "affirmed", "negated"}),
+                "figure": {
+                    "value": gap.score,
+                    "low": interval.lower,
+                    "high": interval.upper,
+                    "standard_error": gap.uncertainty.standard_error.value,
+                    "n": gap.uncertainty.num_samples,
+                    "unscored": ends.unscored,
+                },
+            }
+    except (ValidationError, KeyError, TypeError, AttributeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r:.60}"
+        raise UserError(f"'{path}': {why}; export the run again with nein export.") from None
 
 
 def _collection(run: Exported) -> str:

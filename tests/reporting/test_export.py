@@ -248,11 +248,11 @@ def test_what_has_no_gap_is_said(
     assert (nothing.code, "no run and no exported file" in nothing.stderr) == (2, True)
     (tmp_path / "x.json").write_text('{"evaluation_id": 3}')
     broken = outcome(capsys, "leaderboard", tmp_path / "x.json", "--out", tmp_path)
-    assert (broken.code, "'evaluation_id' is 3, which must be a text" in broken.stderr) == (2, True)
+    assert (broken.code, "'model_info' is missing; export the run again" in broken.stderr) == (2, True)
     details = {"measure": "accuracy", "affirmed": "much", "negated": "0.1"}
     score = {"score": 0.5, "details": details}
     result = {"metric_config": {"metric_id": "negvqa.negation_gap"}, "score_details": score}
     log = {"evaluation_id": "x", "model_info": {"name": "m"}}
     atomic.write_json(tmp_path / "x.json", {**log, "evaluation_results": [{**result, "source_data": {}}]})
     worse = outcome(capsys, "leaderboard", tmp_path / "x.json", "--out", tmp_path)
-    assert (worse.code, "'much' is no number; export the run again" in worse.stderr) == (2, True)
+    assert (worse.code, "details.affirmed: Input should be a valid number" in worse.stderr) == (2, True)

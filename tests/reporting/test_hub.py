@@ -9,11 +9,10 @@ import yaml
 from huggingface_hub import EvalResultEntry
 from huggingface_hub._eval_results import parse_eval_result_entries
 
-from nein.benchmarks import export, registry
+from nein.benchmarks import export, hub, registry
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
-from nein.reporting import hub
 from nein.reporting.interchange import Exported
 
 

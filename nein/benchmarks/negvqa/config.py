@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -98,6 +98,7 @@ class NegvqaConfig(Preset, Limit, FittedBatches, Blind, Machine, Output, Formats
     judge_quantization: Literal["none", "bnb-fp4"] = option(
         "none", "bnb-fp4: 4 bit, as in the NeIn paper (needs CUDA)", "Judge"
     )
+    formats: Names = field(default_factory=lambda: ["html", "md", "csv"])
     concurrency: PositiveInt = option(8, "questions in flight at an endpoint", "Endpoint")
     timeout: PositiveFloat = option(120.0, "seconds to wait for an answer", "Endpoint")
     retries: NonNegativeInt = option(5, "how often a question is asked again after a failure", "Endpoint")
