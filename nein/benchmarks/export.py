@@ -80,7 +80,6 @@ def _read(benchmark: Benchmark, path: Path) -> Exported:
             results.append(interchange.gap(metric, *of_gap))
 
     def samples() -> Iterator[interchange.Sample]:
-        assert benchmark.scores is not None
         for row in benchmark.scores(folder).rows():
             name, key = f"{row['id']}.{row['variant']}".strip("."), _key(row)
             yield interchange.Sample(key, name, "", "", "", row["metric"], row["value"], row["reason"])
@@ -106,7 +105,7 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
         for file in sorted(path.glob("*.jsonl")):
             rows = functools.partial(atomic.checked_lines, file)
             sources.setdefault(file.name.removesuffix(".jsonl"), []).append((label, rows))
-        if benchmark is not None and benchmark.scores is not None:
+        if benchmark is not None:
             own = benchmark.folder(path)
             for output in folder.manifest()["selected"]:
                 if "id" not in own.row_shapes.get(output, ("id",)):

@@ -31,7 +31,6 @@ def compare(options: CompareConfig) -> str | int:
     finished = read(benchmark, registry.finished(options.runs))
     if len(finished) < 2:
         raise UserError("A comparison needs two runs, and one is there.")
-    assert benchmark.scores is not None
     scores = {one.name: benchmark.decides(benchmark.scores(one.folder), one.folder) for one in finished}
     pairs = paired.chosen(list(scores), options.baseline)
     rows = paired.comparisons(scores, pairs, benchmark.gap, options.metrics, options.family)

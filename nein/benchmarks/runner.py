@@ -66,14 +66,14 @@ class Benchmark:
     rows      Folder of a run -> its scores as they are exported, if with more than the table has.
     printed   The gaps that its authors print: `model`, `data`, `measure`, `affirmed` and `negated` (shares).
     folder    Path -> folder of a run.
-    figures, report_of, failed   In place of `scores`, `page` and the column "failed" of scores.
+    report_of   (config, runs, their folders) -> what the command prints, in place of the report of its runs.
     """
 
     name: str
     title: str
     config: type[Options]
     runs: Callable[[Any, str], Sequence[Run]]
-    scores: Callable[[Folder], ScoreTable] | None = None
+    scores: Callable[[Folder], ScoreTable]
     about: str = ""
     command: str = ""
     estimates: Callable[[ScoreTable, Folder], pd.DataFrame] | None = None
@@ -90,9 +90,7 @@ class Benchmark:
     rows: Callable[[Folder], Iterable[Row]] | None = None
     printed: Callable[[], Iterator[Mapping[str, Any]]] = lambda: iter(())
     folder: Callable[[Path], Folder] = Folder
-    figures: Callable[[Any, Run, Folder], pd.DataFrame] | None = None
     report_of: Callable[[Any, Sequence[Any], Sequence[Folder]], str | None] | None = None
-    failed: Callable[[Run, Folder], int] | None = None
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
         """What its command does: see `evaluate`."""
@@ -218,21 +216,13 @@ def _finish(
 ) -> tuple[Finished, Counter[str], int]:
     """Writes what follows from the blocks of a run, which are read once. The run, why samples are unscored,
     and on how many a model failed."""
-    failed = 0
-    if benchmark.scores is not None:
-        table = (run.scores or benchmark.scores)(folder)
-        table.write(folder.path / SCORES)
-        made = (benchmark.estimates or functools.partial(_estimates, benchmark))(table, folder)
-        reasons = benchmark.decides(table, folder).unscored()
-        if "failed" in table.frame:
-            lost = table.frame.dropna(subset="failed")
-            failed = len(lost.drop_duplicates(["id", "metric", "variant"]))
-    else:
-        assert benchmark.figures is not None
-        made = benchmark.figures(config, run, folder)
-        reasons = _most_unscored(made)
-        if reasons and benchmark.failed is not None:
-            failed = benchmark.failed(run, folder)
+    table, failed = benchmark.scores(folder), 0
+    table.write(folder.path / SCORES)
+    made = (benchmark.estimates or functools.partial(_estimates, benchmark))(table, folder)
+    reasons = benchmark.decides(table, folder).unscored()
+    if "failed" in table.frame:
+        lost = table.frame.dropna(subset="failed")
+        failed = len(lost.drop_duplicates(["id", "metric", "variant"]))
     figures = frames.label(made, benchmark=benchmark.name, model=run.name)
     frames.write(folder.path / FIGURES, figures)
     folder.update(status=INCOMPLETE if run.partial else COMPLETE)
@@ -245,15 +235,6 @@ def _estimates(benchmark: Benchmark, table: ScoreTable, folder: Folder) -> pd.Da
     for (metric,), rows in table.groups("metric") if benchmark.gap else ():
         made.append(frames.frame(rows.gap(*benchmark.gap, metric=metric, task="gap")))
     return frames.concat(made)
-
-
-def _most_unscored(figures: pd.DataFrame) -> Counter[str]:
-    """The reasons of the figure that lacks most."""
-    rows = [row for row in frames.records(figures) if row["unscored"]]
-    if not rows:
-        return Counter()
-    most = max(rows, key=lambda row: row["unscored"])
-    return Counter(frames.reasons(most) or {"": most["unscored"]})
 
 
 def selection(blocks: Blocks) -> dict[str, Any]:
