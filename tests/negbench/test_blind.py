@@ -137,20 +137,12 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     gain = figure(metric="gain over text", variant="published", type="all")
     assert gain["value"] == pytest.approx(seen["value"] - unseen["value"])
     alone = figure(metric="picture only", variant="published", type="all")
-    assert (alone["n"], alone["value"]) == (
-        seen["n"],
-        seen["value"],
-    )  # what is asked makes no difference to it
-
-
-def test_no_baseline_is_asked_for_where_none_is_wanted(tmp_path: Path) -> None:
-    model = Colour()
-    with references.offering({"colour": model}):
-        found = evaluate(
-            tmp_path, "nano", None, "--scenes", "6", "--model", "none", "--vlm", "colour", "--datasets",
-            "beaf", "--blind", "0",
-        )  # fmt: skip
-    assert model.grey == []
+    # What is asked makes no difference to it.
+    assert (alone["n"], alone["value"]) == (seen["n"], seen["value"])
+    none = Colour()
+    with references.offering({"colour": none}):
+        found = evaluate(tmp_path / "none", "nano", None, "--scenes", "6", *options, "--blind", "0")
+    assert none.grey == []
     assert found["colour/nano-beaf"].figure(metric="text only") is None
 
 

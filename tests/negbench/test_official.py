@@ -54,12 +54,8 @@ def test_the_right_option_of_the_synthetic_set_may_stand_anywhere(tmp_path: Path
     assert [o.template for o in found[0].options] == [AFFIRMATION, HYBRID, HYBRID, NEGATION]
     assert [o.template for o in found[1].options] == [AFFIRMATION, HYBRID, HYBRID, NEGATION]
     other = official.read_questions(tmp_path / "a.csv", "real")
-    assert [o.template for o in other[0].options] == [
-        None,
-        None,
-        None,
-        NEGATION,
-    ]  # nothing is published on it
+    # Nothing is published on it.
+    assert [o.template for o in other[0].options] == [None, None, None, NEGATION]
 
 
 def test_pictures_of_one_file_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:

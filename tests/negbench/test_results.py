@@ -308,10 +308,7 @@ def test_lost_captions_neither_shift_the_pairs_nor_vanish() -> None:
     }  # fmt: skip
     found = measured(rows)
     gap = of(found, metric="gap@5", direction="text_to_image")
-    assert (gap["n"], gap["unscored"]) == (
-        60 - 3 - 1,
-        4,
-    )  # all of 7, and the empty one of 9 with its partner
+    assert (gap["n"], gap["unscored"]) == (60 - 3 - 1, 4)  # all of 7, and the empty one of 9 with its partner
     kept = [r for r in rows if r["direction"] == "text_to_image" and r["item"] != "7" and r["id"] != "9#0"]
     first, second = ([r["recall@5"] for r in kept if r["kind"] == kind] for kind in ("original", "negated"))
     assert (len(first), len(second)) == (56, 55)

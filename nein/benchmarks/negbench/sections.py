@@ -294,13 +294,7 @@ SECTIONS = (
     Section(
         "retrieval",
         "Retrieval",
-        (
-            RETRIEVED,
-            _retrieval(IMAGE_TO_TEXT, "Image to text"),
-            JUDGED,
-            AVOIDED,
-            SATISFIED,
-        ),
+        (RETRIEVED, _retrieval(IMAGE_TO_TEXT, "Image to text"), JUDGED, AVOIDED, SATISFIED),
         (RECALL,),
     ),
     Section("choice", "Multiple choice", (MULTIPLE_CHOICE, HALVES), (ACCURACY,)),

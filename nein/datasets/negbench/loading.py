@@ -244,10 +244,7 @@ def _released() -> frozenset[str]:
 
 
 def _dataset(
-    row: Row,
-    parts: Sequence[tuple[Part, list[Path | None]]],
-    roots: Mapping[str, Path],
-    protocol: str,
+    row: Row, parts: Sequence[tuple[Part, list[Path | None]]], roots: Mapping[str, Path], protocol: str
 ) -> DataSet:
     given = [path for _, files in parts for path in files if path is not None]
     media = Files(roots.get(row.name, roots.get("")), beside=given[0].parent)

@@ -268,12 +268,7 @@ def medical_questions(image: Concepts, seed: int, *, wording: str = "code") -> d
 
 
 def training_question(
-    image: Concepts,
-    seed: int,
-    *,
-    wording: str = "code",
-    thing: str = "image",
-    protocol: Protocol = "fixed",
+    image: Concepts, seed: int, *, wording: str = "code", thing: str = "image", protocol: Protocol = "fixed"
 ) -> Question | None:
     """One question about an image with its options shuffled, or None where nothing is present or absent.
 
@@ -352,12 +347,7 @@ def retrieval_items(
 
 
 def training_captions(
-    image: Concepts,
-    seed: int,
-    *,
-    thing: str = "image",
-    order: str = "either",
-    protocol: Protocol = "fixed",
+    image: Concepts, seed: int, *, thing: str = "image", order: str = "either", protocol: Protocol = "fixed"
 ) -> RetrievalItem | None:
     """The item of CC12M-NegCap's form: three negated captions, or None where nothing is absent."""
     negations = training_negations(image, seed, order=order, protocol=protocol)

@@ -17,11 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nein.benchmarks.negbench.analysis.templates import (
-    PAIRS,
-    PUBLISHED,
-    sentences,
-)
+from nein.benchmarks.negbench.analysis.templates import PAIRS, PUBLISHED, sentences
 from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.engine.errors import UserError
 
