@@ -152,7 +152,8 @@ def ours_difference(data: Data) -> Ends:
 
 
 def ours_ratio(data: Data) -> Ends:
-    return ends(statistics.ratio(*named(data)))
+    assert data.second is not None
+    return ends(statistics.pairs_ratio(data.first, data.second, data.clusters.tolist()))
 
 
 def wilson(data: Data) -> Ends:

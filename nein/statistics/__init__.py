@@ -10,10 +10,8 @@ from nein.statistics.estimates import (
     holm,
     mean,
     paired_difference,
-    paired_test,
     pairs_ratio,
     pairs_test,
-    ratio,
 )
 
 __all__ = [
@@ -23,8 +21,6 @@ __all__ = [
     "holm",
     "mean",
     "paired_difference",
-    "paired_test",
     "pairs_ratio",
     "pairs_test",
-    "ratio",
 ]

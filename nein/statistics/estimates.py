@@ -235,18 +235,9 @@ def difference_of_means(
     return independent.estimate(one - other, ends, n)
 
 
-def ratio(
-    numerator: Mapping[str, float | None],
-    denominator: Mapping[str, float | None],
-    cluster_of: Mapping[str, Hashable],
-) -> Estimate | None:
-    """mean(numerator) / mean(denominator) over the ids scored in both, of values from 0 to 1; None without
-    ids or for a zero below. The interval is Bonett and Price's at the effective size."""
-    return pairs_ratio(*pairs(numerator, denominator, cluster_of))
-
-
 def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Estimate | None:
-    """`ratio` of the values of the pairs, (n,) float64 each."""
+    """mean(above) / mean(below) of the values of pairs, (n,) float64 from 0 to 1; None for a zero below. The
+    interval is Bonett and Price's at the effective size."""
     if not below.sum():
         return None
     top, bottom, both = float(above.mean()), float(below.mean()), float((above * below).mean())
@@ -291,23 +282,14 @@ FEWEST = 6  # clusters with which p can be below 5 % at all, 2 / 2^6
 ROUNDING = 1e-12
 
 
-def paired_test(
-    first: Mapping[str, float | None],
-    second: Mapping[str, float | None],
-    cluster_of: Mapping[str, Hashable],
-    span: float | None = 1.0,
-) -> PairedTest | None:
-    """Compares two runs sample by sample, source images being the independent units; None without pairs.
-
-    span  As in `paired_difference`.
-    """
-    return pairs_test(*pairs(first, second, cluster_of), span)
-
-
 def pairs_test(
     one: np.ndarray, other: np.ndarray, clusters: Clusters, span: float | None = 1.0
 ) -> PairedTest | None:
-    """`paired_test` of the values of the pairs, (n,) float64 each."""
+    """Compares two runs sample by sample, (n,) float64 each, source images being the independent units; None
+    without pairs.
+
+    span  How far apart two values can be; None for values whose range says nothing.
+    """
     columns = cluster_columns(clusters)
     difference = _difference(one - other, columns, span)
     if difference is None:

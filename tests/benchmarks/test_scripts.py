@@ -20,6 +20,7 @@ from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import command, comparisons
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.reporting import figures as frames
+from nein.statistics.estimates import pairs as paired_values
 from tests.helpers import commands
 
 
@@ -61,8 +62,9 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
     (first, second), _ = records.load([runs])
     for metric in ("l1", "removal_vqa"):
         one, other, apart = comparisons.compare((first, second), metric)
-        test = statistics.paired_test(
-            first.values(metric), second.values(metric), first.sources, METRICS[metric].span
+        test = statistics.pairs_test(
+            *paired_values(first.values(metric), second.values(metric), first.sources),
+            METRICS[metric].span,
         )
         assert test is not None
         assert (apart["n"] + apart["unscored"], one["n"], other["n"], apart["n"]) == (40, 32, 32, 24)

@@ -9,6 +9,12 @@ import scipy.stats
 
 from nein import statistics
 from nein.reporting import figures as frames
+from nein.statistics.estimates import PairedTest, pairs
+
+
+def compared(first: dict, second: dict, clusters: dict, span: float | None = 1.0) -> PairedTest | None:
+    """Of values by id, and the cluster of every id."""
+    return statistics.pairs_test(*pairs(first, second, clusters), span)
 
 
 def paired(rng: np.random.Generator, clusters: int, shift: float) -> tuple[dict, dict, dict]:
@@ -57,7 +63,7 @@ def test_the_test_of_independent_pairs_is_mcnemars_exact_test(better: int, worse
     differences = [1.0] * better + [-1.0] * worse + [0.0] * 30
     first = {str(i): float(d == 1) for i, d in enumerate(differences)}
     second = {str(i): float(d == -1) for i, d in enumerate(differences)}
-    found = statistics.paired_test(first, second, {key: key for key in first})
+    found = compared(first, second, {key: key for key in first})
     assert found is not None
     expected = scipy.stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
     assert found.p == pytest.approx(expected, abs=1e-9 if better + worse <= 14 else 0.006)
@@ -100,15 +106,15 @@ def test_where_a_difference_is_beyond_doubt_p_is_that_of_t(pictures: int) -> Non
 def test_the_smallest_p_that_pictures_can_give_is_said() -> None:
     """Seven pictures of one pair: 2 / 2^7 = 0.0156 is the least, however large the difference is."""
     ids = [f"s{i}" for i in range(7)]
-    found = statistics.paired_test(dict.fromkeys(ids, 1.0), dict.fromkeys(ids, 0.0), {i: i for i in ids})
+    found = compared(dict.fromkeys(ids, 1.0), dict.fromkeys(ids, 0.0), {i: i for i in ids})
     assert found is not None
     assert found.p == found.least == pytest.approx(2 / 2**7)
     half = {key: float(i < 4) for i, key in enumerate(ids)}
-    less = statistics.paired_test(half, dict.fromkeys(ids, 0.0), {i: i for i in ids})
+    less = compared(half, dict.fromkeys(ids, 0.0), {i: i for i in ids})
     assert less is not None
     assert less.least == found.least
     assert less.p == pytest.approx(2 / 2**4)
-    unbounded = statistics.paired_test(half, dict.fromkeys(ids, 0.0), {i: i for i in ids}, None)
+    unbounded = compared(half, dict.fromkeys(ids, 0.0), {i: i for i in ids}, None)
     assert unbounded is not None
     assert unbounded.least is None
 
@@ -117,7 +123,7 @@ def test_the_t_test_is_the_ordinary_one_without_clusters() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.normal(0.3, 1, 60), rng.normal(0, 1, 60)
     ids = [f"s{i}" for i in range(60)]
-    found = statistics.paired_test(
+    found = compared(
         dict(zip(ids, a, strict=True)), dict(zip(ids, b, strict=True)), {i: i for i in ids}, None
     )
     assert found is not None
@@ -130,8 +136,8 @@ def test_the_false_positive_rate_is_at_its_level_with_clusters(pictures: int) ->
     hits = {"values": 0, "shares": 0, "naive": 0}
     for _ in range(300):
         first, second, clusters = paired(rng, pictures, 0.0)
-        values = statistics.paired_test(first, second, clusters, None)
-        shares = statistics.paired_test(*outcomes(rng, pictures, 0.0))
+        values = compared(first, second, clusters, None)
+        shares = compared(*outcomes(rng, pictures, 0.0))
         assert values is not None
         assert shares is not None
         hits["values"] += (values.p or 1.0) < 0.05
@@ -145,7 +151,7 @@ def test_the_false_positive_rate_is_at_its_level_with_clusters(pictures: int) ->
 def test_the_power_line_tells_how_many_source_images_are_needed() -> None:
     rng = np.random.default_rng(4)
     first, second, clusters = paired(rng, 400, 0.4)
-    found = statistics.paired_test(first, second, clusters, None)
+    found = compared(first, second, clusters, None)
     assert found is not None
     assert found.needed is not None
     error = found.difference.standard_error
@@ -155,7 +161,7 @@ def test_the_power_line_tells_how_many_source_images_are_needed() -> None:
     assert found.needed == math.ceil(expected)
     hits = 0
     for _ in range(300):
-        test = statistics.paired_test(*paired(rng, found.needed, 0.4), None)
+        test = compared(*paired(rng, found.needed, 0.4), None)
         assert test is not None
         hits += (test.p or 1.0) < 0.05
     assert 0.68 <= hits / 300 <= 0.9  # 80 % is promised
@@ -167,10 +173,10 @@ def test_the_detectable_difference_of_few_pictures_is_that_of_the_test_that_is_p
     rng = np.random.default_rng(11)
     clusters = {i: i // 4 for i in range(48)}
 
-    def drawn(lead: float) -> statistics.PairedTest:
+    def drawn(lead: float) -> PairedTest:
         apart = rng.choice([1.0, -1.0, 0.0], 48, p=[share / 2 + lead, share / 2, 1 - share - lead])
         first, second = (dict(enumerate((sign * apart > 0).astype(float))) for sign in (1, -1))
-        found = statistics.paired_test(first, second, clusters)
+        found = compared(first, second, clusters)
         assert found is not None
         return found
 
@@ -183,20 +189,18 @@ def test_equal_runs_are_never_significant_and_constant_differences_only_with_eno
     ids = [f"s{i}" for i in range(6)]
     same = dict.fromkeys(ids, 0.5)
     for span in (1.0, None):
-        found = statistics.paired_test(same, same, {i: i for i in ids}, span)
+        found = compared(same, same, {i: i for i in ids}, span)
         assert found is not None
         assert (found.p, found.needed) == (1.0, None)
-    two = statistics.paired_test(
-        dict.fromkeys(ids[:2], 1.0), dict.fromkeys(ids[:2], 0.0), {i: i for i in ids}
-    )
+    two = compared(dict.fromkeys(ids[:2], 1.0), dict.fromkeys(ids[:2], 0.0), {i: i for i in ids})
     assert two is not None
     assert two.p == pytest.approx(0.5)  # four patterns of signs, two of them as far out
-    assert statistics.paired_test({"a": 1.0}, {"b": 1.0}, {}) is None
+    assert compared({"a": 1.0}, {"b": 1.0}, {}) is None
 
 
 def test_a_difference_that_is_the_order_of_additions_alone_needs_no_number_of_pictures() -> None:
     first, second = {"a": 0.1, "b": 0.2, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.3}
-    found = statistics.paired_test(first, second, {i: i for i in first})
+    found = compared(first, second, {i: i for i in first})
     assert found is not None
     assert 0 < abs(found.difference.value) < 1e-15  # equal means; 1e32 pictures would tell them apart
     assert found.needed is None

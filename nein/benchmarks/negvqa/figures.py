@@ -164,7 +164,7 @@ def paired(rows: ScoreTable, category: str) -> list[dict[str, Any]]:
 
     The gap is the mean of (original - negated) over pairs scored in both, clustered by picture, and "ratio"
     accuracy on the original over accuracy on the negated questions. Its `p` respects pictures
-    (`nein.statistics.paired_test`); that of "mcnemar" takes pairs for independent.
+    (`nein.statistics.pairs_test`); that of "mcnemar" takes pairs for independent.
     """
     first, second = (rows.where(variant=variant) for variant in VARIANTS)
     original, negated, clusters = first.pair(second)
