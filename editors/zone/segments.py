@@ -32,9 +32,8 @@ class Segmenter:
     ) -> None:
         source, revision = locate(checkpoint)
         with explained(checkpoint):
-            where: dict[str, Any] = {"pretrained_model_name_or_path": source, "revision": revision}
             model: Any = whole(SamModel, checkpoint, source, revision, True, dtype=torch.float32)
-            processor = SamImageProcessor.from_pretrained(**where)
+            processor = SamImageProcessor.from_pretrained(source, revision=revision)
             if type(model.config).__name__ != "SamConfig" or not hasattr(model, "mask_decoder"):
                 raise EditorError(f"{checkpoint!r} is not a SamModel, which ZONE takes its segments from")
             self.sha256 = module_hash(sam=model)
