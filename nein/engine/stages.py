@@ -24,7 +24,7 @@ class Model:
               "remote": an endpoint, whose answers are waited for.
     usage     The loaded thing -> kind -> what its work has taken since it was loaded, for the manifest.
     fits      The loaded thing -> its parts with a `batch_size` that follows from the memory that is free
-              (`nein.engine.executors.fitting`); None: they stay as they were made.
+              (`nein.engine.executors.memory`); None: they stay as they were made.
     """
 
     name: str

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from nein.engine.blocks import Blocks
-from nein.engine.executors import fitting, memory
-from nein.engine.executors.fitting import Fitting
+from nein.engine.executors import memory
+from nein.engine.executors.memory import Fitting
 from nein.engine.executors.worker import Worker
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks
@@ -45,7 +45,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     monkeypatch.setattr(memory, "held", lambda device: says["held"])
     monkeypatch.setattr(memory, "peak", lambda device: {"bytes": says["peak"], "what": memory.CUDA})
     monkeypatch.setattr(memory, "free", lambda device: says["free"])
-    monkeypatch.setattr(fitting.Processes, "workers", lambda self, device: 1)
+    monkeypatch.setattr(memory.Processes, "workers", lambda self, device: 1)
     return says
 
 

@@ -123,16 +123,9 @@ def _spans(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     if isinstance(numbers, range):
         yield from [(numbers[0], numbers[-1])] if numbers else []
         return
-    first = last = None
-    for number in numbers:
-        if first is None or last is None:
-            first = number
-        elif number != last + 1:
-            yield first, last
-            first = number
-        last = number
-    if first is not None and last is not None:
-        yield first, last
+    for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        yield members[0], members[-1]
 
 
 def _count(folder: Folder, outputs: Sequence[str], span: range) -> int:

@@ -12,7 +12,7 @@ from nein.engine import atomic
 from nein.engine.attempts import new_name
 from nein.engine.environment import peak_memory
 from nein.engine.executors import memory
-from nein.engine.executors.fitting import Fitting
+from nein.engine.executors.memory import Fitting
 from nein.engine.stages import Model, Step, Task, made_elsewhere, put
 
 
