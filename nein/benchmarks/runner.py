@@ -121,14 +121,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
             told = {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
-            told["selected"] = {
-                output: selection(stage.blocks)
-                for stage in run.stages
-                for output in (stage.needs, *stage.outputs)
-                if output and "/" not in output
-            }
-            told["preset"] = getattr(config, "preset", None)
-            facts = {**run.facts, **told}
+            facts = {**_facts(config, run), **told}
             path = folder.manifest_path
             finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
             folder.open(run.identity, facts, overwrite=config.overwrite)
@@ -154,6 +147,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
     lacking, finished = False, []
     for run, folder in zip(runs, folders, strict=True):
+        folder.update(**_facts(config, run))  # another command may have begun on it with another --limit
         one, reasons, failed = _finish(benchmark, config, run, folder)
         finished.append(one)
         lacking |= bool(reasons)
@@ -209,6 +203,17 @@ def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, secon
                                         "operations": plan["operations"]})  # fmt: skip
     said, took = foresight.duration(planned), foresight.duration(seconds)
     print(f"Planned {said}, took {took} ({planned / seconds:.2f}).", file=sys.stderr, flush=True)
+
+
+def _facts(config: Any, run: Run) -> dict[str, Any]:
+    """What the manifest of a run says of the command at hand."""
+    selected = {
+        output: selection(stage.blocks)
+        for stage in run.stages
+        for output in (stage.needs, *stage.outputs)
+        if output and "/" not in output
+    }
+    return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
 
 
 def _finish(

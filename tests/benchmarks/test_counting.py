@@ -91,6 +91,23 @@ def test_a_limit_counts_the_first_and_may_grow(whole: Path, tmp_path: Path) -> N
     assert results(tmp_path / "out") == results(whole)
 
 
+def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(
+    whole: Path, tmp_path: Path
+) -> None:
+    class Joined(Threads):
+        def compute(self, plan: Any) -> list[int]:
+            made = super().compute(plan)
+            [manifest] = tmp_path.glob("*/manifest.json")
+            facts = json.loads(manifest.read_text())
+            facts["selected"]["answers"]["records"] = [[0, 48]]
+            manifest.write_text(json.dumps(facts))
+            return made
+
+    config = counting.CountingConfig.of(out=tmp_path, device="cpu", limit=8)
+    counting.COUNTING(config, Joined("cpu"))
+    assert {int(row["n"]) for row in figures(tmp_path).values()} == {8}
+
+
 def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(whole: Path) -> None:
     """The first command may be writing its report of finished runs just then."""
     seen = []

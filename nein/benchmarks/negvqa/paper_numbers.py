@@ -10,10 +10,9 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -67,8 +66,7 @@ HUB_IDS = {
 }
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One printed figure; value and bounds are shares, not per cent."""
 
     model: str
@@ -84,14 +82,10 @@ def cells() -> tuple[Cell, ...]:
     """All 200 figures, in the table's order."""
     with (Path(__file__).parent / "paper_numbers.csv").open(newline="", encoding="utf-8") as file:
         return tuple(
-            Cell(
-                row["model"],
-                row["questions"],
-                row["category"],
-                *(float(row[name]) / 100 for name in ("accuracy", "low95", "high95")),
-            )
+            Cell(row["model"], row["questions"], row["category"],
+                 *(float(row[name]) / 100 for name in ("accuracy", "low95", "high95")))
             for row in csv.DictReader(file)
-        )
+        )  # fmt: skip
 
 
 def cell(model: str, variant: str, category: str) -> Cell | None:
