@@ -87,7 +87,7 @@ def test_figures_are_means_by_group_with_paired_differences(tmp_path, dataset):
     sheet = report.table("y", "x", held).sheet(figures)
     assert len(sheet.rows) == len(found) / 3
     row = next(row for row in sheet.rows if row[1:3] == ["in distribution", "Removal (VQA) ↑"])
-    assert row[-2:] == ["100.0 [57.8, 100.0]", "0 + 1"]
+    assert row[-2:] == ["100.0 [68.2, 100.0]", "0 + 1"]
     assert "Added (VQA) ↑" in {row[2] for row in sheet.rows}
     assert noun in sheet.note
 
