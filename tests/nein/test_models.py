@@ -169,8 +169,7 @@ def test_an_editor_of_the_users_has_the_users_name(tmp_path: Path, caplog: pytes
     folder = tmp_path / "model"
     folder.mkdir()
     plain, mine, row, both, twin = choose(
-        "--editor",
-        f"{folder},mine={folder},magicbrush={folder},other=magicbrush={folder},another=ip2p",
+        "--editor", f"{folder},mine={folder},magicbrush={folder},other=magicbrush={folder},another=ip2p"
     )
     assert [choice.slug for choice in (mine, both, twin)] == ["mine", "other", "another"]
     assert row.slug.startswith("magicbrush-model-")

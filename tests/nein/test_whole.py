@@ -48,10 +48,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
-    options: list[str],
-    evaluate: Callable[..., Outcome],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    options: list[str], evaluate: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = evaluate(*options, "--out", tmp_path / "whole")
     assert done.code == 0, done.stderr

@@ -255,9 +255,7 @@ class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
     title: str | None = option(None, "title of the page", "Output")
     thumbnails: NonNegativeInt = option(128, "longer side of a picture; 0 for none", "Output")
     budget: NonNegativeInt = option(
-        24,
-        "MiB of pictures and answers inside the page; beyond it they go into files beside it",
-        "Output",
+        24, "MiB of pictures and answers inside the page; beyond it they go into files beside it", "Output"
     )
 
 

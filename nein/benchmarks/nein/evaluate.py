@@ -191,12 +191,7 @@ def _run(
     outputs = {}
     if "score" in config.stages:
         outputs = {scores_of(name): models.score_identity(name, config, device) for name in config.metrics}
-    facts = {
-        "editor": folder.editor,
-        "track": folder.track,
-        "config": config.as_dict(),
-        "data": plan.facts(),
-    }
+    facts = {"editor": folder.editor, "track": folder.track, "config": config.as_dict(), "data": plan.facts()}
     partial = "score" not in config.stages and not folder.whole_metrics(plan.blocks)
     return Run(folder.label, folder.label, identity, stages, facts, outputs, partial)
 

@@ -240,11 +240,7 @@ CALIBRATION = Table(
     "not seen; ROC-AUC of the soft score. Clustered by picture.",
 )
 #: Families of pairs of edits (`nein.judges.known_edits`) -> what the wrong one did.
-PAIRS = {
-    "unedited": "did nothing",
-    "other": "took another out",
-    "along": "took another along",
-}
+PAIRS = {"unedited": "did nothing", "other": "took another out", "along": "took another along"}
 REWARDS = Table(
     "rewards",
     "Judges of edits on known truth",
