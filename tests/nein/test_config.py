@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -63,7 +61,6 @@ def test_the_printed_configuration_reads_back_as_itself(tmp_path: Path) -> None:
     ("argv", "sentence"),
     [
         (["--bach-size", "3"], "Unknown option --bach-size; did you mean --batch-size?"),
-        (["--models.clop", "x"], "Unknown option --models.clop; did you mean --models.clip?"),
         (["--preset", "papr"], "Unknown preset 'papr'; did you mean 'paper'?"),
         (["--metrics", "clip-ii"], "Unknown metric 'clip-ii'; did you mean 'clip_i'?"),
         (["--stages", "edt"], "Unknown stage 'edt'; did you mean 'edit'?"),
@@ -72,12 +69,9 @@ def test_the_printed_configuration_reads_back_as_itself(tmp_path: Path) -> None:
             ["--align", "strech"],
             "--align is 'strech'; it must be one of stretch, crop (did you mean 'stretch'?)",
         ),
-        (["--limit", "x"], "--limit is 'x'; it must be a whole number above 0."),
-        (["--limit", "0"], "--limit is '0'; it must be a whole number above 0."),
         (["--seed", "-3"], "--seed is '-3'; it must be a whole number, 0 or above."),
         (["--batch-size", "foo"], "--batch-size is 'foo'; it must be a whole number above 0, or auto."),
         (["--guidance-scale", "abc"], "--guidance-scale is 'abc'; it must be a number above 0."),
-        (["--device", "gpu"], "--device is 'gpu'; it must be auto, cpu, cuda, cuda:N or mps."),
         (["--editor"], "--editor needs a value"),
         (["--limit"], "--limit needs a value; see nein --help."),
         (["stray"], "Unknown option stray"),
@@ -119,13 +113,3 @@ def test_both_presets_name_models_for_every_metric_they_ask_for() -> None:
         assert len(found.metrics) == 11
         assert all(getattr(found.models, kind) for kind in ("clip", "dino", "lpips", "fid", "vqa", "ovd"))
     assert parse("--preset", "paper", "--data", "x").protocol == "paper"
-
-
-def test_parsing_loads_no_heavy_package() -> None:
-    code = (
-        "import sys; from nein.benchmarks.nein import config; config.EvalConfig.parse([]);"
-        "print(sorted({m.split('.')[0] for m in sys.modules}"
-        " & {'torch', 'transformers', 'diffusers', 'PIL', 'spacy', 'scipy', 'accelerate'}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

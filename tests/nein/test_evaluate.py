@@ -91,21 +91,6 @@ def test_edit_records_say_what_was_done(make_data: Make, evaluate: Evaluate, tmp
     assert manifest["invocations"][0]["environment"]["packages"]["numpy"] == np.__version__
 
 
-def test_a_picture_that_samples_of_a_block_share_is_read_once(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    plain = images.decode
-
-    def decode(path: Any, *more: Any) -> Any:
-        read.append(Path(path).parent.name)
-        return plain(path, *more)
-
-    monkeypatch.setattr(images, "decode", decode)
-    assert evaluate("--editor", "identity", *base(make_data(2, 2), tmp_path / "out")).code == 0
-    assert read.count("coco_for_val") == 2 * 2  # of two blocks, one for each instruction
-
-
 def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scored(
     make_data: Make, evaluate: Evaluate, tmp_path: Path
 ) -> None:

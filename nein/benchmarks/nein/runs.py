@@ -29,7 +29,7 @@ from metrics import METRICS
 from nein.engine import atomic, shapes
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, Row
+from nein.engine.folder import Folder, Row, runs_below
 from nein.engine.shapes import Shape
 from nein.wording.languages.base import DEPTH, OTHERS
 
@@ -187,12 +187,8 @@ def of_folder(folder: Folder) -> RunDir:
 
 
 def find(out: Path) -> list[RunDir]:
-    """Every run below `out` (an output folder, or an editor's folder in it), or the one that `out` itself is;
-    ordered by editor, then track."""
-    manifests = sorted(out.glob("*/*/manifest.json")) or sorted(out.glob("*/manifest.json"))
-    if (out / "manifest.json").is_file():
-        manifests = [out / "manifest.json"]
-    return [RunDir(path.parents[2], path.parents[1].name, path.parent.name) for path in manifests]
+    """Every run at or below `out`, ordered by editor, then track."""
+    return [of_folder(Folder(path)) for path in runs_below(out)]
 
 
 def identity_hash(identity: Mapping[str, Any]) -> str:

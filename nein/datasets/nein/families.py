@@ -41,14 +41,18 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
     for sample in data.samples:
         of_source.setdefault(sample.source_id, []).append(sample.object)
     said = [_reworded(sample, labels, of_source[sample.source_id], objects) for sample in data.samples]
-    samples = tuple(sample for sample in said if sample is not None)
+    samples = [sample for sample in said if sample is not None]
     if not samples:
         raise UserError(
             f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second object "
             "need one that is known to be absent, or to be there."
         )
-    origin = {**data.origin, "families": list(labels), "not said": len(said) - len(samples)}
-    return Dataset(samples, origin, records_hash(samples))
+    return _made(data, labels, samples, len(said) - len(samples))
+
+
+def _made(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], left_out: int) -> Dataset:
+    origin = {**data.origin, "families": list(labels), "not said": left_out}
+    return Dataset(tuple(samples), origin, records_hash(samples))
 
 
 def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
@@ -65,9 +69,8 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
         raise UserError(
             "The data have no sample whose sentence only denies its object, of which pairs are made."
         )
-    samples = tuple(_cell(sample, label) for sample in plain for label in families.CELLS)
-    origin = {**data.origin, "families": list(labels), "not said": len(data.samples) - len(plain)}
-    return Dataset(samples, origin, records_hash(samples))
+    cells = [_cell(sample, label) for sample in plain for label in families.CELLS]
+    return _made(data, labels, cells, len(data.samples) - len(plain))
 
 
 def _cell(sample: Sample, label: str) -> Sample:
@@ -82,12 +85,11 @@ def _cell(sample: Sample, label: str) -> Sample:
 
 
 def _of_families(data: Dataset, labels: Sequence[str]) -> Dataset:
-    samples = tuple(sample for sample in data.samples if sample.family in labels)
+    samples = [sample for sample in data.samples if sample.family in labels]
     if not samples:
         there = ", ".join(dict.fromkeys(str(sample.family) for sample in data.samples))
         raise UserError(f"The data have no sample of {', '.join(labels)}; they have {there}.")
-    origin = {**data.origin, "families": list(labels), "not said": len(data.samples) - len(samples)}
-    return Dataset(samples, origin, records_hash(samples))
+    return _made(data, labels, samples, len(data.samples) - len(samples))
 
 
 def _reworded(

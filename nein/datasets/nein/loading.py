@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,39 +41,23 @@ def load(
     Raises UserError for anything the user can mend.
     """
     columns = dict(columns or {})
-    if families:
-        plain = load(
-            data, split=split, annotations=annotations, source_images=source_images, nein_images=nein_images,
-            columns=columns, cache=cache,
-        )  # fmt: skip
-        return in_families(plain, families)
     for key in columns:
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
-    paths = {
-        "annotations": Path(annotations) if annotations else None,
-        "source_images": Path(source_images) if source_images else None,
-        "nein_images": Path(nein_images) if nein_images else None,
-    }
+    given = {"source_images": source_images, "nein_images": nein_images}
+    folders = {name: Path(path) if path else None for name, path in given.items()}
+    origin: dict[str, Any] = {}
     if is_nano(data):
-        dataset = load_folder(_drawn(data, split), split=split)
-        return Dataset(dataset.samples, {**dataset.origin, "kind": "nano"}, dataset.records_sha256)
-    if reference := hub.reference(data):
+        found, origin = load_folder(_drawn(data, split), split=split), {"kind": "nano"}
+    elif reference := hub.reference(data):
         root = from_hub(reference, split, columns, cache or atomic.cache_root())
-        dataset = load_folder(
-            root, split=split, source_images=paths["source_images"], nein_images=paths["nein_images"]
-        )
-        origin = {**dataset.origin, "kind": "hub", **reference._asdict()}
-        return Dataset(dataset.samples, origin, dataset.records_sha256)
-    fields = {key: value for key, value in columns.items() if key in FIELDS}
-    return load_folder(
-        Path(data),
-        split=split,
-        annotations=paths["annotations"],
-        source_images=paths["source_images"],
-        nein_images=paths["nein_images"],
-        columns=fields,
-    )
+        found, origin = load_folder(root, split=split, **folders), {"kind": "hub", **reference._asdict()}
+    else:
+        fields = {key: value for key, value in columns.items() if key in FIELDS}
+        file = Path(annotations) if annotations else None
+        found = load_folder(Path(data), split=split, annotations=file, columns=fields, **folders)
+    found = replace(found, origin={**found.origin, **origin})
+    return in_families(found, families) if families else found
 
 
 def _drawn(data: str, split: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import page, tables
-from nein.reporting.thumbnails import Thumbnail
 
 
 def report(options: ReportConfig) -> int:
@@ -26,17 +24,6 @@ def report(options: ReportConfig) -> int:
     loaded, unfinished = records.load(options.runs)
     browser = Browser.of(loaded, options.data, options.split)
     pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
-    return _write(options, loaded, unfinished, browser, pictures)
-
-
-def _write(
-    options: ReportConfig,
-    loaded: list[Records],
-    unfinished: list[str],
-    browser: Browser,
-    pictures: Iterator[list[Thumbnail]],
-) -> int:
-    """Works out the figures and writes them."""
     folders = list(dict.fromkeys(options.calibration or [r.run.out / "calibration" for r in loaded]))
     calibrations = judge_tables.load(folders, explicit=bool(options.calibration))
     rewards = judge_tables.load_rewards(folders)

@@ -6,6 +6,7 @@ device with that number type, known only for the devices and models below.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,10 +39,11 @@ def costs(loaded: Sequence[Records]) -> list[dict[str, Any]]:
     rate's limit."""
     rows = []
     for run in loaded:
+        samples = functools.cache(lambda number, run=run: len(run.run.read(EDIT, number)))
         for stage in ("edit", "score"):
             by_block = run.run.costs(stage)
             blocks = list(by_block.values())
-            count = sum(len(run.run.read(EDIT, number)) for number in by_block)
+            count = sum(map(samples, by_block))
             seconds = sum(float(block.get("seconds", 0)) for block in blocks)
             if not count:
                 continue

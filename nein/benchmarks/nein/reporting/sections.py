@@ -187,9 +187,9 @@ MINIMAL_PAIRS = Table(
     {"task": "minimal_pairs"},
     "The object affirmed or denied, there or absent in the picture that is edited. Change in presence in "
     "points: seen by the judge after the edit, less seen by it before. Judge right before: how often it says "
-    "of the unedited pictures what the data do. An editor that does what it is told has 0, "
-    "+100, -100, 0, and so +100 of text, -100 of picture, 0 of interaction; one that removes whatever is "
-    "named 0, -100, 0; one that does nothing 0 throughout. What it understands is the text part.",
+    "of the unedited pictures what the data do. An editor that does what it is told has +100 of text, -100 "
+    "of picture, 0 of interaction; one that removes whatever is named 0, -100, 0; one that does nothing 0 "
+    "throughout.",
 )
 BREAKDOWNS = {
     "by_template": "negative instruction",
@@ -273,12 +273,10 @@ BEST_OF = Table(
         ),
     ),
     {"task": "best-of"},
-    "Right: how often the judge that chose prefers the edit that obeys, where the wrong one did nothing or "
-    "took another thing (the share above, under this wording). A judge that was not calibrated has none: "
-    "nein calibrate RUN --judges reward --judge reward=JUDGE. Gain in Removal: of the chosen edit over the "
-    "editor's own, which is the first candidate, in points over the samples scored in both; the judge that "
-    "chose may be the one that scores (removal: VQA). Where no candidate obeys, there is nothing to choose, "
-    "however good the judge.",
+    "Right: how often the judge that chose prefers the edit that obeys (the share above, in this wording), "
+    "once it is calibrated: nein calibrate RUN --judges reward --judge reward=JUDGE. Gain in Removal: of the "
+    "chosen edit over the editor's own, the first candidate, in points over the samples scored in both; the "
+    "judge that chose may be the one that scores (removal: VQA).",
 )
 CORRECTED = Table(
     "corrected",
@@ -340,10 +338,9 @@ NEGVQA = Table(
         ),
     ),
     {"task": "negvqa"},
-    "Two-choice questions and their negations, put to the very judge (same weights and settings) that "
-    "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
-    "negated questions: Removal and Retention ask it affirmative ones only. Asked about each option: in its "
-    "own yes/no question about a caption, which is the question followed by the option.",
+    "Two-choice questions and their negations, put to the judge (same weights and settings) that decided "
+    "about the runs named first; per cent right, chance 50. A judge with a gap must not be asked negated "
+    "questions: Removal and Retention ask it affirmative ones only.",
 )
 
 
