@@ -47,7 +47,8 @@ def forecasts(
     The first block of a step warms its model up and is counted operation by operation; then as many as there
     are workers are made side by side, again and again until the step's share of `seconds` is over.
     """
-    worker, found, made = Worker(aside, device), [], {}
+    worker, found = Worker(aside, device), []
+    made: dict[Any, int] = {}  # folder -> blocks that are there, which later steps may read
     with ThreadPoolExecutor(at_once, initializer=one_thread if device == "cpu" else None) as pool:
         for index, (step, other) in enumerate(zip(steps, aside, strict=True)):
             wanted = list(other.stage.blocks.numbers[: made.get(other.folder.path)])
