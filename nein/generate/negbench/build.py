@@ -32,6 +32,7 @@ from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.listing import Listing
 from nein.generate.negbench.published import Published
 from nein.generate.negbench.work import MODELS, Job, PairTools
+from nein.generate.shards import require
 from nein.models import editor_choice, references
 
 VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
@@ -46,7 +47,14 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     folder = Folder(config.out_dir, "a build")
     _media(config)
     prompts = _prompts(config)
-    _check_models(config)
+    if config.asks_llm:  # models are looked at, not loaded: hours may pass before one is needed
+        from nein.models.llm import loading
+
+        loading.check(config.llm.model)
+    if config.detects:
+        metrics.check_reference(references.resolve(config.detector)[0])
+    if config.source == "pairs" and config.edits:
+        editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
     if executor.is_main:
         listed = _listed(config, folder)
         facts = {"invocation": invocation(executor)}
@@ -59,7 +67,8 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     job = _job(config)
     for place, stage in enumerate(job.stages):
         if stage in config.stages:
-            job.require(before for before in job.stages[:place] if before not in config.stages)
+            missing = [before for before in job.stages[:place] if before not in config.stages]
+            require(folder, job.blocks, missing)
     executor.compute(Planned(steps, config, steps(config, executor.device)))
     if "finish" not in config.stages or not executor.is_main:
         return None
@@ -96,8 +105,8 @@ def _prompts(config: BuildConfig) -> Published | None:
 
 
 def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, Any]:
-    identity: dict[str, Any] = {key: getattr(config, key) for key in DECIDES}
-    identity |= {
+    identity: dict[str, Any] = {
+        **{key: getattr(config, key) for key in DECIDES},
         "list of images": listed.sha256,
         "device": device.partition(":")[0],
         "image_rule": images.RULE,
@@ -126,11 +135,8 @@ def _origin(config: BuildConfig) -> dict[str, Any]:
     keys = (
         "source", "instances", "captions", "image_set", "scenes", "split", "concepts", "absent", "maker",
     )  # fmt: skip
-    stamps = []
-    for name in (config.instances, config.captions):
-        if name is not None and Path(name).exists():
-            status = Path(name).stat()
-            stamps.append([status.st_size, status.st_mtime_ns])
+    given = [Path(name) for name in (config.instances, config.captions) if name is not None]
+    stamps = [[path.stat().st_size, path.stat().st_mtime_ns] for path in given if path.exists()]
     return {**{key: getattr(config, key) for key in keys}, "stamps": stamps}
 
 
@@ -141,19 +147,6 @@ def _media(config: BuildConfig) -> Media:
     from nein.datasets.negbench import drawn
 
     return Drawn(drawn.picture)
-
-
-def _check_models(config: BuildConfig) -> None:
-    """Looks at models without loading them: hours may pass before one is needed."""
-    if config.asks_llm:
-        from nein.models.llm import loading
-
-        loading.check(config.llm.model)
-    if config.detects:
-        where, _ = references.resolve(config.detector)
-        metrics.check_reference(where)
-    if config.source == "pairs" and config.edits:
-        editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
 
 
 def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model:
@@ -244,11 +237,8 @@ def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, An
         # It would put a black picture in the place of one it refuses, which the detector would then judge.
         pipeline.safety_checker = None
     weights = folder_digest(Path(where)) if Path(where).is_dir() else f"{where}@{revision or 'main'}"
-    return pipeline.to(torch.device(device)), {
-        "class": type(pipeline).__name__,
-        "weights": weights,
-        "dtype": dtype,
-    }
+    identity = {"class": type(pipeline).__name__, "weights": weights, "dtype": dtype}
+    return pipeline.to(torch.device(device)), identity
 
 
 def _digest(value: Any) -> str:

@@ -17,6 +17,7 @@ from nein.generate.negbench import listing
 from nein.generate.negbench.config import MEDICAL_SOURCES
 from nein.generate.negbench.files import REPHRASED, Files, every_name
 from nein.generate.negbench.work import Job, rephrased
+from nein.generate.shards import require
 
 NOTHING = "nothing absent or too few objects"
 TWINS = "A drawn twin of the medical set: figures on it say nothing about medicine."
@@ -32,7 +33,7 @@ def write(job: Job) -> dict[str, Any]:
 
     Raises UserError when not one item or question came out.
     """
-    job.require(job.stages)
+    require(job.folder, job.blocks, job.stages)
     out = job.folder.path
     reasons, notes, refused, types = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     count, folder, form = 0, job.dataset, job.config.form
@@ -43,7 +44,9 @@ def write(job: Job) -> dict[str, Any]:
             count += 1
             notes.update(image.notes)
             if job.config.source == "nano":
-                _draw(job, folder, image)
+                path = folder / image.path
+                if not path.exists():
+                    write_png(path, job.media.frames(image.path)[0])
             tasks = job.tasks(image)
             any_task = tasks.negated or tasks.questions or tasks.medical
             problem = image.problem or ("" if any_task else NOTHING)
@@ -144,11 +147,6 @@ def summary(facts: dict[str, Any], out: Path) -> str:
         lines += [f"  {count:7d} {what}: {reason}" for reason, count in facts[key].items()]
     lines.append(f"Data set: {out / 'dataset'}")
     return "\n".join(lines) + "\n"
-
-
-def _draw(job: Job, folder: Path, image: Concepts) -> None:
-    if not (folder / image.path).exists():
-        write_png(folder / image.path, job.media.frames(image.path)[0])
 
 
 def _kind(problem: str) -> str:

@@ -19,6 +19,7 @@ from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
 from nein.datasets.negbench.sentences import WORDINGS, Negation, Protocol
 from nein.engine.blocks import sample_seed
+from nein.generate.negbench.pairs import Plan
 from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
 from nein.models.llm import Client, Outcome, Request
 from nein.models.llm.client import SILENT
@@ -249,8 +250,8 @@ def _names(words: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Scene | str]:
-    """A scene per id, or why there is none."""
+def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Plan | str]:
+    """A pair to be drawn per id, or why there is none."""
     requests = [
         Request(
             "Imagine an everyday photograph. Describe the scene in one sentence that names two or three "
@@ -261,11 +262,11 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Scene | s
         )
         for number in numbers
     ]
-    scenes: list[Scene | str] = []
-    for outcome in client.complete(requests, Scene):
+    plans: list[Plan | str] = []
+    for number, outcome in zip(numbers, client.complete(requests, Scene), strict=True):
         value = outcome.value
         if value is None:
-            scenes.append(_failure(outcome.failure))
+            plans.append(_failure(outcome.failure))
             continue
         extra, objects = _names([value.extra]), _names(value.objects)
         sound = (
@@ -275,11 +276,12 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Scene | s
             and polarity.polarity(value.caption, extra[0]) == "missing"
             and polarity.polarity(value.caption_with_extra, extra[0]) == "affirmed"
         )
-        if sound:
-            scenes.append(value.model_copy(update={"objects": objects, "extra": extra[0]}))
-        else:
-            scenes.append("the sentences of a scene contradict its objects")
-    return scenes
+        plans.append(
+            Plan(number, value.caption, value.caption_with_extra, tuple(objects), extra[0])
+            if sound
+            else "the sentences of a scene contradict its objects"
+        )
+    return plans
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from nein.datasets.negbench.sentences import (
 )
 from nein.engine import images
 from nein.engine.blocks import Blocks
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
 from nein.generate.negbench import language, listing, pairs
@@ -30,6 +29,7 @@ from nein.generate.negbench.config import STAGES, BuildConfig
 from nein.generate.negbench.listing import Listing
 from nein.generate.negbench.published import Published
 from nein.generate.negbench.verify import Verifier, verify
+from nein.generate.shards import make_stage, output
 from nein.models.llm import Client
 
 #: Stage -> the model it needs.
@@ -111,17 +111,6 @@ class Job:
         """What a finished stage wrote of a shard."""
         return self.folder.read(output(stage), shard)
 
-    def require(self, stages: Iterable[str]) -> None:
-        """Raises UserError while a wanted shard lacks one of `stages`."""
-        wanted = self.blocks.numbers
-        for stage in stages:
-            done = self.folder.done(output(stage))
-            if missing := [shard for shard in wanted if shard not in done]:
-                raise UserError(
-                    f"{len(missing)} shards are not finished (the first: {stage} of shard {missing[0]}); run "
-                    "the command without --stages, or with the missing stage."
-                )
-
     def tasks(self, image: Concepts) -> Tasks:
         """The templated items and questions of an image."""
         config = self.config
@@ -142,41 +131,27 @@ class Job:
         return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions), medical)
 
 
-def output(stage: str) -> str:
-    """The folder of a stage's rows, below the build's."""
-    return f"work/{stage}"
-
-
 def stage(job: Job, name: str, model: Model) -> Stage:
     """A stage of a build. Where the language model gave no answer (a timeout, a refusal) a shard is done
     again, and with it what was made of it; so is one whose pictures have vanished."""
-    before = job.stages[: job.stages.index(name)]
 
-    def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {output(name): _FUNCTIONS[name](job, shard, loaded)}
-
-    def lost(shard: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+    def lost(shard: int, reason: str) -> list[Row]:
         if name == "paraphrase":
-            rows: list[Row] = [{"id": c.id, "texts": {}, "refused": [reason]} for c in job.concepts(shard)]
-        else:
-            rows = [replace(image, problem=reason).row() for image in job.concepts(shard, name)]
-        return {output(name): rows}
+            return [{"id": image.id, "texts": {}, "refused": [reason]} for image in job.concepts(shard)]
+        return [replace(image, problem=reason).row() for image in job.concepts(shard, name)]
 
     def usable(_: str, rows: list[Row]) -> bool:
         made = [row["path"] for row in rows if name == "pairs" and row.get("path")]
         return not unanswered(rows) and all((job.dataset / path).exists() for path in made)
 
-    return Stage(
+    return make_stage(
         name,
-        (output(name),),
+        job.stages,
         job.blocks,
-        read=lambda shard: shard,
-        work=work,
-        lost=lost,
-        model=model,
-        usable=usable if MODELS[name] != "detector" else None,
-        needs=output(before[-1]) if before else "",
-        feeds=tuple(map(output, job.stages[len(before) + 1 :])),
+        model,
+        lambda shard, loaded: _FUNCTIONS[name](job, shard, loaded),
+        lost,
+        usable if MODELS[name] != "detector" else None,
     )
 
 
@@ -186,10 +161,7 @@ def _pairs(job: Job, shard: int, tools: PairTools) -> list[Row]:
     if tools.client is None:
         plans = [pairs.plan_edit(image, tools.vocabulary, config.seed) for image in members]
     else:
-        plans = [
-            _planned(i, scene)
-            for i, scene in zip(ids, language.imagine(tools.client, ids, config.seed), strict=True)
-        ]
+        plans = language.imagine(tools.client, ids, config.seed)
     paths = {image.id: image.path for image in members}
 
     def source(name: str) -> np.ndarray | None:
@@ -206,23 +178,10 @@ def _pairs(job: Job, shard: int, tools: PairTools) -> list[Row]:
     return [image.row() for image in made]
 
 
-def _planned(name: str, scene: language.Scene | str) -> pairs.Plan | str:
-    if isinstance(scene, str):
-        return scene
-    return pairs.Plan(name, scene.caption, scene.caption_with_extra, tuple(scene.objects), scene.extra)
-
-
 def _concepts(job: Job, shard: int, client: Client) -> list[Row]:
     config, members = job.config, job.concepts(shard, "concepts")
-    extracted = language.extract(
-        client,
-        members,
-        config.seed,
-        config.absent,
-        config.thing,
-        prompts=job.prompts,
-        protocol=config.protocol,
-    )
+    how: Any = {"prompts": job.prompts, "protocol": config.protocol}
+    extracted = language.extract(client, members, config.seed, config.absent, config.thing, **how)
     return [image.row() for image in extracted]
 
 
@@ -233,42 +192,24 @@ def _validate(job: Job, shard: int, client: Client) -> list[Row]:
 
 def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
     members, size = job.concepts(shard, "verify"), int(job.config.block_size)
-    verified = [
-        image
-        for start in range(0, len(members), size)  # memory holds the pictures of a batch, not of a shard
-        for image in verify(
-            verifier,
-            members[start : start + size],
-            lambda image: job.media.frames(image.path)[0],
-            positives=job.config.verify == "both",
-        )
-    ]
-    return [image.row() for image in verified]
+    both = job.config.verify == "both"
+    rows: list[Row] = []
+    for start in range(0, len(members), size):  # memory holds the pictures of a batch, not of a shard
+        batch = members[start : start + size]
+        done = verify(verifier, batch, lambda image: job.media.frames(image.path)[0], positives=both)
+        rows += [image.row() for image in done]
+    return rows
 
 
 def _paraphrase(job: Job, shard: int, client: Client) -> list[Row]:
     """Per image: the rephrased captions and options, None where one was refused, and why."""
     config = job.config
-    sentences: list[language.Sentence] = []
-    owners: list[str] = []
     members = job.concepts(shard)
-    for image in members:
-        tasks = job.tasks(image)
-        for sentence in _sentences(image, tasks, config):
-            sentences.append(sentence)
-            owners.append(image.id)
-    paraphrases = language.paraphrase(
-        client,
-        sentences,
-        config.seed,
-        keep_order=config.affneg,
-        prompts=job.prompts,
-        protocol=config.protocol,
-    )
-    rows: dict[str, dict[str, Any]] = {
-        image.id: {"id": image.id, "texts": {}, "refused": []} for image in members
-    }
-    for owner, sentence, (text, why) in zip(owners, sentences, paraphrases, strict=True):
+    owned = [(image.id, said) for image in members for said in _sentences(image, job.tasks(image), config)]
+    how: Any = {"keep_order": config.affneg, "prompts": job.prompts, "protocol": config.protocol}
+    paraphrases = language.paraphrase(client, [said for _, said in owned], config.seed, **how)
+    rows: dict[str, Row] = {image.id: {"id": image.id, "texts": {}, "refused": []} for image in members}
+    for (owner, sentence), (text, why) in zip(owned, paraphrases, strict=True):
         rows[owner]["texts"][sentence.id] = text
         if why:
             rows[owner]["refused"].append(why)
@@ -291,24 +232,15 @@ def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[langu
     for number, (caption, negation) in enumerate(zip(captions, negations, strict=True)):
         denied = [name for name in image.negatives if mentions(caption, name)]
         affirmed = [name for name in image.positives if polarity(caption, name) == "affirmed"]
+        name = f"{image.id}/c{number}"
         sentences.append(
-            language.Sentence(
-                f"{image.id}/c{number}", caption, affirmed, denied, unnamed(caption), negation=negation
-            )
+            language.Sentence(name, caption, affirmed, denied, unnamed(caption), negation=negation)
         )
     for question in tasks.questions:
         for number, option in enumerate(question.options):
             affirmed, denied = language.claims(option.text, config.wording, config.thing)
-            sentences.append(
-                language.Sentence(
-                    f"{question.id}/o{number}",
-                    option.text,
-                    affirmed,
-                    denied,
-                    unnamed(option.text),
-                    option=True,
-                )
-            )
+            name, text = f"{question.id}/o{number}", option.text
+            sentences.append(language.Sentence(name, text, affirmed, denied, unnamed(text), option=True))
     return sentences
 
 

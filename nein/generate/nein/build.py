@@ -12,7 +12,7 @@ OUT/card.json, card.png     the card's figures; pictures of accepted and rejecte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from nein.engine.stages import Model, Planned, Step, usage_of
 from nein.generate.nein import clauses, dataset, objects, sources, work
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
+from nein.generate.shards import require
 from nein.models import editor_choice, references
 
 #: Part of the configuration that decides records; the rest may differ between commands on one folder.
@@ -48,8 +49,9 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         from nein.generate.nein import hub
 
         hub.check()
-    for stage in _stages(config):
-        _check_model(config, stage)
+    for kind in ("itm", "vqa"):
+        if any(MODEL_OF[stage] == kind for stage in _stages(config)):
+            _check_judge(config, kind)
     job, choice = _job(config), _choice(config)
     identity = {
         **{key: getattr(config, key) for key in DECIDES},
@@ -71,7 +73,8 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
             _sources(config)  # the drawn sources lie in the folder, too
     executor.barrier()
     asked = _stages(config)
-    job.require(stage for stage in STAGES if stage not in asked and stage in _before(asked))
+    before = STAGES[: STAGES.index(asked[-1])] if asked else ()
+    require(job.folder, job.blocks, [stage for stage in before if stage not in asked])
     executor.compute(Planned(steps, config, _steps(job, choice, executor.device)))
     if "finish" not in config.stages or not executor.is_main:
         return None
@@ -93,11 +96,6 @@ def _steps(job: Job, choice: editor_choice.EditorChoice, device: str) -> list[St
 def _stages(config: BuildConfig) -> list[str]:
     """Those that are asked for, in order."""
     return [stage for stage in STAGES if stage in config.stages]
-
-
-def _before(stages: Sequence[str]) -> Sequence[str]:
-    """What has to be there for the last of `stages`."""
-    return STAGES[: STAGES.index(stages[-1])] if stages else ()
 
 
 def _choice(config: BuildConfig) -> editor_choice.EditorChoice:
@@ -126,15 +124,14 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
     from nein.generate.nein import card, hub
 
     config = job.config
-    job.require(STAGES)
+    require(job.folder, job.blocks, STAGES)
     job.folder.update(status=INCOMPLETE)
     rows = list(dataset.ways(job))
     counts = dataset.tally(job, rows)
     all_ways = [way for _, _, candidates in rows for way in candidates]
     splits: dict[str, list[dataset.Way]] = {split: [] for split in dataset.SPLITS}
-    for way in all_ways:
-        if way.accepted:
-            splits[dataset.split_of(way, config.seed, config.evaluation_share)].append(way)
+    for way in filter(lambda way: way.accepted, all_ways):
+        splits[dataset.split_of(way, config.seed, config.evaluation_share)].append(way)
     with_family = config.family_labels != ["plain"]
     digest = dataset.dataset_hash(splits, with_family=with_family)
     dataset.write_candidates(job, rows)
@@ -153,10 +150,6 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
     facts = card.figures(job, counts, splits, data_sha256=digest, truths=truths, errors=errors)
     card.write(job, facts, all_ways, front)
     job.folder.update(status=COMPLETE, data_sha256=digest, counts=facts["stages"], samples=facts["samples"])
-    return _summary(facts, job.folder.path)
-
-
-def _summary(facts: dict[str, Any], out: Path) -> str:
     stages, samples = facts["stages"], facts["samples"]
     lines = [
         f"{facts['images']} images, {stages.get('candidates', 0)} candidates, "
@@ -166,7 +159,7 @@ def _summary(facts: dict[str, Any], out: Path) -> str:
         *(f"  {count:6d} rejected: {reason}" for reason, count in facts["rejected"].items()),
         *(f"  {count:6d} images unusable: {reason}" for reason, count in facts["image_problems"].items()),
         *(f"  {count:6d} candidates lacking: {r}" for r, count in facts["slots_without_candidate"].items()),
-        f"Data set: {out / 'dataset'}",
+        f"Data set: {job.folder.path / 'dataset'}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -193,11 +186,8 @@ def _model(config: BuildConfig, choice: editor_choice.EditorChoice, kind: str, d
     return Model(kind, load, describe, usage=lambda model: usage_of({kind: model}))
 
 
-def _check_model(config: BuildConfig, stage: str) -> None:
+def _check_judge(config: BuildConfig, kind: str) -> None:
     """Looks at the model of a filter without loading it: hours may pass before it is needed."""
-    kind = {"clauses": "itm", "match": "itm", "ask": "vqa"}.get(stage)
-    if kind is None:
-        return
     where, _ = references.resolve(getattr(config.models, kind))
     if metrics.special_reference(where) is None and "/" not in where and not Path(where).exists():
         raise UserError(f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME.")

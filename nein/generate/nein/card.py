@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +11,8 @@ import jinja2
 import numpy as np
 
 from nein.engine import atomic, images
-from nein.generate.nein import filters
-from nein.generate.nein.dataset import Tally, Way, lost_slots, spread
+from nein.generate.nein import clauses, filters
+from nein.generate.nein.dataset import Tally, Way
 from nein.generate.nein.work import MODEL_OF, Job
 from nein.reporting import format
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
@@ -19,6 +20,8 @@ from nein.reporting.tables import pipes
 from nein.wording.families import FAMILIES
 
 EXAMPLES = 4
+#: Why images gave fewer candidates than `kept`, commonest first.
+LOST = (clauses.NO_OBJECT, clauses.NO_CAPTION_LEFT, clauses.NO_FAMILY)
 PICTURE_SIZE = 144
 
 
@@ -47,7 +50,7 @@ def figures(
         "image_problems": dict(counts.problems.most_common()),
         "list_notes": dict(counts.notes.most_common()),
         "queried": dict(counts.queried.most_common()),
-        "slots_without_candidate": lost_slots(counts),
+        "slots_without_candidate": {why: counts.losses[why] for why in LOST if counts.losses[why]},
         "stages": dict(counts.stages),
         "rejected": dict(counts.reasons.most_common()),
         "families": count("family"),
@@ -117,18 +120,18 @@ def text(facts: Mapping[str, Any]) -> str:
 
 def picture(job: Job, ways: Sequence[Way]) -> bytes:
     """PNG: a row of examples, source beside generated picture, of accepted samples and of every objection."""
-    groups: dict[str, list[Way]] = {filters.ACCEPTED: [w for w in ways if w.accepted]}
-    for verdict, _ in Counter(w.verdict for w in ways if not w.accepted).most_common():
-        groups[verdict] = [w for w in ways if w.verdict == verdict]
+    rejected = Counter(w.verdict for w in ways if not w.accepted).most_common()
     rows = []
-    for verdict, group in groups.items():
+    for verdict in (filters.ACCEPTED, *(verdict for verdict, _ in rejected)):
+        # The smallest hashes of the names: the same examples in every build.
+        group = sorted(
+            (w for w in ways if w.verdict == verdict),
+            key=lambda w: hashlib.sha256(w.candidate["id"].encode()).digest(),
+        )
         if not group:
             continue
-        cells: list[Cell] = []
-        for way in spread(group, EXAMPLES):
-            cells += _pair(job, way)
-        blank = np.full((8, 8, 3), 255, np.uint8)
-        cells += [Cell(blank)] * (2 * EXAMPLES - len(cells))
+        cells = [cell for way in group[:EXAMPLES] for cell in _pair(job, way)]
+        cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))
         rows.append(Row(f"{verdict}: {len(group)}", "", cells))
     return draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE).encoded()
 
@@ -138,17 +141,14 @@ def write(job: Job, facts: Mapping[str, Any], ways: Sequence[Way], front: str | 
     root, body = job.folder.path, text(facts)
     drawn = picture(job, ways) if ways else None
     atomic.write_json(root / "card.json", dict(facts))
-    places = [root / "dataset"] if (root / "dataset").is_dir() else []
-    if drawn is not None:
-        atomic.write_bytes(root / "card.png", drawn)
-    for place in places:
-        atomic.write_text(place / "README.md", body)
-        if drawn is not None:
-            atomic.write_bytes(place / "card.png", drawn)
+    cards = {root / "dataset": body} if (root / "dataset").is_dir() else {}
     if front is not None:
-        atomic.write_text(root / "hub" / "README.md", front + body)
-        if drawn is not None:
-            atomic.write_bytes(root / "hub" / "card.png", drawn)
+        cards[root / "hub"] = front + body
+    for folder, text_ in cards.items():
+        atomic.write_text(folder / "README.md", text_)
+    if drawn is not None:
+        for folder in (root, *cards):
+            atomic.write_bytes(folder / "card.png", drawn)
 
 
 def _pair(job: Job, way: Way) -> list[Cell]:

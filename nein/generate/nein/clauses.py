@@ -101,7 +101,7 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
     return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
 
 
-def unusable(source: Source, problem: str, rules: Rules) -> dict[str, Any]:
+def unusable(source: Source, problem: str) -> dict[str, Any]:
     """The record of an image that gives no candidates."""
     return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
-from nein.generate.nein import clauses, filters
+from nein.generate.nein import filters
 from nein.generate.nein.config import STAGES
 from nein.generate.nein.work import Job
 
@@ -77,12 +77,10 @@ def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
             candidates = []
             for candidate in row["candidates"]:
                 rows = [by_id[stage].get(candidate["id"]) for stage in STAGES[1:]]
-                verdict = next((r["verdict"] for r in rows if r and r["verdict"] != filters.ACCEPTED), None)
-                generated = rows[0]
-                assert generated is not None, candidate["id"]
-                accepted = verdict or filters.ACCEPTED
-                way = Way(index, row["sha256"], candidate, generated, rows[1], rows[2], accepted)
-                candidates.append(way)
+                verdicts = [r["verdict"] for r in rows if r]
+                verdict = next((v for v in verdicts if v != filters.ACCEPTED), filters.ACCEPTED)
+                generated = by_id["generate"][candidate["id"]]
+                candidates.append(Way(index, row["sha256"], candidate, generated, rows[1], rows[2], verdict))
             yield index, row, candidates
 
 
@@ -115,12 +113,9 @@ def fields(way: Way, *, with_family: bool) -> dict[str, str]:
     """The record of NeIn's annotation file, and the family of negation if the set has several."""
     c = way.candidate
     record = {
-        "COCO": c["source"],
-        "T_original": c["caption"],
-        "T_negative": c["negative"],
-        "T_generated": c["generated"],
-        "NeIn": c["id"],
-    }
+        "COCO": c["source"], "T_original": c["caption"], "T_negative": c["negative"],
+        "T_generated": c["generated"], "NeIn": c["id"],
+    }  # fmt: skip
     return {**record, "family": c["family"]} if with_family else record
 
 
@@ -196,15 +191,3 @@ def _put(source: Path, target: Path, drafts: Path, *, link: bool) -> None:
         shutil.copyfile(source, draft)
     draft.replace(target)
     draft.unlink(missing_ok=True)  # there still where another process has just linked the same picture
-
-
-def spread(items: Sequence[Way], count: int) -> list[Way]:
-    """`count` of the candidates, by the smallest hash of their names: the same ones in every build."""
-    ranked = sorted(items, key=lambda w: hashlib.sha256(w.candidate["id"].encode()).digest())
-    return ranked[:count]
-
-
-def lost_slots(counts: Tally) -> dict[str, int]:
-    """Why images gave fewer candidates than `kept`, commonest first."""
-    order = (clauses.NO_OBJECT, clauses.NO_CAPTION_LEFT, clauses.NO_FAMILY)
-    return {reason: counts.losses[reason] for reason in order if counts.losses[reason]}

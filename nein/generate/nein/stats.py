@@ -52,6 +52,9 @@ IDIOMS: tuple[str, ...] = (
     r"no \.?\s?\d+|no\. ?\d+",
     r"more often than not|last but not least|non-?stop|no problem|no wonder",
 )
+HEADERS = (
+    "captions", "words", "sentences", "negative", "%", "of these idioms", "% without idioms", "commonest",
+)  # fmt: skip
 
 
 @dataclass
@@ -128,18 +131,19 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
             image = captioned.image_of(row) or str(number)
             yield from ((image, text) for text in captioned.captions_of(row, f"'{path}', line {number},"))
         return
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"'{path}' cannot be read ({error}).") from None
-    yield from ((str(number), line) for number, line in enumerate(lines, 1) if line.strip())
+    yield from ((str(number), line) for number, line in enumerate(_lines(path, ""), 1) if line.strip())
 
 
 def run(options: StatsConfig) -> None:
     """Prints the table and examples. Raises UserError."""
     lists = {"core": CORE, "wide": WIDE}
     for path in options.words:
-        lists[path.name] = _words(path)
+        words = tuple(
+            dict.fromkeys(line.strip().lower() for line in _lines(path, "--words ") if line.strip())
+        )
+        if not words:
+            raise UserError(f"--words '{path}' holds no word; give one per line.")
+        lists[path.name] = words
     rows, shown, whole = [], [], {}
     for path in options.captions:
         read = list(captions(path))
@@ -147,67 +151,36 @@ def run(options: StatsConfig) -> None:
             raise UserError(f"'{path}' holds no caption.")
         for name, words in lists.items():
             counts = count(read, words, options.examples)
-            rows.append(_row(path, name, len(words), counts))
-            shown.append(_examples(path, name, counts))
+            rows.append([path.name, f"{name} ({len(words)})", *_cells(counts)])
+            shown += [f"\n{path.name}, {name}:"] if counts.examples or counts.idioms else []
+            shown += [f"  negative       {text}" for text in counts.examples]
+            shown += [f"  false positive {text}" for text in counts.idioms]
             whole[f"{path.name}/{name}"] = {
                 "words": list(words),
-                "sentences": counts.sentences,
-                "negative": counts.negative,
-                "idiomatic": counts.idiomatic,
+                **{key: getattr(counts, key) for key in ("sentences", "negative", "idiomatic")},
                 "by_word": dict(counts.words.most_common()),
             }
-    headers = [
-        "captions",
-        "words",
-        "sentences",
-        "negative",
-        "%",
-        "of these idioms",
-        "% without idioms",
-        "commonest",
-    ]
-    print(pipes(rows, headers))
-    for block in filter(None, shown):
-        print(f"\n{block}")
+    print(pipes(rows, HEADERS))
+    print(*shown, sep="\n", end="\n" if shown else "")
     if options.json:
         atomic.write_json(options.json, whole)
 
 
-def _row(path: Path, name: str, size: int, counts: Counts) -> list[str]:
+def _cells(counts: Counts) -> list[str]:
     estimate = share(counts)
     assert estimate is not None
-    ends = (
-        ""
-        if estimate.low is None or estimate.high is None
-        else f" [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
-    )
+    percent = f"{100 * estimate.value:.2f}"
+    if estimate.low is not None and estimate.high is not None:
+        percent += f" [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
     left = counts.negative - counts.idiomatic
     commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
-    return [
-        path.name,
-        f"{name} ({size})",
-        str(counts.sentences),
-        str(counts.negative),
-        f"{100 * estimate.value:.2f}{ends}",
-        str(counts.idiomatic),
-        f"{100 * left / counts.sentences:.2f}",
-        commonest,
-    ]
+    numbers = (counts.sentences, counts.negative, percent, counts.idiomatic)
+    return [*map(str, numbers), f"{100 * left / counts.sentences:.2f}", commonest]
 
 
-def _examples(path: Path, name: str, counts: Counts) -> str:
-    parts = [f"{path.name}, {name}:"]
-    parts += [f"  negative       {text}" for text in counts.examples]
-    parts += [f"  false positive {text}" for text in counts.idioms]
-    return "\n".join(parts) if len(parts) > 1 else ""
-
-
-def _words(path: Path) -> tuple[str, ...]:
+def _lines(path: Path, what: str) -> list[str]:
+    """The lines of a text file. Raises UserError."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--words '{path}' cannot be read ({error}).") from None
-    words = tuple(dict.fromkeys(line.strip().lower() for line in lines if line.strip()))
-    if not words:
-        raise UserError(f"--words '{path}' holds no word; give one per line.")
-    return words
+        raise UserError(f"{what}'{path}' cannot be read ({error}).") from None

@@ -6,7 +6,7 @@ shards are cut over the whole list, whatever `--limit`, and a batch never crosse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,18 @@ import numpy as np
 import editors
 from nein.engine import images
 from nein.engine.blocks import Blocks
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
 from nein.generate.nein import clauses, filters
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.sources import Source, SourceSet
+from nein.generate.shards import make_stage, output
 from nein.loading.isolation import isolated
 
 UNREADABLE = "unreadable image"
 EDITOR_FAILED = "the editor failed"
 #: Stage -> the model it needs.
 MODEL_OF = {"clauses": "itm", "generate": "editor", "match": "itm", "ask": "vqa"}
-#: Stage -> the one whose rows it reads.
-BEFORE = {"generate": "clauses", "match": "generate", "ask": "match"}
 
 
 @dataclass(frozen=True)
@@ -59,46 +57,21 @@ class Job:
         """Where a generated picture lies."""
         return self.folder.path / "work" / "pictures" / name
 
-    def require(self, stages: Iterable[str]) -> None:
-        """Raises UserError while a wanted shard lacks one of `stages`."""
-        wanted = set(self.blocks.numbers)
-        for stage in stages:
-            if missing := wanted - self.folder.done(output(stage)):
-                raise UserError(
-                    f"'{self.folder.path}' lacks stage {stage} of {len(missing)} of {len(wanted)} shards; "
-                    "run the same command again with all stages."
-                )
-
-
-def output(stage: str) -> str:
-    """The folder of a stage's rows, below the build's."""
-    return f"work/{stage}"
-
 
 def stage(job: Job, name: str, model: Model) -> Stage:
-    """A stage of a build; what it needs of the stages before must be there."""
-
-    def work(loaded: Any, shard: int, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {output(name): _FUNCTIONS[name](job, shard, loaded)}
-
-    def lost(shard: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {output(name): _lost(job, name, shard, reason)}
+    """A stage of a build. Generated pictures that have vanished are made again."""
 
     def usable(_: str, rows: list[Row]) -> bool:
-        """Pictures that have vanished are made again."""
         return all(row["image"] is None or job.picture(row["image"]).exists() for row in rows)
 
-    return Stage(
+    return make_stage(
         name,
-        (output(name),),
+        STAGES,
         job.blocks,
-        read=lambda shard: shard,
-        work=work,
-        lost=lost,
-        model=model,
-        usable=usable if name == "generate" else None,
-        needs=output(BEFORE[name]) if name in BEFORE else "",
-        feeds=tuple(map(output, STAGES[STAGES.index(name) + 1 :])),
+        model,
+        lambda shard, loaded: _FUNCTIONS[name](job, shard, loaded),
+        lambda shard, reason: _lost(job, name, shard, reason),
+        usable if name == "generate" else None,
     )
 
 
@@ -124,15 +97,13 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
     cosines = dict(zip((source.id for source in usable), matched, strict=True))
     made = []
     for source in members:
-        if problems[source.path]:
-            made.append(clauses.unusable(source, problems[source.path], rules))
-            continue
-        values = cosines[source.id]
-        if isinstance(values, str):
-            made.append(clauses.unusable(source, f"{filters.FAILED}: {values}", rules))
-            continue
-        digest = images.pixel_hash(pictures[source.id])
-        made.append({**clauses.clauses(source, values, rules), "sha256": digest})
+        values = cosines.get(source.id)
+        problem = problems[source.path] or (f"{filters.FAILED}: {values}" if isinstance(values, str) else "")
+        if problem:
+            made.append(clauses.unusable(source, problem))
+        else:
+            digest = images.pixel_hash(pictures[source.id])
+            made.append({**clauses.clauses(source, values, rules), "sha256": digest})
     return made
 
 
@@ -149,8 +120,7 @@ def _generate(job: Job, shard: int, editor: editors.Editor) -> list[dict[str, An
     rows = []
     for result in results:
         if result.image is None:
-            error = result.error or "the editor gave no picture and no reason"
-            rows.append({"id": result.id, "image": None, "verdict": EDITOR_FAILED, "error": error})
+            rows.append(_not_made(result.id, result.error or "the editor gave no picture and no reason"))
             continue
         name = f"{result.id}.{job.config.image_format}"
         write = images.write_jpeg if job.config.image_format == "jpg" else images.write_png
@@ -168,6 +138,10 @@ def _generate(job: Job, shard: int, editor: editors.Editor) -> list[dict[str, An
             }
         )
     return rows
+
+
+def _not_made(name: str, error: str) -> Row:
+    return {"id": name, "image": None, "verdict": EDITOR_FAILED, "error": error}
 
 
 def _match(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
@@ -197,14 +171,13 @@ def _accepted(job: Job, shard: int, stage: str) -> list[dict[str, Any]]:
 def _lost(job: Job, stage: str, shard: int, reason: str) -> list[Row]:
     """What a stage says of a shard that it could not finish."""
     if stage == "clauses":
-        return [clauses.unusable(source, reason, job.rules) for source in job.members(shard)]
+        return [clauses.unusable(source, reason) for source in job.members(shard)]
     if stage == "generate":
-        verdict: Row = {"image": None, "verdict": EDITOR_FAILED, "error": reason}
-        return [{"id": c["id"], **verdict} for c in job.candidates(shard)]
-    verdict = {"verdict": filters.FAILED, "error": reason}
+        return [_not_made(c["id"], reason) for c in job.candidates(shard)]
+    verdict: Row = {"verdict": filters.FAILED, "error": reason}
     if stage == "match":
         verdict = {"text": "", "cosine": None, **verdict}
-    return [{"id": c["id"], **verdict} for c in _accepted(job, shard, BEFORE[stage])]
+    return [{"id": c["id"], **verdict} for c in _accepted(job, shard, STAGES[STAGES.index(stage) - 1])]
 
 
 _FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {

@@ -41,28 +41,18 @@ class _Noun:
 
 
 _NOUNS = {
-    "airplane": _Noun("m", "avion", "avions"),
-    "apple": _Noun("f", "pomme", "pommes"),
-    "banana": _Noun("f", "banane", "bananes"),
-    "bench": _Noun("m", "banc", "bancs"),
-    "bicycle": _Noun("m", "vélo", "vélos"),
-    "bird": _Noun("m", "oiseau", "oiseaux"),
-    "boat": _Noun("m", "bateau", "bateaux"),
-    "book": _Noun("m", "livre", "livres"),
-    "bottle": _Noun("f", "bouteille", "bouteilles"),
-    "bus": _Noun("m", "autobus", "autobus"),
-    "cake": _Noun("m", "gâteau", "gâteaux"),
-    "car": _Noun("f", "voiture", "voitures"),
-    "cat": _Noun("m", "chat", "chats"),
-    "chair": _Noun("f", "chaise", "chaises"),
-    "cup": _Noun("f", "tasse", "tasses"),
-    "dog": _Noun("m", "chien", "chiens"),
-    "kite": _Noun("m", "cerf-volant", "cerfs-volants"),
-    "pizza": _Noun("f", "pizza", "pizzas"),
-    "sheep": _Noun("m", "mouton", "moutons"),
-    "teddy bear": _Noun("m", "ours en peluche", "ours en peluche"),
+    "airplane": _Noun("m", "avion", "avions"), "apple": _Noun("f", "pomme", "pommes"),
+    "banana": _Noun("f", "banane", "bananes"), "bench": _Noun("m", "banc", "bancs"),
+    "bicycle": _Noun("m", "vélo", "vélos"), "bird": _Noun("m", "oiseau", "oiseaux"),
+    "boat": _Noun("m", "bateau", "bateaux"), "book": _Noun("m", "livre", "livres"),
+    "bottle": _Noun("f", "bouteille", "bouteilles"), "bus": _Noun("m", "autobus", "autobus"),
+    "cake": _Noun("m", "gâteau", "gâteaux"), "car": _Noun("f", "voiture", "voitures"),
+    "cat": _Noun("m", "chat", "chats"), "chair": _Noun("f", "chaise", "chaises"),
+    "cup": _Noun("f", "tasse", "tasses"), "dog": _Noun("m", "chien", "chiens"),
+    "kite": _Noun("m", "cerf-volant", "cerfs-volants"), "pizza": _Noun("f", "pizza", "pizzas"),
+    "sheep": _Noun("m", "mouton", "moutons"), "teddy bear": _Noun("m", "ours en peluche", "ours en peluche"),
     "umbrella": _Noun("m", "parapluie", "parapluies"),
-}
+}  # fmt: skip
 #: Masculine and feminine, singular, then plural.
 _COLOURS = {
     "red": ("rouge", "rouge", "rouges", "rouges"), "orange": ("orange",) * 4,

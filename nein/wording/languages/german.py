@@ -41,28 +41,18 @@ class _Noun:
 _EIN = {"m": "einen", "f": "eine", "n": "ein"}
 _THE, _TO_THE = {"m": "der", "f": "die", "n": "das"}, {"m": "dem", "f": "der", "n": "dem"}
 _NOUNS = {
-    "airplane": _Noun("n", "Flugzeug", "Flugzeuge"),
-    "apple": _Noun("m", "Apfel", "Äpfel"),
-    "banana": _Noun("f", "Banane", "Bananen"),
-    "bench": _Noun("f", "Bank", "Bänke"),
-    "bicycle": _Noun("n", "Fahrrad", "Fahrräder"),
-    "bird": _Noun("m", "Vogel", "Vögel"),
-    "boat": _Noun("n", "Boot", "Boote"),
-    "book": _Noun("n", "Buch", "Bücher"),
-    "bottle": _Noun("f", "Flasche", "Flaschen"),
-    "bus": _Noun("m", "Bus", "Busse"),
-    "cake": _Noun("f", "Torte", "Torten"),
-    "car": _Noun("n", "Auto", "Autos"),
-    "cat": _Noun("f", "Katze", "Katzen"),
-    "chair": _Noun("m", "Stuhl", "Stühle"),
-    "cup": _Noun("f", "Tasse", "Tassen"),
-    "dog": _Noun("m", "Hund", "Hunde"),
-    "kite": _Noun("m", "Drachen", "Drachen"),
-    "pizza": _Noun("f", "Pizza", "Pizzas"),
-    "sheep": _Noun("n", "Schaf", "Schafe"),
-    "teddy bear": _Noun("m", "Teddybär", "Teddybären", "Teddybären"),
+    "airplane": _Noun("n", "Flugzeug", "Flugzeuge"), "apple": _Noun("m", "Apfel", "Äpfel"),
+    "banana": _Noun("f", "Banane", "Bananen"), "bench": _Noun("f", "Bank", "Bänke"),
+    "bicycle": _Noun("n", "Fahrrad", "Fahrräder"), "bird": _Noun("m", "Vogel", "Vögel"),
+    "boat": _Noun("n", "Boot", "Boote"), "book": _Noun("n", "Buch", "Bücher"),
+    "bottle": _Noun("f", "Flasche", "Flaschen"), "bus": _Noun("m", "Bus", "Busse"),
+    "cake": _Noun("f", "Torte", "Torten"), "car": _Noun("n", "Auto", "Autos"),
+    "cat": _Noun("f", "Katze", "Katzen"), "chair": _Noun("m", "Stuhl", "Stühle"),
+    "cup": _Noun("f", "Tasse", "Tassen"), "dog": _Noun("m", "Hund", "Hunde"),
+    "kite": _Noun("m", "Drachen", "Drachen"), "pizza": _Noun("f", "Pizza", "Pizzas"),
+    "sheep": _Noun("n", "Schaf", "Schafe"), "teddy bear": _Noun("m", "Teddybär", "Teddybären", "Teddybären"),
     "umbrella": _Noun("m", "Regenschirm", "Regenschirme"),
-}
+}  # fmt: skip
 #: As a predicate, and weak in the dative. "rosa", "orange" and "beige" are declined with "-farben" only.
 _COLOURS = {
     "red": ("rot", "roten"), "orange": ("orange", "orangefarbenen"), "yellow": ("gelb", "gelben"),

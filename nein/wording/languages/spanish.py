@@ -35,28 +35,18 @@ class _Noun:
 
 
 _NOUNS = {
-    "airplane": _Noun("m", "avión", "aviones"),
-    "apple": _Noun("f", "manzana", "manzanas"),
-    "banana": _Noun("m", "plátano", "plátanos"),
-    "bench": _Noun("m", "banco", "bancos"),
-    "bicycle": _Noun("f", "bicicleta", "bicicletas"),
-    "bird": _Noun("m", "pájaro", "pájaros"),
-    "boat": _Noun("m", "barco", "barcos"),
-    "book": _Noun("m", "libro", "libros"),
-    "bottle": _Noun("f", "botella", "botellas"),
-    "bus": _Noun("m", "autobús", "autobuses"),
-    "cake": _Noun("m", "pastel", "pasteles"),
-    "car": _Noun("m", "coche", "coches"),
-    "cat": _Noun("m", "gato", "gatos"),
-    "chair": _Noun("f", "silla", "sillas"),
-    "cup": _Noun("f", "taza", "tazas"),
-    "dog": _Noun("m", "perro", "perros"),
-    "kite": _Noun("f", "cometa", "cometas"),
-    "pizza": _Noun("f", "pizza", "pizzas"),
-    "sheep": _Noun("f", "oveja", "ovejas"),
-    "teddy bear": _Noun("m", "oso de peluche", "osos de peluche"),
+    "airplane": _Noun("m", "avión", "aviones"), "apple": _Noun("f", "manzana", "manzanas"),
+    "banana": _Noun("m", "plátano", "plátanos"), "bench": _Noun("m", "banco", "bancos"),
+    "bicycle": _Noun("f", "bicicleta", "bicicletas"), "bird": _Noun("m", "pájaro", "pájaros"),
+    "boat": _Noun("m", "barco", "barcos"), "book": _Noun("m", "libro", "libros"),
+    "bottle": _Noun("f", "botella", "botellas"), "bus": _Noun("m", "autobús", "autobuses"),
+    "cake": _Noun("m", "pastel", "pasteles"), "car": _Noun("m", "coche", "coches"),
+    "cat": _Noun("m", "gato", "gatos"), "chair": _Noun("f", "silla", "sillas"),
+    "cup": _Noun("f", "taza", "tazas"), "dog": _Noun("m", "perro", "perros"),
+    "kite": _Noun("f", "cometa", "cometas"), "pizza": _Noun("f", "pizza", "pizzas"),
+    "sheep": _Noun("f", "oveja", "ovejas"), "teddy bear": _Noun("m", "oso de peluche", "osos de peluche"),
     "umbrella": _Noun("m", "paraguas", "paraguas"),
-}
+}  # fmt: skip
 #: Masculine and feminine, singular, then plural.
 _COLOURS = {
     "red": ("rojo", "roja", "rojos", "rojas"), "orange": ("naranja", "naranja", "naranjas", "naranjas"),
