@@ -35,11 +35,7 @@ ALIASES = {"fid": "dino"}
 
 def available() -> tuple[str, ...]:
     """Names of the models that are there."""
-    names = (
-        {folder.name for folder in ZOO.iterdir() if (folder / "README.md").exists()}
-        if ZOO.exists()
-        else set()
-    )
+    names = {card.parent.name for card in ZOO.glob("*/README.md")}
     return tuple(sorted(names | {a for a, name in ALIASES.items() if name in names}))
 
 
@@ -52,7 +48,15 @@ def path(name: str) -> Path:
         raise ValueError(f"there is no nano model {name!r}{guess}; there are: {', '.join(available())}")
     if real in BASES:
         return continued(real, path(BASES[real]))
-    return _assemble(real, _variant(real)) if real in VARIANTS else ZOO / real
+    if real not in VARIANTS:
+        return ZOO / real
+    # The base's shared parts with the variant's own files laid over them.
+    pieces = {p.relative_to(ZOO / BASE): p for part in SHARED for p in _files(ZOO / BASE / part)}
+    files = {p.relative_to(ZOO / real): p for p in _files(ZOO / real)}
+    if CHANGES in files:
+        base = ZOO / changes_base(files[CHANGES])
+        pieces.update({p.relative_to(base): p for p in _files(base / "unet")})
+    return _assemble(real, {**pieces, **files})
 
 
 def continued(name: str, base: Path, root: Path | None = None) -> Path:
@@ -62,18 +66,8 @@ def continued(name: str, base: Path, root: Path | None = None) -> Path:
     return _assemble(name, {**pieces, **{p.relative_to(folder): p for p in _files(folder)}})
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file())
-
-
-def _variant(name: str) -> dict[Path, Path]:
-    """The base's shared parts with the variant's own files laid over them."""
-    pieces = {p.relative_to(ZOO / BASE): p for part in SHARED for p in _under(ZOO / BASE / part)}
-    files = {p.relative_to(ZOO / name): p for p in _files(ZOO / name)}
-    if CHANGES in files:
-        base = ZOO / changes_base(files[CHANGES])
-        pieces.update({p.relative_to(base): p for p in _files(base / "unet")})
-    return {**pieces, **files}
+def _files(piece: Path) -> list[Path]:
+    return [piece] if piece.is_file() else sorted(p for p in piece.rglob("*") if p.is_file())
 
 
 def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
@@ -89,7 +83,12 @@ def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
             shutil.copyfile(file, draft / relative)
         for changes, whole in ((CHANGES, UNET), (MODEL_CHANGES, MODEL)):
             if changes in pieces:
-                _apply_changes(draft / changes, draft / whole)
+                import safetensors.numpy
+
+                load = safetensors.numpy.load_file
+                merged = {**load(draft / whole), **load(draft / changes)}
+                safetensors.numpy.save_file(merged, draft / whole, {"format": "pt"})
+                (draft / changes).unlink()
 
     return atomic.made_once(atomic.cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)
 
@@ -100,15 +99,3 @@ def changes_base(file: Path) -> str:
 
     with safetensors.safe_open(file, framework="numpy") as handle:
         return str((handle.metadata() or {})["base"])
-
-
-def _apply_changes(changes: Path, whole: Path) -> None:
-    import safetensors.numpy
-
-    merged = {**safetensors.numpy.load_file(whole), **safetensors.numpy.load_file(changes)}
-    safetensors.numpy.save_file(merged, whole, {"format": "pt"})
-    changes.unlink()
-
-
-def _under(piece: Path) -> list[Path]:
-    return _files(piece) if piece.is_dir() else [piece]

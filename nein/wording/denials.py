@@ -138,7 +138,7 @@ def _phrases(doc: Any) -> Iterator[_Phrase]:
         while end < len(doc) and _may_name(doc, end):
             end += 1
         next_start = max(end, start + 1)
-        while end > start and _exists(doc[end - 1]):
+        while end > start and doc[end - 1].lemma_.lower() in EXISTENCE:
             end -= 1
         article = start > 0 and doc[start - 1].lower_ in _DETERMINERS
         a_noun = any(token.pos_ in ("NOUN", "PROPN") for token in doc[start:end])
@@ -175,7 +175,12 @@ def _denied(
     doc: Any, words: list[str], cue: set[str], start: int, end: int, phrases: list[_Phrase]
 ) -> list[_Phrase] | None:
     """What the cue, doc[start:end] as written and as lemmas, denies; None where it is none."""
-    following = [phrase for phrase in phrases if phrase.start >= end and _reaches(words, end, phrase.start)]
+    # A denial reaches as far as no new clause begins.
+    following = [
+        phrase
+        for phrase in phrases
+        if phrase.start >= end and not {"but", ";", "."} & set(words[end : phrase.start])
+    ]
     before = [phrase for phrase in phrases if phrase.end <= start]
     if cue & set(PRECEDED):
         return before[-1:]
@@ -192,24 +197,15 @@ def _denied(
     return None
 
 
-def _reaches(words: list[str], start: int, end: int) -> bool:
-    """Whether a denial at `start` still holds at `end`: no new clause begins between."""
-    return not {"but", ";", "."} & set(words[start:end])
-
-
 def _joined(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:
     """The first phrase, and those that are joined to it: "no cats or dogs", but of "no cat and a dog" the
     first only."""
     joined = phrases[:1]
     for phrase in phrases[1:]:
         between = set(words[joined[-1].end : phrase.start]) - _DETERMINERS
-        if (
-            not between
-            or not between <= {"or", "and", ","}
-            or not (any_article or not phrase.article or "and" not in between)
-        ):
-            break
-        if words[phrase.start - 1] in ("not", "no", "nor"):
+        listed = between and between <= {"or", "and", ","}
+        new_article = phrase.article and "and" in between and not any_article
+        if not listed or new_article or words[phrase.start - 1] in ("not", "no", "nor"):
             break
         joined.append(phrase)
     return joined
@@ -218,9 +214,7 @@ def _joined(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> l
 def _of_existence(negation: Any) -> bool:
     """Whether a "not" belongs to a verb that says what there is, or to a noun phrase: "a cat, not a dog"."""
     head = negation.head
-    if negation.i == 0:
-        return True
-    if head.pos_ in ("NOUN", "PROPN"):
+    if negation.i == 0 or head.pos_ in ("NOUN", "PROPN"):
         return True
     if head.lemma_.lower() == "be":
         said = [child for child in head.children if child.dep_ in ("acomp", "attr", "oprd")]
@@ -231,7 +225,3 @@ def _of_existence(negation: Any) -> bool:
 
 def _is_cue(token: Any) -> bool:
     return token.lemma_.lower() in _CUE_WORDS
-
-
-def _exists(token: Any) -> bool:
-    return token.lemma_.lower() in EXISTENCE

@@ -106,11 +106,7 @@ FAMILIES: dict[str, Family] = {
         ),
         Family(
             "past",
-            (
-                "There used to be {a S}.",
-                "The image once showed {a S}.",
-                "There {is S} no longer {a S}.",
-            ),
+            ("There used to be {a S}.", "The image once showed {a S}.", "There {is S} no longer {a S}."),
         ),
         Family(
             "clause",

@@ -148,9 +148,9 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        kind, _, name = self.maker.partition(":")
+        name = self.maker.partition(":")[2]
         made: list[Need] = []
-        if self.source == "pairs" and kind == "editor":
+        if self.source == "pairs" and self.edits:
             made = needs.of_editors([name], self.preset, {"steps": self.steps})
         elif self.source == "pairs":
             made = needs.of_pipeline(name, checker=True)
@@ -185,15 +185,9 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         if self.source == "pairs" and (kind not in ("editor", "text") or not colon or not name):
             raise UserError(f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.")
         if self.asks_llm and not self.llm.model:
-            what = (
-                "--concepts llm"
-                if self.concepts == "llm"
-                else "--validate"
-                if self.validate
-                else "--paraphrase"
-                if self.paraphrase
-                else "--maker"
-            )
+            asks = {"--concepts llm": self.concepts == "llm", "--validate": self.validate,
+                    "--paraphrase": self.paraphrase, "--maker": True}  # fmt: skip
+            what = next(flag for flag, given in asks.items() if given)
             raise UserError(
                 f"{what} asks a language model, and --llm.model names none; give openai:URL#MODEL, a hub id "
                 "owner/name or a folder."

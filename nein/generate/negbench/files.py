@@ -76,18 +76,12 @@ class Files:
 
     def __init__(self, folder: Path, form: str, end: str, files: contextlib.ExitStack) -> None:
         captions, questions = NAMES[form]
-        training = form == "training"
-        self.negated = Sink(
-            folder / f"{captions}{end}.csv",
-            official.write_captions if training else official.write_retrieval,
-            files,
-        )
+        write_captions, write_questions = official.write_retrieval, official.write_questions
+        if form == "training":
+            write_captions, write_questions = official.write_captions, official.write_training_questions
+        self.negated = Sink(folder / f"{captions}{end}.csv", write_captions, files)
         self.original = Sink(folder / f"{ORIGINALS}{end}.csv", official.write_retrieval, files)
-        self.questions = Sink(
-            folder / f"{questions}{end}.csv",
-            official.write_training_questions if training else official.write_questions,
-            files,
-        )
+        self.questions = Sink(folder / f"{questions}{end}.csv", write_questions, files)
         self.medical = {
             task: Sink(folder / f"{name}.csv", official.write_questions, files)
             for task, name in MEDICAL.items()

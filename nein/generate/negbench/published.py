@@ -19,7 +19,6 @@ import ast
 import hashlib
 import random
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 
 from nein.datasets.negbench.sentences import Negation
@@ -115,9 +114,7 @@ class Script:
             texts = [one.value for one in value.elts if isinstance(one, ast.Constant)]
             if len(texts) == len(value.elts) and all(isinstance(text, str) for text in texts):
                 return [str(text) for text in texts]
-        raise UserError(
-            f"'{self.path}': '{name}' is no list of texts; --prompts needs the files of {SOURCE}."
-        )
+        raise self._unlike(f"'{name}' is no list of texts")
 
     def text(self, variable: str, function: str | None = None, place: int = 0, **gaps: str) -> str:
         """The text assigned to `variable` at the top of the file or in `function`, its gaps filled in.
@@ -127,40 +124,33 @@ class Script:
         """
         body: Sequence[ast.AST] = self._tree.body
         if function is not None:
-            body = [
-                inner
-                for node in self._tree.body
-                if isinstance(node, ast.FunctionDef) and node.name == function
-                for inner in ast.walk(node)
-            ]
+            named = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == function]
+            body = [inner for node in named for inner in ast.walk(node)]
         value = self._only(variable, body, place)
-        pieces = value.values if isinstance(value, ast.JoinedStr) else [value]
-        said = [self._piece(piece, variable, gaps) for piece in pieces]
-        return "".join(said)
+        pieces = []
+        for piece in value.values if isinstance(value, ast.JoinedStr) else [value]:
+            names = [node.id for node in ast.walk(piece) if isinstance(node, ast.Name)]
+            if isinstance(piece, ast.Constant) and isinstance(piece.value, str):
+                pieces.append(piece.value)
+            elif isinstance(piece, ast.FormattedValue) and names and names[0] in gaps:
+                pieces.append(gaps[names[0]])
+            else:
+                raise self._unlike(f"'{variable}' has a gap that is not known")
+        return "".join(pieces)
 
-    def _piece(self, piece: ast.AST, variable: str, gaps: dict[str, str]) -> str:
-        if isinstance(piece, ast.Constant) and isinstance(piece.value, str):
-            return piece.value
-        if isinstance(piece, ast.FormattedValue):
-            names = [node.id for node in ast.walk(piece.value) if isinstance(node, ast.Name)]
-            if names and names[0] in gaps:
-                return gaps[names[0]]
-        raise UserError(
-            f"'{self.path}': '{variable}' has a gap that is not known; --prompts needs the files of {SOURCE}."
-        )
+    def _unlike(self, why: str) -> UserError:
+        return UserError(f"'{self.path}': {why}; --prompts needs the files of {SOURCE}.")
 
     def _only(self, name: str, body: Sequence[ast.AST], place: int = 0) -> ast.expr:
-        values = sorted(
-            (
-                node.value
-                for node in body
-                if isinstance(node, ast.Assign)
-                and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
-            ),
-            key=lambda value: value.lineno,
-        )
+        values = [
+            node.value
+            for node in body
+            if isinstance(node, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+        ]
+        values.sort(key=lambda value: value.lineno)
         if len(values) <= place:
-            raise UserError(f"'{self.path}' has no '{name}'; --prompts needs the files of {SOURCE}.")
+            raise self._unlike(f"it has no '{name}'")
         return values[place]
 
 
@@ -179,12 +169,9 @@ class Published:
         self._evaluation, self._training = root / "evaluation", root / "finetuning"
         self._form = self._evaluation if form == "evaluation" else self._training
         self._thing = thing
-        self.check()
-
-    def check(self) -> None:
-        """Puts every prompt together once."""
-        rng = random.Random(0)
-        if self._thing == "video":
+        self._scripts: dict[Path, Script] = {}
+        rng = random.Random(0)  # every prompt is put together once
+        if thing == "video":
             self.concepts(["a"], rng)
         else:
             self.present("a")
@@ -206,42 +193,29 @@ class Published:
 
     def absent(self, caption: str, present: Sequence[str]) -> str:
         """Asks for five objects that go with a caption and are not in it: ObjectList."""
-        return self._objects.text(
-            "prompt_template",
-            "generate_negative_objects_prompt",
-            caption=caption,
-            relevant_objects=str([*present]),
-        )
+        gaps = {"caption": caption, "relevant_objects": str([*present])}
+        return self._objects.text("prompt_template", "generate_negative_objects_prompt", **gaps)
 
     def concepts(self, captions: Sequence[str], rng: random.Random) -> str:
         """Asks for two concepts of a video and one that it lacks: VideoConcepts."""
         examples = _some(self._videos.examples("concepts_examples_list"), EXAMPLES, rng)
-        return self._videos.text(
-            "prompt_template",
-            "generate_prompt_concepts",
-            original_captions=str([*captions]),
-            examples=examples,
-        )
+        gaps = {"original_captions": str([*captions]), "examples": examples}
+        return self._videos.text("prompt_template", "generate_prompt_concepts", **gaps)
 
     def valid(self, names: Sequence[str]) -> str:
         """Asks whether this is a list of objects and nothing else: Verdict."""
         script = self._script(self._training / "validate_object_lists.py")
         examples = script.text("examples", "process_validation_task")
-        return script.text(
-            "prompt_template", "generate_prompt", objects_value=str([*names]), examples=examples
-        )
+        gaps = {"objects_value": str([*names]), "examples": examples}
+        return script.text("prompt_template", "generate_prompt", **gaps)
 
     def negate(self, negation: Negation, rng: random.Random) -> str:
         """Asks for a caption that also denies an object, in the order of the negation: Line."""
         script = self._script(self._training / "generate_negative_captions.py")
         first = "negation" if negation.before else "affirmation"
-        return script.text(
-            "prompt_template",
-            "generate_prompt",
-            affirmative_caption=negation.caption,
-            negative_objects=negation.absent,
-            examples=_some(script.examples(f"{first}_first_examples_list"), EXAMPLES, rng),
-        )
+        examples = _some(script.examples(f"{first}_first_examples_list"), EXAMPLES, rng)
+        gaps = {"affirmative_caption": negation.caption, "negative_objects": negation.absent}
+        return script.text("prompt_template", "generate_prompt", examples=examples, **gaps)
 
     def rephrase(self, text: str, option: bool, keep_order: bool, rng: random.Random) -> str:
         """Asks for a caption or an option of a question in other words: Line.
@@ -258,14 +232,8 @@ class Published:
             script, function = self._script(self._form / "paraphrase_captions.py"), "generate_prompt"
             examples, keep_order = script.text(f"{task}_examples"), keep_order and not option
         guidelines = script.text("guidelines", function, place=int(keep_order))
-        return script.text(
-            "prompt_template",
-            function,
-            caption=text,
-            original_caption=text,
-            examples=examples,
-            guidelines=guidelines,
-        )
+        gaps = {"caption": text, "original_caption": text, "examples": examples, "guidelines": guidelines}
+        return script.text("prompt_template", function, **gaps)
 
     @property
     def _objects(self) -> Script:
@@ -274,10 +242,6 @@ class Published:
     @property
     def _videos(self) -> Script:
         return self._script(self._evaluation / "process_video_tasks.py")
-
-    @cached_property
-    def _scripts(self) -> dict[Path, Script]:
-        return {}
 
     def _script(self, path: Path) -> Script:
         if path not in self._scripts:

@@ -24,13 +24,9 @@ BAD_NAME = "the name of the file is no text"
 def load(config: BuildConfig) -> Iterator[Concepts]:
     """The images of `config.source`, in order. Raises UserError for a source that cannot be read."""
     readers: dict[str, Callable[[BuildConfig], Iterator[Concepts]]] = {
-        "nano": _nano,
-        "coco": _coco,
-        "voc": _voc,
-        "captions": _captioned,
-        "pairs": _pairs,
+        "nano": _nano, "coco": _coco, "voc": _voc, "captions": _captioned, "pairs": _pairs,
         **dict.fromkeys(MEDICAL_SOURCES, _medical),
-    }
+    }  # fmt: skip
     return readers[config.source](config)
 
 

@@ -92,11 +92,19 @@ def verify(
                 pictures.append(picture(image))
                 asked.append(image)
             except ImageError as error:
-                why = f"{UNREADABLE}: {_brief(error)}"
+                why = f"{UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
                 image = image.noting(f"{why}, {UNVERIFIED}") if as_released else replace(image, problem=why)
         done.append(image)
     questions = [_questions(image, positives, verifier.protocol) for image in asked]
-    answers = [_each(verifier, pictures, list(row)) for row in zip(*questions, strict=True)]
+    # All images together or, where that fails, one by one, so that one odd image costs itself only.
+    answers = [
+        isolated(
+            lambda rows, names=names: verifier.scores([pictures[i] for i in rows], [names[i] for i in rows]),
+            range(len(pictures)),
+            str,
+        )
+        for names in zip(*questions, strict=True)
+    ]
     verified: dict[str, Concepts] = {}
     for image, *rows in zip(asked, *answers, strict=True):
         failure = next((row for row in rows if isinstance(row, str)), None)
@@ -124,19 +132,3 @@ def _judged(verifier: Verifier, image: Concepts, scores: Mapping[str, float], po
     notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
     notes += ["present object not detected, dropped"] * (len(image.positives) - len(shown))
     return replace(image.noting(*notes), negatives=absent, positives=shown)
-
-
-def _each(
-    verifier: Verifier, pictures: Sequence[np.ndarray], names: Sequence[Sequence[str]]
-) -> list[dict[str, float] | str]:
-    """All together, or, when that fails, one by one, so that one odd image costs itself only."""
-    return isolated(
-        lambda rows: verifier.scores([pictures[i] for i in rows], [names[i] for i in rows]),
-        range(len(pictures)),
-        str,
-    )
-
-
-def _brief(error: ImageError) -> str:
-    """The reason without the path."""
-    return str(error).rpartition(": ")[2]

@@ -16,13 +16,10 @@ from nein.statistics import bounded_mean
 
 @dataclass(frozen=True)
 class Checked:
-    """What one person found.
+    """What one person found: items by verdict (`open` ones have none), the wrong ones by kind (`errors`).
 
-    right, wrong, open  Items by verdict; open ones have none and are in no figure.
-    accuracy, low, high Share of right ones among those checked, with its exact 95 % interval; None
-                        without a checked item. The interval is that of a simple random sample of items, which
-                        the sheet is; it does not count on questions about one picture being alike.
-    errors              Wrong items by kind.
+    accuracy, low, high  Share of right items among those checked, with the exact 95 % interval of a simple
+                         random sample of items, which the sheet is; None without a checked item.
     """
 
     sheet: str

@@ -20,12 +20,11 @@ NUMBERS = ("1", "2", "3", "4", "5", "6")
 def folder(count: int, parent: Path | None = None) -> Path:
     """A folder with `count` drawn questions in VMCBench's layout (`FILE`, two to four options), made on first
     use; below `parent`, or in the user's cache."""
-    return data.drawn(f"choices-{count}", lambda draft: write(draft, count), proof=FILE, parent=parent)
 
+    def draw(draft: Path) -> None:
+        atomic.write_lines(draft / FILE, _rows(draft, count))
 
-def write(root: Path, count: int) -> None:
-    """Draws the questions and their pictures."""
-    atomic.write_lines(root / FILE, _rows(root, count))
+    return data.drawn(f"choices-{count}", draw, proof=FILE, parent=parent)
 
 
 def _rows(root: Path, count: int) -> Iterator[dict[str, Any]]:

@@ -101,12 +101,8 @@ def _is_participle(token: Any) -> bool:
     """Whether a token is a verb without a finite verb of its own."""
     finite = token.tag_ in FINITE or any(child.tag_ in FINITE for child in token.children)
     after_subject = any(child.dep_ in ("aux", "auxpass") and child.i < token.i for child in token.children)
-    return token.pos_ == "VERB" and not (finite and after_subject and _clause_of_its_own(token))
-
-
-def _clause_of_its_own(token: Any) -> bool:
-    """ "... that the woman is holding": a verb in a relative clause."""
-    return token.dep_ in ("relcl", "acl", "advcl", "ccomp")
+    own_clause = token.dep_ in ("relcl", "acl", "advcl", "ccomp")  # "... that the woman is holding"
+    return token.pos_ == "VERB" and not (finite and after_subject and own_clause)
 
 
 def _check_clause(question: Question) -> None:
@@ -250,8 +246,7 @@ def _count(question: Question) -> str:
         tail = doc[question.after.i + 1 :]
         if len(tail) and tail[0].pos_ in ("VERB", "AUX"):
             raise Refusal("it cannot be told which verb is meant")
-        rest = doc.text[_behind(question.after) :]
-        return beginning + rest
+        return beginning + doc.text[_behind(question.after) :]
     if verb.lemma_ == "do" or (starts_noun_phrase(question.after) and question.auxiliary):
         raise Refusal("what is counted is not the subject")
     _check_clause(question)

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from metrics.served.endpoint import is_endpoint
@@ -26,8 +28,13 @@ from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negvqa import convert, negators, sheet
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.negators import NEGATED, UNUSABLE, Negation
-from nein.generate.negvqa.pictures import Pictures
 from nein.generate.negvqa.sources import Choice, load
+
+#: First bytes of a picture -> the ending of its name.
+ENDINGS = {
+    rb"\x89PNG": ".png", rb"\xff\xd8\xff": ".jpg", rb"GIF8": ".gif", rb"BM": ".bmp",
+    rb"(?s)RIFF....WEBP": ".webp",
+}  # fmt: skip
 
 
 def build(config: ConversionConfig) -> str:
@@ -106,18 +113,22 @@ def _write(
     """Pictures, records, questions, sheet; the manifest's status last."""
     negated = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
     letters = convert.letters([item for item, _ in negated], config.seed, config.letters)
-    pictures = Pictures(folder.path)
+    names: dict[str, str] = {}
     questions = folder.path / "questions.jsonl"
     atomic.write_lines(
         questions,
         (
-            convert.record(item, pictures.keep(item), made.question, wrong[item.id], letter)
+            convert.record(item, _keep(folder.path, item, names), made.question, wrong[item.id], letter)
             for (item, made), letter in zip(negated, letters, strict=True)
         ),
     )
     for variant in ("original", "negated"):
-        path = folder.path / f"questions-{variant}.jsonl"
-        atomic.write_lines(path, (_one(row, variant) for row in atomic.checked_lines(questions)))
+        rows = (
+            {key: row[key] for key in ("index", "image", "category", "A", "B")}
+            | {"question": row[f"{variant}_question"], "answer": row[f"{variant}_answer"]}
+            for row in atomic.checked_lines(questions)
+        )
+        atomic.write_lines(folder.path / f"questions-{variant}.jsonl", rows)
     atomic.write_lines(
         folder.path / "records.jsonl",
         (
@@ -138,8 +149,7 @@ def _write(
     )
     if negated:
         chosen = convert.chosen([item.id for item, _ in negated], int(config.sheet), config.seed)
-        of_sheet = set(chosen)
-        by_id = {row["index"]: row for row in atomic.checked_lines(questions) if row["index"] in of_sheet}
+        by_id = {row["index"]: row for row in atomic.checked_lines(questions) if row["index"] in chosen}
         sheet.write(
             folder.path / "check.html",
             [by_id[key] for key in chosen],
@@ -158,10 +168,25 @@ def _write(
     return _summary(folder, counts, reasons, again, letters)
 
 
-def _one(row: Mapping[str, Any], variant: str) -> dict[str, Any]:
-    """A line of the file with one variant only: `question` and `answer`."""
-    shared = {key: row[key] for key in ("index", "image", "category", "A", "B")}
-    return {**shared, "question": row[f"{variant}_question"], "answer": row[f"{variant}_answer"]}
+def _keep(root: Path, item: Choice, names: dict[str, str]) -> str:
+    """Name below `root` of an item's picture, copied unless it is there; equal pictures are one file.
+
+    names  Hash -> name of the pictures kept so far. Raises UserError for a file that cannot be read.
+    """
+    assert item.picture is not None, "an item without a picture is not usable"
+    try:
+        data = item.picture.read_bytes()
+    except OSError as error:
+        raise UserError(f"'{item.picture}' cannot be read: {error.strerror or error}.") from None
+    digest = hashlib.sha256(data).hexdigest()
+    if digest not in names:
+        stem = item.id if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}", item.id) else digest[:20]
+        ending = next((ending for start, ending in ENDINGS.items() if re.match(start, data)), ".img")
+        names[digest] = f"images/{stem}{ending}"
+        path = root / names[digest]
+        if not path.is_file() or path.stat().st_size != len(data):
+            atomic.write_bytes(path, data)
+    return names[digest]
 
 
 def _summary(

@@ -23,13 +23,7 @@ from nein.engine.errors import UserError, unknown
 from nein.generate.negvqa import drawn
 
 #: Our name of a field -> its name in VMCBench's files. Source: https://huggingface.co/datasets/suyc21/VMCBench.
-FIELDS = {
-    "index": "index",
-    "image": "image",
-    "question": "question",
-    "answer": "answer",
-    "category": "category",
-}
+FIELDS = {name: name for name in ("index", "image", "question", "answer", "category")}
 HUB = "suyc21/VMCBench"
 
 
@@ -60,8 +54,7 @@ class Choice:
         first: dict[str, str] = {}
         for text in self.options:
             first.setdefault(_plain(text), text)
-        first.pop(_plain(self.answer))
-        return list(first.values())
+        return [text for plain, text in first.items() if plain != _plain(self.answer)]
 
 
 @dataclass(frozen=True)
@@ -115,14 +108,19 @@ def load(
         folder = Path(pictures).expanduser()
         if not folder.is_dir():
             raise UserError(f"--images '{pictures}' is not a folder.")
-    items = tuple(_items(rows, names, folder, within=bool(hub.reference(source))))
+    items = tuple(_items(rows, names, folder, within=origin["kind"] == "hub"))
     if all(item.problem for item in items):
         why = f" ({items[0].problem} in the first record)" if items else ""
         raise UserError(
             f"'{source}' holds no usable question{why}; say how its columns are named, for example "
             "--columns.question prompt --columns.A option_a."
         )
-    return Choices(items, origin, _hash(items))
+    digest = hashlib.sha256()
+    for item in items:
+        name = item.picture.name if item.picture is not None else ""
+        facts = [item.id, item.subset, name, item.question, item.options, item.right, item.problem]
+        digest.update(json.dumps(facts, ensure_ascii=False).encode() + b"\n")
+    return Choices(items, origin, digest.hexdigest())
 
 
 def _items(
@@ -184,12 +182,3 @@ def _text(cell: Any) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")
-
-
-def _hash(items: Iterable[Choice]) -> str:
-    digest = hashlib.sha256()
-    for item in items:
-        name = item.picture.name if item.picture is not None else ""
-        facts = [item.id, item.subset, name, item.question, item.options, item.right, item.problem]
-        digest.update(json.dumps(facts, ensure_ascii=False).encode() + b"\n")
-    return digest.hexdigest()

@@ -144,8 +144,8 @@ def write(job: Job, facts: Mapping[str, Any], ways: Sequence[Way], front: str | 
     cards = {root / "dataset": body} if (root / "dataset").is_dir() else {}
     if front is not None:
         cards[root / "hub"] = front + body
-    for folder, text_ in cards.items():
-        atomic.write_text(folder / "README.md", text_)
+    for folder, card in cards.items():
+        atomic.write_text(folder / "README.md", card)
     if drawn is not None:
         for folder in (root, *cards):
             atomic.write_bytes(folder / "card.png", drawn)
