@@ -8,9 +8,11 @@ from typing import TypeVar
 import torch
 
 from editors.base import EditorError, EditRequest, EditResult, find_fault
-from nein.loading.isolation import isolated, reason
+from nein.loading.isolation import MODEL_ERRORS, isolated, reason
 
 Prepared = TypeVar("Prepared")
+#: What a bad sample can raise inside a pipeline of diffusers.
+SAMPLE_ERRORS = (*MODEL_ERRORS, TypeError)
 
 
 def edit_in_batches(
@@ -53,7 +55,7 @@ def edit_in_batches(
     for members in groups.values():
         for start in range(0, len(members), batch_size):
             indices, items = zip(*members[start : start + batch_size], strict=True)
-            edited = isolated(lambda some: edit(list(some)), items, failed)
+            edited = isolated(lambda some: edit(list(some)), items, failed, SAMPLE_ERRORS)
             for index, one in zip(indices, edited, strict=True):
                 if isinstance(one, str):
                     one = EditResult(requests[index].id, None, one)

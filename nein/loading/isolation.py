@@ -16,7 +16,7 @@ Failed = TypeVar("Failed")
 
 #: What a model or an image library raises on input that it cannot digest. A mistake in our own code
 #: (TypeError, AttributeError, ...) is not caught.
-MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError)
+MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError, ArithmeticError)
 
 
 def reason(error: BaseException) -> str:
@@ -42,6 +42,7 @@ def isolated(
     work: Callable[[Sequence[Item]], Iterable[Result]],
     items: Sequence[Item],
     failed: Callable[[BaseException], Failed],
+    errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
 ) -> list[Result | Failed]: ...
 
 
@@ -49,24 +50,25 @@ def isolated(
     work: Callable[[Sequence[Item]], Iterable[Any]],
     items: Sequence[Item],
     failed: Callable[[BaseException], Any] = reason,
+    errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
 ) -> list[Any]:
     """`work(items)`, one result per item; where that raises, one item at a time: only the culprit has
     `failed(error)`, by default a sentence, in place of a result.
 
-    Only `MODEL_ERRORS` are caught. Lack of memory and a model that is not available are about the batch and
+    Only `errors` are caught. Lack of memory and a model that is not available are about the batch and
     not about an item: they are raised and end the command, which then says what helps.
     """
     if not items:
         return []
     try:
         results = list(work(items))
-    except MODEL_ERRORS as error:
+    except errors as error:
         if out_of_memory(error) or isinstance(error, UnavailableError):
             raise
         if len(items) == 1:
             return [failed(error)]
         log.warning("%d items together failed (%s); trying them one by one", len(items), reason(error))
-        return [result for item in items for result in isolated(work, [item], failed)]
+        return [result for item in items for result in isolated(work, [item], failed, errors)]
     if len(results) != len(items):
         raise AssertionError(f"{len(items)} items were given and {len(results)} results came back")
     return results
