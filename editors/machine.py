@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from editors.base import EditorError
 from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose
+from nein.loading.weights import aligned
 
 _KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -83,7 +84,7 @@ class Machine:
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         device = self.device if self.offload == "none" else "cpu"
         placed = module.to(device=device, dtype=self.torch_dtype, memory_format=layout).eval()
-        return placed.requires_grad_(False)
+        return aligned(placed).requires_grad_(False)
 
     @contextmanager
     def using(self, module: Any) -> Iterator[None]:

@@ -31,6 +31,7 @@ from editors.checkpoint import content_hash, explained, locate
 from editors.machine import Machine
 from editors.presets import PIPELINES
 from editors.resize import SIZES, Size, fit
+from nein.loading.weights import aligned
 
 # CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
 _COSXL = {
@@ -371,7 +372,7 @@ def _place(pipeline: Any, recipe: Recipe, machine: Machine) -> None:
     """Put the pipeline where it is to run, with its denoiser compiled if asked for."""
     for component in pipeline.components.values():
         if isinstance(component, torch.nn.Module):
-            component.eval().requires_grad_(False)
+            aligned(component).eval().requires_grad_(False)
     if machine.compile:
         setattr(pipeline, recipe.denoiser, torch.compile(getattr(pipeline, recipe.denoiser)))
     if machine.offload == "model":

@@ -14,6 +14,7 @@ import torch
 
 from metrics.base import MetricError
 from nein.loading.digests import folder_digest, json_digest, torch_dtype
+from nein.loading.weights import aligned
 
 #: Under which key a training checkpoint has its model.
 _STATES = ("state_dict", "model", "model_state_dict")
@@ -279,7 +280,7 @@ def load_model(
         )
     if "quantization_config" not in kwargs:
         model = model.to(device)
-    model.eval().requires_grad_(False)
+    aligned(model).eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
     commit = _commit(path_or_id, revision) or revision or "main"

@@ -1,4 +1,4 @@
-"""What every editor with a model does around it: a sample that a pipeline cannot take costs that sample only."""
+"""A sample that a pipeline cannot take costs that sample only."""
 
 from __future__ import annotations
 
