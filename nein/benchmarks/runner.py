@@ -221,7 +221,7 @@ def _finish(
 ) -> tuple[Finished, Counter[str], int]:
     """Writes what follows from the blocks of a run, which are read once. The run, why samples are unscored,
     and on how many a model failed."""
-    table, failed = benchmark.scores(folder), 0
+    table, failed = (run.scores or benchmark.scores)(folder), 0
     table.write(folder.path / SCORES)
     made = (benchmark.estimates or functools.partial(_estimates, benchmark))(table, folder)
     reasons = benchmark.decides(table, folder).unscored()

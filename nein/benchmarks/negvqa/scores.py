@@ -80,11 +80,13 @@ def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None 
         rule = letters if protocol == "paper" else "fixed"
         letter, reason, _ = parse(row["text"] or "", row["options"], rule)
     else:
-        logprobs = None if row["logprobs"] is None else tuple(row["logprobs"])
-        letter = Reply(logprobs=logprobs).likeliest
-        reason = (
-            "" if letter else "no probabilities of letters" if logprobs is None else "no letter is likeliest"
-        )
+        logprobs, reason = row["logprobs"], "no probabilities of letters"
+        try:
+            letter = Reply(logprobs=None if logprobs is None else tuple(logprobs)).likeliest
+        except ValueError as error:  # a number that is not finite, in a file that was damaged
+            letter, reason = None, str(error)
+        else:
+            reason = "" if letter else reason if logprobs is None else "no letter is likeliest"
     made = {"letter": letter, "reason": reason or None, "failed": "yes" if failed else None}
     if letter is not None:
         return {**made, "value": float(letter == row["answer"])}
