@@ -57,6 +57,29 @@ def test_editors_without_a_model_work_without_torch():
     assert loaded_by(code) == ""
 
 
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("nein.cli", "generate --help"),
+        ("nein.cli", "negbench generate --help"),
+        ("nein.cli", "negvqa generate --help"),
+        ("nein.cli", "negvqa generate --dry-run"),
+        ("nein.cli", "negvqa check --help"),
+        ("train.finetune_clip", "--help"),
+    ],
+)
+def test_help_and_a_dry_run_load_nothing_heavy(module, arguments):
+    code = (
+        f"import contextlib, io, sys\nfrom {module} import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as printed:\n"
+        f"    try: main({arguments.split()})\n"
+        "    except SystemExit as end: assert not end.code\n"
+        "assert printed.getvalue()\n"
+        f"assert {module.startswith('train')} or not {{'numpy', 'inflect'}} & set(sys.modules)"
+    )
+    assert loaded_by(code) == ""
+
+
 def test_the_options_of_a_command_need_no_numpy():
     code = """
 import importlib, sys

@@ -232,19 +232,13 @@ def write(root: Path, split: str, count: int, language: str) -> None:
             write_png(without / f"{sample}_{k}.png", render(replace(edit.scene, items=left)))
             name = f"{item.colour} {item.category}"
             things.append({"name": name, "stays": stays, "without": f"{sample}_{k}"})
-        records.append(
-            {
-                "COCO": source,
-                "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
-                "T_negative": LANGUAGES[language].pair(edit.construction, edit.named, edit.depth)[0],
-                "T_generated": f"Add {with_article(edit.object)}.",
-                "NeIn": sample,
-                "family": edit.construction,
-                "object": edit.object,
-                "others": edit.others,
-                "depth": edit.depth,
-                "things": things,
-            }
-        )
+        records.append({
+            "COCO": source,
+            "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
+            "T_negative": LANGUAGES[language].pair(edit.construction, edit.named, edit.depth)[0],
+            "T_generated": f"Add {with_article(edit.object)}.", "NeIn": sample,
+            "family": edit.construction, "object": edit.object, "others": edit.others, "depth": edit.depth,
+            "things": things,
+        })  # fmt: skip
     text = json.dumps(records, indent=1, ensure_ascii=False)
     (root / f"{split}.json").write_text(f"{text}\n", encoding="utf-8")  # last: it says that all is there

@@ -1,23 +1,18 @@
 """What is really in an edited nano picture, measured by the drawing code and by no trained model.
 
-The scene before the edit is known exactly, so an edited picture G is compared with two hypotheses, pixel by
-pixel: the reference R, the known scene without the category in question, and R with one drawing of the
-category pasted in. Over the drawing's own pixels and a rim of two around them, with coverage w of drawing P:
+An edited picture G is compared with the reference R, the known scene without the category in question, and
+with R with one drawing P of the category pasted in. Over the drawing (coverage w) and a rim of two pixels:
 
     M = sum w |R - P|^2                              how far the drawing is from what was there before
     N = sum w |G - P|^2 + sum (rim - w) |G - R|^2    how far G is from "this drawing was added"
     score = 1 - N / M                                (`FLOOR` is added to M: it may be near 0)
 
 The score is 1 where the drawing stands in G exactly and 0 where G is still R; it is maximised over colour,
-size, mirroring and place. A category counts as present when its score reaches `PRESENT` and no category that
-the scene lacks explains the same place better. An object of the scene counts as intact when its pixels in G,
-over its exact mask, are nearer to the drawing than to the scene without it: one minus the ratio of squared
-errors reaches `INTACT`. A smear of the right colours and outline therefore counts as intact; half an object
-does not.
-
-Both thresholds were chosen on pictures whose content is known, and `error_rates` measures how often the
-decisions are wrong on such: scenes drawn with and without the object, with another in its place, with an
-object taken out or half painted over, as they are and as an autoencoder gives them back.
+size, mirroring and place. A category is present when its score reaches `PRESENT` and no category that the
+scene lacks explains the same place better. An object of the scene is intact when one minus the ratio of the
+squared errors over its mask, to the drawing and to the scene without it, reaches `INTACT`: a smear of the
+right colours and outline counts as intact, half an object does not. Both thresholds were chosen on pictures
+whose content is known; `error_rates` measures how often the decisions are wrong on such pictures.
 """
 
 from __future__ import annotations
@@ -282,12 +277,8 @@ def _frequencies(images: np.ndarray) -> np.ndarray:
 
 
 def _scores(picture: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """(K, 64, 64) float32: the score of every drawing with its top left corner at (row, column).
-
-    Places where the drawing would leave the picture are -inf. With coverage w of a drawing P on the rim's
-    support, the error of "the drawing was added" is N = sum w|G-P|^2 + sum ring |G-R|^2, that of "nothing was
-    added", were it there, M = sum w|R-P|^2, and the score 1 - N / M is (M - N) / M.
-    """
+    """(K, 64, 64) float32: the score (M - N) / M of every drawing with its top left corner at (row, column);
+    -inf where the drawing would leave the picture."""
     drawings = _drawings()
     planes = np.zeros((9, _SIDE, _SIDE), np.float32)
     rows = columns = slice(_PAD, _PAD + SIZE)

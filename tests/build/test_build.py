@@ -249,17 +249,3 @@ def test_the_paper_preset_without_a_source_says_what_to_give(build: Build) -> No
     done = build("--preset", "paper")
     assert done.code == 2
     assert "--source captions_train2014.json" in done.stderr
-
-
-def test_help_imports_nothing_heavy() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys\nfrom nein import cli\n"
-        "try: cli.main(['generate', '--help'])\nexcept SystemExit as e: assert e.code == 0\n"
-        "print({'torch', 'PIL', 'transformers', 'diffusers', 'scipy', 'numpy', 'inflect'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("set()")
-    assert "--absent-below" in done.stdout

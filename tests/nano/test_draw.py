@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from nein.generate.nein.objects import COCO
 from nein.nano import draw
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, PALETTE, SIZE, SUPERSAMPLE
 from nein.nano.scenes import MAX_SIZE, MIN_SIZE, Item, Scene, box, mask, render
-from tests.nano.words import COCO
 
 
 def pair(item: Item, background: str = "room", seed: int = 3) -> tuple[np.ndarray, np.ndarray]:

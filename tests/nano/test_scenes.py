@@ -19,18 +19,7 @@ import pytest
 from nein.nano import draw
 from nein.nano.data import source_scene
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE
-from nein.nano.scenes import (
-    MAX_OBJECTS,
-    SPLITS,
-    Item,
-    Scene,
-    box,
-    mask,
-    place,
-    render,
-    rng_for,
-    sample_scene,
-)
+from nein.nano.scenes import MAX_OBJECTS, SPLITS, Item, Scene, box, mask, place, render, rng_for, sample_scene
 from tests.nano.random_scenes import random_scene
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from nein.generate.nein.objects import COCO
 from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence
-from tests.nano.words import COCO, NEGATED, negated
+from tests.nano.words import NEGATED, negated
 
 
 def test_the_list_of_coco_names_has_eighty_different_ones():

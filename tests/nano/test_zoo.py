@@ -117,35 +117,3 @@ def test_a_file_of_the_base_that_is_not_shared_does_not_matter(fake):
     first = zoo.path("magicbrush")
     (fake / "ip2p" / "unet" / "weights.safetensors").write_text("retrained base unet")
     assert zoo.path("magicbrush") == first
-
-
-def test_no_half_assembled_folder_is_left_when_copying_fails(fake, monkeypatch):
-    real, copied = shutil.copyfile, []
-
-    def failing(source, target):
-        if len(copied) == 3:
-            raise OSError("disk full")
-        copied.append(target)
-        return real(source, target)
-
-    monkeypatch.setattr(shutil, "copyfile", failing)
-    with pytest.raises(OSError, match="disk full"):
-        zoo.path("magicbrush")
-    assert list((fake.parent / "cache" / "zoo").iterdir()) == []
-    monkeypatch.setattr(shutil, "copyfile", real)
-    assert (zoo.path("magicbrush") / "model_index.json").is_file()
-
-
-def test_a_faster_process_wins_and_no_draft_stays(fake, monkeypatch):
-    real = shutil.copyfile
-    target = zoo.path("magicbrush")
-    shutil.rmtree(target)
-
-    def slow(source, place):
-        write(target, {"model_index.json": "theirs"})  # meanwhile another process finishes
-        return real(source, place)
-
-    monkeypatch.setattr(shutil, "copyfile", slow)
-    assert zoo.path("magicbrush") == target
-    assert content(target) == {"model_index.json": "theirs"}
-    assert [p.name for p in target.parent.iterdir()] == [target.name]

@@ -113,11 +113,8 @@ def polite(body: dict[str, Any], _: int) -> Reply:
         said = f"No {absent} is there, but {text}." if before else f"{text}, but no {absent} is there."
         return 200, say(json.dumps({"sentence": said})), {}
     text = prompt.splitlines()[1]
-    return (
-        200,
-        say(json.dumps({"sentence": text.replace("image", "fine image").replace("picture", "nice picture")})),
-        {},
-    )
+    text = text.replace("image", "fine image").replace("picture", "nice picture")
+    return 200, say(json.dumps({"sentence": text})), {}
 
 
 def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswered_shards_are_asked_again(

@@ -169,12 +169,8 @@ class Boxes:
             logits = torch.tensor([self.LOGITS[name] for name in row]).T  # boxes, labels
             scores = torch.sigmoid(logits).amax(0).tolist()
             named = named_scores(logits).tolist()
-            rows.append(
-                {
-                    name: Detection(s, 1, (0, 0, 1, 1), n)
-                    for name, s, n in zip(row, scores, named, strict=True)
-                }
-            )
+            found = zip(row, scores, named, strict=True)
+            rows.append({name: Detection(s, 1, (0, 0, 1, 1), n) for name, s, n in found})
         return rows
 
 
@@ -244,13 +240,9 @@ def test_the_label_of_a_box_is_that_of_the_librarys_post_processing(
         with torch.no_grad():
             outputs = detector.model(**inputs)
         (boxes,) = processor.image_processor.post_process_object_detection(outputs, 0.0)
-        best = [
-            max(
-                (float(s) for s, k in zip(boxes["scores"], boxes["labels"], strict=True) if k == label),
-                default=0,
-            )
-            for label in range(len(names))
-        ]
+        best = [0.0] * len(names)
+        for score, label in zip(boxes["scores"].tolist(), boxes["labels"].tolist(), strict=True):
+            best[label] = max(best[label], score)
         np.testing.assert_allclose(named, best, atol=1e-5)
         assert max(named) == max(scores)
         differ += named != scores
@@ -278,19 +270,8 @@ def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path: P
 
 @pytest.mark.slow
 def test_a_nano_editor_and_the_nano_detector_make_pairs(negbench: Callable[..., Any], tmp_path: Path) -> None:
-    given = [
-        "generate",
-        "--source",
-        "pairs",
-        "--scenes",
-        "6",
-        "--out",
-        tmp_path,
-        "--device",
-        "cpu",
-        "--steps",
-        "12",
-    ]
+    given = ["generate", "--source", "pairs", "--scenes", "6", "--out", tmp_path, "--device", "cpu"]
+    given += ["--steps", "12"]
     done = negbench(*given, "--attempts", "2")
     assert done.code == 0, done.stderr
     items = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")

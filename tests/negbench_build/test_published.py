@@ -228,14 +228,7 @@ def test_by_fixed_the_same_answers_are_checked(server: Server, copy: Path) -> No
     server.rule = speaking
     image, prompts = Concepts("a", "a.png", ("A dog and a cat",)), Published(copy, "training", "image")
     seen = {
-        protocol: language.extract(
-            client(server),
-            [image],
-            0,
-            5,
-            prompts=prompts,
-            protocol=protocol,  # type: ignore[arg-type]
-        )[0]
+        protocol: language.extract(client(server), [image], 0, 5, prompts=prompts, protocol=protocol)[0]  # type: ignore[arg-type]
         for protocol in ("paper", "fixed")
     }
     assert (seen["paper"].positives, seen["fixed"].positives) == (("Dog", "unicorn"), ("dog",))
@@ -246,36 +239,26 @@ def test_by_fixed_the_same_answers_are_checked(server: Server, copy: Path) -> No
     one = language.Sentence(
         "a/c0", negation.text("image", "where missing"), ["dog"], ["cat"], negation=negation
     )
+    how: dict[str, Any] = {"keep_order": False, "prompts": prompts}
     said = {
-        protocol: language.paraphrase(
-            client(server),
-            [one],
-            0,
-            keep_order=False,
-            prompts=prompts,
-            protocol=protocol,  # type: ignore[arg-type]
-        )[0]
+        protocol: language.paraphrase(client(server), [one], 0, protocol=protocol, **how)[0]
         for protocol in ("paper", "fixed")
     }
     assert said == {"paper": ("A dog sits.", ""), "fixed": (None, "an object is lost")}
 
 
 def test_by_paper_a_caption_without_an_object_is_asked_about_as_none(server: Server, copy: Path) -> None:
-    server.rule = lambda body, _: (
-        200,
-        say('"' if body["messages"][0]["content"].startswith("Things in") else "cat, car"),
-        {},
-    )
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        return 200, say('"' if body["messages"][0]["content"].startswith("Things in") else "cat, car"), {}
+
+    server.rule = rule
     image, prompts = Concepts("a", "a.png", ("What a day",)), Published(copy, "training", "image")
     seen = {
         protocol: language.extract(client(server), [image], 0, 5, prompts=prompts, protocol=protocol)[0]  # type: ignore[arg-type]
         for protocol in ("paper", "fixed")
     }
-    assert (seen["paper"].positives, seen["paper"].negatives, seen["paper"].problem) == (
-        (),
-        ("cat", "car"),
-        "",
-    )
+    paper = seen["paper"]
+    assert (paper.positives, paper.negatives, paper.problem) == ((), ("cat", "car"), "")
     assert "unusable (nonsense)" in seen["fixed"].problem
     question = sentences.training_question(seen["paper"], 0, protocol="paper")
     assert question is not None
@@ -285,15 +268,8 @@ def test_by_paper_a_caption_without_an_object_is_asked_about_as_none(server: Ser
 def test_two_concepts_and_an_absent_one_are_a_videos(server: Server, copy: Path) -> None:
     server.rule = lambda body, _: (200, say("positive1: dog\npositive2: running\nnegative: swimming"), {})
     video = Concepts("v", "v.mp4", ("A dog is running", "a dog"))
-    (seen,) = language.extract(
-        client(server),
-        [video],
-        0,
-        1,
-        "video",
-        prompts=Published(copy, "evaluation", "video"),
-        protocol="paper",
-    )
+    prompts = Published(copy, "evaluation", "video")
+    (seen,) = language.extract(client(server), [video], 0, 1, "video", prompts=prompts, protocol="paper")
     assert (seen.positives, seen.negatives) == (("dog", "running"), ("swimming",))
 
 

@@ -12,7 +12,6 @@ from nein.datasets.negvqa import questions
 from tests.helpers import commands, killing
 from tests.loopback import HANG_UP, Reply, Server, say
 from tests.negvqa_build.conftest import lines, rows
-from tests.test_startup import loaded_by
 
 
 def run(*arguments: Any, code: int = 0) -> None:
@@ -184,16 +183,3 @@ def test_a_mistake_is_one_sentence(
     assert sentence in said
     assert "Traceback" not in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize("arguments", ["generate --help", "generate --dry-run", "check --help"])
-def test_help_and_a_dry_run_load_nothing_heavy(arguments: str) -> None:
-    code = (
-        "import contextlib, io\n"
-        "from nein import cli\n"
-        "with contextlib.redirect_stdout(io.StringIO()) as said:\n"
-        f"    try: cli.main(['negvqa', *{arguments.split()}])\n"
-        "    except SystemExit as end: assert not end.code\n"
-        "assert said.getvalue()"
-    )
-    assert loaded_by(code) == ""

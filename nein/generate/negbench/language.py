@@ -378,7 +378,7 @@ def _negating(negation: Negation, rng: random.Random) -> str:
     lines = [
         "Say in one fluent caption what a description of a picture says, and that something is absent from "
         f"the picture. The {first} comes first, then the {second}. Add nothing else, and keep the word for "
-        "what is absent.",
+        "what is absent."
     ]
     examples = rng.sample(EXAMPLES[first], 3)
     for description, absent, caption in (*examples, (negation.caption, negation.absent, "")):

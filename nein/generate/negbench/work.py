@@ -266,12 +266,9 @@ def rephrased(tasks: Tasks, image: Concepts, row: dict[str, Any]) -> Tasks:
 
 
 _FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {
-    "pairs": _pairs,
-    "concepts": _concepts,
-    "verify": _verify,
-    "validate": _validate,
+    "pairs": _pairs, "concepts": _concepts, "verify": _verify, "validate": _validate,
     "paraphrase": _paraphrase,
-}
+}  # fmt: skip
 
 
 def unanswered(rows: Sequence[Row]) -> bool:

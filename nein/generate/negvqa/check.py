@@ -63,18 +63,10 @@ def evaluate(ticks: Mapping[str, Any]) -> Checked:
     verdicts = Counter(mark["verdict"] for mark in marks)
     right, wrong = verdicts["right"], verdicts["wrong"]
     share = bounded_mean([1.0] * right + [0.0] * wrong, range(right + wrong))
-    return Checked(
-        sheet=str(ticks.get("sheet", "")),
-        checker=str(ticks.get("checker") or ""),
-        population=ticks["population"],
-        right=right,
-        wrong=wrong,
-        open=verdicts[None],
-        accuracy=share.value if share else None,
-        low=share.low if share else None,
-        high=share.high if share else None,
-        errors=dict(Counter(mark["error"] for mark in marks if mark["verdict"] == "wrong")),
-    )
+    interval = (share.value, share.low, share.high) if share else (None, None, None)
+    errors = Counter(mark["error"] for mark in marks if mark["verdict"] == "wrong")
+    sheet, checker = str(ticks.get("sheet", "")), str(ticks.get("checker") or "")
+    return Checked(sheet, checker, ticks["population"], right, wrong, verdicts[None], *interval, dict(errors))
 
 
 def describe(checked: Checked) -> str:

@@ -43,16 +43,11 @@ def record(item: Choice, picture: str, negated: str, wrong: str, letter: str) ->
     """One line of NegVQA's layout: two options, and both questions with the letters that are right."""
     options = (item.answer, wrong) if letter == "A" else (wrong, item.answer)
     return {
-        "index": item.id,
-        "image": picture,
-        "category": item.subset,
-        "original_question": item.question,
-        "negated_question": negated,
-        "A": options[0],
-        "B": options[1],
-        "original_answer": letter,
-        "negated_answer": "B" if letter == "A" else "A",
-    }
+        "index": item.id, "image": picture, "category": item.subset,
+        "original_question": item.question, "negated_question": negated,
+        "A": options[0], "B": options[1],
+        "original_answer": letter, "negated_answer": "B" if letter == "A" else "A",
+    }  # fmt: skip
 
 
 def chosen(ids: Sequence[str], count: int, seed: int) -> list[str]:

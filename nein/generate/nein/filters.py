@@ -53,11 +53,7 @@ def match(
 
 
 def ask(
-    candidates: Sequence[Mapping[str, Any]],
-    pictures: Sequence[np.ndarray],
-    judge: VqaJudge,
-    *,
-    protocol: str,
+    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], judge: VqaJudge, *, protocol: str
 ) -> list[dict[str, Any]]:
     """Filter 2: a row per candidate with both answers and the verdict; questions share a picture's prefix."""
     form = template(judge.template)

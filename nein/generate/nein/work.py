@@ -126,17 +126,11 @@ def _generate(job: Job, shard: int, editor: editors.Editor) -> list[dict[str, An
         write = images.write_jpeg if job.config.image_format == "jpg" else images.write_png
         write(job.picture(name), result.image)
         height, width = result.image.shape[:2]
-        rows.append(
-            {
-                "id": result.id,
-                "image": name,
-                "width": width,
-                "height": height,
-                "sha256": images.pixel_hash(images.decode(job.picture(name))),
-                "verdict": filters.ACCEPTED,
-                "note": result.note,
-            }
-        )
+        stored = images.pixel_hash(images.decode(job.picture(name)))
+        rows.append({
+            "id": result.id, "image": name, "width": width, "height": height, "sha256": stored,
+            "verdict": filters.ACCEPTED, "note": result.note,
+        })  # fmt: skip
     return rows
 
 
@@ -181,8 +175,5 @@ def _lost(job: Job, stage: str, shard: int, reason: str) -> list[Row]:
 
 
 _FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {
-    "clauses": _clauses,
-    "generate": _generate,
-    "match": _match,
-    "ask": _ask,
-}
+    "clauses": _clauses, "generate": _generate, "match": _match, "ask": _ask,
+}  # fmt: skip

@@ -69,10 +69,7 @@ def sentences(named: Named) -> list[tuple[str, str]]:
     return [
         (f"{but_one}{a}は{of_a.is_not}。", f"{but_one}も{a}が{of_a.is_there}。"),
         (f"{a}も{of_a.were_it_not}、{b}も{of_b.is_not}。", f"{b}は{of_b.is_there}が、{a}は{of_a.is_not}。"),
-        (
-            f"{a}は{of_a.is_there}が、{b}は{of_b.is_not}。",
-            f"{b}は{of_b.is_there}が、{a}は{of_a.is_not}。",
-        ),
+        (f"{a}は{of_a.is_there}が、{b}は{of_b.is_not}。", f"{b}は{of_b.is_there}が、{a}は{of_a.is_not}。"),
         (f"すべての{a}が{so}わけではない。", f"すべての{a}が{is_so}。"),
         (f"以前は{a}が{of_a.was}。", f"今でも{a}が{of_a.is_there}。"),
         (f"{not_second}{a}が{of_a.is_there}。", f"{is_second}{a}が{of_a.is_there}。"),

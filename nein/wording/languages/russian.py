@@ -70,16 +70,10 @@ def sentences(named: Named) -> list[tuple[str, str]]:
     return [
         (f"Нет {_NOT_ONE[a.gender]} {a.genitive}, {but_one}.", f"Есть и другие {a.plural}, {but_one}."),
         (f"Нет ни {a.genitive}, ни {b.genitive}.", f"Есть {b.nominative}, но нет {a.genitive}."),
-        (
-            f"Есть {a.nominative}, но нет {b.genitive}.",
-            f"Есть {b.nominative}, но нет {a.genitive}.",
-        ),
+        (f"Есть {a.nominative}, но нет {b.genitive}.", f"Есть {b.nominative}, но нет {a.genitive}."),
         (f"Не все {a.plural} {are_so}.", f"Все {a.plural} {are_so}."),
         (f"Раньше здесь {_WAS[a.gender]} {a.nominative}.", f"Здесь всё ещё есть {a.nominative}."),
-        (
-            f"Есть {a.nominative}, {which} не {is_second}.",
-            f"Есть {a.nominative}, {which} {is_second}.",
-        ),
+        (f"Есть {a.nominative}, {which} не {is_second}.", f"Есть {a.nominative}, {which} {is_second}."),
     ]
 
 
