@@ -45,18 +45,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, neg
         "negator": negator,
         "ids": [row["index"] for row in rows],
     }
-    samples = cards.browser(lambda: (_described(rows), (_detail(path, row) for row in rows)), title="Items")
-    values = {"facts": page.script_json(facts), "errors": ERRORS}
-    html = page.render(
-        title="Are these negated questions right?",
-        subtitle=f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}",
-        parts=[samples, page.Part("check", "Ticks", Path(__file__).parent / "templates", lambda: values)],
-    )
-    atomic.write_text(path, html)
-
-
-def _described(rows: Sequence[Mapping[str, Any]]) -> cards.Samples:
-    return cards.Samples(
+    samples = cards.Samples(
         [row["index"] for row in rows],
         [f"{number} of {len(rows)}" for number in range(1, len(rows) + 1)],
         [row["category"] for row in rows],
@@ -66,6 +55,14 @@ def _described(rows: Sequence[Mapping[str, Any]]) -> cards.Samples:
         heads=("question", "A", "B"),
         page=len(rows),
     )
+    browser = cards.browser(lambda: (samples, (_detail(path, row) for row in rows)), title="Items")
+    values = {"facts": page.script_json(facts), "errors": ERRORS}
+    html = page.render(
+        title="Are these negated questions right?",
+        subtitle=f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}",
+        parts=[browser, page.Part("check", "Ticks", Path(__file__).parent / "templates", lambda: values)],
+    )
+    atomic.write_text(path, html)
 
 
 def _detail(path: Path, row: Mapping[str, Any]) -> cards.Detail:

@@ -108,13 +108,9 @@ def _sources(config: BuildConfig) -> sources.SourceSet:
 
 def _job(config: BuildConfig) -> Job:
     rules = clauses.Rules(
-        objects.load(config.objects, config.queried),
-        config.queried,
-        config.kept,
-        config.absent_below,
-        tuple(config.family_labels),
-        config.protocol,
-        config.seed,
+        objects=objects.load(config.objects, config.queried),
+        families=tuple(config.family_labels),
+        **{key: getattr(config, key) for key in ("queried", "kept", "absent_below", "protocol", "seed")},
     )
     return Job(config, _sources(config), rules, Folder(config.out_dir, "a build"))
 

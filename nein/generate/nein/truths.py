@@ -71,34 +71,33 @@ def report(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], thre
     def good(way: Way) -> bool:
         return seen[way.candidate["id"]].good
 
-    kept_ids, passed_ids = {w.candidate["id"] for w in accepted}, {w.candidate["id"] for w in passed}
+    def shows(way: Way) -> bool:
+        return seen[way.candidate["id"]].object
+
+    def keeps(way: Way) -> bool:
+        return seen[way.candidate["id"]].others
+
+    def filtered(before: list[Way], after: list[Way]) -> dict[str, Any]:
+        ids = {way.candidate["id"] for way in after}
+        rates = {
+            "precision": share(after, good),
+            "recall": share(filter(good, before), lambda w: w.candidate["id"] in ids),
+        }
+        for name, test in (("object there", shows), ("all others there", keeps)):
+            rates |= {f"{name}, before": share(before, test), f"{name}, after": share(after, test)}
+        return rates
+
+    both = filtered(matched, accepted)
     return {
         "clauses": _clauses(job, rows),
         "generate": {
-            "object there": share(matched, lambda w: seen[w.candidate["id"]].object),
-            "all others there": share(matched, lambda w: seen[w.candidate["id"]].others),
+            "object there": share(matched, shows),
+            "all others there": share(matched, keeps),
             "both": share(matched, good),
         },
-        "filter 1": {
-            "precision": share(passed, good),
-            "recall": share(filter(good, matched), lambda w: w.candidate["id"] in passed_ids),
-            "object there, before": share(matched, lambda w: seen[w.candidate["id"]].object),
-            "object there, after": share(passed, lambda w: seen[w.candidate["id"]].object),
-            "all others there, before": share(matched, lambda w: seen[w.candidate["id"]].others),
-            "all others there, after": share(passed, lambda w: seen[w.candidate["id"]].others),
-        },
-        "filter 2": {
-            "precision": share(accepted, good),
-            "recall": share(filter(good, asked), lambda w: w.candidate["id"] in kept_ids),
-            "object there, before": share(asked, lambda w: seen[w.candidate["id"]].object),
-            "object there, after": share(accepted, lambda w: seen[w.candidate["id"]].object),
-            "all others there, before": share(asked, lambda w: seen[w.candidate["id"]].others),
-            "all others there, after": share(accepted, lambda w: seen[w.candidate["id"]].others),
-        },
-        "both filters": {
-            "precision": share(accepted, good),
-            "recall": share(filter(good, matched), lambda w: w.candidate["id"] in kept_ids),
-        },
+        "filter 1": filtered(matched, passed),
+        "filter 2": filtered(asked, accepted),
+        "both filters": {name: both[name] for name in ("precision", "recall")},
         "measured": len(seen),
     }
 

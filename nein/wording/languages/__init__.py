@@ -1,4 +1,4 @@
-"""Negation in scope in eight languages, each by a grammar of its own with sources for its rules."""
+"""Negation in scope in eight languages: as much grammar as the sentences need, with its sources."""
 
 from __future__ import annotations
 

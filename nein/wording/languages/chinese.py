@@ -1,14 +1,12 @@
 """Chinese (Mandarin, simplified characters). A number in brackets says which of its `sources` has the rule.
 
-    有, 没有      "there is" is denied by 没, and by nothing else; 是 and adjectives by 不 [1].
-    既 ... 也     With 没有 behind both: neither ... nor [1].
-    不是所有      不是 before the quantifier denies it; 都 goes with the plural subject [1].
-    classifiers  Numerals and demonstratives take the classifier of the noun, 那只, 一本 [2].
-    pivot        What 有 introduces is the subject of a second clause, which is denied by itself: 有一个杯子
-                 不是蓝色的 [1].
-    除了         "except", with 没有别的 "none but", with 还有 "as well as" [1].
-
-No more of the grammar is here than the sentences need.
+有, 没有      "there is" is denied by 没, and by nothing else; 是 and adjectives by 不 [1].
+既 ... 也     With 没有 behind both: neither ... nor [1].
+不是所有      不是 before the quantifier denies it; 都 goes with the plural subject [1].
+classifiers  Numerals and demonstratives take the classifier of the noun, 那只, 一本 [2].
+pivot        What 有 introduces is the subject of a second clause, which is denied by itself: 有一个杯子
+             不是蓝色的 [1].
+除了         "except", with 没有别的 "none but", with 还有 "as well as" [1].
 """
 
 from __future__ import annotations

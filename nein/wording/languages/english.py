@@ -1,11 +1,9 @@
 """English. A number in brackets says which of its `sources` has the rule.
 
-    no, neither ... nor   The determiner "no" denies the noun phrase; "neither" and "nor" each of two [1].
-    not all               "not" before the quantifier denies it, and not what is said of each thing [1].
-    used to               A state of the past that has ended [1].
-    a, an; plural         The article goes by sound; plurals as `nein.wording.nouns` has them.
-
-No more of the grammar is here than the sentences need.
+no, neither ... nor   The determiner "no" denies the noun phrase; "neither" and "nor" each of two [1].
+not all               "not" before the quantifier denies it, and not what is said of each thing [1].
+used to               A state of the past that has ended [1].
+a, an; plural         The article goes by sound; plurals as `nein.wording.nouns` has them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """French. A number in brackets says which of its `sources` has the rule.
 
-    ne ... pas    "ne" before the verb and "pas" behind it [1]; "pas" alone in a clause without a verb [3].
-    de            An indefinite article becomes "de" under negation [2], "d'" before a vowel [3].
-    aucun, ni     They are in the place of "pas", with "ne" and never beside it; "aucun" agrees in gender and
-                  is singular, and behind "ni ... ni" there is no article [3].
-    tous          "ne sont pas toutes" denies the quantifier that floats behind it; "Toutes ... ne sont pas"
-                  could be read both ways, and is not used [3].
-    agreement     Adjectives agree in gender and number, also as predicates; "orange" and "marron", names of
-                  fruits, do not change [3].
-    celui, celle  The pronoun that a relative clause is about agrees in gender [3].
-
-No more of the grammar is here than the sentences need.
+ne ... pas    "ne" before the verb and "pas" behind it [1]; "pas" alone in a clause without a verb [3].
+de            An indefinite article becomes "de" under negation [2], "d'" before a vowel [3].
+aucun, ni     They are in the place of "pas", with "ne" and never beside it; "aucun" agrees in gender and
+              is singular, and behind "ni ... ni" there is no article [3].
+tous          "ne sont pas toutes" denies the quantifier that floats behind it; "Toutes ... ne sont pas"
+              could be read both ways, and is not used [3].
+agreement     Adjectives agree in gender and number, also as predicates; "orange" and "marron", names of
+              fruits, do not change [3].
+celui, celle  The pronoun that a relative clause is about agrees in gender [3].
 """
 
 from __future__ import annotations

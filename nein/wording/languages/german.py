@@ -1,15 +1,13 @@
 """German. A number in brackets says which of its `sources` has the rule.
 
-    kein          Where a noun phrase would have "ein" or no article, "kein" denies it, declined as "ein" is
-                  [1]; "nicht" denies all else, and nothing else of the clause changes [2].
-    case          "Es gibt" governs the accusative, also behind "weder ... noch"; "außer" the dative [1].
-    weak nouns    "Teddybär" has -en in every case but the nominative singular [1].
-    adjectives    Behind the article they have the weak ending, -en in the dative; as predicates none [1].
-    relative      "der, die, das" agree with the noun in gender, and are subjects here; the verb stands last
-                  and "nicht" before the adjective [1].
-    nicht alle    "nicht" before the quantifier denies it [1].
-
-No more of the grammar is here than the sentences need.
+kein          Where a noun phrase would have "ein" or no article, "kein" denies it, declined as "ein" is
+              [1]; "nicht" denies all else, and nothing else of the clause changes [2].
+case          "Es gibt" governs the accusative, also behind "weder ... noch"; "außer" the dative [1].
+weak nouns    "Teddybär" has -en in every case but the nominative singular [1].
+adjectives    Behind the article they have the weak ending, -en in the dative; as predicates none [1].
+relative      "der, die, das" agree with the noun in gender, and are subjects here; the verb stands last
+              and "nicht" before the adjective [1].
+nicht alle    "nicht" before the quantifier denies it [1].
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Japanese. A number in brackets says which of its `sources` has the rule.
 
-    ある, いる       "there is": いる of what lives and moves by itself, ある of all else; denied, いない and
-                    ない [1]. The denial goes by the noun, so that "neither ... nor" has one for each.
-    ～もなければ、～もない   "there is neither ... nor ...": the first denied in the conditional [1].
-    わけではない     Denies that something holds of all [2].
-    くない, ではない  Adjectives in い are denied by くない, nouns by ではない; before a noun a noun takes の,
-                    and before わけ it takes な [1] [2].
-    以外            "other than": with に and a denial "none but" [2].
-    は              Marks what is set against each other, and what a denial is about [1].
-
-No more of the grammar is here than the sentences need.
+ある, いる       "there is": いる of what lives and moves by itself, ある of all else; denied, いない and
+                ない [1]. The denial goes by the noun, so that "neither ... nor" has one for each.
+～もなければ、～もない   "there is neither ... nor ...": the first denied in the conditional [1].
+わけではない     Denies that something holds of all [2].
+くない, ではない  Adjectives in い are denied by くない, nouns by ではない; before a noun a noun takes の,
+                and before わけ it takes な [1] [2].
+以外            "other than": with に and a denial "none but" [2].
+は              Marks what is set against each other, and what a denial is about [1].
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """Russian. A number in brackets says which of its `sources` has the rule.
 
-    нет + genitive   What is not there stands in the genitive behind "нет", and in the nominative behind
-                     "есть" [1].
-    ни               "ни одной чашки", "ни чашки, ни собаки": negative words take the predicate's negation
-                     beside them, here "нет" [2].
-    кроме            Governs the genitive [1].
-    zero copula      There is no copula in the present [3]; "не" stands before what it denies, and before
-                     "все" it denies the quantifier [1].
-    был, была        The past agrees in gender, "который" too; the adjective agrees in gender, number and
-                     case, "синий" with soft endings [1].
-
-No more of the grammar is here than the sentences need.
+нет + genitive   What is not there stands in the genitive behind "нет", and in the nominative behind
+                 "есть" [1].
+ни               "ни одной чашки", "ни чашки, ни собаки": negative words take the predicate's negation
+                 beside them, here "нет" [2].
+кроме            Governs the genitive [1].
+zero copula      There is no copula in the present [3]; "не" stands before what it denies, and before
+                 "все" it denies the quantifier [1].
+был, была        The past agrees in gender, "который" too; the adjective agrees in gender, number and
+                 case, "синий" with soft endings [1].
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Spanish. A number in brackets says which of its `sources` has the rule.
 
-    concord       A negative word behind the verb takes "no" before it: "no hay ningún perro" [1] [2].
-    ningún        "ninguno" loses its -o before a masculine noun, and agrees in gender; singular [2].
-    ni ... ni     Behind the verb with "no" before it [2].
-    no todos      "no" before the quantifier denies it [2].
-    que no        "no" before the verb of the relative clause denies that clause alone [2].
-    del           "de" and "el" are one word [2].
-    agreement     Adjectives agree in gender and number, also as predicates and behind the article without a
-                  noun; those in -e or a consonant, "rosa" and "naranja" in number only [2].
-
-No more of the grammar is here than the sentences need.
+concord       A negative word behind the verb takes "no" before it: "no hay ningún perro" [1] [2].
+ningún        "ninguno" loses its -o before a masculine noun, and agrees in gender; singular [2].
+ni ... ni     Behind the verb with "no" before it [2].
+no todos      "no" before the quantifier denies it [2].
+que no        "no" before the verb of the relative clause denies that clause alone [2].
+del           "de" and "el" are one word [2].
+agreement     Adjectives agree in gender and number, also as predicates and behind the article without a
+              noun; those in -e or a consonant, "rosa" and "naranja" in number only [2].
 """
 
 from __future__ import annotations

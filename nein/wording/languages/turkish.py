@@ -1,16 +1,14 @@
 """Turkish. A number in brackets says which of its `sources` has the rule.
 
-    var, yok      "there is" and "there is not" are two words, and "değil" denies what is neither a verb nor
-                  existence [1, 20.2, 20.3].
-    ne ... ne     "neither ... nor", mostly with a predicate that is not denied [1, 20.4].
-    -DAn başka    "other than" governs the ablative [1].
-    hepsi         "all of them", behind a genitive plural; the denial of the predicate reaches over it [1].
-    olan, olmayan A relative clause is a participle; -mA- in it denies that clause alone [1].
-    bir           The indefinite article, "one", between adjective and noun [2].
-    harmony       Suffixes have a or e, as the last vowel is back or front; d is t behind a voiceless
-                  consonant; "da" (also) is a word of its own and becomes "de" alike [1].
-
-No more of the grammar is here than the sentences need.
+var, yok      "there is" and "there is not" are two words, and "değil" denies what is neither a verb nor
+              existence [1, 20.2, 20.3].
+ne ... ne     "neither ... nor", mostly with a predicate that is not denied [1, 20.4].
+-DAn başka    "other than" governs the ablative [1].
+hepsi         "all of them", behind a genitive plural; the denial of the predicate reaches over it [1].
+olan, olmayan A relative clause is a participle; -mA- in it denies that clause alone [1].
+bir           The indefinite article, "one", between adjective and noun [2].
+harmony       Suffixes have a or e, as the last vowel is back or front; d is t behind a voiceless
+              consonant; "da" (also) is a word of its own and becomes "de" alike [1].
 """
 
 from __future__ import annotations
