@@ -3,7 +3,7 @@ its longest text, and of how many pairs nothing is left by which a sentence diff
 
     python -m benchmarks.scope_tokens [--model nano:magicbrush,nano:clip] [--pairs 176]
 
-Prints a table in Markdown. Results: docs/benchmarks/other-tests.md.
+Prints a table in Markdown. Results: research/notes/other-tests.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Data sets are drawn again and again from a known truth: n samples in pictures of a few samples each, which are
 alike by an intraclass correlation. For every figure and method: the lowest coverage over all scenarios
-and where it is, the mean coverage, the mean width. Results: docs/explanation/statistics.md.
+and where it is, the mean coverage, the mean width. Results: research/notes/coverage.md.
 """
 
 from __future__ import annotations
