@@ -103,7 +103,7 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
         label, folder = path.name if len(folders) == 1 else _label(path, folders), Folder(path)
         benchmark = registry.known(path)
         for file in sorted(path.glob("*.jsonl")):
-            rows = functools.partial(atomic.checked_lines, file)
+            rows: Any = functools.partial(atomic.checked_lines, file)
             sources.setdefault(file.name.removesuffix(".jsonl"), []).append((label, rows))
         if benchmark is not None:
             own = benchmark.folder(path)

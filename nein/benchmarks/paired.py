@@ -101,8 +101,8 @@ def _compared(
             yield from tested(first, second, rows, theirs.where(variant=variant or None), 1.0, "%", **what)
         if gap is not None:
             told, denied = ([side.where(variant=name) for side in (mine, theirs)] for name in gap)
-            both = [one.less(other) for one, other in zip(told, denied, strict=True)]
-            yield from tested(first, second, *both, 2.0, "points", metric=metric, variant="gap")
+            mine, theirs = (one.less(other) for one, other in zip(told, denied, strict=True))
+            yield from tested(first, second, mine, theirs, 2.0, "points", metric=metric, variant="gap")
 
 
 def tested(

@@ -237,8 +237,9 @@ def _finish(
 def _estimates(benchmark: Benchmark, table: ScoreTable, folder: Folder) -> pd.DataFrame:
     """A figure of every metric and variant, and the negation gap of every metric."""
     made = [table.figures(task="results")]
-    for (metric,), rows in table.groups("metric") if benchmark.gap else ():
-        made.append(frames.frame(rows.gap(*benchmark.gap, metric=metric, task="gap")))
+    if benchmark.gap:
+        for (metric,), rows in table.groups("metric"):
+            made.append(frames.frame(rows.gap(*benchmark.gap, metric=metric, task="gap")))
     return frames.concat(made)
 
 

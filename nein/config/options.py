@@ -195,7 +195,8 @@ def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]
     """What stands on the command line, by its key; dotted options are nested."""
     parser = make_parser(cls, prog, "")
     mappings = {f"--{name.replace('_', '-')}.": name for name, hint in hints(cls).items() if _is_dict(hint)}
-    plain, typed = [], {}
+    plain: list[str] = []
+    typed: dict[str, Any] = {}
     items = list(argv)
     while items:
         flag, equals, value = items.pop(0).partition("=")
@@ -235,7 +236,7 @@ def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> di
             values = _read_yaml(preset_file(preset, cls.presets))
     for source in sources:
         for name, value in source.items():
-            inner = values.get(name)
+            inner: Any = values.get(name)
             both = isinstance(inner, dict) and isinstance(value, dict)
             values[name] = {**inner, **value} if both else value
     return values
@@ -449,7 +450,9 @@ def literals(hint: Any) -> list[str]:
     return literals(parts[0]) if len(parts) == 1 else []
 
 
-_types = functools.cache(functools.partial(typing.get_type_hints, include_extras=True))
+_types: Callable[[type], dict[str, Any]] = functools.cache(
+    functools.partial(typing.get_type_hints, include_extras=True)
+)
 
 
 def hints(cls: type) -> dict[str, Any]:

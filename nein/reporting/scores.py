@@ -68,7 +68,7 @@ class ScoreTable:
             value = row["value"]
             values.append(math.nan if value is None else value)
         made: dict[str, Any] = {
-            name: pd.Categorical.from_codes(np.frombuffer(column, np.intc), list(known))  # type: ignore[arg-type]
+            name: pd.Categorical.from_codes(np.frombuffer(column, np.intc), list(known))  # type: ignore[call-overload]
             for name, known, column in each
         }
         return cls(pd.DataFrame({**made, "value": np.frombuffer(values, np.float64)}, copy=False))
@@ -175,7 +175,7 @@ class ScoreTable:
         told = self.where(variant=affirmed)
         first, second, clusters = told.pair(self.where(variant=negated))
         test = statistics.pairs_test(first, second, clusters)
-        tests = {"p": test.p, "p_least": test.least} if test else {}
+        tests: dict[str, Any] = {"p": test.p, "p_least": test.least} if test else {}
         return [
             *(
                 frames.number(mean, unit="%", n=len(first), variant=name, **what)

@@ -220,7 +220,8 @@ def _matches(model: Matcher, block: Sequence[_Read]) -> list[Row]:
 
 def _scores(model: Matcher, block: Sequence[_Read]) -> list[np.ndarray]:
     """(options,) per question; each picture of a question goes with the sentences held against it."""
-    pictures, texts = [], []
+    pictures: list[Any] = []
+    texts: list[list[str]] = []
     for question, shown in block:
         for name, image in shown.items():
             pictures.append(image)

@@ -93,7 +93,9 @@ def _asked(path: Path) -> Asked | None:
 
 def _samples(path: Path) -> Iterator[Sample]:
     run = _asked(path)
-    for task in run.tasks if run else ():
+    if run is None:
+        return
+    for task in run.tasks:
         texts, what = _texts(task), {"task": task.name.rpartition("/")[2], "variant": task.variant}
         for row in run.rows(task):
             if "correct" in row:

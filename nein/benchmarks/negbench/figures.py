@@ -123,7 +123,7 @@ def of_choices(table: ScoreTable) -> Figures:
         yield members.figure(metric="accuracy", type=type_)
     if {AFFIRMATION, NEGATION} <= types.keys():
         ends = [types[type_] for type_ in (AFFIRMATION, NEGATION)]
-        parts = [part for end in ends for part in (end.scored.values, end.scored.clusters)]
+        parts: list[Any] = [part for end in ends for part in (end.scored.values, end.scored.clusters)]
         unscored = sum(end.unscored().total() for end in ends)
         gap = statistics.difference_of_means(*parts)
         yield figure(gap, unit="points", unscored=unscored, metric="gap", type="all")
@@ -134,7 +134,7 @@ def of_choices(table: ScoreTable) -> Figures:
     known = _of_each(asked, "templates", lambda made: all(made) and len(set(made)) > 1).astype(bool)
     typed = ScoreTable(asked.frame[known])
     for template in TEMPLATES:
-        offered = _of_each(typed, "templates", lambda made, t=template: made.count(t) / len(made))
+        offered = _mass(typed, template, "templates")
         if offered.any():
             unscored = typed.unscored().total()
             share = statistics.bounded_mean(_mass(typed.scored, template), typed.scored.clusters)
@@ -151,9 +151,9 @@ def _of_each(table: ScoreTable, column: str, of: Callable[[list[str]], float]) -
     return made[entries.codes] if len(made) else np.zeros(0)
 
 
-def _mass(scored: ScoreTable, template: str) -> np.ndarray:
-    """(n,) which part of each choice falls on options made with a template."""
-    return _of_each(scored, "chosen", lambda chosen: chosen.count(template) / len(chosen))
+def _mass(table: ScoreTable, template: str, column: str = "chosen") -> np.ndarray:
+    """(n,) which part of each choice, or of the options, was made with a template."""
+    return _of_each(table, column, lambda made: made.count(template) / len(made))
 
 
 def _baselines(seen: ScoreTable, table: ScoreTable, type_: str) -> Figures:
@@ -179,7 +179,7 @@ def _wrong(rows: ScoreTable, type_: str) -> Figures:
         hits = _mass(scored, template) - right
         shares = np.divide(hits, wrong, out=np.zeros_like(hits), where=wrong != 0)
         estimate = statistics.bounded_mean(shares, scored.clusters, weights=wrong)
-        what = {"metric": "wrong", "type": type_, "template": template}
+        what: dict[str, Any] = {"metric": "wrong", "type": type_, "template": template}
         row = figure(estimate, unit="%", unscored=rows.unscored().total(), **what)
         yield {**row, "n": round(float(wrong.sum()), 3)}
 

@@ -306,7 +306,7 @@ class Questions:
             for question in task.questions
         }
         asked = {identity: there[identity] for identity in cards.drawn(list(there), limit)}
-        chosen = {}
+        chosen: dict[tuple[str, str], Row] = {}
         for model, runs_of_model in runs.items():
             for run in runs_of_model:
                 try:

@@ -159,7 +159,11 @@ def _judging(asked: Asked, task: Task, device: str) -> Stage:
     config, whole = asked.config, asked.whole(task)
     assert isinstance(whole, RetrievalTask)
     pictures, searched = asked.pictures(), set(whole.references)
-    how = {"cache": config.cache_dir, "device": device.partition(":")[0], "dtype": config.dtype}
+    how: dict[str, Any] = {
+        "cache": config.cache_dir,
+        "device": device.partition(":")[0],
+        "dtype": config.dtype,
+    }
     load = functools.partial(judges.load, "vqa", config.judge, **how)
 
     def describe(judge: Any) -> dict[str, Any]:

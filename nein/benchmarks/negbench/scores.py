@@ -289,7 +289,7 @@ def asked_rows(
 def _shares(options: int, told: Mapping[str, Any]) -> list[float] | None:
     """The scores of the options, or the choice as shares of them; None where there is none."""
     if "scores" in told:
-        return told["scores"]  # type: ignore[no-any-return]
+        return told["scores"]
     return None if told["chosen"] is None else [float(k == told["chosen"]) for k in range(options)]
 
 

@@ -148,7 +148,7 @@ def questions(
             replies[key] = row
             for scoring in scorings:
                 said = scores.read(row, scoring, "fixed", "fixed")
-                verdicts[(*key, scoring)] = {"scoring": scoring, **said}
+                verdicts[model, row["id"], row["variant"], scoring] = {"scoring": scoring, **said}
     return Questions(
         {name: [replies[first, name, variant] for variant in VARIANTS] for name in shown},
         list(answers),

@@ -26,7 +26,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
     if options.samples:
         chief = frames.select(figures, headline="yes").drop_duplicates("model")
         headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
-        folders = {name: one.folder for name, one in named.items()}
+        folders: dict[str, Any] = {name: one.folder for name, one in named.items()}
         parts = [page.part(folders, _items(finished, options), options.samples, headlines)]
     manifests = {name: one.manifest for name, one in named.items()}
     protocols = {manifest["protocol"] for manifest in manifests.values()}

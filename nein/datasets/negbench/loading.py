@@ -74,8 +74,8 @@ def load(
     Raises UserError, one sentence, for a set that is not there (with where to get it) and for wrong files.
     """
     if is_nano(data):
-        wanted = dict.fromkeys(NANO if name == "all" else name for name in names)
-        return [_drawn(name, data, scenes, split, seed, protocol) for name in wanted]
+        drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
+        return [_drawn(name, data, scenes, split, seed, protocol) for name in drawn]
     folder = Path(data).expanduser()
     if not folder.exists():
         raise UserError(

@@ -45,7 +45,7 @@ def load(
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
     given = {"source_images": source_images, "nein_images": nein_images}
-    folders = {name: Path(path) if path else None for name, path in given.items()}
+    folders: dict[str, Any] = {name: Path(path) if path else None for name, path in given.items()}
     origin: dict[str, Any] = {}
     if is_nano(data):
         found, origin = load_folder(_drawn(data, split), split=split), {"kind": "nano"}

@@ -76,7 +76,8 @@ class Files:
 
     def __init__(self, folder: Path, form: str, end: str, files: contextlib.ExitStack) -> None:
         captions, questions = NAMES[form]
-        write_captions, write_questions = official.write_retrieval, official.write_questions
+        write_captions: Any = official.write_retrieval
+        write_questions: Any = official.write_questions
         if form == "training":
             write_captions, write_questions = official.write_captions, official.write_training_questions
         self.negated = Sink(folder / f"{captions}{end}.csv", write_captions, files)

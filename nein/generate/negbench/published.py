@@ -20,6 +20,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nein.datasets.negbench.sentences import Negation
 from nein.engine.errors import UserError
@@ -193,20 +194,20 @@ class Published:
 
     def absent(self, caption: str, present: Sequence[str]) -> str:
         """Asks for five objects that go with a caption and are not in it: ObjectList."""
-        gaps = {"caption": caption, "relevant_objects": str([*present])}
+        gaps: dict[str, Any] = {"caption": caption, "relevant_objects": str([*present])}
         return self._objects.text("prompt_template", "generate_negative_objects_prompt", **gaps)
 
     def concepts(self, captions: Sequence[str], rng: random.Random) -> str:
         """Asks for two concepts of a video and one that it lacks: VideoConcepts."""
         examples = _some(self._videos.examples("concepts_examples_list"), EXAMPLES, rng)
-        gaps = {"original_captions": str([*captions]), "examples": examples}
+        gaps: dict[str, Any] = {"original_captions": str([*captions]), "examples": examples}
         return self._videos.text("prompt_template", "generate_prompt_concepts", **gaps)
 
     def valid(self, names: Sequence[str]) -> str:
         """Asks whether this is a list of objects and nothing else: Verdict."""
         script = self._script(self._training / "validate_object_lists.py")
         examples = script.text("examples", "process_validation_task")
-        gaps = {"objects_value": str([*names]), "examples": examples}
+        gaps: dict[str, Any] = {"objects_value": str([*names]), "examples": examples}
         return script.text("prompt_template", "generate_prompt", **gaps)
 
     def negate(self, negation: Negation, rng: random.Random) -> str:
@@ -214,7 +215,7 @@ class Published:
         script = self._script(self._training / "generate_negative_captions.py")
         first = "negation" if negation.before else "affirmation"
         examples = _some(script.examples(f"{first}_first_examples_list"), EXAMPLES, rng)
-        gaps = {"affirmative_caption": negation.caption, "negative_objects": negation.absent}
+        gaps: dict[str, Any] = {"affirmative_caption": negation.caption, "negative_objects": negation.absent}
         return script.text("prompt_template", "generate_prompt", examples=examples, **gaps)
 
     def rephrase(self, text: str, option: bool, keep_order: bool, rng: random.Random) -> str:
@@ -232,7 +233,12 @@ class Published:
             script, function = self._script(self._form / "paraphrase_captions.py"), "generate_prompt"
             examples, keep_order = script.text(f"{task}_examples"), keep_order and not option
         guidelines = script.text("guidelines", function, place=int(keep_order))
-        gaps = {"caption": text, "original_caption": text, "examples": examples, "guidelines": guidelines}
+        gaps: dict[str, Any] = {
+            "caption": text,
+            "original_caption": text,
+            "examples": examples,
+            "guidelines": guidelines,
+        }
         return script.text("prompt_template", function, **gaps)
 
     @property

@@ -96,15 +96,16 @@ def verify(
                 image = image.noting(f"{why}, {UNVERIFIED}") if as_released else replace(image, problem=why)
         done.append(image)
     questions = [_questions(image, positives, verifier.protocol) for image in asked]
+
     # All images together or, where that fails, one by one, so that one odd image costs itself only.
-    answers = [
-        isolated(
-            lambda rows, names=names: verifier.scores([pictures[i] for i in rows], [names[i] for i in rows]),
+    def answered(names: Sequence[str]) -> list[Any]:
+        return isolated(
+            lambda rows: verifier.scores([pictures[i] for i in rows], [names[i] for i in rows]),
             range(len(pictures)),
             str,
         )
-        for names in zip(*questions, strict=True)
-    ]
+
+    answers = [answered(names) for names in zip(*questions, strict=True)]
     verified: dict[str, Concepts] = {}
     for image, *rows in zip(asked, *answers, strict=True):
         failure = next((row for row in rows if isinstance(row, str)), None)

@@ -97,7 +97,7 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
     cosines = dict(zip((source.id for source in usable), matched, strict=True))
     made = []
     for source in members:
-        values = cosines.get(source.id)
+        values: Any = cosines.get(source.id)
         problem = problems[source.path] or (f"{filters.FAILED}: {values}" if isinstance(values, str) else "")
         if problem:
             made.append(clauses.unusable(source, problem))

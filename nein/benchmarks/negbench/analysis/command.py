@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def run(options: AnalyseConfig) -> None:
     """The command. Raises UserError or MetricError."""
     pairs = [(a.strip(), b.strip()) for a, _, b in (item.partition("/") for item in options.objects)]
-    where = {"article": options.article, "device": options.device}
+    where: dict[str, Any] = {"article": options.article, "device": options.device}
     print(analyse(options.model, pairs or list(PAIRS), options.out, **where), end="")
     print(f"Results: {options.out}", file=sys.stderr)
 

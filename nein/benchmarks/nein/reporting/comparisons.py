@@ -89,7 +89,9 @@ def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[s
     p = 1.0
     if gap.standard_error and gap.value:
         p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
-    what = {"task": "comparisons", "metric": metric, "first": one.label, "second": other.label}
+    what: dict[str, Any] = {
+        "task": "comparisons", "metric": metric, "first": one.label, "second": other.label
+    }  # fmt: skip
     for side, entry in (("first", first), ("second", second)):
         yield number(entry["value"], unit="", n=entry["n"], statistic=side, **what)
     unscored = len(one.place.keys() | other.place.keys()) - n

@@ -205,7 +205,7 @@ def _edit_cell(name: str, run: Records, shown: str | None, verdicts: bool) -> Ce
     badges = [
         verdict(judge, values[metric]) for metric, judge in REMOVALS.items() if verdicts and metric in values
     ]
-    if shown in values:
+    if shown is not None and shown in values:
         value, info = values[shown], METRICS[shown]
         number = "unscored" if value is None else f"{value * info.scale:.3g}"
         badges.append(Badge(f"{info.title} {number}", GREY))

@@ -123,7 +123,7 @@ def _beside(
     judged: Estimate, result: Corrected, how: str, run: Records, metric: str
 ) -> Iterator[dict[str, Any]]:
     """A figure as judged, and what is made of it."""
-    what = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
+    what: dict[str, Any] = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
     yield figure(judged, unit="%", statistic="judged", **what)
     ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
     yield {**what, **ends, "unit": "%", "statistic": how, "refused": result.refused}
@@ -145,9 +145,8 @@ def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]
         rows = [row for row in judge.rows if row["score"] is not None]
         if not rows:
             continue
-        bins, error = calibration.reliability(
-            *([row[name] for row in rows] for name in ("score", "present", "cluster"))
-        )
+        scores, present, clusters = ([row[name] for row in rows] for name in ("score", "present", "cluster"))
+        bins, error = calibration.reliability(scores, present, clusters)
         name = KINDS[judge.kind]
         what: dict[str, Any] = {"task": "reliability", "metric": "present", "judge": name}
         what["group"] = f"{name}: calibration error {error:.3f}"
@@ -271,7 +270,7 @@ def labelled(
     loaded: Sequence[Records], labels: Mapping[tuple[str, str], Mapping[str, float]]
 ) -> list[dict[str, Any]]:
     """Removal with people's labels of some samples behind it (prediction-powered; task "labelled")."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for run in loaded:
         of_run = labels.get((run.run.editor, run.track), {})
         if stranger := next((name for name in of_run if name not in run.place), None):

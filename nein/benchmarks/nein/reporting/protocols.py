@@ -61,7 +61,11 @@ class Rules:
 
 #: No quirk, and all of `--protocol paper`.
 FIXED, ALL = "", "all"
-ALONE = {quirk: Rules(**{quirk: "paper"}) for quirk in ("answers", "objects", "denominator")}
+ALONE = {
+    "answers": Rules(answers="paper"),
+    "objects": Rules(objects="paper"),
+    "denominator": Rules(denominator="paper"),
+}
 
 
 def _sides(quirks: Sequence[str]) -> dict[str, Rules]:
@@ -168,7 +172,7 @@ def _shift(
     note: str = "",
 ) -> list[dict[str, Any]]:
     unit = "%" if METRICS[metric].unit == "per cent" else ""
-    what = {"metric": metric, "quirk": quirk, "note": note}
+    what: dict[str, Any] = {"metric": metric, "quirk": quirk, "note": note}
     return [
         number(fixed[0], unit=unit, n=fixed[1], statistic="fixed", **what),
         number(paper[0], unit=unit, n=paper[1], statistic="paper", **what),
