@@ -45,8 +45,8 @@ from benchmarks.common import (
     results,
     save,
 )
-from editors import EditRequest, get_editor
-from editors.checkpoint import quiet
+from nein.editors import EditRequest, get_editor
+from nein.editors.checkpoint import quiet
 from nein.engine.environment import keep_freed_memory
 from nein.engine.processes import one_thread
 from nein.loading.digests import DTYPES, torch_dtype

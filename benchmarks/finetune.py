@@ -48,14 +48,14 @@ from benchmarks.common import (
     results,
     save,
 )
-from editors.checkpoint import load_pipeline
+from nein.editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
-from train import finetune_ip2p, record
-from train.instruct.data import load, prepare
-from train.instruct.model import noise_scheduler
-from train.instruct.options import parse
-from train.record import memory_gib
+from nein.train import finetune_ip2p, record
+from nein.train.instruct.data import load, prepare
+from nein.train.instruct.model import noise_scheduler
+from nein.train.instruct.options import parse
+from nein.train.record import memory_gib
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SKIPPED = 0.25  # share of the first steps that is not timed: allocation and warm-up

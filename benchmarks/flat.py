@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import report
-from metrics.judges.base import Answer
 from nein.benchmarks.nein import runs
 from nein.datasets.negbench import drawn
 from nein.engine import atomic, scheduler
 from nein.engine.folder import Folder
 from nein.generate.negvqa import sheet
+from nein.metrics.judges.base import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-import metrics
 from benchmarks.common import (
     PASSES,
     Pair,
@@ -33,9 +32,10 @@ from benchmarks.common import (
     report,
     setup,
 )
-from metrics.base import MemoryFeatures
-from metrics.fid import frechet_distance
+from nein import metrics
 from nein.engine.images import pixel_hash
+from nein.metrics.base import MemoryFeatures
+from nein.metrics.fid import frechet_distance
 
 NAMES = ("l1", "l2", "clip_i", "dino", "fid", "lpips")
 KINDS = {"clip": "clip", "dino": "dino", "fid": "fid", "lpips": "lpips"}

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from PIL import Image
 
-import metrics
 from benchmarks.common import (
     PASSES,
     Pair,
@@ -33,11 +32,12 @@ from benchmarks.common import (
     report,
     setup,
 )
-from metrics import objects
-from metrics.base import MemoryRecords
-from metrics.judges.base import template
-from metrics.objects import spacy_model
+from nein import metrics
 from nein.engine.images import pixel_hash
+from nein.metrics import objects
+from nein.metrics.base import MemoryRecords
+from nein.metrics.judges.base import template
+from nein.metrics.objects import spacy_model
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
 KINDS = {"vqa": "llava", "ovd": "owlv2"}

@@ -23,11 +23,11 @@ from PIL import Image
 
 from benchmarks.common import limits, measure, results, setup
 from benchmarks.common import report as shown
-from metrics.dual import openclip
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import drawn, official
 from nein.engine.executors.threads import Threads
 from nein.engine.processes import Processes
+from nein.metrics.dual import openclip
 
 BATCH = 32
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from metrics.encoders.fid_net import InceptionEncoder
-from metrics.loading import Source
+from nein.metrics.encoders.fid_net import InceptionEncoder
+from nein.metrics.loading import Source
 from tests.editors import tiny as pipelines
 from tests.metrics import tiny as models
 

@@ -28,13 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors.numpy
 
-from metrics.fid import jackknife_interval
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein import records as of_runs
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
 from nein.engine.images import write_png
+from nein.metrics.fid import jackknife_interval
 from nein.reporting import figures as frames
 from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
 

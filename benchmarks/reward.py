@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 
-from metrics import rewards
-from metrics.rewards import RewardJudge
 from nein import statistics
+from nein.metrics import rewards
+from nein.metrics.rewards import RewardJudge
 from nein.nano.scenes import render, rng_for
 from nein.nano.worlds import TAUGHT, WORLDS
 from research.nano import reward

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from tabulate import tabulate
 
-from editors import EditRequest
+from nein.editors import EditRequest
 from nein.generate.nein.objects import COCO
 from nein.models.remedies import editors as remedies
 from nein.nano import data

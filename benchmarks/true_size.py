@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import metrics
 from benchmarks import editing, image_metrics, judges, published
 from benchmarks.common import (
     Measured,
@@ -40,10 +39,11 @@ from benchmarks.common import (
     save,
     setup,
 )
-from metrics.base import MemoryFeatures, MemoryRecords
-from metrics.objects import spacy_model
+from nein import metrics
 from nein.engine.environment import keep_freed_memory
 from nein.loading.digests import DTYPES, torch_dtype
+from nein.metrics.base import MemoryFeatures, MemoryRecords
+from nein.metrics.objects import spacy_model
 
 #: (width, height) of InstructPix2Pix's pictures where COCO's are 640 x 480, and of COCO's.
 RESIZED, COCO = (512, 384), (640, 480)

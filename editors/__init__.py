@@ -1,6 +1,6 @@
 """Editors: pictures and instructions in, pictures out.
 
-    >>> import editors
+    >>> from nein import editors
     >>> editor = editors.get_editor("magicbrush-nano")
     >>> results = editor.edit([editors.EditRequest("1", image, "The image doesn't have any dog.", seed=7)])
 
@@ -16,9 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from editors.base import Editor, EditorError, EditRequest, EditResult
-from editors.function import as_editor, at_place, is_place
-from editors.presets import (
+from nein.editors.base import Editor, EditorError, EditRequest, EditResult
+from nein.editors.function import as_editor, at_place, is_place
+from nein.editors.presets import (
     BASIC,
     DEFAULT_CONFIG,
     DEFAULT_ROWS,
@@ -28,7 +28,7 @@ from editors.presets import (
     is_checkpoint,
     preset_row,
 )
-from editors.zone import find_missing
+from nein.editors.zone import find_missing
 from nein.loading.errors import UserError, unknown
 from nein.loading.references import Origin, located
 

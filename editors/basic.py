@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from editors.base import EditorError, EditRequest, EditResult, find_fault, fingerprint
+from nein.editors.base import EditorError, EditRequest, EditResult, find_fault, fingerprint
 
 
 class Identity:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from editors.base import EditorError, EditRequest, EditResult, find_fault
+from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.loading.isolation import MODEL_ERRORS, isolated, reason
 
 Prepared = TypeVar("Prepared")

@@ -27,8 +27,8 @@ from safetensors import SafetensorError
 from transformers import CLIPTextModel
 from transformers.utils import logging as transformers_logging
 
-from editors import ldm
-from editors.base import EditorError
+from nein.editors import ldm
+from nein.editors.base import EditorError
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _WEIGHTS: dict[str, Any] = {

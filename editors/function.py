@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from editors.base import Editor, EditorError, EditRequest, EditResult, find_fault, fingerprint
-from editors.presets import class_options
+from nein.editors.base import Editor, EditorError, EditRequest, EditResult, find_fault, fingerprint
+from nein.editors.presets import class_options
 from nein.loading.digests import json_digest, tensor_digest
 from nein.loading.errors import near_match
 from nein.loading.isolation import out_of_memory, reason
@@ -230,11 +230,11 @@ def _of_pipeline(thing: Any, *, name: str, dtype: str, **options: Any) -> Editor
     """A pipeline keeps the number type it has: whoever made it chose that."""
     dtype = str(thing.dtype).removeprefix("torch.")
     if type(thing).__name__ == "StableDiffusionInstructPix2PixPipeline":
-        from editors.checkpoint import in_memory
-        from editors.instruct_pix2pix import InstructPix2Pix
+        from nein.editors.checkpoint import in_memory
+        from nein.editors.instruct_pix2pix import InstructPix2Pix
 
         return InstructPix2Pix(in_memory(thing), name=name, dtype=dtype, **options)
-    from editors.pipelines import DiffusersPipeline
+    from nein.editors.pipelines import DiffusersPipeline
 
     return DiffusersPipeline(thing, name=name, dtype=dtype, **options)
 

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from editors.attention import install, word_weights
-from editors.base import EditRequest, EditResult, check_count, fingerprint
-from editors.batching import edit_in_batches
-from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
-from editors.machine import Machine
-from editors.resize import fit, get_rule
-from editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, get_guidance
+from nein.editors.attention import install, word_weights
+from nein.editors.base import EditRequest, EditResult, check_count, fingerprint
+from nein.editors.batching import edit_in_batches
+from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
+from nein.editors.machine import Machine
+from nein.editors.resize import fit, get_rule
+from nein.editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, get_guidance
 from nein.loading.errors import choose
 
 T = TypeVar("T")

@@ -31,9 +31,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from editors.base import EditorError
-from editors.presets import DEFAULT_CONFIG
-from editors.sampling import euler_ancestral
+from nein.editors.base import EditorError
+from nein.editors.presets import DEFAULT_CONFIG
+from nein.editors.sampling import euler_ancestral
 
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")
 SUFFIXES = (*PICKLES, ".safetensors")

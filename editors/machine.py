@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from editors.base import EditorError
+from nein.editors.base import EditorError
 from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose
 from nein.loading.weights import aligned

@@ -25,12 +25,12 @@ import torch
 from huggingface_hub import hf_hub_download
 from PIL import Image
 
-from editors.base import EditorError, EditRequest, EditResult, check_count, fingerprint
-from editors.batching import edit_in_batches
-from editors.checkpoint import content_hash, explained, locate
-from editors.machine import Machine
-from editors.presets import PIPELINES
-from editors.resize import SIZES, Size, fit
+from nein.editors.base import EditorError, EditRequest, EditResult, check_count, fingerprint
+from nein.editors.batching import edit_in_batches
+from nein.editors.checkpoint import content_hash, explained, locate
+from nein.editors.machine import Machine
+from nein.editors.presets import PIPELINES
+from nein.editors.resize import SIZES, Size, fit
 from nein.loading.weights import aligned
 
 # CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from editors.base import EditorError
+from nein.editors.base import EditorError
 from nein.loading.errors import choose, near_match, plain, spelled
 
 
@@ -66,7 +66,7 @@ def _row(name: str, fields: Mapping[str, Any]) -> EditorPreset:
 
 
 _TABLE = yaml.load(
-    resources.files("editors").joinpath("presets.yaml").read_text(encoding="utf-8"),
+    resources.files(__package__).joinpath("presets.yaml").read_text(encoding="utf-8"),
     getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # the pure-Python one takes ten times as long
 )
 _ROWS = [_row(name, fields) for name, fields in _TABLE["editors"].items()]

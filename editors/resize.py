@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageOps
 
-from editors.base import EditorError
+from nein.editors.base import EditorError
 from nein.loading.errors import choose
 
 Size = tuple[int, int]

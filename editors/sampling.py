@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from diffusers import DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler
 
-from editors.base import EditorError
+from nein.editors.base import EditorError
 from nein.loading.errors import choose
 
 

@@ -17,10 +17,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metrics.base import FeatureStore, MetricError, RecordStore, Score
-    from metrics.batch import Batch, Item, Settings, Thing
-    from metrics.metric import Metric, score
-    from metrics.models import (
+    from nein.metrics.base import FeatureStore, MetricError, RecordStore, Score
+    from nein.metrics.batch import Batch, Item, Settings, Thing
+    from nein.metrics.metric import Metric, score
+    from nein.metrics.models import (
         DUALS,
         ENCODERS,
         JUDGES,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         origins,
         special_reference,
     )
-    from metrics.table import METRICS
+    from nein.metrics.table import METRICS
 
 #: Module -> the names of this package that are in it.
 _WHERE = {
@@ -55,7 +55,7 @@ __all__ = sorted(name for names in _WHERE.values() for name in names)
 def __getattr__(name: str) -> Any:
     for module, names in _WHERE.items():
         if name in names:
-            return getattr(importlib.import_module(f"metrics.{module}"), name)
+            return getattr(importlib.import_module(f"nein.metrics.{module}"), name)
     raise AttributeError(f"module 'metrics' has no attribute '{name}'")
 
 

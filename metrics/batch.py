@@ -9,9 +9,16 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from metrics.base import FeatureStore, MemoryFeatures, MemoryRecords, MetricError, RecordStore, check_image
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated
+from nein.metrics.base import (
+    FeatureStore,
+    MemoryFeatures,
+    MemoryRecords,
+    MetricError,
+    RecordStore,
+    check_image,
+)
 
 #: The pictures that a metric can need of an item.
 PICTURES = ("edited", "target", "sample", "things")
@@ -176,7 +183,7 @@ class Batch:
                 targets.setdefault(item.target_key, item.target)
             if self.settings.align == "stretch":
                 return targets
-            from metrics.preprocess import r64_fit
+            from nein.metrics.preprocess import r64_fit
 
             return {key: r64_fit(target, self.settings.resolution) for key, target in targets.items()}
 
@@ -186,7 +193,7 @@ class Batch:
         """Per item the edited picture at its target's size, and the target: (H, W, 3) uint8 both."""
 
         def fitted() -> list[tuple[np.ndarray, np.ndarray]]:
-            from metrics.preprocess import map_images, stretch
+            from nein.metrics.preprocess import map_images, stretch
 
             targets = [self.targets()[item.target_key] for item in self.items]
             jobs: list[tuple[Any, Any]] = [

@@ -21,7 +21,7 @@ import scipy.linalg
 import scipy.special
 from threadpoolctl import threadpool_limits
 
-from metrics.base import MetricError
+from nein.metrics.base import MetricError
 
 
 class FidInterval(NamedTuple):

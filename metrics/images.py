@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError, Score, check_image
-from metrics.batch import Batch, Feature
-from metrics.metric import Metric
 from nein.loading.isolation import isolated
+from nein.metrics.base import MetricError, Score, check_image
+from nein.metrics.batch import Batch, Feature
+from nein.metrics.metric import Metric
 
 # --- pixels ----------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ def distance(
     edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], target_clusters: Sequence[str]
 ) -> Any:
     """The Frechet distance of (N, D) from (M, D) float32 rows, with its interval (`metrics.fid`)."""
-    from metrics import fid
+    from nein.metrics import fid
 
     return fid.jackknife_interval(edited, target, clusters, target_clusters=target_clusters)
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, get_args
 
-from metrics.base import MetricError, paper_present, parse_yes_no
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError, paper_present, parse_yes_no
 
 LETTERS = string.ascii_uppercase
 #: The rule of VLMEvalKit by the month in which it was so (see `RULES`).

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from metrics.base import MetricError
 from nein.loading.digests import folder_digest, json_digest, torch_dtype
 from nein.loading.weights import aligned
+from nein.metrics.base import MetricError
 
 #: Under which key a training checkpoint has its model.
 _STATES = ("state_dict", "model", "model_state_dict")

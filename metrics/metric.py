@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from metrics.base import MetricError, Score
-from metrics.batch import PICTURES, Batch
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated
 from nein.loading.references import Origin
+from nein.metrics.base import MetricError, Score
+from nein.metrics.batch import PICTURES, Batch
 
 
 @dataclass(frozen=True)

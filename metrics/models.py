@@ -11,24 +11,24 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from metrics import served
-from metrics.base import MetricError
-from metrics.judges import plugin
 from nein.loading.errors import choose
 from nein.loading.references import Origin, located
+from nein.metrics import served
+from nein.metrics.base import MetricError
+from nein.metrics.judges import plugin
 
 ENCODERS: dict[str, str] = {
-    "clip": "metrics.encoders.clip:load",
-    "dino": "metrics.encoders.vit:load",
-    "lpips": "metrics.encoders.lpips_net:load",
-    "fid": "metrics.encoders.fid_net:load",
+    "clip": "nein.metrics.encoders.clip:load",
+    "dino": "nein.metrics.encoders.vit:load",
+    "lpips": "nein.metrics.encoders.lpips_net:load",
+    "fid": "nein.metrics.encoders.fid_net:load",
 }
 
 #: Kind -> checkpoint type (`model_type` of its config.json) -> what loads it; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
-    "vqa": {"llava_next": "metrics.judges.llava:load", "": "metrics.judges.vlm:load"},
-    "ovd": {"owlv2": "metrics.judges.owlv2:load", "": "metrics.judges.zero_shot:load"},
-    "itm": {"blip": "metrics.judges.blip:load", "": "metrics.judges.methods:load"},
+    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vlm:load"},
+    "ovd": {"owlv2": "nein.metrics.judges.owlv2:load", "": "nein.metrics.judges.zero_shot:load"},
+    "itm": {"blip": "nein.metrics.judges.blip:load", "": "nein.metrics.judges.methods:load"},
 }
 
 #: Options of a judge's class that another one of the kind does without.
@@ -37,26 +37,26 @@ _OF_ONE = ("quantization", "pad", "backend")
 #: Models with an encoder for pictures and one for sentences: how a reference begins -> what loads it. Other
 #: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
 DUALS: dict[str, str] = {
-    "open_clip": "metrics.dual.openclip:load",
-    "conch": "metrics.dual.conch:load",
-    "random": "metrics.dual.objects:load_control",
-    "constant": "metrics.dual.objects:load_control",
-    "sentence": "metrics.dual.hub:load_sentences",  # of sentences alone
+    "open_clip": "nein.metrics.dual.openclip:load",
+    "conch": "nein.metrics.dual.conch:load",
+    "random": "nein.metrics.dual.objects:load_control",
+    "constant": "nein.metrics.dual.objects:load_control",
+    "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
 }
 
 #: Kinds of models that are not, or not always, a repository in transformers' layout -> what says where they
 #: come from, beside what loads them. A dual is looked up by its prefix, a text encoder too.
 ORIGINS: dict[str, str] = {
-    "lpips": "metrics.encoders.lpips_net:origins",
-    "fid": "metrics.encoders.fid_net:origins",
-    "open_clip": "metrics.dual.openclip:origins",
-    "sentence": "metrics.dual.hub:origins",
+    "lpips": "nein.metrics.encoders.lpips_net:origins",
+    "fid": "nein.metrics.encoders.fid_net:origins",
+    "open_clip": "nein.metrics.dual.openclip:origins",
+    "sentence": "nein.metrics.dual.hub:origins",
 }
 
 #: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
 REFERENCES: dict[str, str] = {
-    "plugin": "metrics.judges.plugin:load",
-    **dict.fromkeys(served.PREFIXES, "metrics.judges.endpoint:load"),
+    "plugin": "nein.metrics.judges.plugin:load",
+    **dict.fromkeys(served.PREFIXES, "nein.metrics.judges.endpoint:load"),
 }
 
 
@@ -81,7 +81,7 @@ def check_reference(path_or_id: str, revision: str | None = None) -> None:
     elif special_reference(path_or_id) in ("plugin", "module"):
         plugin.offered(path_or_id)
     elif special_reference(path_or_id) is None:
-        from metrics.loading import check_folder, split_reference
+        from nein.metrics.loading import check_folder, split_reference
 
         check_folder(split_reference(path_or_id, revision)[0])
 
@@ -232,11 +232,11 @@ def _dual_loader(reference: str) -> str:
         return DUALS[prefix]
     if Path(reference, "open_clip_config.json").is_file():
         return DUALS["open_clip"]
-    return "metrics.dual.hub:load"
+    return "nein.metrics.dual.hub:load"
 
 
 def _type_of(path_or_id: str, revision: str | None) -> str | None:
-    from metrics.loading import check_folder, split_reference, type_of
+    from nein.metrics.loading import check_folder, split_reference, type_of
 
     name, revision = split_reference(path_or_id, revision)
     check_folder(name)

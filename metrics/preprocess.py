@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image as PilImage
 from PIL import ImageOps
 
-from metrics.base import MetricError
+from nein.metrics.base import MetricError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -21,13 +21,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metrics.base import Score, paper_present, paper_removed, parse_yes_no
-from metrics.batch import Batch
-from metrics.judges.base import template
-from metrics.metric import Metric
-from metrics.objects import caption_objects
-from metrics.served.endpoint import NoAnswer
 from nein.loading.isolation import isolated, reason
+from nein.metrics.base import Score, paper_present, paper_removed, parse_yes_no
+from nein.metrics.batch import Batch
+from nein.metrics.judges.base import template
+from nein.metrics.metric import Metric
+from nein.metrics.objects import caption_objects
+from nein.metrics.served.endpoint import NoAnswer
 
 NOTHING_FOUND = "no object of the caption was found in the sample"
 _PAPER = "NeIn (CVPRW 2025), Table 3; section 4"

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
 
-from metrics import images, presence
-from metrics.base import MetricError
-from metrics.metric import Metric
+from nein.metrics import images, presence
+from nein.metrics.base import MetricError
+from nein.metrics.metric import Metric
 
 GROUP = "nein.metrics"
 

@@ -15,11 +15,11 @@ import torch
 import torchmetrics
 from torchmetrics.utilities import rank_zero_warn
 
-from metrics import METRICS, load_encoder, load_judge
-from metrics.base import MetricError, Score
-from metrics.batch import Batch, Item, Settings
-from metrics.metric import Metric, score
 from nein.loading.errors import choose
+from nein.metrics import METRICS, load_encoder, load_judge
+from nein.metrics.base import MetricError, Score
+from nein.metrics.batch import Batch, Item, Settings
+from nein.metrics.metric import Metric, score
 
 #: (H, W, 3) uint8 arrays or PIL images; or one tensor (N, 3, H, W), uint8, or floating point in `data_range`.
 Pictures = Sequence[Any] | torch.Tensor
@@ -147,13 +147,13 @@ class EditingMetric(torchmetrics.Metric):
         )
         if len(edited) < 2:
             return torch.full((), torch.nan, dtype=torch.float64)
-        from metrics.fid import frechet_distance
+        from nein.metrics.fid import frechet_distance
 
         return torch.tensor(frechet_distance(edited, target), dtype=torch.float64)
 
 
 def _loaded(kinds: Sequence[str], name: str, model: str | None, device: str, dtype: str) -> dict[str, Any]:
-    from metrics import ENCODERS
+    from nein.metrics import ENCODERS
 
     if len(kinds) > 1 or bool(kinds) != (model is not None):
         needed = f"needs the model of {' and '.join(kinds)}" if kinds else "needs no model"

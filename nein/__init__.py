@@ -10,10 +10,15 @@ heavy.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nein.api import evaluate, judge, negbench, negvqa, run
+
+_HERE = Path(__file__).resolve().parent
+if not (_HERE / "editors").is_dir():  # a checkout: editors, metrics and train lie beside this package
+    __path__.append(str(_HERE.parent))
 
 __all__ = ["evaluate", "judge", "negbench", "negvqa", "run"]
 

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from editors.function import Content, as_editor, content_of, name_of, takes_options
-from metrics.choices.objects import FunctionChoices
-from metrics.dual.objects import of as objects_of_two_towers
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.nein.config import EvalConfig
@@ -28,11 +25,14 @@ from nein.benchmarks.nein.reporting.tables import findings
 from nein.benchmarks.nein.runs import find
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import FIGURES
+from nein.editors.function import Content, as_editor, content_of, name_of, takes_options
 from nein.engine import executors
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.processes import Processes
 from nein.loading.digests import json_digest
+from nein.metrics.choices.objects import FunctionChoices
+from nein.metrics.dual.objects import of as objects_of_two_towers
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
@@ -223,8 +223,8 @@ def judge(
     import numpy as np
     import pandas as pd
 
-    import metrics
-    from metrics.judges.base import template
+    from nein import metrics
+    from nein.metrics.judges.base import template
 
     single = not isinstance(images, list | tuple)
     pictures = [np.array(image) for image in ([images] if single else images)]

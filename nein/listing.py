@@ -90,7 +90,7 @@ def run(config: ListConfig) -> str:
 
 
 def _editors() -> Iterator[Thing]:
-    import editors
+    from nein import editors
 
     rows = editors.PRESETS.values()
     for row in rows:
@@ -112,7 +112,7 @@ def _editors() -> Iterator[Thing]:
 
 
 def _metrics() -> Iterator[Thing]:
-    import metrics
+    from nein import metrics
 
     for one in metrics.METRICS.values():
         asks = f"asks {', '.join(one.models)}" if one.models else "pixels"
@@ -120,8 +120,8 @@ def _metrics() -> Iterator[Thing]:
 
 
 def _judges() -> Iterator[Thing]:
-    import metrics
-    from metrics.judges import plugin
+    from nein import metrics
+    from nein.metrics.judges import plugin
 
     yield from _played(metrics.JUDGES)
     for name, point in plugin.available().items():
@@ -140,7 +140,7 @@ def _judges() -> Iterator[Thing]:
 
 
 def _models() -> Iterator[Thing]:
-    import metrics
+    from nein import metrics
     from nein.benchmarks.negbench.models import MODELS
     from nein.nano import zoo
 
@@ -252,7 +252,7 @@ def _needs(kind: str, reference: str) -> tuple[Need, ...]:
     What only a library knows that takes seconds to import is looked for by its name: the networks of lpips
     and clean-fid, and of an open_clip tag the repositories that hold the same weights.
     """
-    import metrics
+    from nein import metrics
     from nein.benchmarks.negbench.models import MODELS
     from nein.models.needs import of_model
 
@@ -299,7 +299,7 @@ def _named() -> tuple[tuple[str, str, str, str], ...]:
 
 
 def _kinds() -> set[str]:
-    import metrics
+    from nein import metrics
 
     return {*metrics.ENCODERS, *metrics.JUDGES, "model"}
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from metrics import fid
 from nein import statistics
+from nein.metrics import fid
 
 Ends = tuple[float, float]
 Z = 1.959964

@@ -42,10 +42,10 @@ from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
+from nein.train.contrast.options import ContrastConfig, parse, spelled
+from nein.train.options import check_seeds, command_line
 from research import generalise
 from research.generalise import BEFORE, HEADLINE, Model, spread
-from train.contrast.options import ContrastConfig, parse, spelled
-from train.options import check_seeds, command_line
 
 
 @dataclass(kw_only=True)
@@ -115,7 +115,7 @@ def study(given: StudyConfig) -> str:
 
 def fine_tuned(given: StudyConfig) -> list[Model]:
     """Every recipe from every seed at every alpha, trained where it is not there yet."""
-    from train import finetune_clip
+    from nein.train import finetune_clip
 
     models = []
     for recipe in given.recipe:

@@ -31,11 +31,11 @@ from nein.engine.folder import Folder
 from nein.nano import zoo
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
+from nein.train.options import check_seeds, command_line
 from research import generalise
 from research.generalise import BEFORE, Model
 from research.nano.job import run
 from research.nano.negvqa import negvqa_job
-from train.options import check_seeds, command_line
 
 
 @dataclass(kw_only=True)

@@ -22,7 +22,6 @@ import numpy as np
 import pandas as pd
 from pydantic import PositiveInt
 
-from editors.base import Editor
 from nein.benchmarks.nein import figures as run_figures
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
@@ -31,6 +30,7 @@ from nein.config.launch import launch
 from nein.config.options import Names, Options, option
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan, Sample
+from nein.editors.base import Editor
 from nein.engine import images
 from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
@@ -38,11 +38,11 @@ from nein.models import editor_choice
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
+from nein.train.instruct.options import NANO_RECIPES, parse
+from nein.train.instruct.validate import assess, subset, swapped
+from nein.train.options import check_seeds, command_line
 from research import generalise
 from research.generalise import BEFORE, Model
-from train.instruct.options import NANO_RECIPES, parse
-from train.instruct.validate import assess, subset, swapped
-from train.options import check_seeds, command_line
 
 COMMAND = Command(
     "how a nano editor that was taught negation generalises: recipes, seeds and worlds",
@@ -84,8 +84,8 @@ METRICS = {
 
 def models(given: GeneraliseConfig) -> list[Model]:
     """The editor before, and every recipe from every seed; trains those that are not there yet."""
-    from train import finetune_ip2p
-    from train.session import Session
+    from nein.train import finetune_ip2p
+    from nein.train.session import Session
 
     made = [Model(BEFORE, None, "nano:ip2p")]
     for recipe in given.recipe:

@@ -83,21 +83,21 @@ LINES: dict[str, str] = {
 FURTHER: dict[str, str] = {
     "slurm eval": "nein.benchmarks.nein.config:EvalConfig",
     "fetch eval": "nein.benchmarks.nein.config:EvalConfig",
-    "train.finetune_ip2p": "train.instruct.options:TuneConfig",
-    "train.finetune_clip": "train.contrast.options:ContrastConfig",
-    "train.instruct.shards": "train.instruct.options:ShardsConfig",
-    "train.instruct.report": "train.instruct.options:ReportConfig",
+    "nein.train.finetune_ip2p": "nein.train.instruct.options:TuneConfig",
+    "nein.train.finetune_clip": "nein.train.contrast.options:ContrastConfig",
+    "nein.train.instruct.shards": "nein.train.instruct.options:ShardsConfig",
+    "nein.train.instruct.report": "nein.train.instruct.options:ReportConfig",
 }
 LINES |= {
     "slurm eval": "--editor identity --data {w}/data --out {w}/out/jobs --dry-run",
     "fetch eval": "--preset nano --models-from {w}/out/models",
-    "train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 "
+    "nein.train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 "
     "--steps 1 --batch-size 2 --trackers none --device cpu --workers 1 --out {w}/out/editor "
     "--features {w}/out/features",
-    "train.finetune_clip": "--base {w}/clip --nano-scenes 24 --steps 1 --batch-size 6 --questions-per-step 4 "
-    "--device cpu --workers 1 --alpha 0.5 --out {w}/out/clip --features {w}/out/features",
-    "train.instruct.shards": "{w}/pairs {w}/out/shards --per-shard 2",
-    "train.instruct.report": "{w}/editor {w}/editor --dry-run",
+    "nein.train.finetune_clip": "--base {w}/clip --nano-scenes 24 --steps 1 "
+    "--batch-size 6 --questions-per-step 4 --device cpu --workers 1 --alpha 0.5 --out {w}/out/clip --features {w}/out/features",
+    "nein.train.instruct.shards": "{w}/pairs {w}/out/shards --per-shard 2",
+    "nein.train.instruct.report": "{w}/editor {w}/editor --dry-run",
 }
 VALUES = (
     "", " ", "-1", "0", "1", "3.5", "nan", "inf", "1e999", "99999999999999999999", "x", "None", "null",

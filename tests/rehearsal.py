@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from editors import EditRequest, EditResult
-from editors.basic import Identity
-from metrics.base import parse_yes_no
-from metrics.judges.base import Answer, Detection, check_batch
-from metrics.loading import fingerprint
+from nein.editors import EditRequest, EditResult
+from nein.editors.basic import Identity
+from nein.metrics.base import parse_yes_no
+from nein.metrics.judges.base import Answer, Detection, check_batch
+from nein.metrics.loading import fingerprint
 
 
 class ScriptedJudge:

@@ -16,8 +16,8 @@ import pytest
 import torch
 from PIL import Image, ImageFilter
 
-import editors
 import nein
+from nein import editors
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig
 from nein.benchmarks.nein.runs import find
 from nein.cli import main
@@ -366,7 +366,7 @@ def test_a_metric_is_found_by_the_name_that_papers_print():
 
 
 def test_no_two_editors_and_no_two_metrics_are_told_apart_by_spelling_alone():
-    from metrics import METRICS
+    from nein.metrics import METRICS
 
     for names in (editors.available(), list(METRICS)):
         assert len({plain(name) for name in names}) == len(names)

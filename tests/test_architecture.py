@@ -1,11 +1,10 @@
-"""Who may import whom: packages, rooms of `nein`, and no circles. Imports inside functions count, and so do
-places in texts ("nein.models.convert:run"), which are imported when they are used.
+"""Who may import whom: rooms of `nein`, and no circles. Imports inside functions count, and so do places in
+texts ("nein.models.convert:run"), which are imported when they are used.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,37 +19,29 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-# Package -> those of ours it may import, besides itself. An editor that knew metrics could change a score.
-MAY_IMPORT = {
-    "nein.loading": set(),
-    "editors": {"nein.loading"},
-    "metrics": {"nein.loading"},
-    "nein": {"editors", "metrics", "nein.loading"},
-    "train": {"editors", "metrics", "nein", "nein.loading"},
-    # How the shipped weights and the studies were made; not in the wheel, and imported by nothing.
-    "research": {"editors", "metrics", "nein", "nein.loading", "train"},
-}
 #: The rooms of `nein`, low to high: a room imports only rooms to its left.
 ROOMS = (
-    "loading", "engine", "config", "wording", "nano", "statistics", "datasets", "models", "reporting",
-    "benchmarks", "generate", "judges", "fetch", "listing", "api", "cli", "__main__",
+    "loading", "editors", "metrics", "engine", "config", "wording", "nano", "statistics", "datasets",
+    "models", "reporting", "benchmarks", "generate", "judges", "fetch", "listing", "api", "cli", "__main__",
+    "train",
 )  # fmt: skip
+#: Those that lie beside `nein/` in a checkout.
+BESIDE = ("editors", "metrics", "train")
+#: Leaf -> all that it may import of ours. An editor that knew metrics could change a score.
+LEAVES = {"loading": set(), "editors": {"loading"}, "metrics": {"loading"}}
+#: On the top level of a checkout, and imported by nothing that ships.
+NOT_SHIPPED = {"tests", "benchmarks", "research", *BESIDE}
 #: "package.module:name", as tables and entry points have it.
-PLACE = re.compile(rf"((?:{'|'.join(map(re.escape, MAY_IMPORT))})(?:\.\w+)*):(\w+)")
-
-
-def package_of(name: str) -> str:
-    """Whose a module is: "nein.loading", "metrics", "torch"."""
-    return "nein.loading" if f"{name}.".startswith("nein.loading.") else name.partition(".")[0]
+PLACE = re.compile(r"(nein(?:\.\w+)*):(\w+)")
 
 
 def modules() -> dict[str, str]:
-    """Module -> source, of the four packages."""
+    """Module -> source, of everything in the wheel, and of research."""
     found = {}
-    for package in MAY_IMPORT:
-        for path in sorted((ROOT / package.replace(".", "/")).rglob("*.py")):
+    for folder in ("nein", *BESIDE, "research"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            found[name] = path.read_text(encoding="utf-8")
+            found[f"nein.{name}" if folder in BESIDE else name] = path.read_text(encoding="utf-8")
     return found
 
 
@@ -102,7 +93,7 @@ def missing(files: Mapping[str, str]) -> list[str]:
         f"{module}:{line}: {target}"
         for module, source in files.items()
         for line, target in named(source, whole=True)
-        if target.partition(".")[0] in MAY_IMPORT and not is_there(target)
+        if target.partition(".")[0] in ("nein", "research") and not is_there(target)
     ]
 
 
@@ -121,41 +112,33 @@ def imports(files: Mapping[str, str]) -> dict[str, dict[str, int]]:
     return graph
 
 
-def violations(package: str, files: Mapping[str, str]) -> list[str]:
-    """ "module:line: rule" for everything in `files` of `package` that names a package it may not import."""
-    forbidden = {*MAY_IMPORT, "tests", "benchmarks"} - MAY_IMPORT[package] - {package}
-    allowed = ", ".join(sorted(MAY_IMPORT[package])) or "nothing of ours"
-    found = {
-        (name, line, package_of(target)) for name, source in files.items() for line, target in named(source)
-    }
-    return [
-        f"{name}:{line}: {package} may import {allowed}, not {target}"
-        for name, line, target in sorted(found)
-        if target in forbidden
-    ]
+def room(name: str) -> str:
+    """ "engine" of "nein.engine.blocks"; of what is not ours the first word."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "nein" and len(parts) > 1 else parts[0]
 
 
-def upwards(graph: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """ "module:line: rule" for every import of a room that is not to the left of the importing one."""
-    place = {f"nein.{room}": number for number, room in enumerate(ROOMS)}
-
-    def room(name: str) -> str:
-        return ".".join(name.split(".")[:2])
-
-    return [
-        f"{name}:{line}: {room(name)} may not import {target}"
-        for name, targets in graph.items()
-        for target, line in targets.items()
-        if room(name) in place and room(target) in place and place[room(target)] > place[room(name)]
-    ]
+def violations(files: Mapping[str, str]) -> list[str]:
+    """ "module:line: rule" for every import of a room that is not to the left, of a leaf of more than it may,
+    and of what is not in the wheel."""
+    place = {name: number for number, name in enumerate(ROOMS)}
+    found = []
+    for name, source in files.items():
+        if not name.startswith("nein."):
+            continue
+        mine = room(name)
+        for line, target in sorted(named(source)):
+            theirs = room(target)
+            ours = target.startswith("nein.") and theirs in place
+            outside = not target.startswith("nein") and theirs in NOT_SHIPPED
+            leaf = ours and mine in LEAVES and theirs not in LEAVES[mine] | {mine}
+            if outside or leaf or target == "nein" or (ours and place[theirs] > place[mine]):
+                found.append(f"{name}:{line}: {mine} may not import {target}")
+    return found
 
 
 def by_room(graph: Mapping[str, Mapping[str, int]]) -> dict[str, set[str]]:
-    """The same graph between folders (and single modules) right below the packages."""
-
-    def room(name: str) -> str:
-        return ".".join(name.split(".")[:2])
-
+    """The same graph between rooms."""
     rooms: dict[str, set[str]] = {}
     for name, targets in graph.items():
         rooms.setdefault(room(name), set()).update({room(target) for target in targets} - {room(name)})
@@ -176,15 +159,8 @@ def graph() -> dict[str, dict[str, int]]:
     return imports(modules())
 
 
-@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
-def test_a_package_imports_only_what_it_may(package):
-    files = {name: source for name, source in modules().items() if package_of(name) == package}
-    assert files, f"no Python files in {package}/"
-    assert violations(package, files) == []
-
-
-def test_a_room_imports_only_rooms_to_its_left(graph):
-    assert upwards(graph) == []
+def test_rooms_and_leaves_import_only_what_they_may():
+    assert violations(modules()) == []
 
 
 def test_everything_of_ours_that_is_imported_or_named_in_a_text_is_there():
@@ -199,70 +175,53 @@ def test_entry_points_name_what_is_there():
     assert missing({**modules(), **places}) == []
 
 
-def test_no_files_import_each_other_however_far_around(graph):
+def test_no_files_and_no_rooms_import_each_other_however_far_around(graph):
     assert circle(graph) == []
-
-
-def test_no_rooms_import_each_other_however_far_around(graph):
     assert circle(by_room(graph)) == []
 
 
-def test_nein_has_at_most_a_dozen_rooms_and_the_order_names_them_all():
+def test_the_order_names_all_rooms():
     entries = {path.stem for path in (ROOT / "nein").iterdir() if not path.name.startswith("__")}
+    assert {*entries, *BESIDE} == {name for name in ROOMS if not name.startswith("__")}
     assert sum((ROOT / "nein" / entry).is_dir() for entry in entries) <= 12
-    assert entries == {room for room in ROOMS if not room.startswith("__")}
 
 
 def test_the_page_about_the_layout_lists_the_rooms_in_their_order():
     page = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, flags=re.MULTILINE)
-    assert tuple(listed) == tuple(room for room in ROOMS if not room.startswith("__"))
+    assert tuple(listed) == tuple(name for name in ROOMS if not name.startswith("__"))
 
 
-def test_the_rule_catches_every_form_of_import():
-    bad = {
-        "a": "import nein\n",
-        "b": "x = 1\nfrom metrics.base import Score\n",
-        "c": "def f():\n    import nein.engine.images as i\n",
-        "d": "if True:\n    from tests import tiny\n",
-        "e": 'TABLE = {"x": "train.loop:run"}\n',
+def test_the_rules_see_every_form_of_import():
+    files = {
+        "nein.editors.a": "import nein\n",
+        "nein.editors.b": "x = 1\nfrom nein.metrics.base import Score\nfrom nein import loading\n",
+        "nein.metrics.c": "def f():\n    import nein.engine.images as i\n",
+        "nein.engine.d": "if True:\n    from tests import tiny\n",
+        "nein.engine.e": 'TABLE = {"x": "nein.train.loop:run"}\n"""See nein.models.convert: not this."""\n',
+        "nein.loading.f": "import metrics\n",
+        "nein.train.g": "import torch, nein.api\nfrom nein.editors import get_editor\n",
+        "research.h": "from nein.train import loop\n",
     }
-    assert violations("editors", bad) == [
-        "a:1: editors may import nein.loading, not nein",
-        "b:2: editors may import nein.loading, not metrics",
-        "c:2: editors may import nein.loading, not nein",
-        "d:2: editors may import nein.loading, not tests",
-        "e:1: editors may import nein.loading, not train",
-    ]
-    assert violations("nein.loading", {"a": "import metrics\nfrom nein import engine\n"}) == [
-        "a:1: nein.loading may import nothing of ours, not metrics",
-        "a:2: nein.loading may import nothing of ours, not nein",
-    ]
-    assert violations("nein", {"e": "import train.loop\n"}) == [
-        "e:1: nein may import editors, metrics, nein.loading, not train"
+    assert violations(files) == [
+        "nein.editors.a:1: editors may not import nein",
+        "nein.editors.b:2: editors may not import nein.metrics.base.Score",
+        "nein.metrics.c:2: metrics may not import nein.engine.images",
+        "nein.engine.d:2: engine may not import tests.tiny",
+        "nein.engine.e:1: engine may not import nein.train.loop",
+        "nein.loading.f:1: loading may not import metrics",
     ]
 
 
-def test_the_rule_lets_through_what_is_allowed():
-    good = {"a": "import torch\nimport editors.base\nfrom . import presets\nimport neinsense, nein.loading\n"}
-    assert violations("editors", good) == []
-    assert violations("train", {"b": "import nein, metrics\nfrom editors import get_editor\n"}) == []
-    assert violations("editors", {"c": '"""See nein.engine.images: the one decoder."""\n'}) == []
-
-
-def test_the_order_of_rooms_and_circles_are_seen():
+def test_circles_are_seen():
     files = {
         "nein.engine.blocks": "def f():\n    from nein.datasets import nein\n",
         "nein.datasets.nein": 'WORK = "nein.models.convert:run"\n',
         "nein.models.convert": "from nein.engine import blocks\n",
     }
     graph = imports(files)
-    assert upwards(graph) == [
-        "nein.engine.blocks:2: nein.engine may not import nein.datasets.nein",
-        "nein.datasets.nein:1: nein.datasets may not import nein.models.convert",
-    ]
     assert set(circle(graph)) == set(files)
-    assert set(circle(by_room(graph))) == {"nein.engine", "nein.datasets", "nein.models"}
+    assert set(circle(by_room(graph))) == {"engine", "datasets", "models"}
     assert circle(imports({**files, "nein.models.convert": "import nein.models\n"})) == []
 
 
@@ -279,24 +238,15 @@ def f():
         "nein.engine": "",
         "nein.engine.blocks": "try:\n    from os import fork\nexcept ImportError:\n    SIZE = 8\n",
         "nein.cli": command,
-        "train": 'WORK = ["nein.engine.blocks:fork", "nein.engine.blocks:join", "nein.engine.crew:Crew"]\n',
+        "nein.train": 'X = ["nein.engine.blocks:fork", "nein.engine.blocks:join", "nein.engine.crew:Crew"]\n',
     }
     assert missing(files) == [
         "nein.cli:3: nein.engine.journal",
         "nein.cli:4: nein.engine.blocks.Slot",
         "nein.cli:5: nein.engine.crew",
-        "train:1: nein.engine.blocks.join",
-        "train:1: nein.engine.crew.Crew",
+        "nein.train:1: nein.engine.blocks.join",
+        "nein.train:1: nein.engine.crew.Crew",
     ]
-
-
-@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
-def test_a_package_resolves_inside_the_repository(package):
-    # The names are generic enough for something else on the path to shadow them.
-    found = importlib.util.find_spec(package)
-    assert found is not None
-    assert found.origin is not None
-    assert Path(found.origin).resolve() == ROOT / package.replace(".", "/") / "__init__.py"
 
 
 def test_configs_holds_data_only():

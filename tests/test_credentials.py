@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from metrics import MetricError
-from metrics.choices.endpoint import EndpointChoices
-from metrics.served import credentials
-from metrics.served.credentials import Credentials
-from metrics.served.endpoint import Endpoint, split_endpoint
 from nein import cli
+from nein.metrics import MetricError
+from nein.metrics.choices.endpoint import EndpointChoices
+from nein.metrics.served import credentials
+from nein.metrics.served.credentials import Credentials
+from nein.metrics.served.endpoint import Endpoint, split_endpoint
 from tests.loopback import Server, say
 from tests.negvqa.tiny import write_questions
 

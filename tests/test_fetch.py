@@ -16,13 +16,11 @@ import pytest
 import safetensors.numpy
 import yaml
 
-import editors
-import metrics
-from editors.presets import PRESETS
-from nein import cli, fetch
+from nein import cli, editors, fetch, metrics
 from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
 from nein.config.groups import Stored
+from nein.editors.presets import PRESETS
 from nein.engine import store
 from nein.engine.errors import UserError
 from nein.engine.store import Need

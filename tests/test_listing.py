@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import editors
-import metrics
-from nein import listing
+from nein import editors, listing, metrics
 from nein.benchmarks import registry
 from nein.benchmarks.negbench.models import MODELS
 from nein.datasets.negbench.registry import NEGBENCH, ROWS

@@ -145,7 +145,7 @@ def test_the_wheel_alone_evaluates_measures_and_fine_tunes_outside_the_checkout(
         cwd=tmp_path,
     )
     launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", 1)
-    tune = ("-m", "train.finetune_ip2p", "--recipe", "nano", "--no-precompute", "--steps", 2)
+    tune = ("-m", "nein.train.finetune_ip2p", "--recipe", "nano", "--no-precompute", "--steps", 2)
     options = ("--batch-size", 4, "--device", "cpu", "--trackers", "none", "--out", "tuned")
     run(installed / "python", *launch, *tune, *options, cwd=tmp_path)
     assert (tmp_path / "tuned" / "model" / "model_index.json").is_file()

@@ -16,12 +16,11 @@ import pytest
 import yaml
 from markdown.extensions.toc import slugify
 
-import editors
-from metrics import JUDGES, METRICS
-from nein import cli
+from nein import cli, editors
 from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
 from nein.datasets.negbench import registry
+from nein.metrics import JUDGES, METRICS
 from nein.nano import worlds, zoo
 from nein.wording.families import FAMILIES
 from nein.wording.languages import LANGUAGES

@@ -41,7 +41,7 @@ def test_importing_loads_nothing_heavy(module):
 
 def test_naming_and_checking_editors_loads_nothing_heavy():
     code = (
-        "import editors; editors.available(); "
+        "from nein import editors; editors.available(); "
         "editors.preset_row('hqedit', 'paper'); editors.check('ip2p', steps=3)"
     )
     assert loaded_by(code) == ""
@@ -65,7 +65,7 @@ def test_editors_without_a_model_work_without_torch():
         ("nein.cli", "negvqa generate --help"),
         ("nein.cli", "negvqa generate --dry-run"),
         ("nein.cli", "negvqa check --help"),
-        ("train.finetune_clip", "--help"),
+        ("nein.train.finetune_clip", "--help"),
     ],
 )
 def test_help_and_a_dry_run_load_nothing_heavy(module, arguments):
@@ -75,7 +75,7 @@ def test_help_and_a_dry_run_load_nothing_heavy(module, arguments):
         f"    try: main({arguments.split()})\n"
         "    except SystemExit as end: assert not end.code\n"
         "assert printed.getvalue()\n"
-        f"assert {module.startswith('train')} or not {{'numpy', 'inflect'}} & set(sys.modules)"
+        f"assert {module.startswith('nein.train')} or not {{'numpy', 'inflect'}} & set(sys.modules)"
     )
     assert loaded_by(code) == ""
 

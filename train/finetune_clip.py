@@ -23,10 +23,10 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError, exit_with  # noqa: E402
-from train.contrast.options import ContrastConfig, parse, spelled  # noqa: E402
+from nein.train.contrast.options import ContrastConfig, parse, spelled  # noqa: E402
 
 if TYPE_CHECKING:
-    from train.session import Session
+    from nein.train.session import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def run(config: ContrastConfig) -> list[Path]:
     """Trains at every value of alpha; the folders of the models, in that order."""
     import torch
 
-    from train.session import Session
+    from nein.train.session import Session
 
     single = len(config.alphas) == 1
     models = []
@@ -60,7 +60,7 @@ def run(config: ContrastConfig) -> list[Path]:
             session.forget()
         is_main = session.processes.is_main
     if config.evaluate and is_main:
-        from train.contrast import sweep
+        from nein.train.contrast import sweep
 
         print(sweep.trade_off(config, models), end="", flush=True)
     return models
@@ -70,12 +70,12 @@ def train(config: ContrastConfig, session: Session) -> Path:
     """One run, at one alpha. Every process of a group calls it. Returns the folder of the model."""
     import torch
 
-    from train import loop
-    from train.checkpoints import State
-    from train.contrast import data, export, objective, schedule, towers
-    from train.contrast.features import Features
-    from train.order import reseed
-    from train.record import Record
+    from nein.train import loop
+    from nein.train.checkpoints import State
+    from nein.train.contrast import data, export, objective, schedule, towers
+    from nein.train.contrast.features import Features
+    from nein.train.order import reseed
+    from nein.train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
     accelerator, world, device = session.accelerator, session.processes, session.accelerator.device

@@ -24,10 +24,10 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError, exit_with  # noqa: E402
-from train.instruct.options import TuneConfig, parse  # noqa: E402
+from nein.train.instruct.options import TuneConfig, parse  # noqa: E402
 
 if TYPE_CHECKING:
-    from train.session import Session
+    from nein.train.session import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     import torch
 
-    from train.session import Session
+    from nein.train.session import Session
 
     try:
         with Session(config) as session:
@@ -55,15 +55,15 @@ def train(config: TuneConfig, session: Session) -> None:
     """The whole run. Every process of a group calls it."""
     import torch
 
-    from train import loop
-    from train.checkpoints import State
-    from train.instruct import batches, model
-    from train.instruct.data import load
-    from train.instruct.export import export, push
-    from train.instruct.features import Encoder, Features, frozen_hash
-    from train.instruct.validate import Validation
-    from train.order import reseed
-    from train.record import Record
+    from nein.train import loop
+    from nein.train.checkpoints import State
+    from nein.train.instruct import batches, model
+    from nein.train.instruct.data import load
+    from nein.train.instruct.export import export, push
+    from nein.train.instruct.features import Encoder, Features, frozen_hash
+    from nein.train.instruct.validate import Validation
+    from nein.train.order import reseed
+    from nein.train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
     accelerator, world, device = session.accelerator, session.processes, session.accelerator.device

@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 from nein.engine.errors import Terminated
 from nein.engine.processes import read_ahead
-from train.checkpoints import Checkpoints, State
-from train.record import Record
+from nein.train.checkpoints import Checkpoints, State
+from nein.train.record import Record
 
 #: () float32, without its graph, and further numbers for the log.
 Loss = tuple[torch.Tensor, Mapping[str, Any]]

@@ -25,8 +25,8 @@ from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, first_difference
 from nein.reporting import tracking
-from train.options import RunOptions
-from train.session import Session
+from nein.train.options import RunOptions
+from nein.train.session import Session
 
 FORMAT = 1
 MANIFEST, LOG, VALIDATION = "manifest.json", "log.jsonl", "validation.jsonl"

@@ -13,7 +13,7 @@ from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
 from nein.reporting import tracking
-from train.options import RunOptions
+from nein.train.options import RunOptions
 
 #: Of PyTorch, on any machine there is.
 MOST_THREADS = 4096

@@ -17,17 +17,16 @@ from typing import Any
 
 import yaml
 
-import editors
-import metrics
-from editors.presets import EditorPreset
-from metrics import METRICS, letters
-from metrics.judges.base import TEMPLATES
-from metrics.metric import Metric
+from nein import editors, metrics
 from nein.benchmarks.negbench.models import MODELS
 from nein.cli import commands
 from nein.config import options
 from nein.config.commands import Command
 from nein.datasets.negbench import registry
+from nein.editors.presets import EditorPreset
+from nein.metrics import METRICS, letters
+from nein.metrics.judges.base import TEMPLATES
+from nein.metrics.metric import Metric
 from nein.nano import worlds, zoo
 from nein.wording.families import FAMILIES
 from nein.wording.languages import LANGUAGES
@@ -36,10 +35,10 @@ from nein.wording.languages.base import CONSTRUCTIONS, Named
 #: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
 #: COMMAND, or the dataclass of its options.
 SCRIPTS = {
-    "python train/finetune_ip2p.py": "train.instruct.options:TuneConfig",
-    "python train/finetune_clip.py": "train.contrast.options:ContrastConfig",
-    "python -m train.instruct.report": "train.instruct.report",
-    "python -m train.instruct.shards": "train.instruct.shards",
+    "python train/finetune_ip2p.py": "nein.train.instruct.options:TuneConfig",
+    "python train/finetune_clip.py": "nein.train.contrast.options:ContrastConfig",
+    "python -m nein.train.instruct.report": "nein.train.instruct.report",
+    "python -m nein.train.instruct.shards": "nein.train.instruct.shards",
 }
 
 #: Page of docstrings -> its title, and the modules that it shows.
@@ -47,23 +46,26 @@ API = {
     "nein": ("nein", ("nein.api",)),
     "editors": (
         "editors",
-        ("editors", "editors.base", "editors.function", "editors.presets", "editors.batching"),
+        (
+            "nein.editors", "nein.editors.base", "nein.editors.function", "nein.editors.presets",
+            "nein.editors.batching",
+        ),
     ),
     "metrics": (
         "metrics",
         (
-            "metrics", "metrics.models", "metrics.base", "metrics.metric", "metrics.batch",
-            "metrics.training", "metrics.fid",
+            "nein.metrics", "nein.metrics.models", "nein.metrics.base", "nein.metrics.metric",
+            "nein.metrics.batch", "nein.metrics.training", "nein.metrics.fid",
         ),
     ),
     "judges": (
         "Judges and answers",
         (
-            "metrics.judges.base", "metrics.judges.plugin", "metrics.presence",
-            "metrics.objects", "metrics.letters", "metrics.choices.base",
-            "metrics.rewards", "metrics.rewards.base", "metrics.rewards.editscore",
-            "metrics.rewards.editreward", "metrics.rewards.pairwise",
-            "metrics.dual.base",
+            "nein.metrics.judges.base", "nein.metrics.judges.plugin", "nein.metrics.presence",
+            "nein.metrics.objects", "nein.metrics.letters", "nein.metrics.choices.base",
+            "nein.metrics.rewards", "nein.metrics.rewards.base", "nein.metrics.rewards.editscore",
+            "nein.metrics.rewards.editreward", "nein.metrics.rewards.pairwise",
+            "nein.metrics.dual.base",
         ),
     ),
     "benchmarks": (

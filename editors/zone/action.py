@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from editors.base import EditorError
-from editors.checkpoint import explained
-from editors.zone import WEIGHTS, find_missing
+from nein.editors.base import EditorError
+from nein.editors.checkpoint import explained
+from nein.editors.zone import WEIGHTS, find_missing
 
 #: In the order of the classifier's outputs.
 ACTIONS = ("CHANGE", "ADD", "REMOVE")

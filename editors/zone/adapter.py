@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from PIL import Image, ImageEnhance
 
-from editors.attention import BRANCHES, AttentionRecord, install
-from editors.base import EditorError, EditRequest, EditResult
-from editors.checkpoint import load_pipeline, quiet
-from editors.instruct_pix2pix import InstructPix2Pix, cached
-from editors.resize import zone_frame
-from editors.sampling import SampleNoise, dpm_solver
-from editors.zone import PROTOCOLS, blend, masks
-from editors.zone.action import Reading, decide, load_classifier
-from editors.zone.fusion import fuse, shares
-from editors.zone.segments import Segmenter
+from nein.editors.attention import BRANCHES, AttentionRecord, install
+from nein.editors.base import EditorError, EditRequest, EditResult
+from nein.editors.checkpoint import load_pipeline, quiet
+from nein.editors.instruct_pix2pix import InstructPix2Pix, cached
+from nein.editors.resize import zone_frame
+from nein.editors.sampling import SampleNoise, dpm_solver
+from nein.editors.zone import PROTOCOLS, blend, masks
+from nein.editors.zone.action import Reading, decide, load_classifier
+from nein.editors.zone.fusion import fuse, shares
+from nein.editors.zone.segments import Segmenter
 from nein.loading.digests import json_digest
 from nein.loading.errors import unknown
 

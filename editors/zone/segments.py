@@ -10,8 +10,8 @@ from PIL import Image
 from transformers import SamImageProcessor, SamModel
 from transformers.pipelines import MaskGenerationPipeline
 
-from editors.base import EditorError
-from editors.checkpoint import explained, locate, module_hash, whole
+from nein.editors.base import EditorError
+from nein.editors.checkpoint import explained, locate, module_hash, whole
 
 
 class Segmenter:

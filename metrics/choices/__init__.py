@@ -15,7 +15,8 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
-from metrics.choices.base import (
+from nein.loading.references import located
+from nein.metrics.choices.base import (
     ASKINGS,
     PROMPTS,
     Asked,
@@ -29,12 +30,11 @@ from metrics.choices.base import (
     prompt,
     yes_or_no,
 )
-from metrics.letters import SCORINGS
-from metrics.served import is_served
-from nein.loading.references import located
+from nein.metrics.letters import SCORINGS
+from nein.metrics.served import is_served
 
 #: Kind of reference -> what loads it.
-LOADERS = {"served": "metrics.choices.endpoint:load", "": "metrics.choices.vlm:load"}
+LOADERS = {"served": "nein.metrics.choices.endpoint:load", "": "nein.metrics.choices.vlm:load"}
 
 
 def load(
@@ -58,7 +58,7 @@ def load(
 
 def of_judge(judge: Any, asking: str = "letters") -> ChoiceModel:
     """A VQA judge as `metrics.load_judge("vqa", ...)` gives it; see `JudgeChoices`."""
-    from metrics.choices.objects import JudgeChoices
+    from nein.metrics.choices.objects import JudgeChoices
 
     return JudgeChoices(judge, asking)
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from metrics.base import MetricError, check_image
-from metrics.judges.base import check_finite
-from metrics.letters import LETTERS, SCORINGS
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated, reason
+from nein.metrics.base import MetricError, check_image
+from nein.metrics.judges.base import check_finite
+from nein.metrics.letters import LETTERS, SCORINGS
 
 #: How a judge is asked, and by what it can be read then. "options": in NeIn's yes/no question about a
 #: caption, once per option: 'Does the caption "What is on the bed? dog" describe this image? Answer only yes

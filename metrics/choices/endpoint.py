@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from metrics.choices.base import Asked, Reply, check
-from metrics.letters import LETTERS, SCORINGS
-from metrics.served import ServedModel, connect
-from metrics.served.endpoint import Endpoint, NoAnswer, Said, Turn
-from metrics.served.vllm import VllmEngine
+from nein.metrics.choices.base import Asked, Reply, check
+from nein.metrics.letters import LETTERS, SCORINGS
+from nein.metrics.served import ServedModel, connect
+from nein.metrics.served.endpoint import Endpoint, NoAnswer, Said, Turn
+from nein.metrics.served.vllm import VllmEngine
 
 
 class EndpointChoices(ServedModel):

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError
-from metrics.choices.base import ASKINGS, Asked, Reply, check
-from metrics.judges.base import TEMPLATES, Answer
-from metrics.letters import LETTERS
-from metrics.loading import fingerprint
 from nein.loading.errors import choose
 from nein.loading.isolation import out_of_memory
+from nein.metrics.base import MetricError
+from nein.metrics.choices.base import ASKINGS, Asked, Reply, check
+from nein.metrics.judges.base import TEMPLATES, Answer
+from nein.metrics.letters import LETTERS
+from nein.metrics.loading import fingerprint
 
 
 class JudgeChoices:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError
-from metrics.choices.base import Asked, Prompt, Reply, check
-from metrics.judges import vlm
-from metrics.judges.vlm import first_tokens
-from metrics.letters import LETTERS, SCORINGS
-from metrics.loading import Source, fingerprint
+from nein.metrics.base import MetricError
+from nein.metrics.choices.base import Asked, Prompt, Reply, check
+from nein.metrics.judges import vlm
+from nein.metrics.judges.vlm import first_tokens
+from nein.metrics.letters import LETTERS, SCORINGS
+from nein.metrics.loading import Source, fingerprint
 
 
 class TransformersChoices(vlm.VisionChat):

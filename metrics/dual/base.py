@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from metrics.base import MetricError
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError
 
 NORMALISATIONS = ("normalised", "unnormalised")
 POOLINGS = ("normalise-first", "average-first")

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from metrics.base import MetricError
-from metrics.dual.openclip import OpenClipDual
-from metrics.loading import Source
 from nein.loading.digests import DTYPES, file_sha256, torch_dtype
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError
+from nein.metrics.dual.openclip import OpenClipDual
+from nein.metrics.loading import Source
 
 PREFIX = "conch:"
 ARCHITECTURE = "conch_ViT-B-16"

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError, check_image
-from metrics.encoders.clip import ClipEncoder, in_batches, pooled
-from metrics.encoders.clip import load as load_clip
-from metrics.loading import (
+from nein.loading.digests import folder_digest
+from nein.loading.references import Origin
+from nein.metrics.base import MetricError, check_image
+from nein.metrics.encoders.clip import ClipEncoder, in_batches, pooled
+from nein.metrics.encoders.clip import load as load_clip
+from nein.metrics.loading import (
     SharedTokenizer,
     Source,
     check_folder,
@@ -30,8 +32,6 @@ from metrics.loading import (
     split_reference,
     type_of,
 )
-from nein.loading.digests import folder_digest
-from nein.loading.references import Origin
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
 #: other kind. Not every tokenizer sees to it: checkpoints of SigLIP 2 with a fixed resolution call themselves

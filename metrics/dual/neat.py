@@ -31,8 +31,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from metrics.dual.base import DualEncoder
-from metrics.dual.steering import stream
+from nein.metrics.dual.base import DualEncoder
+from nein.metrics.dual.steering import stream
 
 #: The published run's (README; weight decay and temperatures are also the defaults of params.py).
 RATE, DECAY, STEPS = 2e-4, 1e-3, 3

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError, check_image
-from metrics.dual.base import DualEncoder
-from metrics.loading import fingerprint
 from nein.loading.isolation import out_of_memory
+from nein.metrics.base import MetricError, check_image
+from nein.metrics.dual.base import DualEncoder
+from nein.metrics.loading import fingerprint
 
 
 class ControlEncoder:
@@ -167,14 +167,14 @@ def of(
         return thing
     parts = thing if isinstance(thing, tuple) else ()
     if len(parts) == 2 and hasattr(parts[0], "get_image_features") and hasattr(parts[1], "tokenizer"):
-        from metrics.dual.hub import HubDual
+        from nein.metrics.dual.hub import HubDual
 
         model, processor = parts
         return HubDual(
             model.eval(), processor.image_processor, processor.tokenizer, _source(name, model), batch_size
         )
     if len(parts) == 3 and all(hasattr(parts[0], part) for part in ("encode_image", "encode_text")):
-        from metrics.dual.openclip import OpenClipDual
+        from nein.metrics.dual.openclip import OpenClipDual
 
         model, transform, tokenizer = parts
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
@@ -187,7 +187,7 @@ def of(
 
 
 def _source(name: str, model: Any) -> Any:
-    from metrics.loading import Source
     from nein.loading.digests import tensor_digest
+    from nein.metrics.loading import Source
 
     return Source(f"{name}, in memory", None, tensor_digest(model.state_dict()))

@@ -27,9 +27,12 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from metrics.base import MetricError, check_image
-from metrics.encoders.clip import in_batches
-from metrics.loading import (
+from nein.loading.digests import DTYPES, folder_digest, tensor_digest, torch_dtype
+from nein.loading.errors import choose
+from nein.loading.references import Origin
+from nein.metrics.base import MetricError, check_image
+from nein.metrics.encoders.clip import in_batches
+from nein.metrics.loading import (
     SharedTokenizer,
     Source,
     fingerprint,
@@ -37,10 +40,7 @@ from metrics.loading import (
     source_fields,
     state_dict,
 )
-from metrics.preprocess import map_images
-from nein.loading.digests import DTYPES, folder_digest, tensor_digest, torch_dtype
-from nein.loading.errors import choose
-from nein.loading.references import Origin
+from nein.metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 PREFIX = "open_clip:"

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError
-from metrics.dual.base import DualEncoder
+from nein.metrics.base import MetricError
+from nein.metrics.dual.base import DualEncoder
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.loading import (
+from nein.metrics.loading import (
     SharedTokenizer,
     Source,
     exact,
@@ -17,7 +17,7 @@ from metrics.loading import (
     load_model,
     model_fields,
 )
-from metrics.preprocess import ResizeCrop, map_images
+from nein.metrics.preprocess import ResizeCrop, map_images
 
 
 class ClipEncoder:

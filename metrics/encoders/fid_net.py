@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError
-from metrics.encoders import vit
-from metrics.encoders.clip import in_batches
-from metrics.loading import Source, fingerprint, source_fields
-from metrics.preprocess import CleanResize, map_images
 from nein.loading.digests import file_sha256
 from nein.loading.references import Origin
+from nein.metrics.base import MetricError
+from nein.metrics.encoders import vit
+from nein.metrics.encoders.clip import in_batches
+from nein.metrics.loading import Source, fingerprint, source_fields
+from nein.metrics.preprocess import CleanResize, map_images
 
 INCEPTION_FILE = "inception-2015-12-05.pt"
 #: The file is TorchScript, that is a program, and clean-fid downloads and runs it unchecked. The digest is

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError
-from metrics.loading import Source, check_folder, exact, fingerprint, source_fields
 from nein.loading.digests import DTYPES, folder_digest, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import Origin
+from nein.metrics.base import MetricError
+from nein.metrics.loading import Source, check_folder, exact, fingerprint, source_fields
 
 NETS = ("alex", "vgg", "squeeze")
 _KEYS = {"net", "lpips", "version"}

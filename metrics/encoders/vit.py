@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.encoders.clip import in_batches, published_numbers
-from metrics.loading import Source, fingerprint, from_pretrained, load_model, model_fields
-from metrics.preprocess import CleanResize, ResizeCrop, map_images, normalised
+from nein.metrics.encoders.clip import in_batches, published_numbers
+from nein.metrics.loading import Source, fingerprint, from_pretrained, load_model, model_fields
+from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalised
 
 
 class ViTEncoder:

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from metrics.base import MetricError, check_image
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError, check_image
 
 
 @dataclass(frozen=True)

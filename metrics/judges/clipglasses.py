@@ -25,11 +25,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metrics.base import MetricError
-from metrics.encoders.clip import ClipEncoder, pooled
-from metrics.judges.heads import Method
-from metrics.loading import state_dict
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError
+from nein.metrics.encoders.clip import ClipEncoder, pooled
+from nein.metrics.judges.heads import Method
+from nein.metrics.loading import state_dict
 
 #: Of the released configuration: layers that the lens reads, heads of attention, the detector's threshold,
 #: the factor of the repulsion, and captions in a batch.

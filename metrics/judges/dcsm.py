@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from metrics.base import MetricError
-from metrics.encoders.clip import ClipEncoder
-from metrics.judges.heads import Method
-from metrics.loading import read_checkpoint
+from nein.metrics.base import MetricError
+from nein.metrics.encoders.clip import ClipEncoder
+from nein.metrics.judges.heads import Method
+from nein.metrics.loading import read_checkpoint
 
 #: Words with a column of their own, where a file says nothing else (run_evals.py).
 WORDS = (

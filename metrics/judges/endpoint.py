@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from metrics.judges.base import Answer, check_batch
-from metrics.served import ServedModel, connect
-from metrics.served.endpoint import Endpoint, Said, Turn
-from metrics.served.vllm import VllmEngine
+from nein.metrics.judges.base import Answer, check_batch
+from nein.metrics.served import ServedModel, connect
+from nein.metrics.served.endpoint import Endpoint, Said, Turn
+from nein.metrics.served.vllm import VllmEngine
 
 
 class EndpointJudge(ServedModel):

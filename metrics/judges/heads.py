@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from metrics.encoders.clip import ClipEncoder
-from metrics.judges.base import check_batch
-from metrics.loading import exact, fingerprint
-from metrics.preprocess import map_images
+from nein.metrics.encoders.clip import ClipEncoder
+from nein.metrics.judges.base import check_batch
+from nein.metrics.loading import exact, fingerprint
+from nein.metrics.preprocess import map_images
 
 
 class Method(ABC):

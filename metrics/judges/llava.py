@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from metrics.base import MetricError
-from metrics.judges import vlm
-from metrics.judges.base import TEMPLATES, Answer, check_batch
-from metrics.judges.vlm import NO, YES, first_tokens
-from metrics.loading import Source, exact, fingerprint, from_pretrained, load_model
 from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError
+from nein.metrics.judges import vlm
+from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
+from nein.metrics.judges.vlm import NO, YES, first_tokens
+from nein.metrics.loading import Source, exact, fingerprint, from_pretrained, load_model
 
 Thing = TypeVar("Thing")
 #: Questions asked together, per picture of a batch.

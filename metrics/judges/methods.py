@@ -19,18 +19,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from metrics.base import MetricError
-from metrics.encoders import clip
-from metrics.judges.heads import Method
-from metrics.loading import fill
 from nein.loading.digests import file_sha256
 from nein.loading.errors import choose
 from nein.loading.references import located
+from nein.metrics.base import MetricError
+from nein.metrics.encoders import clip
+from nein.metrics.judges.heads import Method
+from nein.metrics.loading import fill
 
 #: Method -> its class; "model_type" of config.json.
 METHODS: dict[str, str] = {
-    "clipglasses": "metrics.judges.clipglasses:ClipGlasses",
-    "dcsm": "metrics.judges.dcsm:Dcsm",
+    "clipglasses": "nein.metrics.judges.clipglasses:ClipGlasses",
+    "dcsm": "nein.metrics.judges.dcsm:Dcsm",
 }
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError
-from metrics.judges.base import Detection, check_batch
-from metrics.loading import (
+from nein.loading.errors import choose
+from nein.metrics.base import MetricError
+from nein.metrics.judges.base import Detection, check_batch
+from nein.metrics.loading import (
     SharedTokenizer,
     Source,
     exact,
@@ -25,7 +26,6 @@ from metrics.loading import (
     load_model,
     model_fields,
 )
-from nein.loading.errors import choose
 
 PADS = ("library", "gray")
 BACKENDS = ("torchvision", "pil")

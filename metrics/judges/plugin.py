@@ -18,8 +18,8 @@ import re
 from importlib import metadata
 from typing import Any
 
-from metrics.base import MetricError
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError
 
 GROUP = "nein.judges"
 #: Kind -> the method a judge of that kind must have.

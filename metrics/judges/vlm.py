@@ -12,11 +12,19 @@ import jinja2
 import numpy as np
 import torch
 
-from metrics.base import MetricError
-from metrics.judges.base import Answer, check_batch
-from metrics.loading import Source, exact, fingerprint, from_pretrained, library, load_model, model_fields
 from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError
+from nein.metrics.judges.base import Answer, check_batch
+from nein.metrics.loading import (
+    Source,
+    exact,
+    fingerprint,
+    from_pretrained,
+    library,
+    load_model,
+    model_fields,
+)
 
 YES = ("yes", "Yes", "YES", " yes", " Yes", " YES")
 NO = ("no", "No", "NO", " no", " No", " NO")

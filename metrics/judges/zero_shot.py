@@ -13,10 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import MetricError
-from metrics.judges.base import Detection, check_batch
-from metrics.judges.owlv2 import named_scores
-from metrics.loading import Source, exact, fingerprint, from_pretrained, library, load_model, model_fields
+from nein.metrics.base import MetricError
+from nein.metrics.judges.base import Detection, check_batch
+from nein.metrics.judges.owlv2 import named_scores
+from nein.metrics.loading import (
+    Source,
+    exact,
+    fingerprint,
+    from_pretrained,
+    library,
+    load_model,
+    model_fields,
+)
 
 #: Classes whose text is a phrase ending in a full stop, and whose logits are per text token.
 GROUNDED = ("grounding-dino", "mm-grounding-dino")

@@ -15,17 +15,17 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
-from metrics.base import MetricError
-from metrics.rewards.base import RewardJudge, rank
 from nein.loading.errors import choose
 from nein.loading.references import located
+from nein.metrics.base import MetricError
+from nein.metrics.rewards.base import RewardJudge, rank
 
 #: How a reference begins -> the module with `load` and `check` for the rest of it.
 REWARDS: dict[str, str] = {
-    "editscore": "metrics.rewards.editscore",
-    "editreward": "metrics.rewards.editreward",
-    "pairwise": "metrics.rewards.pairwise",
-    "matching": "metrics.rewards.matching",
+    "editscore": "nein.metrics.rewards.editscore",
+    "editreward": "nein.metrics.rewards.editreward",
+    "pairwise": "nein.metrics.rewards.pairwise",
+    "matching": "nein.metrics.rewards.matching",
 }
 
 

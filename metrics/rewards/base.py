@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from metrics import served
-from metrics.base import MetricError, Score, check_image
 from nein.loading.isolation import isolated
+from nein.metrics import served
+from nein.metrics.base import MetricError, Score, check_image
 
 
 class RewardJudge(ABC):
@@ -129,7 +129,7 @@ def check_chat(reference: str) -> None:
     if served.is_served(reference):
         served.check(reference)
         return
-    from metrics.loading import check_folder, split_reference
+    from nein.metrics.loading import check_folder, split_reference
 
     check_folder(split_reference(reference, None)[0])
 

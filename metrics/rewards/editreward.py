@@ -33,8 +33,10 @@ import torch
 import yaml
 from torch import nn
 
-from metrics.base import MetricError, Score
-from metrics.loading import (
+from nein.loading.digests import DTYPES, file_sha256, torch_dtype
+from nein.loading.errors import choose
+from nein.metrics.base import MetricError, Score
+from nein.metrics.loading import (
     Source,
     exact,
     fill,
@@ -44,9 +46,7 @@ from metrics.loading import (
     model_fields,
     state_dict,
 )
-from metrics.rewards.base import SingleJudge, constants
-from nein.loading.digests import DTYPES, file_sha256, torch_dtype
-from nein.loading.errors import choose
+from nein.metrics.rewards.base import SingleJudge, constants
 
 TOKEN = "<|Reward|>"
 #: Tokens of a picture: 256 squares of the processor, 200,704 pixels for Qwen2.5-VL.

@@ -22,15 +22,15 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import torch
 
-from metrics import served
-from metrics.base import MetricError, Score
-from metrics.judges import vlm
-from metrics.loading import fingerprint
-from metrics.rewards.base import RewardJudge, check_chat, check_edits, constants
-from metrics.served.endpoint import Endpoint, NoAnswer, Picture, words
-from metrics.served.vllm import VllmEngine
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.isolation import MODEL_ERRORS, out_of_memory, reason
+from nein.metrics import served
+from nein.metrics.base import MetricError, Score
+from nein.metrics.judges import vlm
+from nein.metrics.loading import fingerprint
+from nein.metrics.rewards.base import RewardJudge, check_chat, check_edits, constants
+from nein.metrics.served.endpoint import Endpoint, NoAnswer, Picture, words
+from nein.metrics.served.vllm import VllmEngine
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from metrics.base import Score
-from metrics.judges import blip
-from metrics.judges.base import check_finite
-from metrics.loading import check_folder, exact, fingerprint, split_reference
-from metrics.rewards.base import SingleJudge
+from nein.metrics.base import Score
+from nein.metrics.judges import blip
+from nein.metrics.judges.base import check_finite
+from nein.metrics.loading import check_folder, exact, fingerprint, split_reference
+from nein.metrics.rewards.base import SingleJudge
 
 
 class Matching(SingleJudge):

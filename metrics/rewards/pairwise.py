@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from metrics import choices
-from metrics.base import Score
-from metrics.choices.base import Asked, ChoiceModel, Prompt, Reply, answer_each
-from metrics.letters import LETTERS, parse
-from metrics.loading import fingerprint
-from metrics.rewards.base import RewardJudge, check_chat, check_edits
+from nein.metrics import choices
+from nein.metrics.base import Score
+from nein.metrics.choices.base import Asked, ChoiceModel, Prompt, Reply, answer_each
+from nein.metrics.letters import LETTERS, parse
+from nein.metrics.loading import fingerprint
+from nein.metrics.rewards.base import RewardJudge, check_chat, check_edits
 
 #: Between the pictures of a sheet, as a share of their height; white.
 GAP = 0.06

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from metrics.served import vllm
-from metrics.served.endpoint import Endpoint, is_endpoint, key, split_endpoint
+from nein.metrics.served import vllm
+from nein.metrics.served.endpoint import Endpoint, is_endpoint, key, split_endpoint
 
 #: How such a reference begins.
 PREFIXES = ("openai", "vllm")
@@ -73,7 +73,7 @@ class ServedModel:
         self.max_new_tokens = max_new_tokens
         self.concurrent = endpoint.concurrency
         self.stop, self.usage = endpoint.stop, endpoint.usage
-        from metrics.loading import fingerprint  # which imports torch
+        from nein.metrics.loading import fingerprint  # which imports torch
 
         self.fingerprint = fingerprint(self.describe())
 

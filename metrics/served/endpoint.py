@@ -24,9 +24,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
-from metrics.base import MetricError
-from metrics.served import credentials
 from nein.loading.errors import choose
+from nein.metrics.base import MetricError
+from nein.metrics.served import credentials
 
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
 #: server kept failing; it refused the request; it withheld the answer; the reply was no chat completion.

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError
-from metrics.served.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
 from nein.loading.isolation import MODEL_ERRORS, reason
 from nein.loading.references import located
+from nein.metrics.base import MetricError
+from nein.metrics.served.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
 
 log = logging.getLogger(__name__)
 
@@ -203,8 +203,8 @@ class VllmEngine:
 
     def __init__(self, reference: str, *, revision: str | None, device: str, dtype: str) -> None:
         check_engine(reference)
-        from metrics.loading import split_reference
         from nein.loading.digests import folder_digest
+        from nein.metrics.loading import split_reference
 
         name, revision = split_reference(located(reference), revision)
         if device.partition(":")[2] not in ("", "0"):
@@ -294,7 +294,7 @@ def check_engine(reference: str) -> None:
             f"'vllm:{reference}' needs vLLM, which is not installed: pip install 'nein[vllm]', or serve the "
             "model elsewhere and give vllm:http://HOST:8000/v1#MODEL."
         )
-    from metrics.loading import check_folder, split_reference
+    from nein.metrics.loading import check_folder, split_reference
 
     check_folder(split_reference(located(reference), None)[0])
 

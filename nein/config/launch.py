@@ -94,9 +94,9 @@ def _submitted(name: str, config: Any, given: Sequence[str]) -> tuple[str, list[
     """The jobs of a command, and a sentence about them."""
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
-    from metrics.served import credentials
     from nein.engine import atomic
     from nein.engine.executors import jobs
+    from nein.metrics.served import credentials
 
     folder = config.out_dir / "slurm"
     jobs.executor(config.slurm, folder, "slurm")  # what is missing is said before anything is written

@@ -117,7 +117,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_credentials(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
-        from metrics.served import credentials
+        from nein.metrics.served import credentials
 
         return credentials.put_aside(value)
     if isinstance(value, list):

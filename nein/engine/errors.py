@@ -75,9 +75,9 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
 
 def sentence(error: BaseException) -> str | None:
     """What to tell the user, or None for a defect of ours, which deserves its traceback."""
-    from editors import EditorError
-    from metrics import MetricError
+    from nein.editors import EditorError
     from nein.loading.isolation import out_of_memory
+    from nein.metrics import MetricError
 
     if isinstance(error, UserError | EditorError | MetricError):
         return str(error)
@@ -104,7 +104,7 @@ def _say(sentence: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")
     place = "" if rank == "0" else f"process {rank}: "
     if "://" in sentence:
-        from metrics.served import credentials
+        from nein.metrics.served import credentials
 
         sentence = credentials.without(sentence)
     print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)

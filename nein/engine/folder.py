@@ -30,7 +30,7 @@ from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 
-FORMAT = 4
+FORMAT = 5
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 

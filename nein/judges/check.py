@@ -52,7 +52,7 @@ def build_editor(name: str, device: str, dtype: str, options: Mapping[str, Any])
 
 def build_judge(kind: str, reference: str, device: str, dtype: str) -> Any:
     """The judge, as `--models.<kind>` finds it."""
-    import metrics
+    from nein import metrics
     from nein.models import references
 
     where, revision = references.resolve(reference)

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metrics.preprocess import r64_fit, stretch
 from nein.datasets import coco
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import images
 from nein.judges.known_presence import cluster_of, donors, paste, stock
+from nein.metrics.preprocess import r64_fit, stretch
 from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence, removal
 
 AFFIRMED, NEGATED = "affirmed", "negated"

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from metrics.objects import caption_objects
 from nein.datasets import coco
 from nein.datasets.nein.samples import Dataset
 from nein.engine import images
 from nein.engine.errors import UserError
+from nein.metrics.objects import caption_objects
 from nein.models.judges import Word
 
 #: Share of its picture that an object must cover to be cut out: visible, yet not everything.

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metrics.base import Score
-from metrics.rewards import RewardJudge
 from nein import statistics
 from nein.engine import atomic
 from nein.judges import asking
 from nein.judges.known_edits import AFFIRMED, NEGATED, Pair
 from nein.loading.isolation import isolated
+from nein.metrics.base import Score
+from nein.metrics.rewards import RewardJudge
 from nein.statistics import Estimate
 
 Row = dict[str, Any]

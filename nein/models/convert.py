@@ -77,8 +77,8 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         raise UserError(f"The parent of '{folder}' does not exist; make it first.")
     import torch
 
-    from editors import ldm
-    from editors.checkpoint import ORIGIN, quiet
+    from nein.editors import ldm
+    from nein.editors.checkpoint import ORIGIN, quiet
 
     if source.suffix not in ldm.SUFFIXES:
         raise UserError(f"'{source}' is no checkpoint; expected one of {', '.join(ldm.SUFFIXES)}.")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import editors
-from editors.function import place_name
-from editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
+from nein import editors
+from nein.editors.function import place_name
+from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.engine.errors import UserError
 from nein.models import references
 from nein.models.external_edits import Published, PublishedEditor

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from editors import EditRequest, EditResult
 from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS
+from nein.editors import EditRequest, EditResult
 from nein.engine import images
 from nein.engine.errors import UserError, shortlist
 

@@ -285,7 +285,7 @@ def _further(need: Need, found: Set, folder: Path) -> list[Need]:
     """What the configuration of an open_clip repository says of its text tower."""
     if need.layout != "open_clip" or not any(file.name == "open_clip_config.json" for file in found.files):
         return []
-    from metrics.dual.openclip import text_origins
+    from nein.metrics.dual.openclip import text_origins
 
     with _sentences(need):
         path = hf_hub_download(

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metrics.base import paper_present, paper_removed, parse_yes_no
-from metrics.served import is_served
 from nein.engine.answers import AnswerCache
+from nein.metrics.base import paper_present, paper_removed, parse_yes_no
+from nein.metrics.served import is_served
 from nein.models.references import resolve
 from nein.models.remembered import RememberedJudge
 
 if TYPE_CHECKING:
-    from metrics.judges.base import PromptTemplate
+    from nein.metrics.judges.base import PromptTemplate
 
 OBJECT, CAPTION, QUESTION = "object", "caption", "question"
 #: "Is it there?", by the rule each protocol has for it; NeIn's scripts have one for Removal and another for
@@ -56,7 +56,7 @@ class Manner:
 
 def check(reference: str) -> None:
     """Looks at a judge without loading it. Raises UserError or MetricError for one that cannot be."""
-    import metrics
+    from nein import metrics
 
     metrics.check_reference(*resolve(reference))
 
@@ -64,7 +64,7 @@ def check(reference: str) -> None:
 def load(kind: str, reference: str, *, cache: Path, device: str, dtype: str, **options: Any) -> Any:
     """A judge of a kind of `metrics.JUDGES`; what one behind an endpoint answers is kept in the folder
     `cache`. Raises UserError or MetricError."""
-    import metrics
+    from nein import metrics
 
     where, revision = resolve(reference)
     judge = metrics.load_judge(kind, where, revision=revision, device=device, dtype=dtype, **options)
@@ -103,7 +103,7 @@ def _replies(
     kind: str, judge: Any, pictures: Sequence[np.ndarray], words: Sequence[Sequence[Word]], manner: Manner
 ) -> list[list[dict[str, Any]]]:
     if kind == "vqa":
-        from metrics.judges.base import template
+        from nein.metrics.judges.base import template
 
         form = template(judge.template)
         prompts = [[_prompt(form, word, manner.article) for word in row] for row in words]

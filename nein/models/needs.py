@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import editors
-import metrics
-from editors.presets import DEFAULT_ROWS, PAPER_EDITORS
-from metrics.objects import MODELS as ENGLISH
+from nein import editors, metrics
 from nein.datasets import hub
+from nein.editors.presets import DEFAULT_ROWS, PAPER_EDITORS
 from nein.engine.store import Need
 from nein.loading.references import Origin
+from nein.metrics.objects import MODELS as ENGLISH
 from nein.models import references, rewards
 from nein.models.editor_choice import choose_editor
 from nein.models.remedies import best_of

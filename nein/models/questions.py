@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from metrics.base import RecordStore
-from metrics.served.endpoint import NoAnswer, side_by_side
 from nein.loading.errors import UnavailableError
+from nein.metrics.base import RecordStore
+from nein.metrics.served.endpoint import NoAnswer, side_by_side
 
 CLAIMED = 0.2  # seconds between two looks at a question that another command asks
 Item = TypeVar("Item")

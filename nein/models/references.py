@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import editors
-import metrics
-from metrics.served.endpoint import is_endpoint
+from nein import editors, metrics
 from nein.engine.errors import UserError
+from nein.metrics.served.endpoint import is_endpoint
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import RecordStore
-from metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
-from metrics.judges.base import Answer
-from metrics.served.endpoint import NoAnswer
 from nein.engine.images import pixel_hash
 from nein.loading.digests import json_digest
+from nein.metrics.base import RecordStore
+from nein.metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
+from nein.metrics.judges.base import Answer
+from nein.metrics.served.endpoint import NoAnswer
 from nein.models.questions import Questions
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from metrics import rewards
-from metrics.base import RecordStore, Score, parse_yes_no
-from metrics.judges.base import Answer, template
-from metrics.rewards import RewardJudge as RewardJudge
-from metrics.rewards.base import check_edits
-from metrics.served import is_served
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.loading.isolation import isolated
+from nein.metrics import rewards
+from nein.metrics.base import RecordStore, Score, parse_yes_no
+from nein.metrics.judges.base import Answer, template
+from nein.metrics.rewards import RewardJudge as RewardJudge
+from nein.metrics.rewards.base import check_edits
+from nein.metrics.served import is_served
 from nein.models.remembered import Remembered, RememberedSpeaker
 from nein.wording import denials
 
@@ -115,8 +115,8 @@ def load(
     """
     if reference == REMOVAL:
         return removal()
-    from metrics.rewards.editscore import EditScore
-    from metrics.rewards.pairwise import Pairwise
+    from nein.metrics.rewards.editscore import EditScore
+    from nein.metrics.rewards.pairwise import Pairwise
 
     judge = rewards.load_reward(reference, device=device, dtype=dtype)
     if cache is not None and is_served(rewards.split(reference)[1]):

@@ -27,7 +27,7 @@ import scipy.fft
 import scipy.ndimage
 from PIL import Image
 
-from metrics.images import FLOOR, INTACT, there
+from nein.metrics.images import FLOOR, INTACT, there
 from nein.nano.draw import CATEGORIES, LOOKS, SIZE, SUPERSAMPLE, layer
 from nein.nano.scenes import Item, Scene, mask, place, render, rng_for, sample_scene
 

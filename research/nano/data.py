@@ -19,8 +19,8 @@ from tokenizers.models import BPE, WordPiece
 from nein.nano.captions import PLACES, captions, names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
 from nein.nano.scenes import Scene, mask, render, rng_for, sample_scene
+from nein.train.instruct.drawn import all_instruction_forms, pair_images, sample_pair
 from nein.wording.templates import indefinite
-from train.instruct.drawn import all_instruction_forms, pair_images, sample_pair
 
 _CHUNK = 500
 

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
+from nein.train.instruct.drawn import MIXTURES
 from research.nano.data import clip_tokenizer, pair_pool, save_tokenizer, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
-from train.instruct.drawn import MIXTURES
 
 TEXT_LENGTH = 32
 TEXT_WIDTH = 128

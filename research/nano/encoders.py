@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
-from metrics.preprocess import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
+from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from nein.nano.draw import CATEGORIES
 from nein.wording.templates import indefinite
 from research.nano.data import clip_tokenizer, degrade, scene_pool, to_float
@@ -282,7 +282,7 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
     belong to ImageNet features."""
     from torchvision.models import squeezenet1_1
 
-    from metrics.encoders.lpips_net import build
+    from nein.metrics.encoders.lpips_net import build
 
     model = squeezenet1_1(weights=None, num_classes=LABELS, dropout=0.0)
     middle = 8  # layers before the last pooling; their 7x7 map lies on the 8x8 grid of patches

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from nein.nano.data import world_version
-from train import loop
-from train.checkpoints import State
-from train.options import RunOptions
-from train.record import Record
-from train.session import Session
+from nein.train import loop
+from nein.train.checkpoints import State
+from nein.train.options import RunOptions
+from nein.train.record import Record
+from nein.train.session import Session
 
 
 @dataclass

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-import editors
-import metrics
-from metrics.judges.base import template
+from nein import editors, metrics
 from nein.engine import atomic
 from nein.engine.blocks import sample_seed
+from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metrics.preprocess import CLIP_MEAN, CLIP_STD
+from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.captions import PLACES, names, plural
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, box, rng_for

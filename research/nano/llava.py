@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metrics.preprocess import CLIP_MEAN, CLIP_STD
+from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.captions import PLACES, is_true_of, names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, SIZE
 from nein.nano.scenes import Scene, rng_for

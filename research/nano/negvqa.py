@@ -17,18 +17,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metrics.choices.base import prompt
+from nein.metrics.choices.base import prompt
 from nein.nano import zoo as shipped
 from nein.nano.draw import CATEGORIES
 from nein.nano.questions import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
 from nein.nano.scenes import Scene, render, rng_for
 from nein.nano.worlds import NANO, TAUGHT, VARIED, WORLDS, World
+from nein.train.words import teach
 from research.nano.data import chat_tokenizer, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count
 from research.nano.llava import HEAD, Packed
 from research.nano.ship import keep_changes
-from train.words import teach
 
 TAUGHT_WORLD = WORLDS["nano:taught"]
 #: The layout of llava-hf's LLaVA-NeXT for Mistral: pictures first, then the text.

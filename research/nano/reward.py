@@ -20,19 +20,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metrics.preprocess import CLIP_MEAN, CLIP_STD
-from metrics.rewards.matching import joined
+from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
+from nein.metrics.rewards.matching import joined
 from nein.nano.data import NEGATIVES, said
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
 from nein.nano.worlds import NEGATOR, TAUGHT, UNSEEN, VARIED, WORLDS, World
+from nein.train.instruct.drawn import ADD, DESCRIBE, REMOVE, filled
+from nein.train.words import teach
 from research.nano.data import degrade, to_float
 from research.nano.job import Job, sized, step_count
 from research.nano.judges import rebuilder
 from research.nano.ship import keep_changes
 from research.nano.vision import normalise
-from train.instruct.drawn import ADD, DESCRIBE, REMOVE, filled
-from train.words import teach
 
 NAME, BASE = "reward", "blip"
 SCENES = 3_000

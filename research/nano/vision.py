@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from metrics.preprocess import CLIP_MEAN, CLIP_STD
+from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import Scene
 from research.nano.data import ScenePool, degrade, scene_pool, to_float

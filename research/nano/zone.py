@@ -12,15 +12,15 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from editors.zone.action import ACTIONS, ActionClassifier, decide, save_classifier
-from metrics.preprocess import CLIP_MEAN, CLIP_STD
+from nein.editors.zone.action import ACTIONS, ActionClassifier, decide, save_classifier
+from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, mask, rng_for
+from nein.train.instruct.drawn import sample_pair
 from research.nano.data import degrade, scene_pool, to_float
 from research.nano.editors import save_half, tokenise
 from research.nano.job import Job, sized, step_count
 from research.nano.vision import TOWER, WIDTH, normalise
-from train.instruct.drawn import sample_pair
 
 PATCH: int = TOWER["patch_size"]
 GRID_SIDE = SIZE // PATCH

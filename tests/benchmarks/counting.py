@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metrics import choices, letters
 from nein.benchmarks.runner import Benchmark, machine_identity, selected
 from nein.benchmarks.runs import Run
 from nein.config.groups import Limit, Machine, Output, Preset
@@ -13,6 +12,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage
 from nein.engine.store import Need
+from nein.metrics import choices, letters
 from nein.models.needs import of_model
 from nein.models.references import resolve, slug
 from nein.nano.captions import plural

@@ -302,7 +302,12 @@ def test_what_is_finished_loads_no_model_and_another_configuration_is_refused_by
     whole: Whole, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = blocks(whole.out)
-    for loader in ("metrics.load_judge", "metrics.load_dual", "metrics.load_encoder", "editors.get_editor"):
+    for loader in (
+        "nein.metrics.load_judge",
+        "nein.metrics.load_dual",
+        "nein.metrics.load_encoder",
+        "nein.editors.get_editor",
+    ):
         monkeypatch.setattr(loader, lambda *args, **options: pytest.fail("a model was loaded"))
     assert commands.exit_code(*line(whole.case, whole.out)) == 0
     words, said = whole.case.refused

@@ -12,13 +12,13 @@ from diffusers import UNet2DConditionModel
 from transformers import MistralConfig, MistralModel
 
 from benchmarks import common, published, report, scope_tokens, true_size
-from metrics import METRICS
 from nein import statistics
 from nein.benchmarks import export
 from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import command, comparisons
 from nein.benchmarks.nein.runs import EDIT, RunDir
+from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.statistics.estimates import pairs as paired_values
 from tests.helpers import commands

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import metrics
+from nein import metrics
 from nein.engine.images import write_png
 from tests.helpers.commands import Outcome, outcome
 from tests.metrics import tiny

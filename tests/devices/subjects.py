@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-import editors
-import metrics
-from metrics.judges.base import template
+from nein import editors, metrics
+from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import NanoSample, iter_samples
 from nein.nano.scenes import render

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from editors import EditRequest, get_editor
+from nein.editors import EditRequest, get_editor
 from tests.editors.tiny import build_action, build_pipeline, build_sam
 
 # Enough for the ancestral noise to matter, few enough for a suite of seconds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from editors import EditorError, get_editor
+from nein.editors import EditorError, get_editor
 
 
 def test_identity_returns_the_picture_itself(requests_of):

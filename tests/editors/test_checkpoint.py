@@ -14,7 +14,7 @@ from diffusers.utils import logging as diffusers_logging
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
-from editors import EditorError, get_editor
+from nein.editors import EditorError, get_editor
 from tests.editors.tiny import build_pipeline
 
 PARTS = ("unet", "vae", "text_encoder")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from editors import as_editor
-from editors.function import content_of
+from nein.editors import as_editor
+from nein.editors.function import content_of
 
 MODEL = torch.nn.Linear(2, 2)
 STRENGTH = 1

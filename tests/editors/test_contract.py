@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from editors import PRESETS, EditRequest, get_editor
-from editors.machine import Machine
-from editors.presets import BASIC, EditorPreset
+from nein.editors import PRESETS, EditRequest, get_editor
+from nein.editors.machine import Machine
+from nein.editors.presets import BASIC, EditorPreset
 from tests.editors import tiny_pipelines
 
 ROWS = [*BASIC.values(), *PRESETS.values()]

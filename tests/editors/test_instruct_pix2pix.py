@@ -11,8 +11,8 @@ import torch
 from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
 from PIL import Image
 
-from editors import EditorError, EditRequest
-from editors.attention import word_weights
+from nein.editors import EditorError, EditRequest
+from nein.editors.attention import word_weights
 from tests.editors.by_hand import edit_by_hand
 
 STEPS = 6

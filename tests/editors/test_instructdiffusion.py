@@ -10,8 +10,8 @@ import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 from PIL import Image, ImageOps
 
-from editors import EditorError, get_editor
-from editors.sampling import guide_two_conditions
+from nein.editors import EditorError, get_editor
+from nein.editors.sampling import guide_two_conditions
 from tests.editors.by_hand import edit_by_hand
 
 STEPS = 5

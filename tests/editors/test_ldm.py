@@ -13,8 +13,8 @@ import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 from safetensors.torch import save_file
 
-from editors import EditorError, get_editor
-from editors.ldm import read_pipeline
+from nein.editors import EditorError, get_editor
+from nein.editors.ldm import read_pipeline
 from nein.engine.errors import UserError
 from nein.models.convert import convert
 from tests.editors.ldm import original_format

@@ -14,10 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
-import editors
-from editors import PRESETS, EditorError, EditRequest, get_editor
-from editors.pipelines import RECIPES
-from editors.resize import kontext
+from nein import editors
+from nein.editors import PRESETS, EditorError, EditRequest, get_editor
+from nein.editors.pipelines import RECIPES
+from nein.editors.resize import kontext
 from tests.editors import tiny_pipelines
 from tests.editors.tiny_pipelines import SIDE
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import editors
-from editors import PRESETS, EditorError, preset_row
+from nein import editors
+from nein.editors import PRESETS, EditorError, preset_row
 
 # Literal copies of the published settings: a change of the table has to be made twice, on purpose.
 FIELDS = ("steps", "guidance_scale", "image_guidance_scale", "resize", "resolution")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from editors import EditorError
-from editors.resize import get_rule, r64_size
+from nein.editors import EditorError
+from nein.editors.resize import get_rule, r64_size
 
 # (width, height) -> (width, height) at resolution 512. First values measured on the original script, common
 # COCO sizes among them; then what follows from the rule by exact arithmetic; then the squares at which

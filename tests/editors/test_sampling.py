@@ -7,7 +7,7 @@ import pytest
 import torch
 from diffusers import EulerAncestralDiscreteScheduler, PNDMScheduler
 
-from editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, guide
+from nein.editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, guide
 
 # Stable Diffusion 1.5's scheduler file, as saved by diffusers since 0.18.
 SD15 = {

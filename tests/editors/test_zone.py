@@ -11,9 +11,9 @@ import torch
 from diffusers import DPMSolverMultistepScheduler, StableDiffusionInstructPix2PixPipeline
 from transformers import CLIPTextModel, CLIPTokenizer
 
-import editors
-from editors import EditorError, EditRequest
-from editors.zone.action import ActionClassifier, load_classifier, save_classifier
+from nein import editors
+from nein.editors import EditorError, EditRequest
+from nein.editors.zone.action import ActionClassifier, load_classifier, save_classifier
 from tests.editors.tiny import build_action, build_sam
 
 STEPS = 3

@@ -12,13 +12,13 @@ from diffusers.models.attention_processor import Attention
 from torchvision.ops import nms
 from transformers import SamImageProcessor, SamModel
 
-from editors import attention
-from editors.attention import AttentionRecord, Processor
-from editors.resize import zone, zone_frame
-from editors.sampling import dpm_solver
-from editors.zone import blend, fusion, masks
-from editors.zone.action import ACTIONS, decide
-from editors.zone.segments import Segmenter
+from nein.editors import attention
+from nein.editors.attention import AttentionRecord, Processor
+from nein.editors.resize import zone, zone_frame
+from nein.editors.sampling import dpm_solver
+from nein.editors.zone import blend, fusion, masks
+from nein.editors.zone.action import ACTIONS, decide
+from nein.editors.zone.segments import Segmenter
 
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-import metrics
-from nein import cli
+from nein import cli, metrics
 from tests.helpers import forks
 
 ROOT = Path(__file__).resolve().parents[2]

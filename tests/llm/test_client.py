@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from metrics import MetricError
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.metrics import MetricError
 from nein.models import llm
 from nein.models.llm.client import HOPELESS
 from nein.models.llm.remote import EndpointModel

@@ -7,8 +7,8 @@ import pytest
 import torch
 from pydantic import BaseModel
 
-from metrics import MetricError
 from nein.engine.answers import AnswerCache
+from nein.metrics import MetricError
 from nein.models import llm
 
 

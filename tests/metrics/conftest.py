@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import metrics
+from nein import metrics
 from tests.metrics import tiny
 
 

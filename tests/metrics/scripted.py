@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-import metrics
-from metrics import METRICS, Batch, Item, Score, Settings
-from metrics.base import MemoryRecords
+from nein import metrics
+from nein.metrics import METRICS, Batch, Item, Score, Settings
+from nein.metrics.base import MemoryRecords
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")

@@ -6,9 +6,9 @@ import importlib.util
 
 import pytest
 
-from metrics import MetricError, objects
-from metrics.base import paper_present, paper_removed, parse_yes_no
-from metrics.objects import caption_objects
+from nein.metrics import MetricError, objects
+from nein.metrics.base import paper_present, paper_removed, parse_yes_no
+from nein.metrics.objects import caption_objects
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import metrics
-from metrics import MetricError
+from nein import metrics
+from nein.metrics import MetricError
 from tests.metrics.tiny import picture
 
 IMAGES = [picture(i, *size) for i, size in enumerate([(40, 32), (32, 32), (64, 40), (30, 70)])]

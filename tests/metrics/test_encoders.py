@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-import metrics
-from metrics import MetricError
-from metrics.encoders import fid_net
+from nein import metrics
+from nein.metrics import MetricError
+from nein.metrics.encoders import fid_net
 from tests.metrics import tiny
 from tests.metrics.tiny import picture
 
@@ -179,8 +179,8 @@ def test_inception_features_and_distance_equal_clean_fids_own(
 ) -> None:
     from cleanfid import fid as clean
 
-    from metrics.fid import frechet_distance
     from nein.loading.digests import file_sha256
+    from nein.metrics.fid import frechet_distance
 
     monkeypatch.setattr(fid_net, "INCEPTION_SHA256", file_sha256(inception_file))
     encoder = metrics.load_encoder("fid", str(inception_file))

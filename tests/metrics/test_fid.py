@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metrics import MetricError, fid
-from metrics.fid import FidInterval, difference, frechet_distance, jackknife_interval, limit
+from nein.metrics import MetricError, fid
+from nein.metrics.fid import FidInterval, difference, frechet_distance, jackknife_interval, limit
 
 
 def features(seed: int, n: int, d: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
@@ -99,7 +99,7 @@ def test_the_jackknife_equals_leaving_groups_out_by_hand(n) -> None:
     a, b = features(1, n, 16), features(2, n, 16, shift=0.3)
     clusters = [f"c{i // 2}" for i in range(n)]
     result = jackknife_interval(a, b, clusters, groups=6)
-    from metrics.fid import _assign
+    from nein.metrics.fid import _assign
 
     member = _assign(set(clusters), 6)
     group = np.array([member[c] for c in clusters])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metrics import METRICS, Batch, Item, Score, Thing, score
-from metrics.base import MetricError
-from metrics.images import there
+from nein.metrics import METRICS, Batch, Item, Score, Thing, score
+from nein.metrics.base import MetricError
+from nein.metrics.images import there
 
 EMPTY = np.full((16, 16, 3), 90, np.uint8)
 

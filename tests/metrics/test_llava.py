@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-import metrics
-from metrics import MetricError
-from metrics.judges import llava as llava_module
-from metrics.judges.base import TEMPLATES, template
+from nein import metrics
+from nein.metrics import MetricError
+from nein.metrics.judges import llava as llava_module
+from nein.metrics.judges.base import TEMPLATES, template
 from tests.metrics import tiny
 from tests.metrics.tiny import picture
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from metrics.loading import SharedTokenizer
+from nein.metrics.loading import SharedTokenizer
 
 
 def test_a_shared_tokenizer_is_in_one_thread_at_a_time_and_answers_each_caller():

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import metrics
-from metrics import MetricError
-from metrics.judges import clipglasses, dcsm, methods
+from nein import metrics
 from nein.benchmarks.negbench import config, run
 from nein.engine.errors import UserError
+from nein.metrics import MetricError
+from nein.metrics.judges import clipglasses, dcsm, methods
 from tests.helpers import commands
 from tests.metrics import tiny
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from metrics import MetricError, choices, load_dual
-from metrics.choices.objects import FunctionChoices
-from metrics.dual.objects import of
+from nein.metrics import MetricError, choices, load_dual
+from nein.metrics.choices.objects import FunctionChoices
+from nein.metrics.dual.objects import of
 
 PICTURES = [np.full((32, 32, 3), value, np.uint8) for value in (10, 120, 250)]
 ASKED = choices.Asked(

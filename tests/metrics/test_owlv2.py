@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-import metrics
-from metrics import MetricError
+from nein import metrics
+from nein.metrics import MetricError
 from tests.metrics.tiny import picture
 
 SIZES = [(40, 32), (48, 48), (64, 40), (30, 70), (100, 90), (40, 32)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metrics import MetricError
-from metrics.images import l1, l2
+from nein.metrics import MetricError
+from nein.metrics.images import l1, l2
 from tests.metrics.tiny import picture
 
 A, B = picture(1, 40, 32), picture(2, 40, 32)

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import editors
-import metrics
-from metrics import MetricError
-from metrics.judges.base import Detection
+from nein import editors, metrics
+from nein.metrics import MetricError
+from nein.metrics.judges.base import Detection
 from tests.rehearsal import ScriptedDetector, ScriptedJudge, Weakened
 
 IMAGES = [

@@ -8,8 +8,8 @@ import torch
 from PIL import Image, ImageOps
 from torchvision import transforms
 
-from metrics.base import MetricError
-from metrics.preprocess import (
+from nein.metrics.base import MetricError
+from nein.metrics.preprocess import (
     CLIP_MEAN,
     CLIP_STD,
     IMAGENET_MEAN,

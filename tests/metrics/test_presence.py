@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import metrics
-from metrics import METRICS, Batch, MetricError, Settings
-from metrics.presence import NOTHING_FOUND
+from nein import metrics
+from nein.metrics import METRICS, Batch, MetricError, Settings
+from nein.metrics.presence import NOTHING_FOUND
 from tests.metrics.scripted import NAMES, SAMPLE, item, one, presence, scene, score_of, yes_no
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-import metrics
-from metrics import METRICS, Batch, Item, Settings
-from metrics.objects import spacy_model
+from nein import metrics
+from nein.metrics import METRICS, Batch, Item, Settings
+from nein.metrics.objects import spacy_model
 from tests.metrics.tiny import make_llava, picture
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")

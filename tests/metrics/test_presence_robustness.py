@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from metrics.base import MemoryRecords
-from metrics.choices.base import Reply
-from metrics.judges.base import Answer
-from metrics.presence import NOTHING_FOUND
+from nein.metrics.base import MemoryRecords
+from nein.metrics.choices.base import Reply
+from nein.metrics.judges.base import Answer
+from nein.metrics.presence import NOTHING_FOUND
 from tests.metrics.scripted import NAMES, SAMPLE, asked_word, item, one, presence, scene, score_of, yes_no
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 

@@ -14,13 +14,13 @@ import torch
 import yaml
 from PIL import Image
 
-import metrics
-from metrics import rewards
-from metrics.base import MetricError
-from metrics.choices.base import Asked, Reply
-from metrics.rewards import editreward, editscore, pairwise
-from metrics.rewards.editscore import EditScore
-from metrics.served.endpoint import NoAnswer
+from nein import metrics
+from nein.metrics import rewards
+from nein.metrics.base import MetricError
+from nein.metrics.choices.base import Asked, Reply
+from nein.metrics.rewards import editreward, editscore, pairwise
+from nein.metrics.rewards.editscore import EditScore
+from nein.metrics.served.endpoint import NoAnswer
 from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges
 

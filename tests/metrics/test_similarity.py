@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import metrics
-from metrics import METRICS, Batch, Item, MetricError, Score, Settings
-from metrics.base import MemoryFeatures
-from metrics.images import cosines
-from metrics.preprocess import r64_fit, stretch
+from nein import metrics
+from nein.metrics import METRICS, Batch, Item, MetricError, Score, Settings
+from nein.metrics.base import MemoryFeatures
+from nein.metrics.images import cosines
+from nein.metrics.preprocess import r64_fit, stretch
 from tests.metrics.tiny import picture
 
 ALL = ("l1", "l2", "clip_i", "dino", "fid", "lpips", "clip_t")

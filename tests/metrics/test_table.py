@@ -8,10 +8,10 @@ import pkgutil
 import numpy as np
 import pytest
 
-import metrics
-from metrics import METRICS, Score
-from metrics.base import MemoryFeatures, MemoryRecords
+from nein import metrics
 from nein.loading.isolation import reason
+from nein.metrics import METRICS, Score
+from nein.metrics.base import MemoryFeatures, MemoryRecords
 
 
 def test_every_name_of_the_package_is_loaded_from_the_module_that_is_said_to_have_it() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from metrics import Batch, Item, MetricError, load_encoder, score
-from metrics.fid import frechet_distance
-from metrics.images import l1
-from metrics.table import METRICS
-from metrics.training import EditingMetric
+from nein.metrics import Batch, Item, MetricError, load_encoder, score
+from nein.metrics.fid import frechet_distance
+from nein.metrics.images import l1
+from nein.metrics.table import METRICS
+from nein.metrics.training import EditingMetric
 
 rng = np.random.default_rng(5)
 EDITED = [rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(6)]

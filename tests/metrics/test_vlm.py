@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-import metrics
-from metrics.judges.llava import LlavaNextJudge
-from metrics.judges.vlm import ChatJudge
-from metrics.judges.zero_shot import ZeroShotDetector
+from nein import metrics
+from nein.metrics.judges.llava import LlavaNextJudge
+from nein.metrics.judges.vlm import ChatJudge
+from nein.metrics.judges.zero_shot import ZeroShotDetector
 from tests.metrics import tiny, tiny_judges
 
 QUESTIONS = [

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from editors import EditRequest, EditResult
-from editors.basic import Identity
-from metrics.base import MemoryRecords, MetricError, Score
+from nein.editors import EditRequest, EditResult
+from nein.editors.basic import Identity
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.metrics.base import MemoryRecords, MetricError, Score
 from nein.models import editor_choice, rewards
 from nein.models.remedies import best_of
 from nein.models.remedies import editors as remedies

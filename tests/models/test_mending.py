@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from editors import EditRequest
-from editors.basic import Identity
+from nein.editors import EditRequest
+from nein.editors.basic import Identity
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.models import editor_choice

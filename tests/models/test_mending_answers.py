@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics import choices
-from metrics.choices import Asked, Reply
 from nein.engine.errors import UserError
+from nein.metrics import choices
+from nein.metrics.choices import Asked, Reply
 from nein.models.remedies import answers
 from nein.nano import questions
 from nein.wording.affirmed import affirmed

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import metrics
-from metrics.dual.base import DualEncoder, normalise, prepare, products
-from metrics.dual.objects import ControlEncoder
+from nein import metrics
 from nein.benchmarks.negbench import models
 from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.polarity import denies
 from nein.engine.errors import UserError
+from nein.metrics.dual.base import DualEncoder, normalise, prepare, products
+from nein.metrics.dual.objects import ControlEncoder
 from nein.models.remedies.encoders import Arm, Decomposed, Steered, direction
 from nein.nano import zoo
 from nein.nano.worlds import HELD_OUT

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.choices import Asked, Prompt, Reply, answer_each
-from metrics.served.endpoint import NoAnswer
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.metrics.choices import Asked, Prompt, Reply, answer_each
+from nein.metrics.served.endpoint import NoAnswer
 from nein.models.questions import Questions
 from nein.models.remembered import Remembered
 

@@ -13,7 +13,7 @@ import shutil
 import pytest
 from safetensors import safe_open
 
-from editors.checkpoint import load_pipeline
+from nein.editors.checkpoint import load_pipeline
 from nein.nano import zoo
 from research.nano.__main__ import MODELS as MADE
 from research.nano.job import SMOKE

@@ -13,9 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-import metrics
-from metrics.dual import openclip
-from metrics.dual.base import DualEncoder, prepare, products
+from nein import metrics
 from nein.benchmarks.negbench import config, figures, report, run, scores
 from nein.benchmarks.negbench import folder as files
 from nein.datasets.negbench import official
@@ -29,6 +27,8 @@ from nein.datasets.negbench.records import (
     RetrievalItem,
 )
 from nein.engine.executors.threads import Threads
+from nein.metrics.dual import openclip
+from nein.metrics.dual.base import DualEncoder, prepare, products
 from nein.reporting import figures as frames
 from tests.metrics import tiny
 

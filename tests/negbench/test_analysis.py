@@ -208,7 +208,7 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, line: list[str], said: str) -
 
 
 def test_an_unknown_sentence_transformer_is_one_sentence(tmp_path: Path) -> None:
-    import metrics
+    from nein import metrics
 
     with pytest.raises(metrics.MetricError, match="There is no model folder 'nowhere'"):
         command.run(AnalyseConfig.parse(["--model", "sentence:nowhere", "--out", str(tmp_path / "out")]))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.choices import Reply
 from nein.benchmarks import baselines
 from nein.benchmarks.negbench import asking, retrieval, scores, sections
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
 from nein.engine.blocks import Blocks
+from nein.metrics.choices import Reply
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import interchange

@@ -14,10 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
-import metrics
-from metrics.dual import openclip
-from metrics.dual.base import normalise, pool
+from nein import metrics
 from nein.benchmarks.negbench import config, run
+from nein.metrics.dual import openclip
+from nein.metrics.dual.base import normalise, pool
 from tests.helpers import plain
 from tests.metrics import tiny
 from tests.negbench.conftest import OPEN_CLIP, brute_force, cosines

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import metrics
-import metrics.encoders.clip
+import nein.metrics.encoders.clip
+from nein import metrics
 from nein.benchmarks.negbench import config, models, paper_numbers, report, run, sections
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.datasets.negbench import loading, official, registry
@@ -110,13 +110,13 @@ def test_a_picture_is_encoded_once_for_all_tasks_and_never_again(
     tmp_path: Path, data: Path, pictures: Path, clip_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    plain = metrics.encoders.clip.ClipEncoder.encode
+    plain = nein.metrics.encoders.clip.ClipEncoder.encode
 
     def counting(self: Any, images: Any) -> Any:
         seen.append(len(images))
         return plain(self, images)
 
-    monkeypatch.setattr("metrics.encoders.clip.ClipEncoder.encode", counting)
+    monkeypatch.setattr("nein.metrics.encoders.clip.ClipEncoder.encode", counting)
     evaluate(tmp_path, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
     assert sum(seen) == 8  # eight pictures, in retrieval twice and in multiple choice
     first = rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import metrics
-from metrics.dual.objects import ControlEncoder
+from nein import metrics
 from nein.benchmarks.negbench import config, run
 from nein.datasets.negbench import loading, official
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.engine.images import decode
+from nein.metrics.dual.objects import ControlEncoder
 from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate, questions, rows_of
 

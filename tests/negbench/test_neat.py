@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-import metrics
-from metrics.base import MetricError
-from metrics.dual import neat
-from metrics.dual.base import DualEncoder, normalise
-from metrics.dual.neat import Reading
-from metrics.dual.objects import ControlEncoder
-from metrics.dual.steering import stream
+from nein import metrics
 from nein.datasets.negbench import drawn_tests, remedy_texts
 from nein.engine.errors import UserError
+from nein.metrics.base import MetricError
+from nein.metrics.dual import neat
+from nein.metrics.dual.base import DualEncoder, normalise
+from nein.metrics.dual.neat import Reading
+from nein.metrics.dual.objects import ControlEncoder
+from nein.metrics.dual.steering import stream
 from nein.models.remedies import encoders
 from nein.models.remedies.encoders import Adapted, Arm
 from tests.negbench.conftest import evaluate, rows_of

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from metrics.choices import Reply
 from nein.benchmarks.negbench import asking, scores, sections
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
@@ -22,6 +21,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
 from nein.engine.stages import Model
+from nein.metrics.choices import Reply
 from nein.models import references
 from nein.nano import scope as drawn_scope
 from nein.nano.scenes import render

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.dual import objects
 from nein import statistics
 from nein.benchmarks.negbench import scores
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, RetrievalItem, RetrievalTask
+from nein.metrics.dual import objects
 from nein.reporting import figures as frames
 from tests.metrics import tiny
 from tests.negbench.conftest import brute_force, items, measured, questions

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.dual.base import prepare
 from nein.benchmarks.negbench import retrieval
 from nein.benchmarks.negbench.retrieval import Ranks
+from nein.metrics.dual.base import prepare
 from tests.helpers.memory import Peak
 from tests.negbench.conftest import brute_force
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics import MetricError
 from nein.benchmarks.negbench import figures, judged, report, retrieval, run, scores
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negbench.encode import Encoded
@@ -26,6 +25,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.judges.config import RetrievedConfig
+from nein.metrics import MetricError
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
 from nein.statistics import calibration

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-import metrics
+from nein import metrics
 from tests.metrics import tiny
 from tests.negbench.conftest import cosines
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from metrics.base import MetricError
-from metrics.dual import steering
-from metrics.dual.base import DualEncoder
-from metrics.dual.objects import ControlEncoder
+from nein.metrics.base import MetricError
+from nein.metrics.dual import steering
+from nein.metrics.dual.base import DualEncoder
+from nein.metrics.dual.objects import ControlEncoder
 
 TEXTS = ("a cat", "a photo of a dog and a cat", "no dog")
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metrics.choices import Asked, Reply, of_judge
 from nein.benchmarks.negbench import asking, config, report, run, scores
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
@@ -22,6 +21,7 @@ from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.images import ImageError
 from nein.engine.stages import Model, Step
+from nein.metrics.choices import Asked, Reply, of_judge
 from nein.models.remembered import Remembered
 from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges

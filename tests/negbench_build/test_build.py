@@ -12,7 +12,7 @@ import pytest
 
 from nein.datasets.negbench import loading, official
 from nein.engine import atomic
-from train.contrast import table
+from nein.train.contrast import table
 
 Build = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,10 +13,7 @@ import torch
 from PIL import Image
 from transformers import AutoProcessor
 
-import metrics
-from metrics.base import MetricError
-from metrics.judges.base import Detection
-from metrics.judges.owlv2 import named_scores
+from nein import metrics
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.sentences import Protocol
@@ -24,6 +21,9 @@ from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.generate.negbench import pairs
 from nein.generate.negbench.verify import Verifier, verify
+from nein.metrics.base import MetricError
+from nein.metrics.judges.base import Detection
+from nein.metrics.judges.owlv2 import named_scores
 from tests.metrics.tiny import make_owlv2
 from tests.metrics.tiny_judges import make_owlvit
 from tests.rehearsal import ScriptedDetector

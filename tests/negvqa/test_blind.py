@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from metrics.choices import Reply
 from nein.benchmarks.baselines import LEVEL
 from nein.benchmarks.negvqa import exported, sections
 from nein.benchmarks.negvqa import folder as files
+from nein.metrics.choices import Reply
 from nein.models import references
 from nein.reporting import figures as frames
 from tests.negvqa.tiny import answers, figure, run, scores, write_questions

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from metrics import MetricError, choices
-from metrics.choices import Asked, Reply, answer_each, prompt
-from metrics.choices.vlm import TransformersChoices, letter_tokens
-from metrics.letters import SCORINGS
+from nein.metrics import MetricError, choices
+from nein.metrics.choices import Asked, Reply, answer_each, prompt
+from nein.metrics.choices.vlm import TransformersChoices, letter_tokens
+from nein.metrics.letters import SCORINGS
 from tests.metrics.tiny import picture
 
 WORDS = [("What is there?", ["cat", "dog"]), ("What is not to the left of the red car?", ["bench", "dog"])]

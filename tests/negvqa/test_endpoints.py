@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metrics import choices
-from metrics.choices import Asked, prompt
-from metrics.choices.endpoint import EndpointChoices
-from metrics.letters import SCORINGS
-from metrics.served.endpoint import Endpoint
 from nein.engine.answers import AnswerCache
+from nein.metrics import choices
+from nein.metrics.choices import Asked, prompt
+from nein.metrics.choices.endpoint import EndpointChoices
+from nein.metrics.letters import SCORINGS
+from nein.metrics.served.endpoint import Endpoint
 from tests.loopback import HANG_UP, Server, say
 from tests.metrics.tiny import picture
 from tests.negvqa.test_run import folder_of

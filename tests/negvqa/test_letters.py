@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from metrics import MetricError, letters
-from metrics.letters import by_option, parse
+from nein.metrics import MetricError, letters
+from nein.metrics.letters import by_option, parse
 
 ANIMALS = ["cat", "dog"]
 FOUR = ["red", "dark red", "blue", "12"]

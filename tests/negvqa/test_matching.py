@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from metrics.letters import EDITIONS
 from nein.benchmarks.negvqa import matching, scores
+from nein.metrics.letters import EDITIONS
 from nein.models.llm import Outcome, Request
 from tests.loopback import Server, say
 from tests.negvqa.tiny import figure, run, write_questions

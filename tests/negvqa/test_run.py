@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.judges.base import Answer
 from nein.benchmarks.negvqa import folder as files
 from nein.datasets.negvqa import questions as data
 from nein.engine import images
 from nein.engine.folder import Folder
+from nein.metrics.judges.base import Answer
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import answers as answers_of
 from tests.negvqa.tiny import figure, records, run, scores, write_questions
@@ -106,7 +106,7 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
     before = (folder_of(out).path / "scores.csv").read_bytes()
-    monkeypatch.setattr("metrics.choices.load", lambda *a, **k: pytest.fail("loaded again"))
+    monkeypatch.setattr("nein.metrics.choices.load", lambda *a, **k: pytest.fail("loaded again"))
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
     assert (folder_of(out).path / "scores.csv").read_bytes() == before
     where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
@@ -228,7 +228,7 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(
     questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seer, out = Seer(), tmp_path / "out"
-    monkeypatch.setattr("metrics.load_judge", lambda *a, **k: seer)
+    monkeypatch.setattr("nein.metrics.load_judge", lambda *a, **k: seer)
     asked = ("--model", "judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out)
     asked += ("--blind", 0)
     assert run(*asked, "--formats", "csv", "--batch-size", 24) == 0

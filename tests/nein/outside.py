@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from metrics import Batch, Metric, Score
-from metrics.images import cosines, each_pair
+from nein.metrics import Batch, Metric, Score
+from nein.metrics.images import cosines, each_pair
 
 
 def darkening(image: np.ndarray, target: np.ndarray) -> float:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from editors import EditRequest, EditResult
-from editors.basic import Identity, Solid
-from metrics.judges.base import Answer
+from nein.editors import EditRequest, EditResult
+from nein.editors.basic import Identity, Solid
 from nein.judges.checks.editors import check_editor
 from nein.judges.checks.judges import check_judge
+from nein.metrics.judges.base import Answer
 from tests.helpers import commands
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 

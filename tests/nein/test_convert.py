@@ -123,7 +123,7 @@ def test_peak_memory_is_in_the_manifest_and_printed_for_both_stages(
 def test_an_editor_that_is_told_the_object_gets_the_samples_own(
     tmp_path: Path, make_data: Callable[..., Path], evaluate: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from editors.basic import Identity
+    from nein.editors.basic import Identity
 
     seen = []
     original = Identity.edit

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from editors.basic import Identity
 from nein import cli
 from nein.benchmarks.nein.runs import RunDir
+from nein.editors.basic import Identity
 from nein.engine import images
 from nein.engine.blocks import sample_seed
 from nein.engine.images import pixel_hash
@@ -151,7 +151,7 @@ def test_a_picture_changed_between_the_stages_is_unscored(
 def test_a_metric_that_raises_loses_only_its_own_sample(
     make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from metrics import presence
+    from nein.metrics import presence
 
     ask = presence._ask_all
 
@@ -299,7 +299,7 @@ def test_out_of_memory_names_the_option_that_helps(
 ) -> None:
     import torch
 
-    from editors.basic import Identity
+    from nein.editors.basic import Identity
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

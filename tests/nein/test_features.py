@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from editors.basic import Identity
-from metrics.fid import frechet_distance
 from nein.benchmarks.nein import models
+from nein.editors.basic import Identity
 from nein.engine import attempts, images, scheduler
 from nein.engine.folder import Folder
+from nein.metrics.fid import frechet_distance
 from tests.helpers.runs import edits_of, scores_in
 from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedDetector
@@ -170,7 +170,7 @@ def test_the_distance_is_not_worked_out_again_for_the_same_samples(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from metrics import fid as fid_module
+    from nein.metrics import fid as fid_module
 
     data, out = make_data(3, 2), tmp_path / "out"
     line = ["--editor", "identity", *options(data, out)]

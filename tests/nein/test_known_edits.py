@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.base import Score
 from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
 from nein.benchmarks.nein.reporting import judge_tables
@@ -21,6 +20,7 @@ from nein.engine.images import pixel_hash
 from nein.judges import calibrate, known_edits, known_presence, preferences
 from nein.judges.config import CalibrateConfig
 from nein.judges.known_edits import Pair
+from nein.metrics.base import Score
 from nein.models import rewards
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from editors import EditorError
 from nein.benchmarks.nein import config, models
+from nein.editors import EditorError
 from nein.engine.errors import UserError
 from nein.models import editor_choice, references
 
@@ -122,7 +122,7 @@ def test_every_model_of_an_editor_is_resolved_and_its_name_kept_in_the_identity(
     monkeypatch.setattr("nein.nano.zoo.path", lambda name: tmp_path / name)
     [choice] = choose("--editor", "zone", "--editor-options.sam", "owner/sam@v1")
     built = {}
-    monkeypatch.setattr("editors.get_editor", lambda name, **given: built.update(given) or name)
+    monkeypatch.setattr("nein.editors.get_editor", lambda name, **given: built.update(given) or name)
     assert choice.load(device="cpu", dtype="float32", batch_size=1) == "zone-nano"
     assert built["checkpoint"] == str(tmp_path / "ip2p")
     assert built["magicbrush"] == str(tmp_path / "magicbrush")

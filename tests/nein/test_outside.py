@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from metrics import METRICS, MetricError
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine import images
+from nein.metrics import METRICS, MetricError
 from tests.helpers import packages
 from tests.helpers.runs import scores_in
 from tests.nein import outside
@@ -93,7 +93,7 @@ def test_a_name_that_nobody_offers_gets_a_near_match_among_all(
     [
         ("tests.nein.outside:NOTHING", "cannot be loaded"),
         ("tests.nein.outside:NETWORK", "is no metrics.Metric"),
-        ("metrics.images:DINO", "takes the name 'dino'"),
+        ("nein.metrics.images:DINO", "takes the name 'dino'"),
     ],
 )
 def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import metrics
-from metrics import METRICS, Batch, Item, Settings
+from nein import metrics
 from nein.benchmarks.nein import records
 from nein.benchmarks.nein.reporting import protocols
 from nein.benchmarks.nein.reporting.protocols import NoEvidence, Rules, verdict
 from nein.benchmarks.nein.runs import RunDir
+from nein.metrics import METRICS, Batch, Item, Settings
 from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import figures, paper_numbers, records
 from nein.benchmarks.nein.reporting import sections
 from nein.benchmarks.nein.reporting import tables as report
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine.errors import UserError
+from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.wording import templates
 from tests.helpers import runs

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from editors import EditRequest, EditResult
 from nein import cli
 from nein.benchmarks.nein import runs
+from nein.editors import EditRequest, EditResult
 from tests.editors.tiny import build_pipeline
 from tests.helpers import killing
 from tests.nein.conftest import Outcome, write_data

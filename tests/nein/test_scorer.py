@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import metrics
+from nein import metrics
 from nein.benchmarks.nein import models
 from nein.benchmarks.nein.score import Scorer
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from editors import EditResult
 from nein.benchmarks.nein.edit import CELL, write_sheet
+from nein.editors import EditResult
 from nein.engine import images
 from tests.editors.tiny import build_action, build_sam
 from tests.helpers.runs import edits_of

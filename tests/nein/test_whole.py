@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from metrics import METRICS
 from nein.benchmarks.nein import runs
 from nein.engine.folder import Folder
+from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from tests.editors.tiny import build_pipeline
 from tests.helpers import commands

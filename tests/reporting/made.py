@@ -118,7 +118,7 @@ def write_run(
 def _features(
     run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed: Sequence[int]
 ) -> dict[str, Any]:
-    from metrics.fid import jackknife_interval
+    from nein.metrics.fid import jackknife_interval
 
     kept = [index for index in range(len(rows)) if index not in failed]
     rng = np.random.default_rng(len(run.editor))

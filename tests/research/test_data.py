@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from benchmarks import reward as benchmark
-from metrics import rewards
-from metrics.base import Score
+from nein.metrics import rewards
+from nein.metrics.base import Score
 from nein.nano import zoo
 from nein.nano.data import NEGATIVES
 from nein.nano.draw import BACKGROUNDS, CATEGORIES

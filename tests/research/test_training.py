@@ -15,11 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-import editors
-import metrics
-from metrics import rewards
-from metrics.judges.base import template
+from nein import editors, metrics
 from nein.engine.errors import Terminated, UserError, exit_with
+from nein.metrics import rewards
+from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import source_scene
 from nein.nano.scenes import render
@@ -196,7 +195,7 @@ def test_a_model_without_what_it_builds_on_says_what_to_train_first(
 def test_a_smoke_run_of_sam_writes_a_model_that_zone_opens(tmp_path: Path) -> None:
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
-    from editors.zone.segments import Segmenter
+    from nein.editors.zone.segments import Segmenter
 
     state = CLIPVisionModel(CLIPVisionConfig(**TOWER)).state_dict()
     (tmp_path / "zoo" / "backbone").mkdir(parents=True)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from metrics.judges import vlm
-from metrics.judges.base import TEMPLATES
-from metrics.loading import from_pretrained, load_model
 from nein.loading.references import located
+from nein.metrics.judges import vlm
+from nein.metrics.judges.base import TEMPLATES
+from nein.metrics.loading import from_pretrained, load_model
 
 BLOCK = 16
 

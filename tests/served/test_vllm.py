@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import metrics
-from metrics import MetricError, choices
-from metrics.choices import Asked, prompt
-from metrics.judges.base import TEMPLATES
-from metrics.served.endpoint import NoAnswer, Turn
-from metrics.served.vllm import STRANGE, VllmServer
+from nein import metrics
 from nein.engine.folder import Folder
 from nein.judges.checks.base import picture
+from nein.metrics import MetricError, choices
+from nein.metrics.choices import Asked, prompt
+from nein.metrics.judges.base import TEMPLATES
+from nein.metrics.served.endpoint import NoAnswer, Turn
+from nein.metrics.served.vllm import STRANGE, VllmServer
 from nein.models import references
 from tests.helpers import commands
 from tests.helpers.runs import scores_in

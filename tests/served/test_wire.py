@@ -19,12 +19,12 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel
 
-import metrics
-from metrics import MetricError, choices
-from metrics.choices import Asked, prompt
-from metrics.choices.endpoint import EndpointChoices
-from metrics.judges.endpoint import EndpointJudge
-from metrics.served.endpoint import Endpoint, NoAnswer
+from nein import metrics
+from nein.metrics import MetricError, choices
+from nein.metrics.choices import Asked, prompt
+from nein.metrics.choices.endpoint import EndpointChoices
+from nein.metrics.judges.endpoint import EndpointJudge
+from nein.metrics.served.endpoint import Endpoint, NoAnswer
 from nein.models import llm
 from nein.models.llm.remote import EndpointModel
 from tests.loopback import HANG_UP, Reply, Server, say

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nein.engine.errors import UserError
-from train import session
+from nein.train import session
 
 
 def test_a_second_training_in_one_folder_is_refused(tmp_path: Path) -> None:

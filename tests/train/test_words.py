@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import metrics
+from nein import metrics
 from nein.engine.errors import UserError
 from nein.models import references
-from train.contrast import towers
+from nein.train.contrast import towers
 
 
 def test_a_word_becomes_a_token_that_begins_as_the_mean_of_its_pieces(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.nano.worlds import is_nano, world
-from train.contrast.options import ContrastConfig
-from train.order import Passes, generator, share
+from nein.train.contrast.options import ContrastConfig
+from nein.train.order import Passes, generator, share
 
 log = logging.getLogger(__name__)
 Record = TypeVar("Record", RetrievalItem, Question)
@@ -59,7 +59,7 @@ def load(config: ContrastConfig) -> Corpus:
     """Reads or draws both files. Raises UserError for what cannot be used."""
     from nein.datasets.negbench import drawn
     from nein.datasets.negbench.media import Drawn, Files
-    from train.contrast import table
+    from nein.train.contrast import table
 
     root = Path(config.image_root) if config.image_root else None
 

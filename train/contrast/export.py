@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from nein.nano.worlds import is_nano
-from train.contrast.options import ContrastConfig
-from train.contrast.towers import Tower
-from train.export import MODEL, card, finished_model, portable, without_paths
+from nein.train.contrast.options import ContrastConfig
+from nein.train.contrast.towers import Tower
+from nein.train.export import MODEL, card, finished_model, portable, without_paths
 
 #: Options that a card states also where they have their defaults.
 ALWAYS = (

@@ -16,8 +16,8 @@ from nein.engine import atomic
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes
 from nein.nano.data import world_version
-from train.contrast.data import Corpus
-from train.features import FeatureFiles, stamp
+from nein.train.contrast.data import Corpus
+from nein.train.features import FeatureFiles, stamp
 
 BLOCK = 256  # pictures per file
 

@@ -19,7 +19,7 @@ from nein.config.options import Names
 from nein.datasets.negbench.sentences import VARIED
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
-from train.options import Learning, option
+from nein.train.options import Learning, option
 
 COMMAND = "train/finetune_clip.py"
 PRESETS = ("nano", "varied", "paper")

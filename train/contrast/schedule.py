@@ -19,9 +19,9 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR
 
-from train import loop
-from train.contrast.data import Corpus
-from train.contrast.options import ContrastConfig
+from nein.train import loop
+from nein.train.contrast.data import Corpus
+from nein.train.contrast.options import ContrastConfig
 
 
 def steps(config: ContrastConfig, corpus: Corpus) -> int:

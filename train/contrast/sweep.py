@@ -28,7 +28,7 @@ from nein.engine import atomic
 from nein.engine.executors.threads import Threads
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
-from train.contrast.options import ContrastConfig, spelled
+from nein.train.contrast.options import ContrastConfig, spelled
 
 BASE = "base"
 #: Bars of the plot -> their figures.

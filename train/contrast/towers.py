@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import nn
 
-import metrics
-from metrics.dual.hub import ClipDual, HubDual
-from metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
-from metrics.encoders.clip import pooled
-from metrics.preprocess import map_images
+from nein import metrics
 from nein.engine.errors import UserError
+from nein.metrics.dual.hub import ClipDual, HubDual
+from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
+from nein.metrics.encoders.clip import pooled
+from nein.metrics.preprocess import map_images
 from nein.models import references
-from train.words import teach
+from nein.train.words import teach
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
 VISION = ("vision_model.", "visual_projection.", "visual.")
@@ -162,7 +162,7 @@ class Tower(nn.Module):
             return
         from transformers import AutoImageProcessor, AutoTokenizer
 
-        from metrics.loading import _no_bar, from_pretrained
+        from nein.metrics.loading import _no_bar, from_pretrained
 
         source = self.dual.source
         with _no_bar(local=True):

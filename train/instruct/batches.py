@@ -17,10 +17,10 @@ import torch
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
-from train.instruct.data import Example, Pairs, prepare
-from train.instruct.features import Encoder, Features
-from train.instruct.options import TuneConfig
-from train.order import Passes, generator, share
+from nein.train.instruct.data import Example, Pairs, prepare
+from nein.train.instruct.features import Encoder, Features
+from nein.train.instruct.options import TuneConfig
+from nein.train.order import Passes, generator, share
 
 PARTS = 1_000_000  # the share of affirmative pairs is kept in millionths: exact at any position
 

@@ -15,16 +15,16 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from editors.resize import r64
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
+from nein.editors.resize import r64
 from nein.engine import images
 from nein.engine.errors import UserError, unknown
 from nein.nano.worlds import is_nano, world
-from train.features import stamp
-from train.instruct.drawn import DrawnPictures
-from train.instruct.options import TuneConfig
-from train.instruct.shards import ShardPictures
+from nein.train.features import stamp
+from nein.train.instruct.drawn import DrawnPictures
+from nein.train.instruct.options import TuneConfig
+from nein.train.instruct.shards import ShardPictures
 
 
 class Pictures(Protocol):

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from editors.checkpoint import quiet
-from editors.sampling import euler_ancestral
+from nein.editors.checkpoint import quiet
+from nein.editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
-from train.export import MODEL, card, finished_model, portable, without_paths
-from train.instruct.features import placed
-from train.instruct.model import ADAPTER, trainable
-from train.instruct.options import TuneConfig
+from nein.train.export import MODEL, card, finished_model, portable, without_paths
+from nein.train.instruct.features import placed
+from nein.train.instruct.model import ADAPTER, trainable
+from nein.train.instruct.options import TuneConfig
 
 #: Options that a card states also where they have their defaults.
 ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "ema", "precision", "seed")

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from editors.checkpoint import public_config, quiet
 from nein.benchmarks.nein.runs import identity_hash
+from nein.editors.checkpoint import public_config, quiet
 from nein.engine import atomic
 from nein.engine.errors import Problems, UserError
 from nein.engine.processes import Processes
-from train.features import FeatureFiles
-from train.instruct.data import Pairs, Pictures, prepare
-from train.instruct.options import TuneConfig
+from nein.train.features import FeatureFiles
+from nein.train.instruct.data import Pairs, Pictures, prepare
+from nein.train.instruct.options import TuneConfig
 
 FORMAT = 3
 TEXT_BLOCK = 512

@@ -11,12 +11,12 @@ import torch
 from diffusers import DDPMScheduler, StableDiffusionInstructPix2PixPipeline
 from diffusers.training_utils import EMAModel, compute_snr
 
-from editors.checkpoint import LoadedPipeline, load_pipeline, quiet
+from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.engine.errors import UserError
 from nein.models import references
-from train.instruct.batches import Batch
-from train.instruct.features import frozen_hash, module_hash
-from train.instruct.options import TuneConfig
+from nein.train.instruct.batches import Batch
+from nein.train.instruct.features import frozen_hash, module_hash
+from nein.train.instruct.options import TuneConfig
 
 log = logging.getLogger(__name__)
 LDM_SUFFIXES = (".ckpt", ".safetensors")

@@ -20,7 +20,7 @@ from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, Options, argument, read
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
-from train.options import Learning, option
+from nein.train.options import Learning, option
 
 COMMAND = "train/finetune_ip2p.py"
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
@@ -243,7 +243,7 @@ def check(config: TuneConfig) -> None:
             raise UserError(f"--hold-out-templates has '{word}'; templates are numbered 0 to 12.")
     if config.mix_affirmative and config.data.startswith("shards:") and config.limit:
         raise UserError("--limit with shards and --mix-affirmative is not defined; leave out --limit.")
-    import metrics
+    from nein import metrics
 
     for name in config.validation_metrics:
         if name not in metrics.METRICS or metrics.METRICS[name].kind == "corpus":

@@ -1,6 +1,6 @@
 """Before and after fine-tuning: what was seen, what was held out, and affirmative instructions.
 
-    python -m train.instruct.report nano:ip2p runs/finetune/nein-ip2p/model --out runs/report
+    python -m nein.train.instruct.report nano:ip2p runs/finetune/nein-ip2p/model --out runs/report
 
 Three tasks: the negative sentences of NeIn and "Remove the X." on the samples, and "Add a X." on the source
 pictures, which have no X. The groups come from the record of the fine-tuned model (training.json): objects
@@ -19,7 +19,6 @@ from typing import Any
 
 import pandas as pd
 
-from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import figures as run_figures
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
@@ -32,6 +31,7 @@ from nein.datasets.nein.samples import Dataset, Plan, Sample, validate_images
 from nein.engine import atomic
 from nein.engine.errors import UserError, exit_with
 from nein.engine.executors import Executor
+from nein.metrics import METRICS
 from nein.models import editor_choice, references
 from nein.models.editor_choice import EditorChoice
 from nein.reporting import figures as frames
@@ -40,12 +40,12 @@ from nein.reporting import tables
 from nein.reporting.report import Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
-from train.instruct.options import ReportConfig
+from nein.train.instruct.options import ReportConfig
 
 COMMAND = Command(
     "compare an editor before and after fine-tuning: in distribution, held out, and affirmative instructions",
-    "train.instruct.options:ReportConfig",
-    "train.instruct.report:report",
+    "nein.train.instruct.options:ReportConfig",
+    "nein.train.instruct.report:report",
     shared=True,
 )
 PRESENCE = ("removal_vqa", "removal_ovd", "retention_vqa", "retention_ovd")
@@ -168,7 +168,7 @@ def evaluate(
     choice: EditorChoice, dataset: Dataset, out: Path, config: EvalConfig, executor: Executor
 ) -> dict[str, RunDir]:
     """Edits and scores all tasks with the benchmark's stages; task -> run. Resumes what is there."""
-    from train.instruct.validate import assess, swapped
+    from nein.train.instruct.validate import assess, swapped
 
     device = executor.device
     editor = choice.load(device=device, dtype=config.dtype, batch_size=config.block_size)
@@ -221,7 +221,7 @@ def write(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch("python -m train.instruct.report", COMMAND, sys.argv[1:] if argv is None else argv)
+    return launch("python -m nein.train.instruct.report", COMMAND, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training data as tar shards in WebDataset's format: read in order, from a disk or a URL, shuffled by part.
 
-    python -m train.instruct.shards DATA OUT --split train --per-shard 1000
+    python -m nein.train.instruct.shards DATA OUT --split train --per-shard 1000
 
     OUT/shard-000000.tar ...   per sample `<id>.sample.<ext>`, `<id>.source.<ext>` as they are, `<id>.json`
     OUT/records.json           NeIn's five fields of every sample, in the order of the shards
@@ -33,13 +33,13 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import FIELDS, Sample, validate_images
 from nein.engine import atomic, images, shapes
 from nein.engine.errors import UserError, exit_with
+from nein.train.instruct.options import ShardsConfig
 from nein.wording import templates
-from train.instruct.options import ShardsConfig
 
 COMMAND = Command(
     "write a data set of NeIn as tar shards",
-    "train.instruct.options:ShardsConfig",
-    "train.instruct.shards:run",
+    "nein.train.instruct.options:ShardsConfig",
+    "nein.train.instruct.shards:run",
 )
 FORMAT = 1
 #: What index.json holds, as far as it is read back.
@@ -101,7 +101,8 @@ class ShardPictures:
         index = self._read_json("index.json")
         if shapes.fault(index, _INDEX) or index["format"] != FORMAT or not index["shards"]:
             raise UserError(
-                f"'{where}/index.json' is no index of shards; make it with `python -m train.instruct.shards`."
+                f"'{where}/index.json' is no index of shards; make it with "
+                "`python -m nein.train.instruct.shards`."
             )
         self._shards = index["shards"]
         if odd := [entry["name"] for entry in self._shards if not _NAME.fullmatch(entry["name"])]:
@@ -212,7 +213,7 @@ def run(config: ShardsConfig) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch("python -m train.instruct.shards", COMMAND, sys.argv[1:] if argv is None else argv)
+    return launch("python -m nein.train.instruct.shards", COMMAND, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import editors
-from editors.checkpoint import LoadedPipeline, quiet
-from editors.instruct_pix2pix import InstructPix2Pix
+from nein import editors
 from nein.benchmarks import runner
 from nein.benchmarks.nein import models
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
@@ -27,6 +25,8 @@ from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan, records_hash, validate_images
+from nein.editors.checkpoint import LoadedPipeline, quiet
+from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine import images
 from nein.engine.blocks import sample_seed
 from nein.engine.executors import Executor
@@ -35,11 +35,11 @@ from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
 from nein.engine.stages import Step
 from nein.reporting import figures as frames
-from train.instruct.batches import CHANGED, Batch
-from train.instruct.data import prepare
-from train.instruct.features import Encoder, module_hash
-from train.instruct.model import averaged_copy, losses
-from train.instruct.options import TuneConfig
+from nein.train.instruct.batches import CHANGED, Batch
+from nein.train.instruct.data import prepare
+from nein.train.instruct.features import Encoder, module_hash
+from nein.train.instruct.model import averaged_copy, losses
+from nein.train.instruct.options import TuneConfig
 
 TRACKS = ("negative", "add")
 LOSS_TIMESTEPS = (0.1, 0.3, 0.5, 0.7, 0.9)  # as fractions of the training timesteps

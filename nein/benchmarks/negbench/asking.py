@@ -27,9 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from metrics.choices import Asked, ChoiceModel, Prompt, Reply, prompt, yes_or_no
-from metrics.judges.base import Matcher
-from metrics.letters import LETTERS, parse
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.benchmarks.negbench.retrieval import PROTOCOLS
@@ -42,6 +39,9 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated
+from nein.metrics.choices import Asked, ChoiceModel, Prompt, Reply, prompt, yes_or_no
+from nein.metrics.judges.base import Matcher
+from nein.metrics.letters import LETTERS, parse
 from nein.models.references import JUDGE
 
 #: Why a row has no answer: the picture cannot be read, or the model gave none. Both may be mended.
@@ -113,9 +113,9 @@ class Manner:
 def load(reference: str, *, revision: str | None, device: str, dtype: str, batch_size: int) -> ChoiceModel:
     """A model of `metrics.choices`; for `judge:REFERENCE`, or one that only `metrics.load_judge` knows, that
     judge."""
-    import metrics
-    from metrics import choices
-    from metrics.served import is_served
+    from nein import metrics
+    from nein.metrics import choices
+    from nein.metrics.served import is_served
 
     judge = reference.removeprefix(JUDGE)
     if judge != reference or (metrics.special_reference(reference) is not None and not is_served(reference)):

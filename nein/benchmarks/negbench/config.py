@@ -8,7 +8,6 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from metrics.letters import Rule
 from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Blind,
@@ -26,6 +25,7 @@ from nein.config.options import Names, Options, argument, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 from nein.engine.store import Need
+from nein.metrics.letters import Rule
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from metrics.dual.base import normalise, pool
 from nein.datasets.negbench.records import Media
 from nein.engine import features, images
 from nein.engine.blocks import Blocks
@@ -26,6 +25,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
 from nein.loading.isolation import isolated
+from nein.metrics.dual.base import normalise, pool
 
 UNUSABLE = "the picture is unusable: "
 

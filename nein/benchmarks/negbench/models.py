@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import metrics
+from nein import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
 from nein.engine.store import Need
@@ -247,7 +247,7 @@ def check(choice: Choice) -> None:
 
     Raises MetricError, one sentence.
     """
-    from metrics.loading import check_folder, split_reference
+    from nein.metrics.loading import check_folder, split_reference
 
     if references.offered(choice.asked) is not None:
         return
@@ -256,7 +256,7 @@ def check(choice: Choice) -> None:
         return metrics.check_reference(where.removeprefix(JUDGE), choice.revision)
     prefix = metrics.dual_prefix(where)
     if prefix == "open_clip" or (prefix is None and Path(where, "open_clip_config.json").is_file()):
-        from metrics.dual import openclip
+        from nein.metrics.dual import openclip
 
         openclip.check(where)
     elif prefix is None:

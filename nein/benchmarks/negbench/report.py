@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from metrics.letters import LETTERS
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import asking, judged, paper_numbers, sections
 from nein.benchmarks.negbench import folder as files
@@ -24,6 +23,7 @@ from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Questi
 from nein.datasets.negbench.registry import MCQ, NANO, RETRIEVAL
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row
+from nein.metrics.letters import LETTERS
 from nein.reporting import cards, format, page, thumbnails
 from nein.reporting import figures as frames
 from nein.reporting import report as reporting

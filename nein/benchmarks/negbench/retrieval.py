@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metrics.dual.base import prepare, products
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY
 from nein.loading.errors import choose
+from nein.metrics.dual.base import prepare, products
 
 PROTOCOLS = ("fixed", "paper")
 KS = (1, 5)

@@ -236,9 +236,9 @@ def convert(options: ConvertConfig) -> None:
         raise UserError(f"There is no file '{options.source}'; give the checkpoint to convert.")
     if not options.folder.absolute().parent.is_dir():
         raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
-    from metrics.dual import openclip
-    from metrics.judges import methods
     from nein.loading.digests import file_sha256
+    from nein.metrics.dual import openclip
+    from nein.metrics.judges import methods
 
     if options.architecture in CONVERTED:
         facts = methods.convert(

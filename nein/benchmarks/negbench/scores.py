@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from metrics.dual.base import prepare, products
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import asking, retrieval
 from nein.benchmarks.negbench.encode import Encoded
@@ -43,6 +42,7 @@ from nein.datasets.negbench.records import (
 from nein.datasets.negbench.registry import BINARY
 from nein.engine.folder import Row
 from nein.loading.errors import choose
+from nein.metrics.dual.base import prepare, products
 from nein.reporting.scores import ScoreTable
 
 #: (questions that stand for the task's, what came of them by id).

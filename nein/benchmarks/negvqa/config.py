@@ -8,7 +8,6 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from metrics.letters import EDITIONS, SCORINGS, Edition
 from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Blind,
@@ -24,6 +23,7 @@ from nein.config.groups import (
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
+from nein.metrics.letters import EDITIONS, SCORINGS, Edition
 
 EXACT, LLM = "exact", "llm:"
 

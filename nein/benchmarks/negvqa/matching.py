@@ -12,14 +12,14 @@ import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from metrics import choices
-from metrics.letters import LETTERS, parse
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
 from nein.benchmarks.negvqa.folder import ANSWERS, MATCHES
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
+from nein.metrics import choices
+from nein.metrics.letters import LETTERS, parse
 from nein.models import llm, references
 from nein.models.llm.parsing import Plain
 
@@ -77,7 +77,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
         return llm.load(options, cache=cache, device=device)
 
     def describe(client: Any) -> dict[str, Any]:
-        from metrics.loading import fingerprint
+        from nein.metrics.loading import fingerprint
 
         return {"matcher": (fingerprint(client.describe()), client.describe())}
 

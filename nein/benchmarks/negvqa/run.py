@@ -10,11 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-import metrics
-from metrics import choices
-from metrics.choices import Asked, Reply
-from metrics.served import is_served
-from metrics.served.endpoint import is_endpoint
+from nein import metrics
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negvqa import exported, figures, matching, paper_numbers, report, scores, sections
@@ -30,6 +26,10 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
+from nein.metrics import choices
+from nein.metrics.choices import Asked, Reply
+from nein.metrics.served import is_served
+from nein.metrics.served.endpoint import is_endpoint
 from nein.models import references
 from nein.models.remedies import answers as remedies
 from nein.models.remembered import Remembered, batched

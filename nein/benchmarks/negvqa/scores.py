@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from metrics.choices import Reply
-from metrics.letters import EDITIONS, by_option, parse
 from nein.benchmarks.negvqa.folder import ANSWERS, BLIND, MATCHES, AnswersDir
 from nein.benchmarks.runner import selected
+from nein.metrics.choices import Reply
+from nein.metrics.letters import EDITIONS, by_option, parse
 from nein.reporting.scores import ScoreTable
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":

@@ -180,7 +180,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
 def metrics_of(names: Sequence[str]) -> list[str]:
     """The metrics that are meant, in the order of the table; `all` are all that need no more than NeIn's
     layout. Raises UserError."""
-    import metrics
+    from nein import metrics
 
     if names == ["all"]:
         return [name for name, metric in metrics.METRICS.items() if not metric.by_truth]
@@ -224,7 +224,7 @@ class GridConfig(Runs, Elsewhere, Seed):
     )  # fmt: skip
 
     def check(self) -> None:
-        import metrics
+        from nein import metrics
 
         if self.out is not None and self.out.is_dir():
             raise UserError(
@@ -266,6 +266,6 @@ class CompareConfig(benchmarks.CompareConfig):
     track: Literal["negative", "remove", "add", "all"] = option("negative", "which instructions", "What")
 
     def check(self) -> None:
-        import metrics
+        from nein import metrics
 
         self.metrics = [chosen("metric", name, metrics.METRICS) for name in self.metrics]

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import safetensors
 
-from metrics import METRICS, MetricError
 from nein.benchmarks.nein.records import Records
 from nein.benchmarks.nein.runs import RunDir, identity_hash, scores_of
 from nein.engine.errors import UserError
+from nein.metrics import METRICS, MetricError
 
 if TYPE_CHECKING:
-    from metrics.fid import FidInterval
+    from nein.metrics.fid import FidInterval
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _figure(
 
 def interval_of(entry: Mapping[str, Any]) -> FidInterval:
     """The distance of an entry of corpus.json with the distances it was worked out from."""
-    from metrics.fid import FidInterval
+    from nein.metrics.fid import FidInterval
 
     ends = (entry["low"], entry["high"], entry["standard_error"])
     return FidInterval(entry["value"], *ends, tuple(entry["left_out"]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-import editors
+from nein import editors
 from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir
 from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images

@@ -12,8 +12,6 @@ from typing import Any
 
 import pandas as pd
 
-from editors import Editor
-from metrics import METRICS
 from nein.benchmarks import runner
 from nein.benchmarks.nein import corpus, exported, models, paper_numbers, records
 from nein.benchmarks.nein import figures as of_run
@@ -27,12 +25,14 @@ from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan, validate_images
+from nein.editors import Editor
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
+from nein.metrics import METRICS
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.external_edits import check_names

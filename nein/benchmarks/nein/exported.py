@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from metrics import METRICS
 from nein.benchmarks.nein import figures, records, runs
 from nein.benchmarks.nein.records import Records
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine.folder import COMPLETE, Folder
+from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Judge, Result, Sample, public

@@ -26,11 +26,11 @@ from typing import Any
 
 import pandas as pd
 
-from metrics import METRICS
 from nein import statistics
 from nein.benchmarks.nein import minimal_pairs, paper_numbers
 from nein.benchmarks.nein.records import REMOVALS, TEMPLATES, Records, asked
 from nein.engine.folder import Row
+from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate
@@ -114,7 +114,7 @@ def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:
     """What FID would be of infinitely many pictures (task "limit"), or in `refused` why not."""
     if not entry.get("left_out"):
         return
-    from metrics import fid
+    from nein.metrics import fid
 
     what = {"task": "limit", "metric": metric, "unit": unit(metric), "n": entry["n"]}
     needed = fid.LIMIT_IMAGES * entry["columns"]

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import metrics
-from metrics.judges.plugin import attribute, is_attribute
-from metrics.served import is_served
+from nein import metrics
 from nein.benchmarks.nein.config import EvalConfig
+from nein.metrics.judges.plugin import attribute, is_attribute
+from nein.metrics.served import is_served
 from nein.models import judges
 from nein.models.references import identity, resolve
 from nein.wording.families import MINIMAL_PAIRS

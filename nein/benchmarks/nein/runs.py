@@ -25,12 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metrics import METRICS
 from nein.engine import atomic, shapes
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row, runs_below
 from nein.engine.shapes import Shape
+from nein.metrics import METRICS
 from nein.wording.languages.base import DEPTH, OTHERS
 
 EDIT, SCORES = "edit", "scores"

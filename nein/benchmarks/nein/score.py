@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-import metrics
+from nein import metrics
 from nein.benchmarks.nein import models
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from metrics.letters import LETTERS
 from nein.datasets import hub
 from nein.datasets.negvqa import drawn
 from nein.datasets.negvqa.categories import category_of
 from nein.engine import atomic, images
 from nein.engine.errors import Problems, UserError
+from nein.metrics.letters import LETTERS
 from nein.nano.worlds import is_nano, world
 
 #: Our name of a field -> its name in NegVQA's files.

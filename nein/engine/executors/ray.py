@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metrics.served import credentials
 from nein.engine import attempts, environment, processes, store
 from nein.engine.errors import UserError
 from nein.engine.executors.progress import Bars, announce
 from nein.engine.executors.threads import Threads
 from nein.engine.scheduler import Scheduler, all_set_aside
 from nein.engine.stages import Plan, Step
+from nein.metrics.served import credentials
 
 log = logging.getLogger(__name__)
 

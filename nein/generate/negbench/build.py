@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import metrics
+from nein import metrics
 from nein.benchmarks.runner import invocation
 from nein.datasets.negbench.media import Drawn, Files
 from nein.datasets.negbench.records import Media
@@ -221,8 +221,8 @@ def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, An
     import torch
     from diffusers import AutoPipelineForText2Image
 
-    from metrics.loading import split_reference
     from nein.loading.digests import folder_digest, torch_dtype
+    from nein.metrics.loading import split_reference
 
     where, revision = split_reference(name, None)
     try:

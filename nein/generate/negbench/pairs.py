@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from metrics.base import MetricError
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.sentences import stream
 from nein.engine.blocks import sample_seed
 from nein.engine.images import ImageError
 from nein.generate.negbench.verify import NOT_ASKED, UNREADABLE, Verifier
+from nein.metrics.base import MetricError
 from nein.wording import nouns
 
 NOT_MADE = "no try gave a pair that the detector confirms"
@@ -63,7 +63,7 @@ class EditorMaker:
     def make(
         self, plans: Sequence[Plan], sources: Sequence[np.ndarray | None], seeds: Sequence[int]
     ) -> list[tuple[np.ndarray, np.ndarray] | str]:
-        import editors
+        from nein import editors
 
         requests = [
             editors.EditRequest(plan.id, source, f"Add {nouns.with_article(plan.extra, some=True)}.", seed)
@@ -85,7 +85,7 @@ class TextMaker:
     """A text-to-image pipeline of diffusers draws both pictures from one noise, so that they are alike."""
 
     def __init__(self, pipeline: Any, identity: dict[str, Any], *, resolution: int, steps: int) -> None:
-        from metrics.loading import fingerprint
+        from nein.metrics.loading import fingerprint
 
         self.pipeline, self._identity = pipeline, identity
         self.resolution, self.steps = resolution, steps

@@ -72,7 +72,7 @@ def _negated(background: str, doc: Any) -> str | Refusal:
 
 @lru_cache(maxsize=1)
 def _parser() -> Any:
-    from metrics.objects import spacy_model
+    from nein.metrics.objects import spacy_model
 
     return spacy_model()
 

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metrics.served.endpoint import is_endpoint
 from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
@@ -29,6 +28,7 @@ from nein.generate.negvqa import convert, negators, sheet
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.negators import NEGATED, UNUSABLE, Negation
 from nein.generate.negvqa.sources import Choice, load
+from nein.metrics.served.endpoint import is_endpoint
 
 #: First bytes of a picture -> the ending of its name.
 ENDINGS = {

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from metrics.letters import LETTERS
 from nein.datasets import hub
 from nein.datasets.negvqa import questions as data
 from nein.engine import atomic
 from nein.engine.errors import UserError, unknown
 from nein.generate.negvqa import drawn
+from nein.metrics.letters import LETTERS
 
 #: Our name of a field -> its name in VMCBench's files. Source: https://huggingface.co/datasets/suyc21/VMCBench.
 FIELDS = {name: name for name in ("index", "image", "question", "answer", "category")}

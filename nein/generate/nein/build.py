@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-import metrics
+from nein import metrics
 from nein.benchmarks.runner import invocation
 from nein.engine import images
 from nein.engine.errors import UserError

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import parse_yes_no
-from metrics.judges.base import Answer, Matcher, VqaJudge, template
 from nein.generate.nein import wording
 from nein.loading.isolation import isolated
+from nein.metrics.base import parse_yes_no
+from nein.metrics.judges.base import Answer, Matcher, VqaJudge, template
 
 LOW_MATCH = "match at or below the threshold"
 NO_CAPTION = 'answered "no" to the caption'

@@ -9,7 +9,7 @@ Source: github.com/tanbuinhat/NeIn @ 22fafb0, generation_phase/ and filtering_ph
 
 from __future__ import annotations
 
-from metrics.judges.base import PromptTemplate
+from nein.metrics.judges.base import PromptTemplate
 from nein.wording import nouns, templates
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-import editors
+from nein import editors
 from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder, Row

@@ -24,7 +24,7 @@ from nein.judges.checks.base import (
 
 def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
     """Runs every check; a check that raises has failed with that reason. `number`: samples to edit."""
-    from editors import EditRequest
+    from nein.editors import EditRequest
 
     requests = [
         EditRequest(f"s{i}", picture(i), text, 1000 + i)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from metrics.base import MetricError
 from nein.judges.checks.base import (
     SIZES,
     Failed,
@@ -20,6 +19,7 @@ from nein.judges.checks.base import (
     rate,
     run,
 )
+from nein.metrics.base import MetricError
 
 
 def ask_about(
@@ -30,7 +30,7 @@ def ask_about(
     if kind == "ovd":
         seen = judge.detect(list(pictures), [list(row) for row in words])
         return [[boxes[word] for word in row] for boxes, row in zip(seen, words, strict=True)]
-    from metrics.judges.base import template
+    from nein.metrics.judges.base import template
 
     make = template(judge.template).ask_presence
     return judge.ask(list(pictures), [[make(word) for word in row] for row in words])
@@ -53,7 +53,7 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
         return f"{sum(map(len, nouns))} questions about {number} pictures"
 
     def readable() -> str:
-        from metrics.base import parse_yes_no
+        from nein.metrics.base import parse_yes_no
 
         said = [answer.text for row in first for answer in row]
         clear = [text for text in said if parse_yes_no(text) is not None]

@@ -8,9 +8,9 @@ from typing import Any
 
 import tabulate
 
-from metrics.base import parse_yes_no
 from nein.judges.checks.base import Outcome, picture
 from nein.judges.checks.judges import ask_about
+from nein.metrics.base import parse_yes_no
 from nein.nano.data import source_scene
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import rng_for

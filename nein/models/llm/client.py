@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
-from metrics.base import RecordStore
-from metrics.served.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.metrics.base import RecordStore
+from nein.metrics.served.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
 from nein.models.llm.parsing import (
     CUT_OFF,
     NONSENSE,

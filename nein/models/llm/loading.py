@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metrics.base import MetricError, RecordStore
-from metrics.served import is_served
-from metrics.served.endpoint import is_endpoint, key, split_endpoint
 from nein.engine.errors import UserError
+from nein.metrics.base import MetricError, RecordStore
+from nein.metrics.served import is_served
+from nein.metrics.served.endpoint import is_endpoint, key, split_endpoint
 from nein.models.llm.client import Backend, Client
 from nein.models.llm.options import LlmOptions
 
@@ -44,7 +44,7 @@ def backend(options: LlmOptions, *, device: str = "cpu") -> Backend:
         )
         remote.endpoint.check()
         return remote
-    from metrics.loading import split_reference
+    from nein.metrics.loading import split_reference
     from nein.models.llm import local
 
     where, revision = split_reference(str(Path(reference).expanduser()), None)

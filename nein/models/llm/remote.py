@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from metrics.served.endpoint import Endpoint
+from nein.metrics.served.endpoint import Endpoint
 from nein.models.llm.client import Answer
 from nein.models.llm.parsing import Plain, wire_schema
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from metrics import choices
-from metrics.choices import Asked, Reply
-from metrics.choices.base import Prompt
-from metrics.letters import LETTERS, parse
 from nein.engine.errors import UserError
+from nein.metrics import choices
+from nein.metrics.choices import Asked, Reply
+from nein.metrics.choices.base import Prompt
+from nein.metrics.letters import LETTERS, parse
 from nein.wording.affirmed import affirmed
 
 Rows = list[list[Reply]]

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import editors
-from metrics.base import Score
-from metrics.rewards import RewardJudge, rank
+from nein import editors
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
+from nein.metrics.base import Score
+from nein.metrics.rewards import RewardJudge, rank
 from nein.models import rewards
 
 #: `best-of:N:JUDGE` is the arm.

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-import editors
-from metrics.base import RecordStore
+from nein import editors
 from nein.engine.errors import UserError, chosen
 from nein.loading.digests import json_digest
+from nein.metrics.base import RecordStore
 from nein.models import llm, rewards
 from nein.models.remedies import best_of
 from nein.wording import denials

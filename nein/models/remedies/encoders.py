@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metrics.dual.base import DualEncoder, normalise
 from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.remedy_texts import Parts
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.metrics.dual.base import DualEncoder, normalise
 from nein.wording import denials
 from nein.wording.nouns import with_article
 
 if TYPE_CHECKING:
-    from metrics.dual.neat import Reading
+    from nein.metrics.dual.neat import Reading
 
 #: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
 #: Alpha: the published one (steer.py), for there none is better than another.
@@ -110,7 +110,7 @@ class Decomposed:
         self.width = model.width + 1
         self.scale, self.bias = model.scale * (1 + weight), model.bias
         self.quick_gelu = model.quick_gelu
-        from metrics.loading import fingerprint  # with torch, which a list of models does without
+        from nein.metrics.loading import fingerprint  # with torch, which a list of models does without
 
         self.fingerprint = fingerprint({"model": model.fingerprint, "decompose": weight})
 
@@ -152,8 +152,8 @@ class Steered:
     """
 
     def __init__(self, model: DualEncoder, alpha: float, pairs: remedy_texts.Pairs) -> None:
-        from metrics.dual import steering
-        from metrics.loading import fingerprint
+        from nein.metrics.dual import steering
+        from nein.metrics.loading import fingerprint
 
         self._model, self.alpha = model, alpha
         self.width, self.scale, self.bias = model.width, model.scale, model.bias
@@ -174,7 +174,7 @@ class Steered:
         return self._model.encode(images)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        from metrics.dual import steering
+        from nein.metrics.dual import steering
 
         features = self._model.encode_text(texts)
         denying = [k for k, read in enumerate(denials.read(texts)) if read.absent]
@@ -220,8 +220,8 @@ class Adapted:
     def __init__(
         self, model: DualEncoder, protocol: str, seed: int, published: Mapping[str, Parts] | None = None
     ) -> None:
-        from metrics.dual.steering import stream
-        from metrics.loading import fingerprint
+        from nein.metrics.dual.steering import stream
+        from nein.metrics.loading import fingerprint
 
         stream(model)  # another model is refused before it is asked
         self._model, self.protocol, self._seed, self._published = model, protocol, seed, published or {}
@@ -249,7 +249,7 @@ class Adapted:
         gallery   (M, width) features, of length 1, of the pictures that are searched.
         captions  By which the model adapts, as far as they deny something.
         """
-        from metrics.dual import neat
+        from nein.metrics.dual import neat
 
         captions = list(dict.fromkeys(captions))
         released = self.protocol == "paper"
@@ -268,7 +268,7 @@ class Adapted:
 
     def _readings(self, texts: Sequence[str], change: Callable[[str], str] = str) -> dict[int, Reading]:
         """Index of a text that denies something -> what it is taken apart into."""
-        from metrics.dual.neat import Reading
+        from nein.metrics.dual.neat import Reading
 
         ruled = remedy_texts.invert(texts)
         parts = [self._published.get(text, rule) for text, rule in zip(texts, ruled, strict=True)]

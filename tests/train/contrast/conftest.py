@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nein.train import finetune_clip
+from nein.train.contrast.options import parse
 from tests.metrics import tiny
-from train import finetune_clip
-from train.contrast.options import parse
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def open_clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from safetensors.torch import save_file
 
-    from metrics.dual import openclip
+    from nein.metrics.dual import openclip
 
     folder = tmp_path_factory.mktemp("clip") / "open_clip"
     folder.mkdir()

@@ -17,15 +17,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import metrics
+from nein import metrics
 from nein.datasets.negbench import drawn
 from nein.engine.errors import Terminated, UserError
+from nein.train import finetune_clip
+from nein.train.contrast import objective, table
+from nein.train.contrast.options import parse
+from nein.train.contrast.towers import load
 from tests.helpers import plain
 from tests.metrics import tiny
-from train import finetune_clip
-from train.contrast import objective, table
-from train.contrast.options import parse
-from train.contrast.towers import load
 
 ROOT = Path(__file__).resolve().parents[3]
 Tune = Callable[..., Path]

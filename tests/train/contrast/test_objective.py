@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import multiprocessing
 
+from nein.train.contrast.objective import choice_loss, contrastive_loss
 from tests.train.contrast import joint
-from train.contrast.objective import choice_loss, contrastive_loss
 
 
 def test_the_contrastive_loss_is_the_mean_of_both_directions_written_out() -> None:

@@ -11,9 +11,9 @@ import torch
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.engine.errors import UserError
-from train.contrast import schedule
-from train.contrast.data import Corpus, Reader
-from train.contrast.options import ContrastConfig, parse
+from nein.train.contrast import schedule
+from nein.train.contrast.data import Corpus, Reader
+from nein.train.contrast.options import ContrastConfig, parse
 
 
 def corpus(captions: int, questions: int) -> Corpus:

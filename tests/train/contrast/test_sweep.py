@@ -10,8 +10,8 @@ import pytest
 
 from nein.reporting import figures as frames
 from nein.reporting import plots
-from train.contrast import sweep
-from train.contrast.options import ContrastConfig
+from nein.train.contrast import sweep
+from nein.train.contrast.options import ContrastConfig
 
 
 def models_of(text: str) -> list[str]:

@@ -20,11 +20,11 @@ from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.engine.processes import Processes
+from nein.train.contrast import table
+from nein.train.contrast.data import Reader, Shuffled, load
+from nein.train.contrast.features import Features
+from nein.train.contrast.options import ContrastConfig, spelled
 from tests.helpers.memory import Peak
-from train.contrast import table
-from train.contrast.data import Reader, Shuffled, load
-from train.contrast.features import Features
-from train.contrast.options import ContrastConfig, spelled
 
 TEXTS = ["A dog.", "A\n cat, 'odd'", 'say "no"', "ends in \u2028 a line?", "Stra\u00dfe", "a\r\nb"]
 

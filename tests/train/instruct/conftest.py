@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nein.nano import data as nano_data
+from nein.train import finetune_ip2p
+from nein.train.instruct.options import TuneConfig, parse
 from tests.editors.tiny import build_pipeline
-from train import finetune_ip2p
-from train.instruct.options import TuneConfig, parse
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,8 @@ import pytest
 from nein.nano.captions import names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE
 from nein.nano.scenes import MAX_SIZE, MIN_SIZE, USUAL_SIZE, Item, Scene, box, mask, render, rng_for
-from tests.nano.words import negated
-from train.instruct import drawn
-from train.instruct.drawn import (
+from nein.train.instruct import drawn
+from nein.train.instruct.drawn import (
     FILLERS,
     MIXTURES,
     RESTORE,
@@ -27,6 +26,7 @@ from train.instruct.drawn import (
     rerender,
     sample_pair,
 )
+from tests.nano.words import negated
 
 #: Kind -> its forms, and by how much it changes the number of things.
 KINDS = {

@@ -7,12 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from editors.checkpoint import load_pipeline
+from nein.editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
-from train.instruct.batches import Loader, Order
-from train.instruct.data import load
-from train.instruct.features import Encoder, Features, frozen_hash
+from nein.train.instruct.batches import Loader, Order
+from nein.train.instruct.data import load
+from nein.train.instruct.features import Encoder, Features, frozen_hash
 
 CPU = torch.device("cpu")
 

@@ -19,12 +19,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import editors
+from nein import editors
 from nein.engine.errors import Terminated, UserError, exit_with
+from nein.train import checkpoints as checkpointing
+from nein.train.instruct import model
 from tests.helpers import plain
 from tests.helpers.runs import scores_in
-from train import checkpoints as checkpointing
-from train.instruct import model
 
 ROOT = Path(__file__).resolve().parents[3]
 #: `python -c KILLER STEP ARGS...`: the training command, killed in the middle of its STEP-th step.
@@ -32,8 +32,8 @@ KILLER = """
 import sys
 import threading
 from tests.helpers import killing
-from train import finetune_ip2p
-killing.make_deadly(killing.Call("train.instruct.model:losses", int(sys.argv[1])))
+from nein.train import finetune_ip2p
+killing.make_deadly(killing.Call("nein.train.instruct.model:losses", int(sys.argv[1])))
 finetune_ip2p.main(sys.argv[2:])
 """
 
@@ -353,8 +353,8 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(tune, tmp_p
 
 
 def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
-    from train.instruct import data as loading
-    from train.instruct import shards
+    from nein.train.instruct import data as loading
+    from nein.train.instruct import shards
 
     shards.main([str(world), str(tmp_path / "shards"), "--split", "train", "--per-shard", "5"])
     files = loading.load(config())
@@ -395,7 +395,7 @@ def rename_shard(folder, name):
     ],
 )
 def test_damaged_and_hostile_shards_are_one_sentence(spoil, said, tune, world, tmp_path):
-    from train.instruct import shards
+    from nein.train.instruct import shards
 
     shards.main([str(world), str(tmp_path / "shards")])
     spoil(tmp_path / "shards")
@@ -405,8 +405,8 @@ def test_damaged_and_hostile_shards_are_one_sentence(spoil, said, tune, world, t
 
 
 def test_held_out_objects_and_templates_are_in_no_instruction(config):
-    from train.instruct import data as loading
-    from train.instruct import drawn as pairs
+    from nein.train.instruct import data as loading
+    from nein.train.instruct import drawn as pairs
 
     everything = loading.load(config())
     words = {e.instruction for e in everything.negative}
@@ -426,7 +426,7 @@ def test_held_out_objects_and_templates_are_in_no_instruction(config):
 
 def test_drawn_affirmative_pairs_never_name_what_is_held_out():
     from nein.nano.captions import names, plural
-    from train.instruct.drawn import DrawnPictures, mentions
+    from nein.train.instruct.drawn import DrawnPictures, mentions
 
     drawn = DrawnPictures(300, "nano:ip2p", ("bus", "cup"))
     words = [w for n in ("bus", "cup") for form in names(n) for w in (form, plural(form))]
@@ -559,7 +559,7 @@ def test_a_damaged_checkpoint_is_named(tune, tmp_path):
 
 
 def test_errors_reach_the_command_line_as_one_sentence(line, capsys):
-    from train import finetune_ip2p
+    from nein.train import finetune_ip2p
 
     with pytest.raises(SystemExit) as caught:
         exit_with(lambda: finetune_ip2p.main(line(data="nowhere")))

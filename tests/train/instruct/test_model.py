@@ -9,12 +9,12 @@ import pytest
 import torch
 from diffusers import DDPMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 
-from editors.checkpoint import load_pipeline
+from nein.editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
+from nein.train.instruct import model
+from nein.train.instruct.batches import Batch
+from nein.train.instruct.model import losses, widen
 from tests.editors.tiny import build_pipeline
-from train.instruct import model
-from train.instruct.batches import Batch
-from train.instruct.model import losses, widen
 
 
 def test_an_ldm_checkpoint_is_read_with_its_averaged_weights(config, base, tmp_path, monkeypatch):

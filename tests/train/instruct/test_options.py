@@ -12,8 +12,8 @@ import yaml
 
 from nein.config.options import dump, make_parser, preset_file
 from nein.engine.errors import UserError
-from train.instruct import options
-from train.instruct.options import RECIPES, parse
+from nein.train.instruct import options
+from nein.train.instruct.options import RECIPES, parse
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -127,7 +127,7 @@ def test_only_what_decides_the_weights_belongs_to_the_identity():
 def test_help_is_immediate_and_loads_no_model_library():
     code = (
         "import sys, contextlib, io\n"
-        "from train.instruct import options\n"
+        "from nein.train.instruct import options\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
         "    options.parse(['--help'])\n"
         "print([m for m in ('torch', 'diffusers', 'transformers', 'PIL', 'accelerate') if m in sys.modules])"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from train.instruct.batches import Order, draw, slices
-from train.instruct.data import Example, Pairs
-from train.order import reseed
+from nein.train.instruct.batches import Order, draw, slices
+from nein.train.instruct.data import Example, Pairs
+from nein.train.order import reseed
 
 
 class Numbered:

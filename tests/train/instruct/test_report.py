@@ -12,10 +12,10 @@ from nein.datasets.nein.samples import Dataset, load_folder
 from nein.engine.errors import UserError
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
+from nein.train.instruct import report
+from nein.train.instruct.report import HeldOut, held_out, values
+from nein.train.instruct.validate import subset, swapped
 from tests.helpers.runs import write
-from train.instruct import report
-from train.instruct.report import HeldOut, held_out, values
-from train.instruct.validate import subset, swapped
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,7 @@ def _encoded(
 ) -> Encoded:
     """Features of all `texts`, from what an earlier command left in `path` or from the model, which is given
     free again. Raises UserError where there is none of a sentence."""
-    import metrics
+    from nein import metrics
     from nein.benchmarks.negbench import models
     from nein.benchmarks.negbench.encode import of_sentences
     from nein.engine.features import scope_of

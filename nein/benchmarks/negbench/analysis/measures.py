@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from metrics.dual.base import normalise
 from nein.benchmarks.negbench.analysis.templates import AFFIRMED, DENIED, HYBRID, NEITHER, TWO, Sentence
+from nein.metrics.dual.base import normalise
 
 #: Name -> (title, what a structureless encoder gives or None).
 MEASURES: dict[str, tuple[str, float | None]] = {

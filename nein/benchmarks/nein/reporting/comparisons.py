@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from metrics import METRICS
 from nein.benchmarks import paired
 from nein.benchmarks.config import Comparing
 from nein.benchmarks.nein import corpus, figures
 from nein.benchmarks.nein.records import REMOVALS, Records
 from nein.engine.errors import unknown
+from nein.metrics import METRICS
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
 from nein.statistics.estimates import t_p_value
@@ -80,7 +80,7 @@ def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[s
         return
     if any(first[key] != second[key] for key in ("sources", "reference")):
         return
-    from metrics import fid
+    from nein.metrics import fid
 
     gap = fid.difference(corpus.interval_of(first), corpus.interval_of(second))
     n = min(first["n"], second["n"])

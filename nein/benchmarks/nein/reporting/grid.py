@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from metrics import METRICS
 from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.records import REMOVALS, Records
@@ -20,6 +19,7 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, unknown
+from nein.metrics import METRICS
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from metrics import METRICS
-from metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.benchmarks.nein import corpus
 from nein.benchmarks.nein.records import Records
+from nein.metrics import METRICS
+from nein.metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.reporting.figures import number
 
 Rule = Literal["paper", "fixed"]
@@ -185,7 +185,7 @@ def _fid(run: Records) -> list[dict[str, Any]]:
     once = features.unique_targets() if features is not None else []
     if features is None or len(once) < 2:
         return []
-    from metrics.fid import frechet_distance
+    from nein.metrics.fid import frechet_distance
 
     n = len(features.ids)
     fixed = frechet_distance(features.edited, features.target), n

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metrics import METRICS
 from nein.benchmarks.nein.records import REMOVALS, TEMPLATES, Records
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
+from nein.metrics import METRICS
 from nein.reporting import cards, page, thumbnails
 from nein.reporting.thumbnails import Place, Thumbnail
 

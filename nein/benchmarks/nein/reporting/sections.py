@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from metrics import METRICS
 from nein.benchmarks import paired
 from nein.benchmarks.nein.minimal_pairs import ALL_FOUR
 from nein.benchmarks.nein.records import REMOVALS, TEMPLATES
 from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
+from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from metrics import METRICS
 from nein.benchmarks.nein import figures, records
 from nein.benchmarks.nein.records import REMOVALS, Records
 from nein.benchmarks.nein.reporting import sections
 from nein.engine.errors import UserError
+from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.reporting import report as reporting
