@@ -46,8 +46,8 @@ test-device: $(STAMP) ## every kind of model on this machine's accelerator (CUDA
 check: $(STAMP) ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	rm -rf build/typed && mkdir -p build/typed/nein && ln -s $(CURDIR)/nein/* $(CURDIR)/editors $(CURDIR)/metrics $(CURDIR)/train build/typed/nein/
-	ln -s $(CURDIR)/research $(CURDIR)/benchmarks build/typed/ && cd build/typed && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml
+	$(BIN)/python docs/site/sources.py
+	cd build/sources && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml
 
 format: $(STAMP) ## put the code into the project's format
 	$(BIN)/ruff format .

@@ -94,8 +94,9 @@ LINES |= {
     "nein.train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 "
     "--steps 1 --batch-size 2 --trackers none --device cpu --workers 1 --out {w}/out/editor "
     "--features {w}/out/features",
-    "nein.train.finetune_clip": "--base {w}/clip --nano-scenes 24 --steps 1 "
-    "--batch-size 6 --questions-per-step 4 --device cpu --workers 1 --alpha 0.5 --out {w}/out/clip --features {w}/out/features",
+    "nein.train.finetune_clip": "--base {w}/clip --nano-scenes 24 --steps 1 --batch-size 6 "
+    "--questions-per-step 4 --device cpu --workers 1 --alpha 0.5 --out {w}/out/clip "
+    "--features {w}/out/features",
     "nein.train.instruct.shards": "{w}/pairs {w}/out/shards --per-shard 2",
     "nein.train.instruct.report": "{w}/editor {w}/editor --dry-run",
 }

@@ -136,7 +136,7 @@ def test_every_script_that_reads_options_has_a_page():
     """A module of `train` with a COMMAND of its own is one that is started by its name."""
     scripts = {place.partition(":")[0] for place in pages.SCRIPTS.values()}
     with_command = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        "nein." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in (ROOT / "train").rglob("*.py")
         if re.search(r"^COMMAND = ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pages
+import sources
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -19,6 +20,10 @@ WRITTEN = pages.written()
 def home(readme: str) -> str:
     """README.md as a page of docs/: what it links to there lies here."""
     return "---\nhide: [navigation]\n---\n" + re.sub(r"\]\(docs/", "](", readme)
+
+
+def on_startup(**_: Any) -> None:
+    sources.link()
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

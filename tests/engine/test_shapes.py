@@ -94,7 +94,7 @@ def test_notes_have_a_shape(tmp_path: Path, kind: str, note: dict[str, Any], sai
 
 
 def test_a_manifest_says_what_the_folder_is(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"format": 4, "status": "complete"}')
+    (tmp_path / "manifest.json").write_text('{"format": 5, "status": "complete"}')
     with pytest.raises(UserError, match="'identity' is missing"):
         Folder(tmp_path).manifest()
 

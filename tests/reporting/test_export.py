@@ -142,7 +142,7 @@ def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     atomic.write_lines(run / "answers.jsonl", [{"id": "1", "text": "=cmd()"}])
-    atomic.write_json(run / "manifest.json", {"format": 4, "status": "complete", "identity": {}})
+    atomic.write_json(run / "manifest.json", {"format": 5, "status": "complete", "identity": {}})
     assert exit_code("export", run, "--format", "csv", "--out", tmp_path / "x") == 0
     assert "'=cmd()" in (tmp_path / "x" / "answers.csv").read_text()
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_exported_is_a_sentence(
     assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
     format_ = outcome(capsys, "export", out, "--push", "me/model")
     assert (format_.code, "--push and --dataset are for --format hf" in format_.stderr) == (2, True)
-    atomic.write_json(tmp_path / "manifest.json", {"format": 4, "status": "running", "identity": {}})
+    atomic.write_json(tmp_path / "manifest.json", {"format": 5, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
 

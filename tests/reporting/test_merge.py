@@ -30,7 +30,7 @@ def part(root: Path, blocks: dict[int, list[dict[str, Any]]], status: str = "run
     atomic.write_json(
         run / "notes" / "invocations" / f"{root.name}.json", {"started": "now", "command": command}
     )
-    atomic.write_json(run / "manifest.json", {"format": 4, "status": status, "identity": {"seed": seed}})
+    atomic.write_json(run / "manifest.json", {"format": 5, "status": status, "identity": {"seed": seed}})
     return root
 
 
@@ -174,7 +174,7 @@ def test_what_are_no_parts_of_one_run_is_refused_before_anything_is_written(tmp_
     for folder, article in ((a, "none"), (b, "a_an")):
         run = folder / "editor" / "track"
         atomic.write_json(run / "scores" / "removal" / "identity.json", {"article": article})
-        atomic.write_json(run / "manifest.json", {"format": 4, "status": "running", "identity": {}})
+        atomic.write_json(run / "manifest.json", {"format": 5, "status": "running", "identity": {}})
     with pytest.raises(
         UserError, match=r"'scores/removal' of .* differ: the first has article a_an, not none"
     ):
