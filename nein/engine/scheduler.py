@@ -199,8 +199,11 @@ class Scheduler:
         numbers = [n for n in numbers if states[n] == OPEN and self._busy.get((index, n), 0.0) <= now]
         if not numbers:
             return
-        there = {output: folder.done(output, [segment]) for output in stage.outputs}
         ready = folder.done(stage.needs, [segment]) if stage.needs else set(numbers)
+        aside = self._aside[folder.path]
+        # Before the listing: a block that this one needs, made again meanwhile, takes what is listed with it.
+        numbers = [n for n in numbers if (stage.name, n) in aside or self._is_ready(index, n, ready)]
+        there = {output: folder.done(output, [segment]) for output in stage.outputs}
         for number in numbers:
             if states[number] != OPEN:
                 continue
