@@ -13,16 +13,15 @@ import functools
 import io
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pandas as pd
-
 from nein.benchmarks import registry, report
 from nein.benchmarks.config import ExportConfig
 from nein.benchmarks.runner import Benchmark, selected
-from nein.benchmarks.runs import FIGURES
+from nein.benchmarks.runs import FIGURES, SCORES
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
@@ -96,9 +95,8 @@ def _key(row: Mapping[str, Any]) -> str:
 
 
 def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
-    """The rows of runs by name: those of their blocks, files of rows, scores; and their figures."""
+    """OUT/<name>.csv or .parquet: rows of blocks, files of rows, scores and figures of all runs."""
     sources: dict[str, list[tuple[str, Any]]] = {}
-    figures = {}
     for path in folders:
         label, folder = path.name if len(folders) == 1 else _label(path, folders), Folder(path)
         benchmark = registry.known(path)
@@ -111,11 +109,33 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
                 if "id" not in own.row_shapes.get(output, ("id",)):
                     continue  # what was encoded is no sample
                 sources.setdefault(output, []).append((label, functools.partial(selected, folder, output)))
-            rows = functools.partial(benchmark.rows, own) if benchmark.rows else benchmark.scores(own).rows
-            sources.setdefault("scores", []).append((label, rows))
+            sources.setdefault("scores", []).append((label, _scores(benchmark, own)))
         if (path / FIGURES).is_file():
-            figures[label] = frames.read(path / FIGURES)
-    return write_tables(sources, figures, out, kind)
+            rows = functools.partial(frames.records, frames.read(path / FIGURES))
+            sources.setdefault("figures", []).append((label, rows))
+    for name, several in sources.items():
+        _write(several, out / f"{name}.{kind}")
+    return [out / f"{name}.{kind}" for name in sources]
+
+
+def _scores(benchmark: Benchmark, folder: Folder) -> Callable[[], Iterable[Mapping[str, Any]]]:
+    """Reads the scores of a run anew; where the data that they take have gone, those of its scores.csv."""
+    try:
+        rows = functools.partial(benchmark.rows, folder) if benchmark.rows else benchmark.scores(folder).rows
+        next(iter(rows()), None)
+        return rows
+    except UserError as error:
+        file = folder.path / SCORES
+        if not file.is_file():
+            raise
+        print(f"{error} What {file} holds of its scores is written.", file=sys.stderr)
+
+    def saved() -> Iterator[dict[str, Any]]:
+        with file.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                yield {**row, "value": float(row["value"]) if row["value"] else None}
+
+    return saved
 
 
 def _label(folder: Path, folders: Sequence[Path]) -> str:
@@ -146,28 +166,16 @@ CHUNK = 4096
 Sources: TypeAlias = Sequence[tuple[str, Callable[[], Iterable[Mapping[str, Any]]]]]
 
 
-def write_tables(
-    tables: Mapping[str, Sources], figures: Mapping[str, pd.DataFrame], out: Path, kind: str
-) -> list[Path]:
-    """OUT/<name>.csv or .parquet: the rows of that name of all runs below each other, and their figures; the
-    column "run" says whose they are. What is a list or a mapping in a row is JSON text. Rows are read twice,
-    for the columns and for the rows, and never held."""
-    for name, sources in tables.items():
-        _write(sources, out / f"{name}.{kind}")
-    if figures:
-        together = [frame.assign(run=label)[["run", *frame]] for label, frame in figures.items()]
-        _write_figures(pd.concat(together, ignore_index=True), out / f"figures.{kind}")
-    return [out / f"{name}.{kind}" for name in (*tables, *(["figures"] if figures else []))]
-
-
 def _rows(sources: Sources) -> Iterator[dict[str, Any]]:
     for label, read in sources:
         for row in read():
-            yield {"run": label, **{key: _cell(value) for key, value in row.items()}}
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+            yield {
+                "run": label,
+                **{
+                    key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+                    for key, value in row.items()
+                },
+            }
 
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[type]]:
@@ -183,6 +191,8 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[type]]:
 
 
 def _write(files: Sources, path: Path) -> None:
+    """The rows of all runs below each other; the column "run" says whose they are. What is a list or a
+    mapping in a row is JSON text. Rows are read twice, for the columns and for the rows, and never held."""
     columns = _columns(_rows(files))
     if path.suffix == ".csv":
         with atomic.writing(path) as file:
@@ -218,15 +228,6 @@ def _as(value: Any, kind: Any) -> Any:
     if value is None or kind not in ("int64", "string"):
         return value
     return int(value) if kind == "int64" else str(value)
-
-
-def _write_figures(figures: pd.DataFrame, path: Path) -> None:
-    if path.suffix == ".csv":
-        atomic.write_text(path, figures.map(frames.harmless).to_csv(index=False, lineterminator="\n"))
-        return
-    _pyarrow()
-    with atomic.writing(path) as file:
-        figures.convert_dtypes().to_parquet(file, index=False)
 
 
 def _pyarrow() -> Any:

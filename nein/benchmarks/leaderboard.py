@@ -148,17 +148,12 @@ def _test(benchmark: str, data: Mapping[str, Any], measure: str) -> str:
 
 
 def write_pages(runs: Sequence[Exported], out: Path) -> dict[Path, Path]:
-    """Folder of a run -> page with its pictures: one for all runs of a benchmark on the same data, or of
-    NegBench."""
+    """Folder of a run -> page with its pictures: one for all runs of a benchmark on the same data, or on any
+    (`Benchmark.mixed`)."""
     groups: dict[tuple[str, str], dict[Path, None]] = {}
     for one in runs:
-        # NegBench's page is of any number of data sets.
-        key = one.benchmark, "" if one.benchmark == "negbench" else one.digest
-        members = groups.setdefault(key, {})
-        members[one.folder] = None
-        control = one.folder.with_name("remove")
-        if one.benchmark == "nein" and control.is_dir():
-            members[control] = None
+        key = one.benchmark, "" if registry.get(one.benchmark).mixed else one.digest
+        groups.setdefault(key, {}).update(dict.fromkeys((one.folder, *one.beside)))
     pages: dict[Path, Path] = {}
     for number, ((benchmark, _), members) in enumerate(groups.items(), start=1):
         page = out / f"{benchmark}-{number}" / "index.html"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nein.engine.errors import UserError, unknown
-from nein.engine.folder import Folder, runs_below
+from nein.engine.folder import COMPLETE, Folder, runs_below
 
 if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark
@@ -66,28 +66,32 @@ def known(folder: Path) -> Benchmark | None:
     return get(name) if name in names() else None
 
 
-def finished(paths: Sequence[Path]) -> list[Path]:
-    """The run folders at or below the paths, all of which must be complete. Raises UserError."""
-    from nein.engine import atomic
-    from nein.engine.folder import COMPLETE, MANIFEST
-
+def runs(paths: Sequence[Path]) -> list[Path]:
+    """The run folders at or below the paths. Raises UserError without any."""
     folders = list(dict.fromkeys(folder for path in paths for folder in runs_below(path)))
     if not folders:
         raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
-    for folder in folders:
-        if atomic.read_json(folder / MANIFEST, {"status": str})["status"] != COMPLETE:
-            raise UserError(
-                f"The run '{folder}' is not complete; give its command again (nein status {folder} says how "
-                "far it is)."
-            )
+    return folders
+
+
+def complete(folder: Path) -> bool:
+    return bool(Folder(folder).manifest().get("status") == COMPLETE)
+
+
+def finished(paths: Sequence[Path]) -> list[Path]:
+    """The run folders at or below the paths, all of which must be complete. Raises UserError."""
+    folders = runs(paths)
+    if open_ := next((folder for folder in folders if not complete(folder)), None):
+        raise UserError(
+            f"The run '{open_}' is not complete; give its command again (nein status {open_} says how far it "
+            "is)."
+        )
     return folders
 
 
 def of_runs(paths: Sequence[Path]) -> Benchmark:
     """The one benchmark of all runs at or below the paths. Raises UserError."""
-    kinds = {of_run(folder).name for path in paths for folder in runs_below(path)}
-    if not kinds:
-        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
+    kinds = sorted({of_run(folder).name for folder in runs(paths)})
     if len(kinds) > 1:
-        raise UserError(f"These runs are of {' and '.join(sorted(kinds))}; name runs of one benchmark.")
-    return get(kinds.pop())
+        raise UserError(f"These runs are of {' and '.join(kinds)}; name runs of one benchmark.")
+    return get(kinds[0])

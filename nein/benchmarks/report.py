@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks import paired, registry
+from nein.benchmarks import paired, registry, runner
 from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.benchmarks.runner import Benchmark
-from nein.benchmarks.runs import FIGURES, Finished
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
-from nein.reporting import tables
+from nein.reporting import page, tables
 
 
 def run(options: ReportConfig) -> str | int:
@@ -28,7 +26,7 @@ def compare(options: CompareConfig) -> str | int:
     options = _own(benchmark, options, benchmark.compare_config)
     if benchmark.compare is not None:
         return benchmark.compare(options)
-    finished = read(benchmark, registry.finished(options.runs))
+    finished = runner.of_folders(benchmark, registry.finished(options.runs))
     if len(finished) < 2:
         raise UserError("A comparison needs two runs, and one is there.")
     scores = {one.name: benchmark.decides(benchmark.scores(one.folder), one.folder) for one in finished}
@@ -44,28 +42,24 @@ def compare(options: CompareConfig) -> str | int:
 
 
 def write(benchmark: Benchmark, options: ReportConfig) -> str | int:
-    """The report of runs of one benchmark."""
-    from nein.benchmarks.runner import write_report
-
+    """The report of the complete runs of one benchmark: page, and what lies beside it, with their sizes."""
     options = _own(benchmark, options, benchmark.report_config)
     if benchmark.report is not None:
         return benchmark.report(options)
     atomic.check_writable(options.out.parent)
-    out = options.out.with_suffix(".html")
-    text, files = write_report(benchmark, out, read(benchmark, registry.finished(options.runs)), options)
-    return f"{text}\nReport: {out if out in files else out.parent}\n"
+    out, folders = options.out.with_suffix(".html"), registry.runs(options.runs)
+    complete = [path for path in folders if registry.complete(path)] or registry.finished(folders)
+    finished = runner.of_folders(benchmark, complete)
+    unfinished = [path for path in folders if path not in complete]
+    text, files = runner.write_report(benchmark, out, finished, options, unfinished)
+    return f"{text}\nReport: {_with_sizes(out) if out in files else out.parent}\n"
 
 
-def read(benchmark: Benchmark, folders: Sequence[Path]) -> list[Finished]:
-    """Finished runs by their name, or by their path where another one has it."""
-    found: dict[str, Finished] = {}
-    for path in folders:
-        folder = benchmark.folder(path)
-        name = str(folder.manifest().get("name", path.name))
-        name = str(path) if name in found else name
-        figures = frames.label(frames.read(path / FIGURES), benchmark=benchmark.name, model=name)
-        found[name] = Finished(folder, name, figures)
-    return list(found.values())
+def _with_sizes(path: Path) -> str:
+    """A page and what lies beside it, with their sizes."""
+    sizes = [file.stat().st_size for file in page.beside(path).glob("*.js")]
+    beside = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
+    return f"{path} ({path.stat().st_size / 2**20:.1f} MiB){beside}"
 
 
 def _own(benchmark: Benchmark, options: Any, kind: type[Any]) -> Any:

@@ -29,7 +29,7 @@ from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UNSCORED
 from nein.engine.executors import Executor, foresight, memory
-from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row
+from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
 from nein.engine.processes import Processes
 from nein.engine.stages import Planned, Step, open_blocks
 from nein.reporting import figures as frames
@@ -57,8 +57,11 @@ class Benchmark:
     decides   (scores, folder) -> the rows that say whether a sample is unscored; by default all.
     gap       Two variants, affirmed and negated, whose difference sample by sample is the negation gap.
     sections  Tables and plots of a report.
-    headline  The tables that a command prints when it ends.
-    page      (finished runs, options of the command or of the report) -> what else a report says.
+    headline  The tables that a command prints when it ends; none: all, as Markdown.
+    page      (finished runs, options of the command or of the report) -> what else a report says; None: no
+              report is made.
+    whole     Whether a command's report is of every finished run in its OUT, not of its own alone.
+    mixed     Whether one page may be of runs on different data.
     report    Options of `nein report` -> the text it prints, or an exit code, if not made of the above.
     report_config, compare_config   The options of these two.
     compare   The same of `nein compare`.
@@ -81,7 +84,9 @@ class Benchmark:
     gap: tuple[str, str] | None = None
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()
-    page: Callable[[Sequence[Finished], Any], Page] | None = None
+    page: Callable[[Sequence[Finished], Any], Page | None] | None = None
+    whole: bool = False
+    mixed: bool = False
     report: Callable[[Any], str | int] | None = None
     report_config: type[ReportConfig] = ReportConfig
     compare: Callable[[Any], str | int] | None = None
@@ -159,7 +164,16 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     if benchmark.report_of is not None:
         text = benchmark.report_of(config, runs, folders)
     else:
-        text, _ = write_report(benchmark, config.out_dir, finished, config)
+        unfinished: list[Path] = []
+        if benchmark.whole:
+            here = {folder.path for folder in folders}
+            others = {
+                path: Folder(path).manifest() for path in runs_below(config.out_dir) if path not in here
+            }
+            ours = {path: facts for path, facts in others.items() if facts.get("benchmark") == benchmark.name}
+            unfinished = [path for path, facts in ours.items() if facts["status"] != COMPLETE]
+            finished += of_folders(benchmark, [path for path in ours if path not in unfinished])
+        text, _ = write_report(benchmark, config.out_dir, finished, config, unfinished)
     if not (lacking and isinstance(config, Scored) and config.fail_on_unscored):
         return text
     print(text or "", end="", flush=True)
@@ -231,7 +245,7 @@ def _finish(
     figures = frames.label(made, benchmark=benchmark.name, model=run.name)
     frames.write(folder.path / FIGURES, figures)
     folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-    return Finished(folder, run.name, figures), reasons, failed
+    return Finished(folder, run.name, figures, run), reasons, failed
 
 
 def _estimates(benchmark: Benchmark, table: ScoreTable, folder: Folder) -> pd.DataFrame:
@@ -283,22 +297,49 @@ def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:
     return f"{name}: {total} {'has' if total == 1 else 'have'} no score{why}.{again}"
 
 
-def write_report(
-    benchmark: Benchmark, out: Path, finished: Sequence[Finished], options: Any
-) -> tuple[str, list[Path]]:
-    """Writes the report of finished runs to a folder or a page (`report.write`); its headline as text, and
-    the files.
+def of_folders(benchmark: Benchmark, folders: Sequence[Path]) -> list[Finished]:
+    """Finished runs by their name, or by their path where another one has it."""
+    found: dict[str, Finished] = {}
+    for path in folders:
+        folder = benchmark.folder(path)
+        name = str(folder.manifest().get("name", path.name))
+        name = str(path) if name in found else name
+        figures = frames.label(frames.read(path / FIGURES), benchmark=benchmark.name, model=name)
+        found[name] = Finished(folder, name, figures)
+    return list(found.values())
 
-    options  Of the command or of the report; `formats` names the parts.
+
+def write_report(
+    benchmark: Benchmark,
+    out: Path,
+    finished: Sequence[Finished],
+    options: Any,
+    unfinished: Sequence[Path] = (),
+) -> tuple[str, list[Path]]:
+    """Writes the report of finished runs to a folder or a page (`report.write`); what is printed, and the
+    files.
+
+    options     Of the command or of the report; its `formats` name the parts.
+    unfinished  Runs that a note says are not shown.
     """
     page = benchmark.page(finished, options) if benchmark.page else Page(benchmark.title)
-    figures = frames.concat([*(one.figures for one in finished), *page.figures])
+    if page is None:
+        return "", []
+    figures = page.frame
+    if figures is None:
+        figures = frames.concat([*(one.figures for one in finished), *page.figures])
+    notes = list(page.notes)
+    if unfinished:
+        names = ("/".join(path.parts[-2:]) for path in unfinished)
+        notes.append(f"not shown because not complete: {', '.join(names)}.")
     files = report.write(
-        out, figures, title=page.title, subtitle=page.subtitle, sections=benchmark.sections,
-        findings=page.findings, notes=page.notes, parts=page.parts, settings=page.settings,
-        stamp=page.stamp, formats=getattr(options, "formats", report.FORMATS),
+        out, figures, title=page.title, subtitle=page.subtitle, sections=page.sections or benchmark.sections,
+        findings=page.findings, notes=notes, parts=page.parts, settings=page.settings, stamp=page.stamp,
+        formats=getattr(options, "formats", report.FORMATS),
     )  # fmt: skip
-    return report.headline(figures, page.headline or benchmark.headline), files
+    if shown := page.headline or benchmark.headline:
+        return report.headline(figures, shown), files
+    return next((path.read_text("utf-8") for path in files if path.suffix == ".md"), ""), files
 
 
 #: What is read of a plan.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from nein.engine.stages import Stage
     from nein.reporting.page import Part
+    from nein.reporting.report import Section
     from nein.reporting.scores import ScoreTable
     from nein.reporting.tables import Table
 
@@ -47,11 +48,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run, by its name in tables."""
+    """A finished run, by its name in tables. run: as the command at hand asked for it, if it did."""
 
     folder: Folder
     name: str
     figures: pd.DataFrame
+    run: Run | None = None
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -63,7 +65,8 @@ class Page:
     """What a report says besides tables and plots of the runs' figures (`nein.reporting.report.write`).
 
     figures   Further ones: differences between runs, or what is printed.
-    headline  The tables that the command prints, if others than the benchmark's.
+    frame     All figures, if not those of the runs, below each other, and `figures`.
+    sections, headline   Those of the report, and what the command prints, if others than the benchmark's.
     """
 
     title: str
@@ -74,4 +77,6 @@ class Page:
     settings: Mapping[str, str] = field(default_factory=dict)
     stamp: str = ""
     figures: Sequence[pd.DataFrame] = ()
+    frame: pd.DataFrame | None = None
+    sections: Sequence[Section] | None = None
     headline: Sequence[Table] | None = None

@@ -125,6 +125,7 @@ class Exported:
     dataset    The data as the manifest has them; `repository` on the hub, where they come from there.
     samples    Reads them, when they are asked for.
     manifest   Without command lines.
+    beside     Folders of further runs that its figures are of: a control.
     """
 
     benchmark: str
@@ -140,6 +141,7 @@ class Exported:
     samples: Callable[[], Iterator[Sample]]
     manifest: Mapping[str, Any]
     folder: Path
+    beside: Sequence[Path] = ()
 
     @property
     def nano(self) -> bool:

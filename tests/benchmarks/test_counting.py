@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,20 @@ def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(wh
     config = counting.CountingConfig.of(out=whole, device="cpu")
     counting.COUNTING(config, Watching("cpu"))
     assert seen == ["complete"]
+
+
+def test_a_report_may_be_of_every_finished_run_of_the_folder(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, out := tmp_path / "out")
+    shutil.copytree(whole / "nano-negvqa", out / "half")
+    manifest = out / "half" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "status": "running"}))
+    benchmark = dataclasses.replace(counting.COUNTING, whole=True, headline=())
+    config = counting.CountingConfig.of(model="nano:negvqa-negated", out=out, device="cpu", limit=8)
+    said = benchmark(config, Threads("cpu"))
+    assert isinstance(said, str)
+    assert all(
+        name in said for name in ("| nano:negvqa ", "| nano:negvqa-negated ", "not complete: out/half.")
+    )
 
 
 # --- every other command ---------------------------------------------------------------------

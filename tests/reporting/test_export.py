@@ -138,6 +138,18 @@ def test_tables_have_every_row_of_every_run(
         assert frame["run"].nunique() == len(registry.finished([runs[benchmark]]))
 
 
+def test_scores_whose_data_have_gone_are_written_as_the_run_noted_them(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nein.benchmarks.negbench.folder.sets_of", lambda folders: [])
+    said = outcome(capsys, "export", runs["negbench"], "--format", "csv", "--out", tmp_path)
+    assert (said.code, "have gone" in said.stderr) == (0, True)
+    saved = [pd.read_csv(path / "scores.csv") for path in registry.finished([runs["negbench"]])]
+    written = pd.read_csv(tmp_path / "scores.csv")
+    assert written["value"].tolist() == pytest.approx([v for one in saved for v in one["value"]], nan_ok=True)
+    assert (tmp_path / "figures.csv").exists()
+
+
 def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -269,4 +269,5 @@ NEGBENCH = Benchmark(
     rows=lambda folder: _asked(folder).every_row(),
     printed=paper_numbers.gaps,
     folder=ResultsDir,
+    mixed=True,
 )

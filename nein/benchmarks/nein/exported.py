@@ -27,11 +27,13 @@ def read(path: Path) -> Exported:
     results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
     results += _gaps(read)
     shown = ("kind", "split", "records_sha256", "n", "selected", "revision")
+    control = path.with_name("remove")
     return Exported(
         "nein", "NeIn", run.editor, run.track, str(identity.get("checkpoint") or identity.get("editor")),
         {"name": _name(data, config), **{key: data.get(key) for key in shown}},
         data.get("name"), str(config.get("preset")),
         str(config.get("protocol")), results, lambda: _samples(read), manifest, path,
+        [control] if control.is_dir() else (),
     )  # fmt: skip
 
 
