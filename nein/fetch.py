@@ -54,11 +54,7 @@ class FetchConfig(Options):
     preset: Literal["nano", "paper"] = option(
         "paper", "which setting of these commands: the published one, or the miniature world", "What"
     )
-    benchmarks: Names = option(
-        list(registry.OURS),
-        f"of which commands: {', '.join(names())}",
-        "What",
-    )  # fmt: skip
+    benchmarks: Names = option(list(registry.OURS), f"of which commands: {', '.join(names())}", "What")
     editor: Names = option([], "editors of nein, if not the preset's; or all", "What")
     data: Names = option([], "data sets on the hub besides: hub:OWNER/NAME[@REVISION]", "What")
     out: Path = option(Path(OUT), "folder to fill or to check", "Output")
@@ -88,14 +84,9 @@ class FetchConfig(Options):
         return found + [need for data in self.data for need in needs.of_data(data)]
 
     def announced(self) -> list[str]:
-        return [] if self.only_check else expected(self.needs(), self.out)
+        from nein.models import fetching
 
-
-def expected(needs: Sequence[Need], folder: Path) -> list[str]:
-    """What `fetch` would download, a line each."""
-    from nein.models import fetching
-
-    return list(fetching.expected(needs, folder))
+        return [] if self.only_check else list(fetching.expected(self.needs(), self.out))
 
 
 def run(config: FetchConfig) -> int | str:
@@ -110,7 +101,9 @@ def of_command(name: str, configuration: Any, words: Sequence[str]) -> int | str
     config, dry_run = options.read(configuration, words, prog=f"nein fetch {name}", to_fetch=True)
     needs, folder = config.needs(), Path(config.models_from or OUT)
     if dry_run:
-        return "".join(f"{line}\n" for line in expected(needs, folder))
+        from nein.models import fetching
+
+        return "".join(f"{line}\n" for line in fetching.expected(needs, folder))
     return fetch(needs, folder)
 
 
@@ -140,7 +133,11 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
         f"{len(asked.sets)} models and data sets, {files} files, {gigabytes(size)}; {gigabytes(left)} to "
         f"download."
     )
-    check_room(root, left)
+    if (free := shutil.disk_usage(root).free) < left:
+        raise UserError(
+            f"'{root}' has room for {gigabytes(free)} and {gigabytes(left)} are to be downloaded; choose a "
+            "folder on another disk with --out, or fewer models with --benchmarks and --editor."
+        )
     refused = list(asked.refused)
     for one in asked.sets:
         try:
@@ -149,8 +146,7 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
             refused.append(str(error))
         else:
             store.write_manifest(root, sets)
-    for line in notes(root, sets):
-        say(line)
+    _say_notes(root, sets)
     for need in packages:
         say(f"Not in the folder: {need.reference}, which pip installs with nein.")
     for sentence in refused:
@@ -168,10 +164,9 @@ def check(folder: Path) -> int | str:
     sets = store.read_manifest(root)
     with tqdm(total=store.total(sets), unit="B", unit_scale=True, desc="check", disable=None) as progress:
         faults = list(store.faults(root, sets, progress.update))
-    for line in notes(root, sets):
-        say(line)
+    _say_notes(root, sets)
     for fault in faults:
-        print(f"{fault.what}: {fault.name} of {fault.need}")
+        print(fault)
     if faults:
         say(
             f"{len(faults)} files of '{folder}' are missing or altered; remove the altered ones and fetch "
@@ -183,21 +178,12 @@ def check(folder: Path) -> int | str:
     )
 
 
-def notes(root: Path, sets: dict[str, Any]) -> list[str]:
+def _say_notes(root: Path, sets: dict[str, Any]) -> None:
     """What is to be known of the models in a folder before figures are believed."""
     from nein.models import lineage
 
-    return lineage.notes(lineage.of_store(root, sets))
-
-
-def check_room(root: Path, size: int) -> None:
-    """Raises UserError where the disk has no room for `size` bytes."""
-    free = shutil.disk_usage(root).free
-    if free < size:
-        raise UserError(
-            f"'{root}' has room for {gigabytes(free)} and {gigabytes(size)} are to be downloaded; choose a "
-            "folder on another disk with --out, or fewer models with --benchmarks and --editor."
-        )
+    for line in lineage.notes(lineage.of_store(root, sets)):
+        say(line)
 
 
 def gigabytes(size: int) -> str:

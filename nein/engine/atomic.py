@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 import platformdirs
 
@@ -23,10 +23,11 @@ from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 
 Item = TypeVar("Item")
-# Files that are written side by side.
-_AT_ONCE = 8
-_LOOKING = threading.Lock()
+_AT_ONCE = 8  # files that are written side by side
+_UMASK = threading.Lock()
 _NOT_OURS = "It was not written like that: bring the file back, or make the folder's results again."
+
+# --- writing -------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -49,7 +50,10 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files only the owner can read
+        with _UMASK:  # the system tells the mask only to who changes it
+            mask = os.umask(0)
+            os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)  # mkstemp makes files only the owner can read
         os.replace(name, path)  # noqa: PTH105 - the atomic rename itself
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -58,18 +62,15 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 def side_by_side(write: Callable[[Item], Any], items: Sequence[Item]) -> None:
     """Calls `write`, which writes a file, with each of `items`; several at a time, since a disk keeps them in
-    the time that it takes to keep one.
-
-    Raises what the first that fails raises, when the others are written.
-    """
+    the time that it takes to keep one. Raises what the first that fails raises, when all are over."""
     if len(items) < 2:
         for item in items:
             write(item)
         return
     with ThreadPoolExecutor(min(_AT_ONCE, len(items)), thread_name_prefix="write") as pool:
         begun = [pool.submit(write, item) for item in items]
-    for one in begun:
-        one.result()
+    for future in begun:
+        future.result()
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -87,62 +88,50 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Writes a whole JSONL file atomically, a row at a time; how many. Raises ValueError for a number that is
-    none."""
+    """Writes a JSONL file, a row at a time; how many. Raises ValueError for NaN and infinite numbers."""
     count = 0
     with writing(path) as file:
         for row in rows:
-            file.write(_line(row))
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
             count += 1
     return count
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
-    return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+# --- reading -------------------------------------------------------------------------------------
 
 
-def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def iter_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number of the line, from 1, and its object) of a JSONL file, read as they are asked for; blank lines
     are passed over.
 
     Raises UserError naming the file, the line and what is wrong with it.
     """
-    read, name = reader(dict), f"'{path}'"
-    for number, line in _lines(path):
-        yield number, read(line, name, number)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(number, line) of the lines of a file that are not blank. Raises UserError."""
+    read, name = reader(shape), f"'{path}'"
     try:
         with path.open("rb") as file:
-            yield from ((number, line) for number, line in enumerate(file, start=1) if not line.isspace())
+            for number, line in enumerate(file, start=1):
+                if not line.isspace():
+                    yield number, read(line, name, number)
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}'.") from None
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
 
-def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
-    """All objects of a JSONL file. Their keys are the same texts, which would be half of what is held.
-
-    Raises as `checked_lines`.
-    """
-    return [{sys.intern(key): value for key, value in row.items()} for row in checked_lines(path, shape)]
-
-
 def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file, one at a time. Raises UserError as `iter_lines` does, and for one without
-    the `shape`."""
-    read, name = reader(shape), f"'{path}'"
-    return (read(line, name, number) for number, line in _lines(path))
+    """The objects of a JSONL file, one at a time. Raises UserError as `iter_lines` does."""
+    return (row for _, row in iter_lines(path, shape))
+
+
+def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
+    """All objects of a JSONL file. Raises UserError as `iter_lines` does."""
+    # The keys of all rows are the same texts, which would be half of what is held.
+    return [{sys.intern(key): value for key, value in row.items()} for row in checked_lines(path, shape)]
 
 
 def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file that is appended to; a last line that a kill has cut short is passed over.
-
-    Raises UserError as `read_lines` does.
-    """
+    Raises UserError as `iter_lines` does."""
     read, name = reader(shape), f"'{path}'"
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -150,19 +139,9 @@ def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
                 yield read(line, name, number)
 
 
-class Reader(Protocol):
-    """What makes of a line its object.
-
-    name, number  Of the file, and of the line in it from 1, or 0: for the UserError about a line that is no
-                  object or has not the shape.
-    """
-
-    def __call__(self, line: bytes, name: str, number: int = 0) -> dict[str, Any]: ...
-
-
-def reader(shape: Shape) -> Reader:
-    """Of a file of objects of one shape. Words are made only where something is wrong: there are millions of
-    lines."""
+def reader(shape: Shape) -> Callable[..., dict[str, Any]]:
+    """`read(line, name, number=0)`: the object of a line, of a file with this name. Raises UserError for one
+    that is no object or has not the shape."""
     from pydantic_core import from_json
 
     fits = shapes.quick(shape)
@@ -172,7 +151,7 @@ def reader(shape: Shape) -> Reader:
             row = from_json(line)
         except ValueError:
             row = None
-        if not fits(row):
+        if not fits(row):  # words are made only here: there are millions of lines
             where = f"{name}, line {number}" if number else name
             row = _object(line, f"{where},")
             _check(row, shape, where)
@@ -207,14 +186,8 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
 def read_json(path: Path, shape: Shape = object) -> Any:
     """The parsed file. Raises UserError with the line and column where the JSON is wrong, and for content
     without the `shape`."""
-    content = _read_json(path)
-    _check(content, shape, f"'{path}'")
-    return content
-
-
-def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"'{path}' does not exist.") from None
     except UnicodeDecodeError as error:
@@ -225,36 +198,32 @@ def _read_json(path: Path) -> Any:
         ) from None
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    _check(content, shape, f"'{path}'")
+    return content
+
+
+# --- folders -------------------------------------------------------------------------------------
 
 
 def make_folder(path: Path) -> Path:
     """Creates a folder with its parents; a UserError says why when it cannot."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"'{path}' cannot be created ({error.strerror or error}); choose a writable folder with --out."
-        ) from None
-    return path
+    return _allowed(path, "created", lambda: path.mkdir(parents=True, exist_ok=True))
 
 
 def check_writable(path: Path) -> None:
     """Makes `path` and proves that a file can be written into it, before hours of work depend on it."""
     make_folder(path)
+    _allowed(path, "written to", lambda: tempfile.TemporaryFile(dir=path).close())
+
+
+def _allowed(path: Path, what: str, work: Callable[[], None]) -> Path:
     try:
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        work()
     except OSError as error:
         raise UserError(
-            f"'{path}' cannot be written to ({error.strerror or error}); choose a writable folder with --out."
+            f"'{path}' cannot be {what} ({error.strerror or error}); choose a writable folder with --out."
         ) from None
-
-
-def _umask() -> int:
-    with _LOOKING:  # the system tells the mask only to who changes it
-        mask = os.umask(0)
-        os.umask(mask)
-    return mask
+    return path
 
 
 def cache_root() -> Path:

@@ -1,8 +1,7 @@
 """Who is at what: a file per attempt, there from before a block is read until it is written.
 
-The file is created exclusively, so that one worker has a block. What a worker leaves that died counts: a
-block that was left so three times is set aside. Nobody reads the file of another but where it is in the way.
-Questions to an endpoint are claimed in the same way (`nein.engine.answers`).
+The file is created exclusively, so that one worker has a block. A block at which three workers died is set
+aside. Questions to an endpoint are claimed in the same way (`nein.engine.answers`).
 """
 
 from __future__ import annotations
@@ -29,15 +28,12 @@ DEATHS = 3  # of workers at one block, after which it is set aside
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a file says.
-
-    name   Of what is attempted: see `name_of`.
-    where  Host and process, for messages.
-    """
+    """What a file says: of what (`name_of`), host and process, and whether it is at work."""
 
     name: str
     where: str
     alive: bool
+    group: str
 
 
 class Attempts:
@@ -134,36 +130,27 @@ def forget(folder: Path, *, name: str | None = None, group: str | None = None) -
     for path in (folder / FOLDER).glob("*.json"):
         with contextlib.suppress(FileNotFoundError):
             found = _read(path)
-            if group is not None:
-                over = _entry(path).get("group") == group
-            else:
-                over = not found.alive and name in (None, found.name)
-            if over:
+            over = not found.alive and name in (None, found.name)
+            if found.group == group if group is not None else over:
                 path.unlink()
 
 
 def _read(path: Path) -> Attempt:
     """Raises FileNotFoundError where the file is gone by now."""
-    entry = _entry(path)
+    try:
+        entry = json.loads(path.read_bytes())
+    except ValueError:  # not written yet, or damaged
+        entry = {}
+    entry = entry if isinstance(entry, dict) else {}
     alive = _now(path.parent) - path.stat().st_mtime < (SILENCE if entry else WRITING)
     if alive and entry.get("machine") == _machine():
         alive = _began(entry.get("pid")) == entry.get("began") != ""
     where = f"{entry.get('host', 'somebody')}, process {entry.get('pid', '?')}"
-    return Attempt(path.name.removesuffix(".json").rpartition(".")[0], where, alive)
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    """{} for one that is not written yet, or was damaged."""
-    try:
-        entry = json.loads(path.read_bytes())
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
+    return Attempt(path.name.removesuffix(".json").rpartition(".")[0], where, alive, entry.get("group", ""))
 
 
 def _now(folder: Path) -> float:
-    """By the clock that says when files of the folder were touched: that of a server may be minutes off, and
-    everybody would look dead. Where nothing can be written, by this machine's."""
+    """By the clock of the file system, which may be minutes off; where nothing can be written, by ours."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_mtime

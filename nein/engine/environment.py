@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import gc
@@ -26,11 +27,12 @@ PACKAGES = (
 
 def describe(device: str | None) -> dict[str, Any]:
     """JSON-serialisable facts. `device` is the one in use, or None when no stage needed one."""
+    packages, git = _code()
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
-        "git": _code(),
+        "packages": packages,
+        "git": git,
         "device": device,
         "device_name": _device_name(device),
         "arithmetic": _arithmetic(device),
@@ -60,11 +62,10 @@ def typed() -> str:
 
 
 def keep_freed_memory() -> bool:
-    """Ask glibc to keep freed blocks instead of returning them to the system; True where that worked.
+    """Asks glibc to keep freed blocks instead of returning them to the system; whether that worked.
 
-    A model on a CPU frees and takes the same large buffers in every step. By default each of them is mapped
-    and unmapped by the kernel, and faulting the pages in again can take longer than the arithmetic. Call
-    before the first large allocation. Does nothing elsewhere than on glibc.
+    A model on a CPU frees and takes the same large buffers in every step; faulting their pages in again can
+    take longer than the arithmetic. Call before the first large allocation.
     """
     if sys.platform != "linux":
         return False
@@ -78,12 +79,8 @@ def keep_freed_memory() -> bool:
 
 
 def look_for_garbage_seldom() -> None:
-    """Cycles of references are looked for after every ten thousand new objects, and at the end not at all.
-
-    Python's 700 (2,000 since 3.14) and its last look through everything are a third of what it takes to
-    import the libraries of models and to end again, 3.5 s of 9 of the processor, and find next to nothing.
-    Models in cycles are looked for by `memory.release`. A higher threshold that is there stays.
-    """
+    """Raises the garbage collector's threshold and skips the final collection: a third of the CPU seconds of
+    importing the libraries of models. Models in cycles are collected by `memory.release`."""
     first, *later = gc.get_threshold()
     gc.set_threshold(max(first, 10_000), *later)
     atexit.unregister(gc.freeze)  # commands may follow each other in one process
@@ -94,13 +91,12 @@ def peak_memory() -> dict[str, int]:
     """The most memory this process has held so far, in bytes: `host` (resident), and `device` (allocated)
     once CUDA is in use. Empty where the system does not say (Windows).
     """
-    peaks: dict[str, int] = {}
     try:
         import resource
     except ImportError:
-        return peaks
+        return {}
     unit = 1 if sys.platform == "darwin" else 1024
-    peaks["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peaks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         peaks["device"] = int(torch.cuda.max_memory_allocated())
@@ -109,46 +105,37 @@ def peak_memory() -> dict[str, int]:
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Commit and whether tracked files differ from it; None outside a checkout or without git."""
+
+    def git(*arguments: str) -> str:
+        line = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        commit = git("rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit, "dirty": bool(changed)}
 
 
 @functools.lru_cache(maxsize=1)
-def _code() -> dict[str, Any] | None:
-    """Of what runs in this process: as it was when it was loaded, or soon after."""
-    return git_state(Path(__file__).resolve().parent)
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
-    )
-    return done.stdout.strip()
-
-
-@functools.lru_cache(maxsize=64)
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+def _code() -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Versions, and git state, of what runs in this process: as it was when it was loaded, or soon after."""
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions, git_state(Path(__file__).resolve().parent)
 
 
 def _device_name(device: str | None) -> str | None:
-    """What the device calls itself: "NVIDIA H100 80GB HBM3", "AMD EPYC 9R45". None where nobody says."""
+    """ "NVIDIA H100 80GB HBM3", "AMD EPYC 9R45"; None where the system does not say."""
     torch = sys.modules.get("torch")  # never the reason to import it
     if device is not None and device.startswith("cuda"):  # PyTorch's name for AMD's GPUs too
         return str(torch.cuda.get_device_name(device)) if torch and torch.cuda.is_available() else None
     if device == "mps":
         return "Apple GPU"
-    return platform.processor() or _processor()
-
-
-def _processor() -> str | None:
+    if name := platform.processor():
+        return name
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -157,8 +144,8 @@ def _processor() -> str | None:
 
 
 def _arithmetic(device: str | None) -> str | None:
-    """Whose arithmetic decides the last bits: "CUDA 13.0", "ROCm 6.2", "MPS", or the instructions that
-    PyTorch takes on a CPU, "AVX512". None where PyTorch is not loaded."""
+    """What decides the last bits: "CUDA 13.0", "ROCm 6.2", "MPS", or the CPU's instructions, "AVX512". None
+    where PyTorch is not loaded."""
     torch = sys.modules.get("torch")
     if device is None or torch is None:
         return None

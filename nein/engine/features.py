@@ -1,9 +1,8 @@
 """Features of pictures and sentences on disk: computed once, found again by content.
 
-The entries of one block lie in one small file, written atomically, so that several processes and commands can
-share a folder of them. Its address is made of a *space*, which names model weights, preprocessing and number
-type, and of the block's content, because a network's last bits depend on what else is in the batch: without
-it a result could depend on what had been kept before.
+The entries of one block lie in one small file. Its address is made of a *space*, which names model weights,
+preprocessing and dtype, and of the block's content, because a network's last bits depend on what else is in
+the batch: without it a result could depend on what had been kept before.
 """
 
 from __future__ import annotations
@@ -47,15 +46,12 @@ def write(root: Path, space: str, scope: str, entries: Mapping[str, np.ndarray])
 
 
 def _path(root: Path, space: str, scope: str) -> Path:
-    folder = hashlib.sha256(space.encode()).hexdigest()[:24]
-    return root / folder / f"{scope}.safetensors"
+    return root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"
 
 
 class FeatureCache:
-    """`metrics.base.FeatureStore` over the block `scope`: what is put is kept by `flush`.
-
-    Every thread has its own; they may share the folder.
-    """
+    """`metrics.base.FeatureStore` over the block `scope`: what is put is kept by `flush`. Every thread has
+    its own; they may share the folder."""
 
     def __init__(self, root: Path, scope: str) -> None:
         self._root, self._scope = root, scope
@@ -63,10 +59,13 @@ class FeatureCache:
         self._changed: set[str] = set()
 
     def get(self, space: str, key: str) -> np.ndarray | None:
-        return self._load(space).get(key)
+        if space not in self._spaces:
+            self._spaces[space] = read(self._root, space, self._scope)
+        return self._spaces[space].get(key)
 
     def put(self, space: str, key: str, value: np.ndarray) -> None:
-        self._load(space)[key] = np.asarray(value, dtype=np.float32)
+        self.get(space, key)  # what is kept already stays
+        self._spaces[space][key] = np.asarray(value, dtype=np.float32)
         self._changed.add(space)
 
     def flush(self) -> None:
@@ -75,8 +74,3 @@ class FeatureCache:
             lambda space: write(self._root, space, self._scope, self._spaces[space]), sorted(self._changed)
         )
         self._changed.clear()
-
-    def _load(self, space: str) -> dict[str, np.ndarray]:
-        if space not in self._spaces:
-            self._spaces[space] = read(self._root, space, self._scope)
-        return self._spaces[space]

@@ -9,9 +9,8 @@
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
       <output>/000/000012.jsonl the rows of a block, one JSON object a line; a thousand blocks to a folder
 
-A block's result is a file, written atomically: it is done when it exists, and to do it again is to delete it.
-Rows hold no time and no host, so that two processes which make the same block write the same bytes: no lock
-is needed, whoever comes second changes nothing.
+A block is done when its file exists, which is written atomically. Rows hold no time and no host: two
+processes that make the same block write the same bytes, and no lock is needed.
 """
 
 from __future__ import annotations
@@ -88,10 +87,9 @@ class Folder:
         return self.path / ANSWERS
 
     def manifest(self) -> dict[str, Any]:
-        """What the folder says about itself, {} where nothing has begun: the manifest, `models` (kind ->
-        fingerprint and description), `peak_memory` (by stage), `usage` (what a model's work took, by its kind
-        and the worker), `plan` (planned against real), `batch`
-        (by stage, the size that `--batch-size auto` came to) and `invocations` (in order of time).
+        """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
+        `peak_memory` (by stage), `usage` (by model and worker), `plan` (planned against real), `batch` (by
+        stage, the size of `--batch-size auto`) and `invocations` (in order of time).
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
@@ -137,7 +135,11 @@ class Folder:
             )
         if difference:
             self._nobody_is_at_work()
-            self._remove_results()
+            for path in self.path.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif not path.name.startswith(ANSWERS):  # with SQLite's own journal
+                    path.unlink()
         entries = dict(facts)
         if "invocation" in entries:
             invocation = entries.pop("invocation")
@@ -184,13 +186,6 @@ class Folder:
                 "--overwrite, or choose another --out."
             )
 
-    def _remove_results(self) -> None:
-        for path in self.path.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif not path.name.startswith(ANSWERS):  # with SQLite's own journal
-                path.unlink()
-
     # --- notes -----------------------------------------------------------------------------
 
     def note(self, kind: str, name: str, value: Mapping[str, Any]) -> None:
@@ -209,18 +204,15 @@ class Folder:
         return self.notes(kind).get(_file_name(name))
 
     def note_model(self, kind: str, fingerprint: str, description: Mapping[str, Any]) -> None:
-        """Writes down what a loaded model is; refuses another one under the same name.
-
-        Names are compared when a run is opened; this notices weights that were replaced behind a name.
-        """
+        """Writes down what a loaded model is. Raises UserError for another one under the same name."""
         noted = self.noted("models", kind)
-        if noted is not None and noted["fingerprint"] != fingerprint:
+        if noted is None:
+            self.note("models", kind, {"fingerprint": fingerprint, **description})
+        elif noted["fingerprint"] != fingerprint:
             raise UserError(
                 f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
                 "choose another --out."
             )
-        if noted is None:
-            self.note("models", kind, {"fingerprint": fingerprint, **description})
 
     # --- blocks ----------------------------------------------------------------------------
 
@@ -288,12 +280,9 @@ class Folder:
         a line of one file per worker."""
         path = self.path / "costs" / stage / f"{_file_name(worker)}.log"
         line = json.dumps({"block": number, **values}) + "\n"
-        try:
-            file = path.open("a", encoding="utf-8")
-        except FileNotFoundError:
+        if not path.exists():
             atomic.make_folder(path.parent)
-            file = path.open("a", encoding="utf-8")
-        with file:
+        with path.open("a", encoding="utf-8") as file:
             file.write(line)
 
     def cost_files(self, stage: str) -> list[Path]:

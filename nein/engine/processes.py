@@ -42,47 +42,34 @@ class Processes:
                 torch.distributed.barrier()
             except RuntimeError as error:
                 raise UserError(
-                    f"Process {self.rank} of {self.size} waited in vain for the others to begin "
+                    f"Process {self.rank} of {self.size} timed out waiting for the others to start "
                     f"({str(error).splitlines()[0]}); give the same command again."
                 ) from None
 
     def device(self, wanted: str) -> str:
         """The device of this process: `auto` is its GPU (cuda, which is NVIDIA's or AMD's, or Apple's mps) if
-        there is one, else cpu, and the main process says which.
-
-        Raises UserError for a device that is not there.
-        """
-        device = self._device(wanted)
-        if self.is_main:
-            environment.say_device(wanted, device)
-        return device
-
-    def _device(self, wanted: str) -> str:
+        there is one, else cpu, and the main process says which. Raises UserError for one that is absent."""
         if not re.fullmatch(DEVICES, wanted):
             raise UserError(f"--device is '{wanted}'; it must be {DEVICES_SAID}.")
         if wanted == "cpu":
             return wanted
         import torch
 
-        if wanted == "mps" and not torch.backends.mps.is_available():
-            raise UserError("--device is 'mps', but this PyTorch sees no Apple GPU; use --device cpu.")
-        if wanted.startswith("cuda"):
-            if not torch.cuda.is_available():
-                raise UserError(
-                    f"--device is '{wanted}', but this PyTorch sees no GPU of NVIDIA or AMD; use "
-                    "--device cpu."
-                )
-            if wanted != "cuda" or self.size == 1:
-                return wanted
-        if torch.cuda.is_available():
-            return f"cuda:{self.local_rank}" if self.size > 1 else "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
+        cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+        kind = wanted.partition(":")[0]
+        if (kind == "cuda" and not cuda) or (kind == "mps" and not mps):
+            maker = "Apple GPU" if kind == "mps" else "GPU of NVIDIA or AMD"
+            raise UserError(f"--device is '{wanted}', but this PyTorch sees no {maker}; use --device cpu.")
+        device = wanted if wanted != "auto" else "cuda" if cuda else "mps" if mps else "cpu"
+        if device == "cuda" and self.size > 1:
+            device = f"cuda:{self.local_rank}"
+        if self.is_main:
+            environment.say_device(wanted, device)
+        return device
 
     def workers(self, device: str) -> int:
-        """How many blocks to work on at once: one on a GPU, one per core (shared by the processes) on a CPU.
-
-        On a CPU it also fixes PyTorch to one thread per block, so that the number of cores or processes
-        decides the time and never a bit of the result.
+        """How many blocks to work on at once: one on a GPU, one per core (shared by the processes) on a CPU,
+        where PyTorch gets one thread per block: the number of cores decides the time and no bit of a result.
         """
         if device != "cpu":
             return 1

@@ -1,14 +1,10 @@
 """Which block comes next, over all steps of a command: the folder is the queue.
 
-Workers are numbered, by rank, by their place in Slurm's array, or by Ray, and begin with a static share:
-every size-th segment of a thousand blocks, or every size-th block where there are few segments. When nothing
-of its own is open, a worker goes on with the rest, from the end of the others' shares. A command started by
-hand shares everything from the beginning, in an order of its own.
-
-An attempt (`nein.engine.attempts`) is made known before a block is read: nobody begins what another worker
-is at. A block whose inputs are not there yet is come back to, so that there is no barrier between stages but
-where one reads another as a whole. One that a worker died at is made last, with nothing beside it, so that
-the next death has one cause; after three it is set aside: its rows say so, and the rest goes on.
+Numbered workers (ranks, Slurm's array, Ray) begin with a static share: every size-th segment of a thousand
+blocks, or every size-th block where there are few; then they take the rest, from the end of the others'
+shares. A command started by hand shares everything, in a random order. An attempt (`nein.engine.attempts`)
+is on disk before a block is read, so that nobody begins what another worker is at. A block that a worker died
+at is made last, with nothing beside it; after three deaths it is set aside: its rows say so.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ class Scheduler:
         ...; scheduler.finished(task)
 
     share     (rank, size): which worker this is, of how many.
-    in_order  One block after the other, for who wants to look on.
+    in_order  Sequential order, for debugging.
     group     As of `Attempts`.
 
     Raises UserError for a block that needs one which nobody makes.
@@ -58,11 +54,18 @@ class Scheduler:
         self._left = [{key: len(numbers) for key, numbers in parts.items()} for parts in self._segments]
         self._states = [bytearray(max(step.stage.blocks.numbers, default=-1) + 1) for step in steps]
         self.totals = [sum(left.values()) for left in self._left]
-        self._before = [_maker(steps, step, step.stage.needs) for step in steps]
-        self._all_before = [[_maker(steps, step, output) for output in step.stage.after] for step in steps]
-        folders = {step.folder.path: step.folder for step in steps}
-        self._aside = {path: set_aside(folder) for path, folder in folders.items()}
-        self._attempts = {path: Attempts(path / FOLDER, group) for path in folders}
+        makers = {
+            (step.folder.path, output): index
+            for index, step in reversed([*enumerate(steps)])
+            for output in step.stage.outputs
+        }
+        self._before = [makers.get((step.folder.path, step.stage.needs)) for step in steps]
+        self._all_before = [
+            [makers[key] for output in step.stage.after if (key := (step.folder.path, output)) in makers]
+            for step in steps
+        ]
+        self._aside = {step.folder.path: set_aside(step.folder) for step in steps}
+        self._attempts = {path: Attempts(path / FOLDER, group) for path in self._aside}
         self._busy: dict[tuple[int, int], float] = {}  # (step, block) -> when to look again
         self._taken = 0
         self._pause = LOOK[0]
@@ -135,7 +138,9 @@ class Scheduler:
             began, gave = time.monotonic(), False
             suspects: list[tuple[int, Task]] = []
             for own in (True, False):
-                for index in filter(self._may_begin, range(len(self.steps))):
+                for index, all_before in enumerate(self._all_before):
+                    if any(map(self.unfinished, all_before)):
+                        continue
                     for segment, numbers in self._part(index, own):
                         for task in self._open(index, segment, numbers):
                             deaths = self._take(task)
@@ -168,10 +173,11 @@ class Scheduler:
         """(segment, blocks of it) that are still open, of this worker's share of a step or of the others'."""
         open_ = [segment for segment, left in self._left[index].items() if left]
         if self._size == 1:
-            for segment in self._mixed(open_) if own else ():
-                yield segment, self._mixed(self._segments[index][segment])
-            return
-        if len(self._segments[index]) >= MANY * self._size:
+            mixed = self._random.sample if self._random else lambda items, count: items
+            for segment in mixed(open_, len(open_)) if own else ():
+                numbers = self._segments[index][segment]
+                yield segment, mixed(numbers, len(numbers))
+        elif len(self._segments[index]) >= MANY * self._size:
             for segment in self._shared(open_, own):
                 yield segment, self._segments[index][segment]
         else:
@@ -184,13 +190,6 @@ class Scheduler:
             return [n for n in numbers if n % self._size == self._rank]
         others = [n for n in numbers if n % self._size != self._rank]
         return sorted(others, key=lambda n: ((n - self._rank) % self._size, -n))
-
-    def _mixed(self, items: Sequence[int]) -> Sequence[int]:
-        return items if self._random is None else self._random.sample(items, len(items))
-
-    def _may_begin(self, index: int) -> bool:
-        """Whether all blocks are there of the steps that this one reads as a whole."""
-        return all(before is None or not self.unfinished(before) for before in self._all_before[index])
 
     def _open(self, index: int, segment: int, numbers: Sequence[int]) -> Iterator[Task]:
         """Those of the blocks that can be made; what proves to be done is marked so."""
@@ -254,10 +253,11 @@ class Scheduler:
         step = self.steps[task.step]
         reason = f"set aside: {deaths} workers died of its block, one after the other"
         rows = step.stage.lost(task.number, reason, task.missing)
+        cut = (step.folder.path, step.stage.blocks.count, step.stage.blocks.size)
         later = [
             output
             for other in self.steps[task.step :]
-            if other.folder.path == step.folder.path and _same_cut(other, step)
+            if (other.folder.path, other.stage.blocks.count, other.stage.blocks.size) == cut
             for output in other.stage.outputs
         ]
         note = {"stage": step.stage.name, "block": task.number, "reason": reason, "outputs": later}
@@ -288,19 +288,5 @@ def set_aside(folder: Folder) -> set[tuple[str, int]]:
 
 def all_set_aside(steps: Sequence[Step]) -> dict[Path, int]:
     """Folder -> blocks that are set aside, where there are some."""
-    folders = {step.folder.path: step.folder for step in steps}
-    return {path: count for path, folder in folders.items() if (count := len(set_aside(folder)))}
-
-
-def _maker(steps: Sequence[Step], step: Step, output: str) -> int | None:
-    """The step that makes an output of which another is made."""
-    for index, other in enumerate(steps):
-        if other.folder.path == step.folder.path and output in other.stage.outputs:
-            return index
-    return None
-
-
-def _same_cut(one: Step, other: Step) -> bool:
-    """Whether a block is the same records in both."""
-    mine, theirs = one.stage.blocks, other.stage.blocks
-    return (mine.count, mine.size) == (theirs.count, theirs.size)
+    counts = {step.folder.path: len(set_aside(step.folder)) for step in steps}
+    return {path: count for path, count in counts.items() if count}

@@ -18,12 +18,10 @@ Rows = Sequence[Mapping[str, Any]]
 class Model:
     """Something to be loaded, once for all stages and folders that name it alike.
 
-    describe  The loaded thing -> kind -> (fingerprint, description), to be noted in every folder it is used
-              for.
-    place     Where it works: on the "device", on the "host" (functions of pixels and texts), or it is
-              "remote": an endpoint, whose answers are waited for.
+    describe  The loaded thing -> kind -> (fingerprint, description), noted in every folder it is used for.
+    place     Where it works: "device", "host" (functions of pixels and texts), or "remote" (an endpoint).
     usage     The loaded thing -> kind -> what its work has taken since it was loaded, for the manifest.
-    fits      The loaded thing -> its parts with a `batch_size` that follows from the memory that is free
+    fits      The loaded thing -> its parts whose `batch_size` follows from the free memory
               (`nein.engine.executors.memory`); None: they stay as they were made.
     """
 
@@ -35,22 +33,13 @@ class Model:
     fits: Callable[[Any], Iterable[Any]] | None = None
 
     @classmethod
-    def one(
-        cls,
-        name: str,
-        load: Callable[[], Any],
-        place: str = "device",
-        fits: Callable[[Any], Iterable[Any]] | None = None,
-    ) -> Model:
+    def one(cls, name: str, load: Callable[[], Any], place: str = "device", fits: Any = None) -> Model:
         """A single model that has `fingerprint` and `describe()` itself."""
-        return cls(
-            name,
-            load,
-            lambda loaded: {"model": (loaded.fingerprint, loaded.describe())},
-            place,
-            lambda loaded: usage_of({"model": loaded}),
-            fits,
-        )
+
+        def describe(loaded: Any) -> dict[str, tuple[str, Any]]:
+            return {"model": (loaded.fingerprint, loaded.describe())}
+
+        return cls(name, load, describe, place, lambda loaded: usage_of({"model": loaded}), fits)
 
 
 def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -77,23 +66,20 @@ def shared(load: Callable[[], Any]) -> Callable[[], Any]:
 class Stage:
     """One step of the work on a folder: a function of a block that gives rows.
 
-    name      As the progress bar shows it, and the key of its costs: no other stage of the folder has it.
+    name      Unique in the folder: title of the progress bar and key of its costs.
     outputs   The files it writes of each block: see `Folder.block_path`.
     blocks    The blocks that are wanted.
     read      Block number -> the inputs of `work`.
     work      (model, inputs, outputs still to make) -> output -> rows. A failing record becomes a row that
               says so: what is raised here ends the command.
-    lost      (block number, reason, outputs) -> output -> rows that say why each record has no result: of a
-              block whose worker died of it again and again.
+    lost      (block number, reason, outputs) -> output -> rows of a block that is set aside.
     model     What `work` needs; loaded when the first block is open. None: nothing is needed.
-    usable    (output, rows) -> whether a block that is there still counts. False, for one whose pictures have
-              vanished or whose failed records are worth another try, makes it again as a whole.
-    needs     The output of an earlier stage of the folder whose block of the same number is read: a block can
-              be made as soon as that one is there. Empty: nothing is read.
-    feeds     Outputs, of any command on the folder, whose block of the same number is made of this stage's;
-              "scores" is every output below it. They go where a block gets other rows (`put`).
-    after     Outputs of earlier stages of the folder of which every wanted block is read: no block is made
-              before all of these are there.
+    usable    (output, rows) -> whether a block that is there still counts. False (pictures have vanished,
+              failed records are worth another try) makes it again as a whole.
+    needs     The output of an earlier stage whose block of the same number is read. Empty: nothing is read.
+    feeds     Outputs, of any command, whose block of the same number is made of this stage's; "scores" is
+              every output below it. They are removed where a block gets other rows (`put`).
+    after     Outputs of earlier stages of which every wanted block is read: all have to be there.
     """
 
     name: str
@@ -123,15 +109,13 @@ class Step:
     label: str = ""
 
 
-#: Device -> everything that a command wants computed, stages of a folder in their order. A worker elsewhere
-#: makes the steps again out of it, so that it is a function of a module with its configuration and holds no
-#: model: what pickles can carry. It changes nothing on disk.
+#: Device -> everything that a command wants computed, stages of a folder in their order. Workers elsewhere
+#: get it as a pickle: it holds no model, and changes nothing on disk.
 Plan = Callable[[str], Sequence[Step]]
 
 
 class Planned:
-    """A `Plan`: `make` of a configuration, both of which pickles can carry. Steps that are at hand already
-    are not made again in this process."""
+    """A `Plan`: `make(config, device)`. Steps at hand already are not made again in this process."""
 
     def __init__(
         self, make: Callable[[Any, str], Sequence[Step]], config: Any, steps: Sequence[Step] | None = None
@@ -178,7 +162,7 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
 
 
 def open_blocks(step: Step) -> list[Task]:
-    """Every wanted block that lacks an output of the stage, or holds one that does not count any more."""
+    """Every wanted block that lacks an output of the stage, or holds one that does not count."""
     there = {output: step.folder.done(output) for output in step.stage.outputs}
     tasks = (open_task(step, 0, number, there) for number in step.stage.blocks.numbers)
     return [task for task in tasks if task is not None]
@@ -191,8 +175,7 @@ def made_elsewhere(folder: Folder, task: Task) -> bool:
 
 
 def put(step: Step, number: int, rows: Mapping[str, Rows], outputs: Sequence[str]) -> None:
-    """Writes outputs of a block. First goes what was made of it before: of other rows, or of pictures that
-    had vanished."""
+    """Writes outputs of a block. What was made of it before is removed first."""
     folder = step.folder
     for output in step.stage.feeds:
         folder.forget(output, number)

@@ -33,11 +33,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Need:
-    """Something that a run reads from elsewhere.
-
-    layout     As `nein.loading.references.Origin` has it; also "pipeline and checker" and "dataset" of
-               repositories, and "package", a module that comes with the installation.
-    reference, revision  As there.
+    """Something that a run reads from elsewhere: as `nein.loading.references.Origin`, whose layouts are more
+    here: "pipeline and checker" and "dataset" of repositories, and "package", a module of the installation.
     """
 
     layout: str
@@ -83,9 +80,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
 
 
 def write_manifest(root: Path, sets: Mapping[str, Any]) -> None:
-    """Replaces the manifest, whole."""
-    ordered = {key: sets[key] for key in sorted(sets)}
-    atomic.write_json(root / MANIFEST, {"schema": SCHEMA, "sets": ordered})
+    atomic.write_json(root / MANIFEST, {"schema": SCHEMA, "sets": dict(sorted(sets.items()))})
 
 
 def check(folder: str | Path, needs: Iterable[Need]) -> None:
@@ -98,16 +93,15 @@ def check(folder: str | Path, needs: Iterable[Need]) -> None:
         raise UserError(
             f"'{folder}' lacks {lacking[0]}{more}, which this run needs. Complete it where there is a "
             "network: put 'nein fetch' in the place of 'nein' before this command; nein fetch --check "
-            f"--out {folder} says what "
-            "else is missing or altered."
+            f"--out {folder} says what else is missing or altered."
         )
 
 
 def _lacks(root: Path, sets: Mapping[str, Any], need: Need) -> list[str]:
     """What a need lacks, in words; sizes are looked at, contents are not."""
     if need.layout == "package":
-        there = any(importlib.util.find_spec(name) for name in need.reference.split(" or "))
-        return [] if there else [f"the Python package {need.reference}, which pip installs with nein"]
+        here = on_disk(need) is not None
+        return [] if here else [f"the Python package {need.reference}, which pip installs with nein"]
     if need.key not in sets:
         return [f"'{need}'"]
     return [
@@ -117,32 +111,23 @@ def _lacks(root: Path, sets: Mapping[str, Any], need: Need) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A file that is not as it was fetched: `what` is "missing", "cut short" or "altered"."""
-
-    name: str
-    need: str
-    what: str
-
-
-def faults(root: Path, sets: Mapping[str, Any], progress: Callable[[int], object]) -> Iterator[Fault]:
-    """Every file of a folder that is missing or altered; all are read, and `progress` gets the bytes."""
-    seen: dict[tuple[str, str], str | None] = {}
+def faults(root: Path, sets: Mapping[str, Any], progress: Callable[[int], object]) -> Iterator[str]:
+    """ "missing", "cut short" or "altered", and which file of which model: of every file that is not as it
+    was fetched. All are read, and `progress` gets the bytes."""
+    seen: dict[tuple[str, str], str] = {}
     for entry in sets.values():
         for name, facts in entry["files"].items():
-            if (place := (name, facts["sha256"])) not in seen:
-                seen[place] = _fault(root / name, facts, progress)
-            if (what := seen[place]) is not None:
-                yield Fault(name, entry["reference"], what)
-
-
-def _fault(file: Path, facts: Mapping[str, Any], progress: Callable[[int], object]) -> str | None:
-    if not file.is_file():
-        return "missing"
-    if file.stat().st_size < facts["size"]:
-        return "cut short"
-    return None if file_sha256(file, progress) == facts["sha256"] else "altered"
+            file = root / name
+            if (key := (name, facts["sha256"])) in seen:
+                pass
+            elif not file.is_file():
+                seen[key] = "missing"
+            elif file.stat().st_size < facts["size"]:
+                seen[key] = "cut short"
+            else:
+                seen[key] = "" if file_sha256(file, progress) == facts["sha256"] else "altered"
+            if seen[key]:
+                yield f"{seen[key]}: {name} of {entry['reference']}"
 
 
 def on_disk(need: Need) -> int | None:
@@ -150,7 +135,8 @@ def on_disk(need: Need) -> int | None:
     if need.layout == "package":
         return 0 if any(importlib.util.find_spec(name) for name in need.reference.split(" or ")) else None
     if need.layout == "torch":
-        home = os.environ.get("TORCH_HOME") or Path(_cache_home(), "torch")
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        home = os.environ.get("TORCH_HOME") or Path(cache, "torch")
         files = sorted(Path(home, "hub", "checkpoints").glob(need.reference.rpartition("/")[2]))
         return files[0].stat().st_size if files else None
     folder = snapshot(need)
@@ -180,10 +166,6 @@ def snapshot(need: Need) -> Path | None:
     commit = name.read_text(encoding="utf-8").strip() if name.is_file() else need.revision or ""
     folder = root / "snapshots" / commit
     return folder if commit and folder.is_dir() else None
-
-
-def _cache_home() -> str:
-    return os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 
 
 def total(sets: Mapping[str, Any]) -> int:

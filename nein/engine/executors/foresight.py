@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,32 +43,35 @@ class Forecast:
 def forecasts(
     steps: Sequence[Step], aside: Sequence[Step], device: str, at_once: int, seconds: float = SECONDS
 ) -> list[Forecast]:
-    """For every step what it lacks, at the rate of the same step `aside`, whose folder is an empty one.
-
-    The first block of a step warms its model up and is counted operation by operation; then as many as there
-    are workers are made side by side, again and again until the step's share of `seconds` is over.
+    """For every step what it lacks, at the rate of the same step `aside`, whose folder is an empty one. Of
+    each the first block is counted; then `at_once` are made together until its share of `seconds` is over.
     """
     worker, found = Worker(aside, device), []
+
+    def make(task: Task) -> None:
+        worker.make(task, worker.read(task))
+
     made: dict[Any, int] = {}  # folder -> blocks that are there, which later steps may read
     with ThreadPoolExecutor(at_once, initializer=one_thread if device == "cpu" else None) as pool:
         for index, (step, other) in enumerate(zip(steps, aside, strict=True)):
             wanted = list(other.stage.blocks.numbers[: made.get(other.folder.path)])
             outputs = other.stage.outputs
             tasks = [Task(index, number, outputs, dict.fromkeys(outputs)) for number in wanted]
-            loading = operations = spent = 0.0
+            operations, start = 0.0, time.perf_counter()
             if (model := other.stage.model) is not None:
-                loading = _timed(lambda model=model: worker.loaded.get(model))  # type: ignore[misc]
-            start = time.perf_counter()
+                worker.loaded.get(model)
+            loaded = time.perf_counter()
             if other.stage.place == "device":
-                operations = count_operations(lambda task=tasks[0]: _make(worker, task))  # type: ignore[misc]
+                operations = count_operations(functools.partial(make, tasks[0]))
             else:
-                _make(worker, tasks[0])
-            block, done = time.perf_counter() - start, 1
-            while done < len(tasks) and spent < seconds / len(steps):
+                make(tasks[0])
+            begun = time.perf_counter()
+            loading, block, done = loaded - start, begun - loaded, 1
+            while done < len(tasks) and time.perf_counter() - begun < seconds / len(steps):
                 part = tasks[done : done + at_once]
-                spent += _timed(lambda part=part: list(pool.map(lambda one: _make(worker, one), part)))  # type: ignore[misc]
+                list(pool.map(make, part))
                 done += len(part)
-                block = spent / (done - 1)
+                block = (time.perf_counter() - begun) / (done - 1)
             made[other.folder.path] = done
             lacking = len(open_blocks(step))
             found.append(Forecast(step.label, step.stage.name, lacking, loading, block, operations))
@@ -122,13 +126,3 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def _make(worker: Worker, task: Task) -> None:
-    worker.make(task, worker.read(task))
-
-
-def _timed(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start

@@ -1,7 +1,6 @@
 """Jobs of Slurm: `nein slurm COMMAND`, and `--on slurm`, which waits for one of them.
 
-submitit writes the batch script, carries what a job calls to its node, and gives it out again when the job is
-pre-empted or runs out of time (SIGUSR1): what is done is done, so that a job which begins again goes on.
+submitit writes the batch script and requeues a job that is pre-empted or runs out of time (SIGUSR1).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nein.engine.environment import peak_memory
 from nein.engine.processes import Processes
 from nein.loading.isolation import out_of_memory
 
@@ -18,9 +19,7 @@ Result = TypeVar("Result")
 SHARE = 0.8  # of the free memory that a pass may take, by what one record took
 CUDA = "largest amount allocated on the device during the stage"
 PROCESS = "largest resident set of the process since its start"
-#: Bytes: looking for models in cycles of references goes through every object there is, a third of a second.
-#: A process that has never held as much has none that are worth it; Python finds them by itself later.
-SMALL = 4 * 2**30
+SMALL = 4 * 2**30  # bytes: for less, no collection of garbage is worth the third of a second that it takes
 
 
 def reset(device: str) -> None:
@@ -37,9 +36,7 @@ def free_share(device: str) -> float:
         return float(device == "cpu")
     import torch
 
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    return float(free / total)
+    return (free(device) or 0) / torch.cuda.mem_get_info(device)[1]
 
 
 def free(device: str) -> int | None:
@@ -89,12 +86,8 @@ def peak(device: str) -> dict[str, Any] | None:
         import torch
 
         return {"bytes": int(torch.cuda.max_memory_allocated(device)), "what": CUDA}
-    if sys.platform == "win32":
-        return None
-    import resource  # not there on every system
-
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"bytes": int(used if sys.platform == "darwin" else 1024 * used), "what": PROCESS}
+    used = peak_memory().get("host")
+    return None if used is None else {"bytes": used, "what": PROCESS}
 
 
 def sentence(label: str, used: dict[str, Any]) -> str:
@@ -105,8 +98,8 @@ def sentence(label: str, used: dict[str, Any]) -> str:
 class Fitting:
     """Sets `batch_size` of the `parts` of a model, each to at most what it was made with.
 
-    The first block goes through record by record, and what that took beyond the model says how many fit; a
-    pass that does not fit all the same is halved, and the block done again. Threads may share it.
+    The first block goes through record by record; the memory that took says how many fit. A pass that does
+    not fit all the same is halved, and the block done again. Threads may share it.
     """
 
     def __init__(self, parts: Iterable[Any], device: str) -> None:

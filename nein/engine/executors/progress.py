@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,41 +29,31 @@ class Bars:
     def __init__(self, steps: Sequence[Step], scheduler: Scheduler, *, quiet: bool) -> None:
         self.made = [0] * len(steps)
         self._steps, self._scheduler = steps, scheduler
-        self._quiet = quiet or not somebody_looks()
+        # Seen as it comes in a terminal, or in a notebook.
+        self._quiet = quiet or not (sys.stderr.isatty() or "ipykernel" in sys.modules)
         self._bars: dict[int, tqdm[Any]] = {}
 
     def one(self, index: int, *, made: bool) -> None:
         """A block of a step is there; `made` for this command."""
         self.made[index] += made
-        self._show(index)
+        self.look([index])
 
-    def look(self) -> None:
-        """Shows what the scheduler has seen, whoever made it."""
-        for index in range(len(self._steps)):
-            self._show(index)
-
-    def _show(self, index: int) -> None:
-        step, total, left = (
-            self._steps[index],
-            self._scheduler.totals[index],
-            self._scheduler.unfinished(index),
-        )
-        if index not in self._bars:
-            title = f"{step.stage.name} {step.label}".strip()
-            self._bars[index] = tqdm(total=total, desc=title, unit="block", disable=self._quiet)
-        bar = self._bars[index]
-        bar.update(total - left - bar.n)
-        if not left:
-            bar.close()
+    def look(self, indices: Iterable[int] | None = None) -> None:
+        """Shows what the scheduler has seen of these steps, or of all, whoever made it."""
+        for index in range(len(self._steps)) if indices is None else indices:
+            step, total = self._steps[index], self._scheduler.totals[index]
+            left = self._scheduler.unfinished(index)
+            if index not in self._bars:
+                title = f"{step.stage.name} {step.label}".strip()
+                self._bars[index] = tqdm(total=total, desc=title, unit="block", disable=self._quiet)
+            bar = self._bars[index]
+            bar.update(total - left - bar.n)
+            if not left:
+                bar.close()
 
     def close(self) -> None:
         for bar in self._bars.values():
             bar.close()
-
-
-def somebody_looks() -> bool:
-    """Whether what is written to stderr is seen as it comes: in a terminal, or in a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 @dataclass(frozen=True)
@@ -103,19 +93,14 @@ def states(folder: Folder, now: float | None = None) -> list[State]:
     aside = set_aside(folder)
     at_work = [attempt.name.rpartition("-")[0] for attempt in attempts(folder.path) if attempt.alive]
     listed = []
-    for stage, note in _in_order(folder):
-        spans = [range(first, last + 1) for first, last in note["blocks"]]
+    for note in sorted(folder.notes(STEPS).values(), key=lambda note: note["place"]):
+        stage, spans = note["stage"], [range(first, last + 1) for first, last in note["blocks"]]
         there = sum(_count(folder, note["outputs"], span) for span in spans)
         apart = sum(name == stage and any(number in span for span in spans) for name, number in aside)
         running = at_work.count(stage.replace("/", "-"))
         rate = _rate(folder, stage, now) if at_work else None
         listed.append(State(stage, sum(map(len, spans)), there - apart, running, apart, rate))
     return listed
-
-
-def _in_order(folder: Folder) -> list[tuple[str, dict[str, Any]]]:
-    notes = folder.notes(STEPS).values()
-    return [(note["stage"], note) for note in sorted(notes, key=lambda note: note["place"])]
 
 
 def _spans(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -1,10 +1,8 @@
 """`--on ray`: every worker is a task of a Ray cluster and takes blocks from the folders as any worker does.
 
 Ray starts tasks where there is room, also on nodes that join, and again where a node or a process has died.
-Blocks keep their members and their files, so that the bytes are those of any other executor, and what is
-done is done whatever becomes of the cluster. A worker that cannot work (a model's folder is not on its node,
-its disk is full) says why; when none is left, the command ends with what the last one said. The folders have
-to be on a file system that all nodes see.
+The folders have to be on a file system that all nodes see. A worker that cannot work says why; when none is
+left, the command ends with what the last one said.
 """
 
 from __future__ import annotations

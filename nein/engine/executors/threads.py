@@ -1,9 +1,8 @@
 """The blocks of one process: `--on threads`, `ranks` and `debug`, and what every worker elsewhere does.
 
-On a CPU several blocks run at once, each on one thread, rather than one block on several: its arithmetic is
-then the same on any number of cores (the order in which threads add up decides the last bits), and it is
-faster. On a GPU one block runs at a time, and the inputs of the next are read beside it. Questions to an
-endpoint go out from two blocks at least: with two, none waits for a block's last.
+On a CPU several blocks run at once, each on one thread: the last bits are then the same on any number of
+cores. On a GPU one block runs at a time, and the inputs of the next are read beside it. Questions to an
+endpoint go out from two blocks at least, so that none waits for a block's last.
 """
 
 from __future__ import annotations

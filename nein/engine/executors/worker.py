@@ -1,4 +1,4 @@
-"""Who makes blocks: reads, works, writes, and notes what it took. Every executor has one or many of them."""
+"""Worker: reads a block, runs the stage, writes rows, records the cost. Every executor has one or many."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from nein.engine.stages import Model, Step, Task, made_elsewhere, put
 class Loaded:
     """Models by name, made when first needed and kept; threads may share it.
 
-    On a GPU the others are dropped before the next is loaded once less than half of its memory is free: the
-    next may be as large as what is there, and computing needs some, too.
+    On a GPU with less than half of its memory free, the others are dropped before the next is loaded.
 
     leaving  Called with every model that `tell` names, and with each before it is dropped.
     """
@@ -29,7 +28,7 @@ class Loaded:
         self._device = device
         self._models: dict[str, Any] = {}
         self._kinds: dict[str, Model] = {}
-        self.leaving: Callable[[Model, Any], None] = _nothing
+        self.leaving: Callable[[Model, Any], None] = lambda model, loaded: None
         self._mutex = threading.Lock()
 
     def get(self, model: Model) -> Any:
@@ -40,10 +39,6 @@ class Loaded:
                 self._models[model.name] = model.load()
                 self._kinds[model.name] = model
             return self._models[model.name]
-
-    def clear(self) -> None:
-        """Gives the memory of all models back."""
-        self.keep(())
 
     def keep(self, names: Collection[str]) -> None:
         """Gives the memory of all other models back."""
@@ -131,7 +126,7 @@ class Worker:
         for index, peak in self.peaks.items():
             self._steps[index].folder.note("peak_memory", self._steps[index].stage.name, peak)
         self.loaded.tell()
-        self.loaded.leaving = _nothing
+        self.loaded.leaving = lambda model, loaded: None
 
     def _note_usage(self, model: Model, loaded: Any) -> None:
         """In every folder that the model worked for here, under a name of its own each time it was loaded."""
@@ -162,7 +157,3 @@ class Worker:
                 )
                 self._noted.add(place)
         return loaded
-
-
-def _nothing(model: Model, loaded: Any) -> None:
-    pass

@@ -168,7 +168,7 @@ def _encoded(
 
     model = Model.one(name, load)
     threads.compute(lambda device: [Step(folder, encoding.stage(model), name)])
-    threads.loaded.clear()
+    threads.loaded.keep(())
     encoded = encoding.read(set(texts))
     if encoded.reasons:
         text, reason = next(iter(encoded.reasons.items()))
