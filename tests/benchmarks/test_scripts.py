@@ -61,7 +61,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
     (first, second), _ = records.load([runs])
     for metric in ("l1", "removal_vqa"):
-        one, other, apart = comparisons.compare((first, second), metric)
+        one, other, apart = comparisons.compare(first, second, metric)
         test = statistics.pairs_test(
             *paired_values(first.values(metric), second.values(metric), first.sources),
             METRICS[metric].span,

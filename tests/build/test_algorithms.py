@@ -65,7 +65,7 @@ def algorithm_1(picture: np.ndarray, asked: list[str], cosine: Any, below: float
     return [name for name, _ in results[:kept]]
 
 
-def test_algorithm_1_selects_the_same_objects(blip: Any, slow_blip: Any) -> None:
+def test_algorithm_1_selects_the_same_objects(blip, slow_blip):
     given = rules()
     sizes = set()
     sources = [Source(f"COCO_{i:012d}", Path("x.png"), CAPTIONS) for i in range(len(PICTURES))]
@@ -81,7 +81,7 @@ def test_algorithm_1_selects_the_same_objects(blip: Any, slow_blip: Any) -> None
     assert len(sizes) > 1  # images with enough absent objects, and with too few
 
 
-def test_every_object_asked_for_has_a_fate(blip: Any) -> None:
+def test_every_object_asked_for_has_a_fate(blip):
     given = rules()
     source = Source("COCO_000000000001", Path("x.png"), CAPTIONS)
     names = clauses.queried(given, source.id)
@@ -95,7 +95,7 @@ def test_every_object_asked_for_has_a_fate(blip: Any) -> None:
     assert {names[0], names[1], names[7]} == {n for n, fate in fates.items() if fate == clauses.NOT_LOWEST}
 
 
-def test_the_draws_of_an_image_depend_on_seed_and_image_alone() -> None:
+def test_the_draws_of_an_image_depend_on_seed_and_image_alone():
     first = clauses.queried(rules(), "COCO_000000000001")
     assert len(set(first)) == 8
     assert clauses.queried(rules(), "COCO_000000000001") == first
@@ -103,7 +103,7 @@ def test_the_draws_of_an_image_depend_on_seed_and_image_alone() -> None:
     assert clauses.queried(rules(), "COCO_000000000002") != first
 
 
-def test_paper_pairs_captions_once_and_fixed_goes_round_again() -> None:
+def test_paper_pairs_captions_once_and_fixed_goes_round_again():
     source = Source("a", Path("a.png"), CAPTIONS[:2])
     values = np.linspace(-0.5, -0.1, 8)
     paper = clauses.clauses(source, values, rules())
@@ -116,7 +116,7 @@ def test_paper_pairs_captions_once_and_fixed_goes_round_again() -> None:
     assert len({c["seed"] for c in fixed["candidates"]}) == 3
 
 
-def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption() -> None:
+def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption():
     source = Source("a", Path("a.png"), ("Two cats and a wine glass.",))
     assert nouns.named_in(source.captions, OBJECTS) == ["cat", "wine glass"]
     assert nouns.named_in(("A catalogue of dogwood.",), OBJECTS) == []
@@ -174,7 +174,7 @@ def algorithm_2(
     return True, about_caption == "Yes" and about_object == "Yes"
 
 
-def test_algorithm_2_decides_the_same(blip: Any, llava: Any, slow_blip: Any, slow_llava: Any) -> None:
+def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
     above = 0.05
     candidates = [
         {"id": str(i), "caption": CAPTIONS[i % 5], "object": OBJECTS[(3 * i) % len(OBJECTS)]}
@@ -215,12 +215,12 @@ def test_algorithm_2_decides_the_same(blip: Any, llava: Any, slow_blip: Any, slo
         ("", "", filters.UNPARSABLE, filters.UNPARSABLE),
     ],
 )
-def test_answers_are_read_by_protocol(caption: str, object_: str, paper: str, fixed: str) -> None:
+def test_answers_are_read_by_protocol(caption, object_, paper, fixed):
     assert filters.verdict(caption, object_, "paper") == paper
     assert filters.verdict(caption, object_, "fixed") == fixed
 
 
-def test_one_bad_picture_fails_alone_and_lack_of_memory_is_not_hidden() -> None:
+def test_one_bad_picture_fails_alone_and_lack_of_memory_is_not_hidden():
     def moody(rows: Any) -> list[int]:
         if 2 in rows:
             raise ValueError("a bad picture")

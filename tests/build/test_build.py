@@ -37,7 +37,7 @@ def built(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactor
     return out
 
 
-def test_every_candidate_has_a_verdict_and_the_counts_agree(built: Path) -> None:
+def test_every_candidate_has_a_verdict_and_the_counts_agree(built):
     rows = [row for row in lines(built / "candidates.jsonl") if "id" in row]
     facts = json.loads((built / "card.json").read_text())
     verdicts = Counter(row["verdict"] for row in rows)
@@ -55,14 +55,13 @@ def test_every_candidate_has_a_verdict_and_the_counts_agree(built: Path) -> None
     assert json.loads((built / "manifest.json").read_text())["status"] == "complete"
 
 
-def test_the_official_layout_loads_and_no_image_is_in_both_splits(built: Path) -> None:
+def test_the_official_layout_loads_and_no_image_is_in_both_splits(built):
     sides: dict[str, set[str]] = {}
     for split in ("train", "val"):
         found = loading.load(str(built / "dataset"), split=split)
         validate_images(found.samples, split)
         sides[split] = {sample.source_id for sample in found.samples}
         for sample in found.samples:
-            assert sample.family is not None
             assert sample.object in OBJECTS
             assert sample.stays == (sample.family == "double_negation")
             assert sample.source_path == sample.sample_path if sample.stays else True
@@ -73,15 +72,13 @@ def test_the_official_layout_loads_and_no_image_is_in_both_splits(built: Path) -
     assert {p.stem for p in folder.iterdir()} == sides["val"]
 
 
-def test_source_images_are_the_users_files_byte_for_byte(built: Path, captioned: Path) -> None:
+def test_source_images_are_the_users_files_byte_for_byte(built, captioned):
     for path in (built / "dataset").glob("coco_for_*/*"):
         original = captioned / "images" / path.name.replace("COCO_", "COCO_train2014_")
         assert path.read_bytes() == original.read_bytes()
 
 
-def test_it_evaluates_without_conversion_and_results_split_by_family(
-    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_evaluates_without_conversion_and_results_split_by_family(built, tmp_path, capsys):
     done = commands.outcome(
         capsys, "eval", "--editor", "identity", "--data", built / "dataset", "--out", tmp_path,
         "--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa",
@@ -102,7 +99,7 @@ def test_it_evaluates_without_conversion_and_results_split_by_family(
         assert split["value"][named.index("double_negation")] == 0
 
 
-def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built: Path, tmp_path: Path) -> None:
+def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built, tmp_path):
     datasets = pytest.importorskip("datasets")
     table = datasets.load_dataset(str(built / "hub"), cache_dir=str(tmp_path / "cache"))
     for split in ("train", "val"):
@@ -127,7 +124,7 @@ def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built: Path, tm
     assert meta["size_categories"] == ["n<1K"]
 
 
-def test_the_card_names_every_reason_family_and_object(built: Path) -> None:
+def test_the_card_names_every_reason_family_and_object(built):
     facts, text = json.loads((built / "card.json").read_text()), (built / "dataset" / "README.md").read_text()
     for part in ("rejected", "families", "objects", "templates"):
         for name, count in facts[part].items():
@@ -139,9 +136,7 @@ def test_the_card_names_every_reason_family_and_object(built: Path) -> None:
         assert picture.width > 1000
 
 
-def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(
-    captioned: Path, models: Path, build: Build, tmp_path: Path
-) -> None:
+def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(captioned, models, build, tmp_path):
     more = ("--protocol=paper", "--families=plain", "--image-format=jpg", "--evaluation-share=1")
     more += ("--formats=official",)
     done = build(*arguments(captioned, models, tmp_path, *more, "--models.vqa", "tests.rehearsal:yes"))
@@ -157,7 +152,7 @@ def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(
     assert len({row["seed"] for row in rows.values() if row["source"] == records[0]["COCO"]}) == 1
 
 
-def test_bad_images_are_reported_counted_and_skipped(models: Path, build: Build, tmp_path: Path) -> None:
+def test_bad_images_are_reported_counted_and_skipped(models, build, tmp_path):
     given = write_set(tmp_path / "set", 5)
     listing = json.loads((given / "captions.json").read_text())
     images = given / "images"
@@ -190,18 +185,14 @@ def test_bad_images_are_reported_counted_and_skipped(models: Path, build: Build,
     assert str(tmp_path) not in problems["COCO_000000000003"]
 
 
-def test_nothing_accepted_is_still_a_finished_build(
-    captioned: Path, models: Path, build: Build, tmp_path: Path
-) -> None:
+def test_nothing_accepted_is_still_a_finished_build(captioned, models, build, tmp_path):
     done = build(*arguments(captioned, models, tmp_path, "--match-above", "1", "--limit", "2"))
     assert done.code == 0, done.stderr
     assert "0 accepted" in done.stdout
     assert not list((tmp_path / "dataset").glob("*.json"))
 
 
-def test_a_failing_editor_costs_its_samples_only(
-    captioned: Path, models: Path, build: Build, tmp_path: Path
-) -> None:
+def test_a_failing_editor_costs_its_samples_only(captioned, models, build, tmp_path):
     more = ("--editor-options", '{"fail_every": 3}', "--match-above", "-1", "--formats", "official")
     done = build(*arguments(captioned, models, tmp_path, *more))
     assert done.code == 0, done.stderr
@@ -225,9 +216,7 @@ def test_a_failing_editor_costs_its_samples_only(
         (("--queryed", "3"), "Unknown option --queryed; did you mean --queried?"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_nothing_is_written(
-    captioned: Path, models: Path, build: Build, tmp_path: Path, more: tuple[str, ...], sentence: str
-) -> None:
+def test_a_mistake_is_one_sentence_and_nothing_is_written(captioned, models, build, tmp_path, more, sentence):
     done = build(*arguments(captioned, models, tmp_path / "out", *more))
     assert done.code == 2
     assert sentence in done.stderr
@@ -235,7 +224,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_paper_preset_has_the_papers_values() -> None:
+def test_the_paper_preset_has_the_papers_values():
     config = configuration.BuildConfig.parse(["--preset", "paper", "--source", "x.json"])
     assert (config.queried, config.kept, config.absent_below, config.match_above) == (15, 5, 0.4, 0.4)
     assert (config.family_labels, config.editor, config.protocol) == (["plain"], "magicbrush", "paper")
@@ -245,7 +234,7 @@ def test_the_paper_preset_has_the_papers_values() -> None:
     assert config.evaluation_share == pytest.approx(24182 / 366957, abs=1e-4)
 
 
-def test_the_paper_preset_without_a_source_says_what_to_give(build: Build) -> None:
+def test_the_paper_preset_without_a_source_says_what_to_give(build):
     done = build("--preset", "paper")
     assert done.code == 2
     assert "--source captions_train2014.json" in done.stderr

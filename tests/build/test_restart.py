@@ -43,8 +43,8 @@ def whole(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_kill_while_pictures_are_put_in_place_and_a_rerun_give_the_same_data_set(
-    whole: Path, captioned: Path, models: Path, build: Build, tmp_path: Path
-) -> None:
+    whole, captioned, models, build, tmp_path
+):
     given = arguments(captioned, models, tmp_path, *MORE)
     moment = killing.Call("nein.generate.nein.dataset:_put", 6)
     assert killing.run(cli.main, ["generate", *given], moment) == killing.KILLED
@@ -55,9 +55,7 @@ def test_a_kill_while_pictures_are_put_in_place_and_a_rerun_give_the_same_data_s
     assert sha(tmp_path) == sha(whole)
 
 
-def test_a_stage_without_what_it_needs_says_so(
-    captioned: Path, models: Path, build: Build, tmp_path: Path
-) -> None:
+def test_a_stage_without_what_it_needs_says_so(captioned, models, build, tmp_path):
     given = arguments(captioned, models, tmp_path, *MORE)
     for stage in ("finish", "match"):  # nobody will make what it needs: it does not wait for ever
         alone = build(*given, "--stages", stage)
@@ -65,9 +63,7 @@ def test_a_stage_without_what_it_needs_says_so(
         assert "lacks stage clauses of 4 of 4 shards" in alone.stderr
 
 
-def test_other_settings_discard_what_is_there(
-    whole: Path, captioned: Path, models: Path, build: Build, tmp_path: Path
-) -> None:
+def test_other_settings_discard_what_is_there(whole, captioned, models, build, tmp_path):
     out = Path(shutil.copytree(whole, tmp_path / "copy"))
     given = arguments(captioned, models, out, *MORE)
     discarded = build(*given, "--match-above", "0.3", "--overwrite")
@@ -75,7 +71,7 @@ def test_other_settings_discard_what_is_there(
     assert sha(out) != sha(whole)
 
 
-def test_replaced_weights_are_refused(captioned: Path, models: Path, build: Build, tmp_path: Path) -> None:
+def test_replaced_weights_are_refused(captioned, models, build, tmp_path):
     from tests.metrics import tiny
 
     own = Path(shutil.copytree(models, tmp_path / "models"))

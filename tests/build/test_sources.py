@@ -30,7 +30,7 @@ def load(path: Path, images: Path | None = None) -> sources.SourceSet:
     return sources.load(str(path), str(images) if images else None, scenes=1, out=path.parent)
 
 
-def test_coco_captions_are_joined_by_image_and_named_as_nein_names_them(folder: Path) -> None:
+def test_coco_captions_are_joined_by_image_and_named_as_nein_names_them(folder):
     path = coco(
         folder,
         [{"id": 7, "file_name": "COCO_val2014_000000000007.png"}, {"id": 9, "file_name": "a.png"}],
@@ -58,11 +58,11 @@ def test_coco_captions_are_joined_by_image_and_named_as_nein_names_them(folder: 
         ("12", "12"),
     ],
 )
-def test_the_split_is_left_out_of_names_of_coco(stem: str, expected: str) -> None:
+def test_the_split_is_left_out_of_names_of_coco(stem, expected):
     assert sources.official_stem(stem) == expected
 
 
-def test_a_folder_with_a_jsonl_and_images_beside_it(folder: Path) -> None:
+def test_a_folder_with_a_jsonl_and_images_beside_it(folder):
     lines = [
         {"image": "a.png", "captions": ["one", "two"]},
         {"file_name": "b.png", "text": "three"},
@@ -74,7 +74,7 @@ def test_a_folder_with_a_jsonl_and_images_beside_it(folder: Path) -> None:
     assert dict(found.notes) == {"image listed again; captions added": 1}
 
 
-def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(folder: Path) -> None:
+def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(folder):
     lines = [
         {"image": "a.png", "captions": ["one"]},
         {"image": "deep/a.png", "captions": ["another file of that name"]},
@@ -88,7 +88,7 @@ def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(fo
     assert [s.problem for s in found.sources] == expected
 
 
-def test_the_hash_covers_names_and_captions(folder: Path) -> None:
+def test_the_hash_covers_names_and_captions(folder):
     def sha(caption: str) -> str:
         rows = [{"image_id": 1, "caption": caption}]
         return load(coco(folder, [{"id": 1, "file_name": "a.png"}], rows), folder / "images").sha256
@@ -110,15 +110,13 @@ def test_the_hash_covers_names_and_captions(folder: Path) -> None:
         ("x.jsonl", '{"image": "gone.png", "caption": "a"}', "None of the 1 images"),
     ],
 )
-def test_a_list_that_cannot_be_used_is_one_sentence(
-    folder: Path, name: str, content: str, sentence: str
-) -> None:
+def test_a_list_that_cannot_be_used_is_one_sentence(folder, name, content, sentence):
     (folder / name).write_text(content)
     with pytest.raises(UserError, match=sentence):
         load(folder / name, folder / "images")
 
 
-def test_a_source_or_folder_that_is_not_there_is_one_sentence(folder: Path) -> None:
+def test_a_source_or_folder_that_is_not_there_is_one_sentence(folder):
     with pytest.raises(UserError, match="neither nano"):
         load(folder / "nowhere")
     with pytest.raises(UserError, match="exactly one"):
@@ -128,7 +126,7 @@ def test_a_source_or_folder_that_is_not_there_is_one_sentence(folder: Path) -> N
         load(folder / "x.jsonl", folder / "gone")
 
 
-def test_nano_scenes_are_drawn_once_and_more_extend_them(tmp_path: Path) -> None:
+def test_nano_scenes_are_drawn_once_and_more_extend_them(tmp_path):
     few = sources.load("nano", None, scenes=2, out=tmp_path)
     before = few.sources[0].path.stat().st_mtime_ns
     more = sources.load("nano", None, scenes=3, out=tmp_path)
@@ -138,7 +136,7 @@ def test_nano_scenes_are_drawn_once_and_more_extend_them(tmp_path: Path) -> None
     assert all(s.path.is_file() and len(s.captions) >= 3 for s in more.sources)
 
 
-def test_lists_of_objects(tmp_path: Path) -> None:
+def test_lists_of_objects(tmp_path):
     assert len(objects.load("coco", 15)) == 80
     assert "fire hydrant" in objects.load("nano", 15)
     (tmp_path / "o.txt").write_text("cat\n\n  hot   dog \ncat\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -25,12 +24,12 @@ def rows() -> list[tuple[str, str]]:
     return [(str(i), s) for i, s in enumerate(SENTENCES)]
 
 
-def test_the_core_list_has_the_papers_length_and_the_wide_one_contains_it() -> None:
+def test_the_core_list_has_the_papers_length_and_the_wide_one_contains_it():
     assert len(stats.CORE) == len(set(stats.CORE)) == 32
     assert set(stats.CORE) < set(stats.WIDE)
 
 
-def test_negative_words_count_as_whole_words_and_idioms_apart() -> None:
+def test_negative_words_count_as_whole_words_and_idioms_apart():
     found = stats.count(rows(), stats.CORE)
     assert (found.sentences, found.negative, found.idiomatic) == (7, 4, 2)
     assert found.idioms == [SENTENCES[1], SENTENCES[4]]
@@ -41,12 +40,10 @@ def test_negative_words_count_as_whole_words_and_idioms_apart() -> None:
     assert wide.words["empty"] == 1
 
 
-def test_a_share_has_an_interval_clustered_by_image() -> None:
+def test_a_share_has_an_interval_clustered_by_image():
     one = stats.count([(str(i), s) for i, s in enumerate(SENTENCES * 20)], stats.CORE)
     few = stats.count([(str(i % 7), s) for i, s in enumerate(SENTENCES * 20)], stats.CORE)
     narrow, wide = stats.share(one), stats.share(few)
-    assert narrow is not None
-    assert wide is not None
     assert narrow.value == wide.value == pytest.approx(4 / 7)
     assert wide.high - wide.low > narrow.high - narrow.low  # type: ignore[operator]
 
@@ -55,9 +52,7 @@ def run(*argv: object) -> int:
     return commands.exit_code("stats", *argv)
 
 
-def test_the_command_reads_coco_jsonl_nein_and_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_reads_coco_jsonl_nein_and_text(tmp_path, capsys):
     coco = {"images": [], "annotations": [{"image_id": i, "caption": s} for i, s in enumerate(SENTENCES)]}
     (tmp_path / "coco.json").write_text(json.dumps(coco))
     nein = [{"COCO": "a", "T_original": s, "T_negative": "No cat."} for s in SENTENCES]
@@ -85,9 +80,7 @@ def test_the_command_reads_coco_jsonl_nein_and_text(
         ("a.txt", "\n", "holds no caption"),
     ],
 )
-def test_a_file_that_holds_no_captions_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str, sentence: str
-) -> None:
+def test_a_file_that_holds_no_captions_is_one_sentence(tmp_path, capsys, name, content, sentence):
     (tmp_path / name).write_text(content)
     assert run(tmp_path / name) == 2
     assert sentence in capsys.readouterr().err

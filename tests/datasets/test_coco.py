@@ -20,7 +20,7 @@ def write(path: Path, annotations: Any, **more: Any) -> Path:
     return path
 
 
-def test_captions_and_objects_are_joined_by_picture(tmp_path: Path) -> None:
+def test_captions_and_objects_are_joined_by_picture(tmp_path):
     said = [
         {"image_id": "8", "caption": "A dog."},
         {"image_id": 7, "caption": " Two  dogs. "},
@@ -59,7 +59,7 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path: Path) -> None:
         ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "not four numbers"),
     ],
 )
-def test_what_is_wrong_is_named_with_the_entry(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+def test_what_is_wrong_is_named_with_the_entry(tmp_path, change, sentence):
     path = tmp_path / "instances.json"
     path.write_text(json.dumps({"images": IMAGES, "annotations": [], "categories": KINDS} | change))
     with pytest.raises(UserError, match=sentence) as caught:

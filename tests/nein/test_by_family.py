@@ -19,7 +19,6 @@ from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from tests.helpers import runs
-from tests.nein.conftest import Outcome
 
 Make = Callable[..., Path]
 
@@ -76,17 +75,16 @@ def column(table: ScoreTable, metric: str) -> dict[str, float | None]:
     }
 
 
-def test_a_removal_that_should_not_be_is_left_out_of_the_whole() -> None:
+def test_a_removal_that_should_not_be_is_left_out_of_the_whole():
     left = records.asked(read(edits(FAMILIES)))
     assert column(left, "removal_vqa") == {"a": 1.0, "c": 1.0, "d": None}
     assert column(left, "l1") == VALUES["l1"]
     assert {metric: column(records.asked(read(edits({}))), metric) for metric in VALUES} == VALUES
     whole = frames.pick(figures_of(edits(FAMILIES)), task="results", metric="removal_vqa")
-    assert whole is not None
     assert (whole["value"], whole["n"], whole["unscored"]) == (1.0, 2, 1)
 
 
-def test_every_family_has_its_own_figures_unscored_samples_counted() -> None:
+def test_every_family_has_its_own_figures_unscored_samples_counted():
     found = frames.select(figures_of(edits(FAMILIES)), task="families")
     stays = "double_negation (object must stay: Removal ↓)"
     assert frames.values(found, "group") == ["plain", stays, "implicit"]
@@ -97,7 +95,7 @@ def test_every_family_has_its_own_figures_unscored_samples_counted() -> None:
     assert not len(frames.select(figures_of(edits({})), task="families"))
 
 
-def test_a_family_is_read_hashed_and_turns_the_target_round(make_data: Make) -> None:
+def test_a_family_is_read_hashed_and_turns_the_target_round(make_data):
     plain = loading.load(str(make_data(2, 1)))
     folder = with_families(make_data(2, 1, name="other"), ["double_negation", "implicit"])
     found = loading.load(str(folder))
@@ -112,15 +110,13 @@ def test_a_family_is_read_hashed_and_turns_the_target_round(make_data: Make) -> 
     assert records_hash(plain.samples) == plain.records_sha256
 
 
-def test_an_unknown_family_is_refused_with_a_near_match(make_data: Make) -> None:
+def test_an_unknown_family_is_refused_with_a_near_match(make_data):
     folder = with_families(make_data(2, 1), ["implicit", "implict"])
     with pytest.raises(UserError, match=r"'implict' in .*did you mean 'implicit'"):
         loading.load(str(folder))
 
 
-def test_the_table_has_a_row_per_family_and_says_what_must_stay(
-    make_data: Make, evaluate: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_the_table_has_a_row_per_family_and_says_what_must_stay(make_data, evaluate, tmp_path):
     folder = with_families(make_data(4, 1), ["plain", "double_negation", "implicit", "implicit"])
     done = evaluate(
         *("--editor", "identity", "--data", folder, "--out", tmp_path / "out", "--device", "cpu"),
@@ -135,9 +131,7 @@ def test_the_table_has_a_row_per_family_and_says_what_must_stay(
     assert list(split["n"]) == [1, 1, 2]
 
 
-def test_data_without_families_have_no_such_table(
-    make_data: Make, evaluate: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_data_without_families_have_no_such_table(make_data, evaluate, tmp_path):
     done = evaluate(
         *("--editor", "identity", "--data", make_data(2, 1), "--out", tmp_path / "out", "--device", "cpu"),
         *("--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--control", "none"),
@@ -157,7 +151,7 @@ def told(levels: dict[str, tuple[int, int]], families: dict[str, str] = FAMILIES
     ]
 
 
-def test_edits_have_a_figure_for_every_difficulty_by_family_and_of_all_together() -> None:
+def test_edits_have_a_figure_for_every_difficulty_by_family_and_of_all_together():
     levels = {"a": (0, 0), "b": (0, 0), "c": (0, 0), "d": (2, 1)}
     every = figures_of(told(levels))
     made = frames.select(every, task="difficulty", metric="l1")
@@ -176,16 +170,15 @@ def test_edits_have_a_figure_for_every_difficulty_by_family_and_of_all_together(
     assert not len(frames.select(figures_of(edits(FAMILIES)), task="difficulty"))
 
 
-def test_removal_by_difficulty_is_that_of_objects_that_must_go() -> None:
+def test_removal_by_difficulty_is_that_of_objects_that_must_go():
     made = figures_of(told(dict.fromkeys("abcd", (0, 0))))
     removal = frames.select(made, task="difficulty", metric="removal_vqa", axis=DEPTH)
     assert frames.values(removal, "group") == ["all families", "plain", "implicit"]
     together = frames.pick(removal, group="all families")
-    assert together is not None
     assert (together["value"], together["n"], together["unscored"]) == (1.0, 2, 1)
 
 
-def test_below_a_denial_a_family_has_figures_of_its_own() -> None:
+def test_below_a_denial_a_family_has_figures_of_its_own():
     rows = told({"a": (0, 0), "b": (0, 1), "c": (0, 0), "d": (0, 1)}, dict.fromkeys("abcd", "neither_nor"))
     rows[3]["stays"] = True
     found = frames.select(figures_of(rows), task="families", metric="l1")
@@ -196,12 +189,11 @@ def test_below_a_denial_a_family_has_figures_of_its_own() -> None:
     ]
 
 
-def test_both_difficulties_of_edits_are_drawn_and_stand_in_a_table() -> None:
+def test_both_difficulties_of_edits_are_drawn_and_stand_in_a_table():
     rows = told({"a": (0, 0), "b": (1, 0), "c": (0, 1), "d": (0, 1)}, dict.fromkeys("abcd", "scoped"))
     obeyed = [{"id": key, "metric": "obeyed", "value": 1.0, "reason": ""} for key in "abcd"]
     made = frames.label(figures_of(rows, obeyed), model="magicbrush", variant="negative")
     section = sections.families()
     assert [plot.key for plot in section.plots if len(plot.shown(made))] == ["other_things", "denials_above"]
     shown = section.tables[1].sheet(made)
-    assert shown is not None
     assert "how many" in shown.columns

@@ -55,7 +55,7 @@ def perfect(known: dict[bytes, set[str]]) -> ScriptedJudge:
     return ScriptedJudge(rule, "perfect")
 
 
-def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world: Path, known: dict) -> None:
+def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, known):
     from nein.datasets.nein import loading
 
     dataset = loading.load(str(world))
@@ -76,7 +76,7 @@ def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world: 
     assert [c.words for c in known_presence.instances(annotations, seed=1)] != [c.words for c in again]
 
 
-def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> None:
+def test_pasting_puts_the_object_in_and_changes_nothing_else(world):
     annotations = known_presence.read_instances(world / "instances.json", world)
     cases = known_presence.pasted(replace(annotations, pictures=annotations.pictures[:20]), seed=0)
     assert cases
@@ -94,7 +94,7 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(world: Path) -> Non
     assert 0 < (triangle == 200).all(-1).sum() < 80
 
 
-def test_a_crowd_is_there_but_is_never_cut_out(world: Path, tmp_path: Path) -> None:
+def test_a_crowd_is_there_but_is_never_cut_out(world, tmp_path):
     content = json.loads((world / "instances.json").read_text())
     before = known_presence.read_instances(world / "instances.json", world)
     for note in content["annotations"]:
@@ -108,12 +108,8 @@ def test_a_crowd_is_there_but_is_never_cut_out(world: Path, tmp_path: Path) -> N
 
 
 def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
-    world: Path,
-    known: dict,
-    tmp_path: Path,
-    evaluate: Callable[..., Outcome],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    world, known, tmp_path, evaluate, monkeypatch
+):
     # An editor that truly removes the object in 40 % of the samples: it gives back the source image there.
     rng, gone = random.Random(0), 0
     samples = list(nano_data.iter_samples("val", SOURCES))
@@ -138,15 +134,11 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     [calibration] = judge_tables.load([out / "calibration"], explicit=True)
     rates = calibration.rates("fixed")
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
-        assert rate is not None
-        assert rate.low is not None
-        assert rate.high is not None
         assert rate.low <= expected <= rate.high
         assert rate.high < 0.97  # found out
     [run] = records.load([out])[0]
     assert calibration.fits(run)
     judged = frames.pick(figures.of_run(run), task="results", metric="removal_vqa")
-    assert judged is not None
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
     _, line = judge_tables.corrected([run], [calibration])
     assert line["low"] <= share <= line["high"]
@@ -198,9 +190,7 @@ def scored_run(world: Path, out: Path, evaluate: Callable[..., Outcome]) -> None
     assert evaluate(*line, "--out", out).code == 0
 
 
-def test_calibration_goes_on_where_it_was_killed(
-    world: Path, tmp_path: Path, evaluate: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calibration_goes_on_where_it_was_killed(world, tmp_path, evaluate, monkeypatch):
     scored_run(world, tmp_path / "out", evaluate)
     line = [str(tmp_path / "out"), "--limit", "12", "--batch-size", "4", "--device", "cpu"]
     assert commands.exit_code("calibrate", *line, "--out", tmp_path / "whole") == 0
@@ -227,8 +217,8 @@ def test_calibration_goes_on_where_it_was_killed(
 
 
 def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_count(
-    world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]
-) -> None:
+    world, tmp_path, evaluate
+):
     out = tmp_path / "out"
     scored_run(world, out, evaluate)
     commands.exit_code("calibrate", out, "--limit", "12", "--device", "cpu", "--judges", "vqa")
@@ -254,10 +244,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
         (["--instances", "FOLDER/none.json"], "does not exist"),
     ],
 )
-def test_mistakes_are_one_sentence(
-    world: Path, tmp_path: Path, evaluate: Callable[..., Outcome], capsys: pytest.CaptureFixture[str],
-    arguments: list[str], expected: str,
-) -> None:  # fmt: skip
+def test_mistakes_are_one_sentence(world, tmp_path, evaluate, capsys, arguments, expected):
     scored_run(world, tmp_path / "out", evaluate)
     given = [argument.replace("FOLDER", str(world)) for argument in arguments]
     done = commands.outcome(capsys, "calibrate", tmp_path / "out", "--device", "cpu", *given)
@@ -266,7 +253,7 @@ def test_mistakes_are_one_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]) -> None:
+def test_the_files_say_what_was_asked(world, tmp_path, evaluate):
     scored_run(world, tmp_path / "out", evaluate)
     given = ("--limit", "6", "--device", "cpu", "--judges", "ovd", "--judge", "ovd=tests.rehearsal:score_005")
     commands.exit_code("calibrate", tmp_path / "out", *given)
@@ -288,9 +275,7 @@ def test_the_files_say_what_was_asked(world: Path, tmp_path: Path, evaluate: Cal
         ({"kind": ["vqa"], "fingerprint": "x", "article": "none"}, "is not a calibration"),
     ],
 )
-def test_a_calibration_that_does_not_say_how_it_was_asked_is_refused(
-    tmp_path: Path, entries: dict, expected: str
-) -> None:
+def test_a_calibration_that_does_not_say_how_it_was_asked_is_refused(tmp_path, entries, expected):
     atomic.write_json(tmp_path / "vqa-1.json", entries)
     atomic.write_lines(tmp_path / "vqa-1.jsonl", [])
     with pytest.raises(UserError, match=expected):

@@ -73,7 +73,7 @@ def failures(outcomes: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("editor", [Identity(), Solid()])
-def test_editors_that_keep_the_contract_pass_everything(editor: Any) -> None:
+def test_editors_that_keep_the_contract_pass_everything(editor):
     outcomes = list(check_editor(editor))
     assert failures(outcomes) == {}
     assert sum(outcome.passed is True for outcome in outcomes) == 10
@@ -94,20 +94,20 @@ def test_editors_that_keep_the_contract_pass_everything(editor: Any) -> None:
         ),
     ],
 )
-def test_every_way_to_break_the_contract_is_named(editor: Any, broken: set[str]) -> None:
+def test_every_way_to_break_the_contract_is_named(editor, broken):
     found = failures(check_editor(editor))
     assert broken <= set(found)
     assert all(found.values())
 
 
-def test_judges_that_keep_the_contract_pass_everything() -> None:
+def test_judges_that_keep_the_contract_pass_everything():
     judge = ScriptedJudge(lambda image, prompt: "Yes" if image.mean() > 120 else "No.", "bright")
     detector = ScriptedDetector(lambda image, label: min(1.0, float(image.mean()) / 255), "bright")
     assert failures(check_judge("vqa", judge)) == {}
     assert failures(check_judge("ovd", detector)) == {}
 
 
-def test_judges_that_break_it_are_found_out() -> None:
+def test_judges_that_break_it_are_found_out():
     class Forgetful(ScriptedJudge):
         def ask(self, images: Any, questions: Any) -> Any:
             self.asked += 1
@@ -123,9 +123,7 @@ def run(*arguments: str) -> int:
     return commands.exit_code("check", *arguments)
 
 
-def test_the_command_says_pass_or_fail_and_ends_accordingly(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_pass_or_fail_and_ends_accordingly(capsys, monkeypatch):
     module = types.ModuleType("own_editor")
     module.Noisy = Noisy  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_editor", module)
@@ -154,9 +152,7 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(
         (["identity", "--number", "1001"], "at most 1000"),
     ],
 )
-def test_mistakes_are_one_sentence(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_sentence(arguments, expected, capsys):
     assert run(*arguments, "--device", "cpu") == 2
     error = capsys.readouterr().err
     assert expected in error

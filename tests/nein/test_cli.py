@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ def data(*argv: object) -> int:
     return commands.exit_code("data", *argv)
 
 
-def test_nein_data_draws_the_miniature_world_and_finds_it_in_order(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nein_data_draws_the_miniature_world_and_finds_it_in_order(tmp_path, capsys):
     assert data("nano", "--split", "dev", "--sources", 3, "--out", tmp_path) == 0
     folder = Path(capsys.readouterr().out.strip())
     assert folder.parent == tmp_path
@@ -29,9 +26,7 @@ def test_nein_data_draws_the_miniature_world_and_finds_it_in_order(
     assert "unknown nano split 'nowhere'" in capsys.readouterr().err
 
 
-def test_nein_data_check_finds_a_truncated_picture_only_in_full(
-    make_data: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nein_data_check_finds_a_truncated_picture_only_in_full(make_data, capsys):
     folder = make_data(2, 1)
     picture = folder / "nein_val" / "NeIn_000000000002_1.png"
     picture.write_bytes(picture.read_bytes()[:700])
@@ -40,7 +35,7 @@ def test_nein_data_check_finds_a_truncated_picture_only_in_full(
     assert "NeIn_000000000002_1.png: the image cannot be decoded" in capsys.readouterr().err
 
 
-def test_a_closed_pipe_is_no_traceback() -> None:
+def test_a_closed_pipe_is_no_traceback():
     done = subprocess.run(
         f"{sys.executable} -m nein eval --dry-run | head -1",
         shell=True,
@@ -52,7 +47,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_full_disk_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_a_sentence(capsys):
     def full() -> int:
         raise OSError(28, "No space left on device", "/somewhere/images/a.png")
 
@@ -62,7 +57,7 @@ def test_a_full_disk_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "The disk is full (/somewhere/images/a.png)" in capsys.readouterr().err
 
 
-def test_control_c_ends_with_130_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_c_ends_with_130_and_a_hint(capsys):
     def interrupted() -> int:
         raise KeyboardInterrupt
 
@@ -72,7 +67,7 @@ def test_control_c_ends_with_130_and_a_hint(capsys: pytest.CaptureFixture[str]) 
     assert "run the same command again to go on" in capsys.readouterr().err
 
 
-def test_the_name_in_the_cards_is_the_same_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_in_the_cards_is_the_same_command(capsys):
     assert commands.exit_code("eval", "--limit", 3, "--dry-run") == 0
     printed = capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:

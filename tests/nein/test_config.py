@@ -19,7 +19,7 @@ def write(folder: Path, text: str) -> str:
     return str(folder / "c.yaml")
 
 
-def test_command_line_beats_file_beats_preset_beats_default(tmp_path: Path) -> None:
+def test_command_line_beats_file_beats_preset_beats_default(tmp_path):
     file = write(tmp_path, "batch_size: 5\nseed: 7\nmodels:\n  clip: from/file\n")
     plain, filed = parse(), parse("--config", file)
     both = parse("--batch-size", "3", "--config", file)  # the flag wins although the file comes after it
@@ -31,26 +31,26 @@ def test_command_line_beats_file_beats_preset_beats_default(tmp_path: Path) -> N
     assert plain.control == ["remove"]  # the nano preset's, not the default
 
 
-def test_the_preset_may_come_from_a_file_and_the_flag_still_wins(tmp_path: Path) -> None:
+def test_the_preset_may_come_from_a_file_and_the_flag_still_wins(tmp_path):
     file = write(tmp_path, "preset: paper\ndata: somewhere\n")
     assert parse("--config", file).models.ovd == "google/owlv2-large-patch14-ensemble"
     assert parse("--config", file, "--preset", "nano").models.ovd == "nano:owlv2"
 
 
-def test_lists_are_commas_or_repeats() -> None:
+def test_lists_are_commas_or_repeats():
     assert parse("--editor", "zone,ip2p", "--editor=./c").editor == ["zone", "ip2p", "./c"]
     assert parse("--control", "none").control == []
     assert parse("--metrics", "dino,l1").metrics == ["l1", "dino"]  # in the order of the table
     assert len(parse("--metrics", "all").metrics) == 12
 
 
-def test_sampler_overrides_are_only_those_given() -> None:
+def test_sampler_overrides_are_only_those_given():
     assert parse().editor_overrides() == {}
     given = parse("--steps", "7", "--guidance-scale", "2.5", "--editor-options.resize", "none")
     assert given.editor_overrides() == {"steps": 7, "guidance_scale": 2.5, "resize": "none"}
 
 
-def test_the_printed_configuration_reads_back_as_itself(tmp_path: Path) -> None:
+def test_the_printed_configuration_reads_back_as_itself(tmp_path):
     first = parse("--seed", "3", "--limit", "9", "--models.vqa", "x/y", "--columns.NeIn", "id")
     again = parse("--config", write(tmp_path, options.dump(first)))
     assert again == first
@@ -79,7 +79,7 @@ def test_the_printed_configuration_reads_back_as_itself(tmp_path: Path) -> None:
         (["--config", "no.yaml"], "There is no configuration file 'no.yaml'."),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_sentence(argv: list[str], sentence: str) -> None:
+def test_a_mistake_on_the_command_line_is_one_sentence(argv, sentence):
     with pytest.raises(UserError) as caught:
         config.EvalConfig.parse(argv)
     assert sentence in str(caught.value)
@@ -100,14 +100,14 @@ def test_a_mistake_on_the_command_line_is_one_sentence(argv: list[str], sentence
         ("preset: big", "Unknown preset 'big'"),
     ],
 )
-def test_a_mistake_in_a_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_mistake_in_a_file_is_one_sentence(tmp_path, text, sentence):
     with pytest.raises(UserError) as caught:
         config.EvalConfig.parse(["--config", write(tmp_path, text)])
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_both_presets_name_models_for_every_metric_they_ask_for() -> None:
+def test_both_presets_name_models_for_every_metric_they_ask_for():
     for argv in ([], ["--preset", "paper", "--data", "x"]):
         found = parse(*argv)
         assert len(found.metrics) == 11

@@ -21,7 +21,7 @@ def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     return functools.partial(outcome, capsys, "convert")
 
 
-def test_help_is_immediate_and_names_the_options() -> None:
+def test_help_is_immediate_and_names_the_options():
     code = (
         "import sys; from nein import cli\n"
         "try: cli.main(['convert', '--help'])\n"
@@ -34,9 +34,7 @@ def test_help_is_immediate_and_names_the_options() -> None:
     assert "--base" in done.stdout
 
 
-def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
-    tmp_path: Path, convert, make_data: Callable[..., Path], evaluate: Callable
-) -> None:
+def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(tmp_path, convert, make_data, evaluate):
     import torch
     from diffusers import StableDiffusionInstructPix2PixPipeline
 
@@ -71,9 +69,7 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     assert (source["ema"], source["file"]) == (True, "last.ckpt")
 
 
-def test_a_checkpoint_of_two_number_types_becomes_a_folder_that_plain_diffusers_runs(
-    tmp_path: Path, convert
-) -> None:
+def test_a_checkpoint_of_two_number_types_becomes_a_folder_that_plain_diffusers_runs(tmp_path, convert):
     from diffusers import StableDiffusionInstructPix2PixPipeline
     from safetensors.torch import save_file
 
@@ -93,9 +89,7 @@ def test_a_checkpoint_of_two_number_types_becomes_a_folder_that_plain_diffusers_
     plain.runs(tmp_path / "out", "edit", tmp_path)
 
 
-def test_peak_memory_is_in_the_manifest_and_printed_for_both_stages(
-    tmp_path: Path, make_data: Callable[..., Path], evaluate: Callable
-) -> None:
+def test_peak_memory_is_in_the_manifest_and_printed_for_both_stages(tmp_path, make_data, evaluate):
     command = (
         "--editor",
         "identity",
@@ -120,9 +114,7 @@ def test_peak_memory_is_in_the_manifest_and_printed_for_both_stages(
     assert run.manifest()["peak_memory"] == peak
 
 
-def test_an_editor_that_is_told_the_object_gets_the_samples_own(
-    tmp_path: Path, make_data: Callable[..., Path], evaluate: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_editor_that_is_told_the_object_gets_the_samples_own(tmp_path, make_data, evaluate, monkeypatch):
     from nein.editors.basic import Identity
 
     seen = []

@@ -35,9 +35,7 @@ def base(data: Path, out: Path, *more: object, metrics: str = "l1,l2") -> list[o
     return ["--data", data, "--out", out, "--device", "cpu", "--batch-size", "4", "--metrics", metrics, *more]
 
 
-def test_scores_are_those_of_the_pictures_on_disk(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_scores_are_those_of_the_pictures_on_disk(make_data, evaluate, tmp_path):
     data, out = make_data(3, 2), tmp_path / "out"
     assert evaluate("--editor", "identity,solid", *base(data, out)).code == 0
     for editor in ("identity", "solid"):
@@ -51,9 +49,7 @@ def test_scores_are_those_of_the_pictures_on_disk(
             assert value == pytest.approx(np.abs(edited - source).mean() / 255, abs=1e-6)
 
 
-def test_the_colour_of_the_solid_editor_may_begin_with_a_number_sign(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_the_colour_of_the_solid_editor_may_begin_with_a_number_sign(make_data, evaluate, tmp_path):
     data, out = make_data(1, 1), tmp_path / "out"
     done = evaluate("--editor", "solid", "--editor-options.color", "#112233", *base(data, out))
     assert done.code == 0, done.stderr
@@ -61,7 +57,7 @@ def test_the_colour_of_the_solid_editor_may_begin_with_a_number_sign(
     assert (images.decode(out / "solid/negative" / row["image"]) == (0x11, 0x22, 0x33)).all()
 
 
-def test_a_colour_that_is_none_is_one_sentence(make_data: Make, evaluate: Evaluate, tmp_path: Path) -> None:
+def test_a_colour_that_is_none_is_one_sentence(make_data, evaluate, tmp_path):
     line = ("--editor", "solid", "--editor-options.color", "112233")
     done = evaluate(*line, *base(make_data(1, 1), tmp_path / "out"))
     assert done.code == 2
@@ -69,7 +65,7 @@ def test_a_colour_that_is_none_is_one_sentence(make_data: Make, evaluate: Evalua
     assert "Traceback" not in done.stderr
 
 
-def test_edit_records_say_what_was_done(make_data: Make, evaluate: Evaluate, tmp_path: Path) -> None:
+def test_edit_records_say_what_was_done(make_data, evaluate, tmp_path):
     data, out = make_data(1, 2), tmp_path / "out"
     evaluate("--editor", "identity", *base(data, out, "--seed", "5", "--control", "remove,add"))
     tracks = {
@@ -92,8 +88,8 @@ def test_edit_records_say_what_was_done(make_data: Make, evaluate: Evaluate, tmp
 
 
 def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scored(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+    make_data, evaluate, tmp_path
+):
     data, out = make_data(4, 2), tmp_path / "out"
     bad_source = data / "coco_for_val" / "COCO_000000000002.png"
     bad_sample = data / "nein_val" / "NeIn_000000000003_1.png"
@@ -132,9 +128,7 @@ def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scor
     assert {key[0] for key, row in rows.items() if row["value"] is None} == {failed}
 
 
-def test_a_picture_changed_between_the_stages_is_unscored(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_a_picture_changed_between_the_stages_is_unscored(make_data, evaluate, tmp_path):
     data, out = make_data(2, 1), tmp_path / "out"
     options = ["--editor", "identity", "--control", "none", "--models.vqa", "tests.rehearsal:no"]
     assert evaluate(*options, *base(data, out, "--stages", "edit")).code == 0
@@ -148,9 +142,7 @@ def test_a_picture_changed_between_the_stages_is_unscored(
     assert reasons["2", "l1"] == ""
 
 
-def test_a_metric_that_raises_loses_only_its_own_sample(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_that_raises_loses_only_its_own_sample(make_data, evaluate, tmp_path, monkeypatch):
     from nein.metrics import presence
 
     ask = presence._ask_all
@@ -171,9 +163,7 @@ def test_a_metric_that_raises_loses_only_its_own_sample(
     assert "RuntimeError: cannot look at this" in done.stdout
 
 
-def test_the_table_counts_the_selection_although_whole_blocks_are_made(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_the_table_counts_the_selection_although_whole_blocks_are_made(make_data, evaluate, tmp_path):
     out = tmp_path / "out"
     options = ["--editor", "identity", "--control", "none"]
     done = evaluate(
@@ -194,8 +184,8 @@ def test_the_table_counts_the_selection_although_whole_blocks_are_made(
     ],
 )
 def test_a_changed_configuration_is_refused_until_told_to_overwrite(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path, change: list[str], sentence: str
-) -> None:
+    make_data, evaluate, tmp_path, change, sentence
+):
     data, out = make_data(2, 1), tmp_path / "out"
     options = ["--editor", "identity", "--control", "none", *base(data, out)]
     assert evaluate(*options).code == 0
@@ -207,7 +197,7 @@ def test_a_changed_configuration_is_refused_until_told_to_overwrite(
     assert evaluate(*options, *change, "--overwrite").code == 0
 
 
-def test_changed_annotations_are_other_data(make_data: Make, evaluate: Evaluate, tmp_path: Path) -> None:
+def test_changed_annotations_are_other_data(make_data, evaluate, tmp_path):
     data, out = make_data(2, 1), tmp_path / "out"
     options = ["--editor", "identity", "--control", "none", *base(data, out)]
     assert evaluate(*options).code == 0
@@ -234,9 +224,7 @@ def test_changed_annotations_are_other_data(make_data: Make, evaluate: Evaluate,
         (["--editor", "identity", "--metrics", "clip_i", "--models.clip", "nano:nothing"], "nano:nothing"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path, options: list[str], sentence: str
-) -> None:
+def test_what_cannot_be_done_is_one_sentence(make_data, evaluate, tmp_path, options, sentence):
     done = evaluate(*base(make_data(1, 1), tmp_path / "out"), *options)
     assert done.code == 2
     assert sentence in done.stderr
@@ -244,9 +232,7 @@ def test_what_cannot_be_done_is_one_sentence(
     assert done.stdout == ""
 
 
-def test_a_device_that_is_not_there_is_one_sentence(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_not_there_is_one_sentence(make_data, evaluate, tmp_path, monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -255,18 +241,14 @@ def test_a_device_that_is_not_there_is_one_sentence(
     assert "sees no GPU of NVIDIA or AMD; use --device cpu" in done.stderr
 
 
-def test_an_unwritable_result_folder_is_said_before_any_work(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_an_unwritable_result_folder_is_said_before_any_work(make_data, evaluate, tmp_path):
     (tmp_path / "file").write_text("in the way")
     done = evaluate("--editor", "identity", *base(make_data(1, 1), tmp_path / "file" / "out"))
     assert done.code == 2
     assert "cannot be created (Not a directory); choose a writable folder with --out" in done.stderr
 
 
-def test_every_missing_image_is_said_before_any_work(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_every_missing_image_is_said_before_any_work(make_data, evaluate, tmp_path):
     data = make_data(3, 1)
     for name in ("nein_val/NeIn_000000000001_1.png", "coco_for_val/COCO_000000000003.png"):
         (data / name).unlink()
@@ -277,9 +259,7 @@ def test_every_missing_image_is_said_before_any_work(
     assert not list((tmp_path / "out").glob("identity/*/images"))
 
 
-def test_a_pickle_checkpoint_is_refused_in_one_sentence(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_a_pickle_checkpoint_is_refused_in_one_sentence(make_data, evaluate, tmp_path):
     import torch
 
     model = tmp_path / "clip"
@@ -294,9 +274,7 @@ def test_a_pickle_checkpoint_is_refused_in_one_sentence(
     assert not list((tmp_path / "out").glob("identity"))  # said before any work
 
 
-def test_out_of_memory_names_the_option_that_helps(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_names_the_option_that_helps(make_data, evaluate, tmp_path, monkeypatch):
     import torch
 
     from nein.editors.basic import Identity
@@ -310,17 +288,13 @@ def test_out_of_memory_names_the_option_that_helps(
     assert "lower --batch-size" in done.stderr
 
 
-def test_scoring_without_edits_says_which_are_missing(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_scoring_without_edits_says_which_are_missing(make_data, evaluate, tmp_path):
     done = evaluate("--editor", "identity", *base(make_data(2, 1), tmp_path / "out", "--stages", "score"))
     assert done.code == 2
     assert "lacks the edits of 2 of 2 samples" in done.stderr
 
 
-def test_a_defect_of_ours_is_not_dressed_up_as_a_mistake_of_the_user(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_a_defect_of_ours_is_not_dressed_up_as_a_mistake_of_the_user(make_data, evaluate, tmp_path):
     options = (
         "--editor",
         "flaky",
@@ -332,9 +306,7 @@ def test_a_defect_of_ours_is_not_dressed_up_as_a_mistake_of_the_user(
         evaluate(*options)
 
 
-def test_dry_run_prints_the_configuration_and_does_nothing(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_dry_run_prints_the_configuration_and_does_nothing(make_data, evaluate, tmp_path):
     import yaml
 
     done = evaluate("--editor", "identity", *base(make_data(1, 1), tmp_path / "out"), "--dry-run")
@@ -343,9 +315,7 @@ def test_dry_run_prints_the_configuration_and_does_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_terminated_run_ends_cleanly_and_goes_on(
-    make_data: Make, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminated_run_ends_cleanly_and_goes_on(make_data, evaluate, tmp_path, monkeypatch):
     data, out = make_data(6, 5), tmp_path / "out"
     options = ["--editor", "identity", *base(data, out, "--control", "none")]
     edit = Identity.edit

@@ -42,12 +42,12 @@ def all_sentences(label: str, noun: str, protocol: str = "fixed") -> list[str]:
         ("broccoli", "broccoli", "broccoli"),
     ],
 )
-def test_articles_and_plurals(noun: str, article: str, many: str) -> None:
+def test_articles_and_plurals(noun, article, many):
     assert nouns.with_article(noun) == article
     assert nouns.plural(noun) == many
 
 
-def test_of_the_categories_of_coco_two_are_plural() -> None:
+def test_of_the_categories_of_coco_two_are_plural():
     assert len(COCO) == 80
     assert [noun for noun in COCO if nouns.is_plural(noun)] == ["skis", "scissors"]
 
@@ -67,13 +67,13 @@ def test_of_the_categories_of_coco_two_are_plural() -> None:
         ("implicit", "skis", "The image is free of skis."),
     ],
 )
-def test_the_first_template_of_a_family_reads_like_this(label: str, noun: str, expected: str) -> None:
+def test_the_first_template_of_a_family_reads_like_this(label, noun, expected):
     assert all_sentences(label, noun)[0] == expected
 
 
 @pytest.mark.parametrize("label", FAMILIES)
 @pytest.mark.parametrize("noun", NOUNS)
-def test_every_sentence_is_well_formed_and_names_its_object(label: str, noun: str) -> None:
+def test_every_sentence_is_well_formed_and_names_its_object(label, noun):
     found = all_sentences(label, noun)
     assert len(set(found)) == len(found)
     assert len(found) >= 3
@@ -94,17 +94,17 @@ def test_every_sentence_is_well_formed_and_names_its_object(label: str, noun: st
             assert f"{noun} are " not in text.lower()
 
 
-def test_a_verb_agrees_with_the_nearer_of_two_objects() -> None:
+def test_a_verb_agrees_with_the_nearer_of_two_objects():
     text = sentence("neither_nor", 0, "cat", second="skis")
     assert text == "Neither a cat nor skis are in the image."
 
 
-def test_three_families_keep_their_object() -> None:
+def test_three_families_keep_their_object():
     assert {"double_negation", "clause", "not_all"} == STAYS
     assert all(" not " in text for text in all_sentences("double_negation", "cat"))
 
 
-def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals() -> None:
+def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals():
     for noun in COCO:
         official = [templates.negative_sentence(index, noun) for index in range(13)]
         assert all_sentences("plain", noun, "paper") == official
@@ -116,7 +116,7 @@ def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals() -
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
-def test_the_loader_finds_object_and_template_of_every_sentence(protocol: str) -> None:
+def test_the_loader_finds_object_and_template_of_every_sentence(protocol):
     for noun in COCO:
         added = wording.addition(noun, protocol)
         assert added.split()[2:] == (noun + ".").split()  # how the official scripts read the object
@@ -128,7 +128,7 @@ def test_the_loader_finds_object_and_template_of_every_sentence(protocol: str) -
                     assert templates.template_of(text, noun) == index
 
 
-def test_the_dictionary_of_nouns_loads_without_rewriting_itself_and_leaves_others_their_checks() -> None:
+def test_the_dictionary_of_nouns_loads_without_rewriting_itself_and_leaves_others_their_checks():
     code = (
         "import typeguard; before = typeguard.typechecked\n"
         "from nein.wording import nouns; assert nouns.plural('wine glass') == 'wine glasses'\n"

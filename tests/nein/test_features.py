@@ -67,8 +67,8 @@ def features_of(paths: list[Path]) -> np.ndarray:
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
 def test_fid_is_that_of_the_folders_and_the_protocols_differ(
-    make_data: Callable[..., Path], evaluate: Evaluate, colours: Colours, tmp_path: Path, protocol: str
-) -> None:
+    make_data, evaluate, colours, tmp_path, protocol
+):
     data, out = make_data(4, 3), tmp_path / "out"
     # One source has a single sample, so the two reference sets weigh the scenes differently.
     records = json.loads((data / "val.json").read_text())[:10]
@@ -86,9 +86,7 @@ def test_fid_is_that_of_the_folders_and_the_protocols_differ(
     assert entry["low"] <= entry["value"] <= entry["high"]
 
 
-def test_failed_edits_are_left_out_of_fid_and_counted(
-    make_data: Callable[..., Path], evaluate: Evaluate, colours: Colours, tmp_path: Path
-) -> None:
+def test_failed_edits_are_left_out_of_fid_and_counted(make_data, evaluate, colours, tmp_path):
     data, out = make_data(4, 2), tmp_path / "out"
     assert evaluate("--editor", "flaky", *options(data, out)).code == 0
     edits = edits_of(out / "flaky/negative")
@@ -102,9 +100,7 @@ def test_failed_edits_are_left_out_of_fid_and_counted(
     assert (fid(out, "flaky")["n"], fid(out, "flaky")["n_unscored"]) == (len(good), 8 - len(good))
 
 
-def test_target_features_are_computed_once_for_all_editors(
-    make_data: Callable[..., Path], evaluate: Evaluate, colours: Colours, tmp_path: Path
-) -> None:
+def test_target_features_are_computed_once_for_all_editors(make_data, evaluate, colours, tmp_path):
     data, out = make_data(3, 3), tmp_path / "out"  # blocks of three: one source image each
     in_order = ("--on", "debug")  # two threads that meet at one target may both encode it
     assert evaluate("--editor", "identity,solid", *options(data, out, metrics="clip_i"), *in_order).code == 0
@@ -119,12 +115,8 @@ def test_target_features_are_computed_once_for_all_editors(
 
 
 def test_fid_survives_an_interruption_with_the_same_bytes(
-    make_data: Callable[..., Path],
-    evaluate: Evaluate,
-    colours: Colours,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    make_data, evaluate, colours, tmp_path, monkeypatch
+):
     data = make_data(3, 3)
     assert evaluate("--editor", "identity", *options(data, tmp_path / "whole")).code == 0
     write, count = Folder.write, 0
@@ -164,12 +156,8 @@ def test_fid_survives_an_interruption_with_the_same_bytes(
 
 
 def test_the_distance_is_not_worked_out_again_for_the_same_samples(
-    make_data: Callable[..., Path],
-    evaluate: Evaluate,
-    colours: Colours,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    make_data, evaluate, colours, tmp_path, monkeypatch
+):
     from nein.metrics import fid as fid_module
 
     data, out = make_data(3, 2), tmp_path / "out"
@@ -190,8 +178,8 @@ def test_the_distance_is_not_worked_out_again_for_the_same_samples(
 
 
 def test_the_distance_is_worked_out_again_when_a_block_that_was_set_aside_is_made(
-    make_data: Callable[..., Path], evaluate: Evaluate, colours: Colours, tmp_path: Path
-) -> None:
+    make_data, evaluate, colours, tmp_path
+):
     data = make_data(3, 3)
     assert evaluate("--editor", "identity", *options(data, tmp_path / "whole")).code == 0
     run = tmp_path / "out/identity/negative"
@@ -209,12 +197,8 @@ def test_the_distance_is_worked_out_again_when_a_block_that_was_set_aside_is_mad
 
 
 def test_the_distance_is_that_of_edits_that_were_deleted_and_made_otherwise(
-    make_data: Callable[..., Path],
-    evaluate: Evaluate,
-    colours: Colours,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    make_data, evaluate, colours, tmp_path, monkeypatch
+):
     data = make_data(3, 3)
     assert evaluate("--editor", "identity", *options(data, tmp_path / "out")).code == 0
     before = fid(tmp_path / "out", "identity")
@@ -234,8 +218,8 @@ def test_the_distance_is_that_of_edits_that_were_deleted_and_made_otherwise(
 
 
 def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
-    make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_data, evaluate, tmp_path, monkeypatch
+):
     detector = ScriptedDetector(lambda image, label: float(image.std() > 10 and label != "cat"))
     monkeypatch.setattr(models, "load_models", lambda *_: {"ovd": detector})
     data, out = make_data(2, 2), tmp_path / "out"

@@ -325,7 +325,7 @@ def test_a_wrong_file_column_or_highlight_is_a_sentence(arguments, expected, mak
     assert not list(tmp_path.glob("x*"))
 
 
-def test_sheets_that_are_drawn_side_by_side_have_the_bytes_of_sheets_drawn_in_turn() -> None:
+def test_sheets_that_are_drawn_side_by_side_have_the_bytes_of_sheets_drawn_in_turn():
     def sheet(number: int) -> bytes:
         picture = np.full((32, 32, 3), number, np.uint8)
         cells = [Cell(picture, f"cell {number}", [Badge("VQA: removed", GREEN)])] * 4

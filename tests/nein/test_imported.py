@@ -9,7 +9,6 @@ from PIL import Image
 
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine.images import decode, write_png
-from tests.nein.conftest import Outcome
 
 METRICS = ["--device", "cpu", "--metrics", "l1,removal_vqa", "--models.vqa", "tests.rehearsal:no"]
 
@@ -31,9 +30,7 @@ def publish(data: Path, folder: Path, skip: int = 0) -> Path:
     return folder
 
 
-def test_a_folder_per_method_becomes_a_run_per_method(
-    evaluate: Callable[..., Outcome], data: Path, tmp_path: Path
-) -> None:
+def test_a_folder_per_method_becomes_a_run_per_method(evaluate, data, tmp_path):
     publish(data, tmp_path / "published" / "MagicBrush")
     publish(data, tmp_path / "published" / "HQ Edit" / "negative", skip=2)
     publish(data, tmp_path / "published" / "HQ Edit" / "remove")
@@ -62,9 +59,7 @@ def test_a_folder_per_method_becomes_a_run_per_method(
     assert before == {p: p.read_bytes() for p in (tmp_path / "out").glob("*/*/scores.csv")}
 
 
-def test_one_folder_of_pictures_is_one_method(
-    evaluate: Callable[..., Outcome], data: Path, tmp_path: Path
-) -> None:
+def test_one_folder_of_pictures_is_one_method(evaluate, data, tmp_path):
     publish(data, tmp_path / "mine")
     (tmp_path / "mine" / "notes.txt").write_text("not a picture")
     write_png(tmp_path / "mine" / "stray.png", np.zeros((4, 4, 3), np.uint8))
@@ -74,9 +69,7 @@ def test_one_folder_of_pictures_is_one_method(
     assert done.code == 0
 
 
-def test_a_truncated_picture_costs_its_sample_and_says_so(
-    evaluate: Callable[..., Outcome], data: Path, tmp_path: Path
-) -> None:
+def test_a_truncated_picture_costs_its_sample_and_says_so(evaluate, data, tmp_path):
     folder = publish(data, tmp_path / "mine")
     victim = sorted(folder.glob("*.webp"))[0]
     victim.write_bytes(victim.read_bytes()[:60])
@@ -87,9 +80,7 @@ def test_a_truncated_picture_costs_its_sample_and_says_so(
     assert sum(row["image"] is None for row in rows.values()) == 1
 
 
-def test_replaced_pictures_are_not_mixed_with_old_ones(
-    evaluate: Callable[..., Outcome], data: Path, tmp_path: Path
-) -> None:
+def test_replaced_pictures_are_not_mixed_with_old_ones(evaluate, data, tmp_path):
     folder = publish(data, tmp_path / "mine")
     line = ["--edited", folder, "--data", data, *METRICS, "--out", tmp_path / "out"]
     assert evaluate(*line, "--limit", "2", "--batch-size", "2").code == 0
@@ -109,9 +100,7 @@ def test_replaced_pictures_are_not_mixed_with_old_ones(
         (lambda root: _twice(root / "twice"), "holds m/negative twice"),
     ],
 )
-def test_unusable_folders_are_refused_in_one_sentence(
-    evaluate: Callable[..., Outcome], data: Path, tmp_path: Path, make: Callable[[Path], Path], expected: str
-) -> None:
+def test_unusable_folders_are_refused_in_one_sentence(evaluate, data, tmp_path, make, expected):
     done = evaluate("--edited", make(tmp_path), "--data", data, *METRICS, "--out", tmp_path / "out")
     assert done.code == 2
     assert expected in done.stderr

@@ -25,7 +25,6 @@ from nein.models import rewards
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from tests.helpers import commands
-from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedJudge
 
 
@@ -75,9 +74,7 @@ class Deaf(rewards.RewardJudge):
         raise AssertionError("a calibration compares")
 
 
-def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_nothing(
-    pairs: list[Pair], tmp_path: Path
-) -> None:
+def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_nothing(pairs, tmp_path):
     judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else 0.5 if "lacks" in told else 0.0)
     file = preferences.calibrate("pairwise:deaf", judge, pairs, tmp_path)
     result = json.loads(file.read_text())
@@ -96,7 +93,7 @@ def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_not
     assert judge.asked == asked
 
 
-def test_what_a_judge_does_not_say_is_unscored_and_in_no_share(pairs: list[Pair], tmp_path: Path) -> None:
+def test_what_a_judge_does_not_say_is_unscored_and_in_no_share(pairs, tmp_path):
     judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else None)
     some = pairs[:6]
     result = json.loads(preferences.calibrate("pairwise:deaf", judge, some, tmp_path).read_text())
@@ -104,7 +101,7 @@ def test_what_a_judge_does_not_say_is_unscored_and_in_no_share(pairs: list[Pair]
     assert (one["affirmed"]["value"], one["negated"], one["gap"], one["n_unscored"]) == (1, None, None, 6)
 
 
-def test_a_preference_for_a_place_is_a_difference_of_shares() -> None:
+def test_a_preference_for_a_place_is_a_difference_of_shares():
     letters = [["A", "A"], ["A", "B"], ["B", "A"], ["A", None]]
     rows = [
         {"id": f"{k}", "cluster": f"{k}", "wording": "affirmed", "right": 0.5, "detail": {"letters": row}}
@@ -114,9 +111,7 @@ def test_a_preference_for_a_place_is_a_difference_of_shares() -> None:
     assert position["value"] == pytest.approx((5 - 2) / 7)
 
 
-def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lacks_another(
-    pairs: list[Pair], world: Path
-) -> None:
+def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lacks_another(pairs, world):
     samples = {sample.nein: sample for sample in nano_data.iter_samples("val", 6)}
     for pair in (one for one in pairs if one.set == "unedited"):
         source, right, wrong = pair.pictures()
@@ -144,9 +139,7 @@ def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lack
         assert taken.sum() > kept.sum()
 
 
-def test_the_command_asks_the_runs_own_judge_of_removal(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_asks_the_runs_own_judge_of_removal(world, tmp_path, monkeypatch, capsys):
     config = EvalConfig(models=ModelsConfig(vqa="tests.rehearsal:no"))
     run = RunDir(tmp_path, "identity", "negative")
     monkeypatch.setattr(calibrate, "read_config", lambda *given: (run, config))
@@ -160,8 +153,8 @@ def test_the_command_asks_the_runs_own_judge_of_removal(
 
 
 def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_chose_for(
-    world: Path, tmp_path: Path, evaluate: Callable[..., Outcome]
-) -> None:
+    world, tmp_path, evaluate
+):
     out = tmp_path / "out"
     done = evaluate(
         "--editor", "identity", "--mend", "best-of:2:removal", "--data", world, "--control", "none",
@@ -200,12 +193,12 @@ def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_ch
         (["--judge", "wow=x"], "reward=REFERENCE"),
     ],
 )
-def test_what_cannot_be_calibrated_is_a_sentence(given: list[str], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_calibrated_is_a_sentence(given, said, tmp_path):
     with pytest.raises(UserError, match=said):
         CalibrateConfig.parse([str(tmp_path), *given])
 
 
-def test_a_perfect_judge_of_objects_is_a_perfect_judge_of_pastes(pairs: list[Pair], tmp_path: Path) -> None:
+def test_a_perfect_judge_of_objects_is_a_perfect_judge_of_pastes(pairs, tmp_path):
     other = [pair for pair in pairs if pair.set == "other"]
     there = {}
     for pair in other:

@@ -86,19 +86,17 @@ RULES = [
 
 
 @pytest.mark.parametrize(("code", "family", "named", "which", "said"), RULES)
-def test_a_sentence_follows_the_rule(
-    code: str, family: str, named: tuple[str, str, str, str], which: int, said: str
-) -> None:
+def test_a_sentence_follows_the_rule(code, family, named, which, said):
     assert LANGUAGES[code].pair(family, Named(*named))[which] == said
 
 
-def test_things_and_colours_are_those_of_the_drawn_world() -> None:
+def test_things_and_colours_are_those_of_the_drawn_world():
     assert set(THINGS) <= set(CATEGORIES)
     assert {colour for thing in THINGS for colour in LOOKS[thing].colours} <= set(COLOURS) == set(PALETTE)
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
-def test_every_thing_and_colour_has_its_words(code: str) -> None:
+def test_every_thing_and_colour_has_its_words(code):
     language = LANGUAGES[code]
     said = set()
     for thing, other in zip(THINGS, (*THINGS[1:], THINGS[0]), strict=True):
@@ -115,7 +113,7 @@ def test_every_thing_and_colour_has_its_words(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
-def test_a_denial_above_makes_either_sentence_what_the_other_was(code: str) -> None:
+def test_a_denial_above_makes_either_sentence_what_the_other_was(code):
     named, language = Named("cup", "dog", "red", "blue"), LANGUAGES[code]
     first, second = language.pair("clause", named)
     once = language.pair("clause", named, 1)

@@ -31,7 +31,7 @@ def dataset(*samples: Sample) -> Dataset:
     return Dataset(samples, {"kind": "folder"}, records_hash(samples))
 
 
-def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence_says() -> None:
+def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence_says():
     made = in_families(dataset(sample(1), sample(2, "double_negation")), [MINIMAL_PAIRS])
     assert [(one.id, one.family, one.negative) for one in made.samples] == [
         ("n1_affirmed_there", "affirmed, there", "The image has an owl."),
@@ -45,7 +45,7 @@ def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence
     assert made.origin["not said"] == 1
 
 
-def test_minimal_pairs_go_with_no_other_family_and_no_other_track() -> None:
+def test_minimal_pairs_go_with_no_other_family_and_no_other_track():
     with pytest.raises(UserError, match="minimal_pairs goes with no other"):
         in_families(dataset(sample(1)), [MINIMAL_PAIRS, "implicit"])
     with pytest.raises(UserError, match="no sample whose sentence only denies its object"):
@@ -86,50 +86,43 @@ def measured(
 
 
 @pytest.mark.parametrize("name", EDITORS)
-def test_an_editor_of_one_kind_has_the_parts_that_theory_demands(name: str) -> None:
+def test_an_editor_of_one_kind_has_the_parts_that_theory_demands(name):
     rule, parts, obeyed = EDITORS[name]
     frame = measured(rule)
     pick = {"task": "minimal_pairs", "metric": "removal_vqa"}
     for part in two_way.PARTS:
         figure = frames.pick(frame, **pick, statistic="part", group=part)
-        assert figure is not None
         assert figure["value"] == pytest.approx(parts[part])
         assert figure["low"] <= figure["value"] <= figure["high"]
     figure = frames.pick(frame, **pick, statistic="obeyed", group="all four")
-    assert figure is not None
     assert (figure["value"], figure["n"]) == (obeyed, 5)
     change = frames.pick(frame, **pick, statistic="change", group="denied, there")
-    assert change is not None
     assert change["value"] == float(rule(False, True)) - 1
 
 
-def test_removal_is_that_of_the_cell_in_which_the_object_is_there_and_denied() -> None:
+def test_removal_is_that_of_the_cell_in_which_the_object_is_there_and_denied():
     frame = measured(EDITORS["removes"][0])
     figure = frames.pick(frame, task="results", metric="removal_vqa")
-    assert figure is not None
     assert (figure["value"], figure["n"]) == (1.0, 5)
 
 
-def test_a_pair_without_a_verdict_is_unscored_and_one_that_a_limit_cut_is_none() -> None:
+def test_a_pair_without_a_verdict_is_unscored_and_one_that_a_limit_cut_is_none():
     frame = measured(EDITORS["obeys"][0], lost="n2_denied_absent")
     figure = frames.pick(frame, task="minimal_pairs", statistic="part", group="text")
-    assert figure is not None
     assert (figure["n"], figure["unscored"]) == (4, 1)
 
 
-def test_a_judge_that_errs_alike_before_and_after_sees_no_change() -> None:
+def test_a_judge_that_errs_alike_before_and_after_sees_no_change():
     """An editor that does nothing, and a judge that misses the object of one picture of five."""
     missed = measured(lambda affirmed, there: False, count=1, before=lambda number, there: False)
     for part in two_way.PARTS:
         figure = frames.pick(missed, task="minimal_pairs", statistic="part", group=part)
-        assert figure is not None
         assert figure["value"] == 0
     agrees = frames.pick(missed, task="minimal_pairs", statistic="agrees")
-    assert agrees is not None
     assert agrees["value"] == 0.5
 
 
-def test_what_is_seen_before_decides_the_picture_part_alone() -> None:
+def test_what_is_seen_before_decides_the_picture_part_alone():
     sure = measured(EDITORS["obeys"][0])
     erring = measured(EDITORS["obeys"][0], before=lambda number, there: there and number > 1)
     for part, values in {"text": (1, 1), "picture": (-1, -0.6), "interaction": (0, 0)}.items():
@@ -139,16 +132,13 @@ def test_what_is_seen_before_decides_the_picture_part_alone() -> None:
     assert [figure and figure["value"] for figure in shares] == pytest.approx([1.0, 0.8])
 
 
-def test_a_pair_whose_unedited_picture_has_no_verdict_is_unscored() -> None:
+def test_a_pair_whose_unedited_picture_has_no_verdict_is_unscored():
     frame = measured(EDITORS["obeys"][0], before=lambda number, there: None if number == 1 else there)
     figure = frames.pick(frame, task="minimal_pairs", statistic="change", group="denied, there")
-    assert figure is not None
     assert (figure["n"], figure["unscored"]) == (4, 1)
 
 
-def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(
-    make_data: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_data, tmp_path):
     out = tmp_path / "out"
     code = commands.exit_code(
         "eval", "--editor", "identity", "--families", MINIMAL_PAIRS, "--metrics", "removal_vqa", "--data",
@@ -159,10 +149,8 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(
     frame = frames.read(out / "identity" / "negative" / "figures.csv")
     for part in two_way.PARTS:
         figure = frames.pick(frame, task="minimal_pairs", statistic="part", group=part)
-        assert figure is not None
         assert (figure["value"], figure["n"]) == (0, 3)  # it sees everything before as well
     agrees = frames.pick(frame, task="minimal_pairs", statistic="agrees")
-    assert agrees is not None
     assert agrees["value"] == 0.5
     table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))
     assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
@@ -178,7 +166,7 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(
         assert said["before"]
 
 
-def test_pairs_have_no_control() -> None:
+def test_pairs_have_no_control():
     config = EvalConfig.parse(
         ["--families", MINIMAL_PAIRS, "--control", "remove,add", "--editor", "identity"]
     )

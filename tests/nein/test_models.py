@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nein.benchmarks.nein import config, models
@@ -17,18 +15,17 @@ def choose(*argv: str) -> list[editor_choice.EditorChoice]:
     )
 
 
-def test_the_same_name_means_the_row_of_the_preset() -> None:
+def test_the_same_name_means_the_row_of_the_preset():
     [nano] = choose("--editor", "magicbrush")
     [paper] = choose("--editor", "magicbrush", "--preset", "paper", "--data", "x")
     assert (nano.slug, paper.slug) == ("magicbrush", "magicbrush")
     assert nano.checkpoint == "nano:magicbrush"
-    assert paper.checkpoint is not None
     assert not paper.checkpoint.startswith("nano:")
     assert paper.options["steps"] == 100
     assert nano.options["steps"] < 100
 
 
-def test_all_is_every_editor_of_the_preset_once() -> None:
+def test_all_is_every_editor_of_the_preset_once():
     found = [choice.asked for choice in choose("--editor", "ip2p,all")]
     assert found[0] == "ip2p"
     assert len(found) == len(set(found))
@@ -36,9 +33,7 @@ def test_all_is_every_editor_of_the_preset_once() -> None:
     assert set(found) <= {"ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion", "identity", "solid"}
 
 
-def test_all_leaves_out_what_does_not_ship_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_leaves_out_what_does_not_ship_and_says_so(monkeypatch, caplog):
     monkeypatch.setattr("nein.nano.zoo.available", lambda: ("ip2p", "clip"))
     found = [choice.asked for choice in choose("--editor", "all")]
     assert [name for name in found if name != "zone"] == ["ip2p", "identity", "solid"]
@@ -53,9 +48,7 @@ def test_all_leaves_out_what_does_not_ship_and_says_so(
     assert "hqedit" not in caplog.text
 
 
-def test_all_of_the_paper_preset_says_how_to_come_by_what_is_on_no_hub(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_all_of_the_paper_preset_says_how_to_come_by_what_is_on_no_hub(caplog):
     found = [c.asked for c in choose("--editor", "all", "--preset", "paper", "--data", "x")]
     assert [name for name in found if name != "zone"] == ["ip2p", "magicbrush", "hqedit", "identity"]
     assert "leaves out instructdiffusion: its checkpoint is on no hub" in caplog.text
@@ -64,7 +57,7 @@ def test_all_of_the_paper_preset_says_how_to_come_by_what_is_on_no_hub(
         choose("--editor", "instructdiffusion", "--preset", "paper", "--data", "x")
 
 
-def test_a_row_takes_another_checkpoint(tmp_path: Path) -> None:
+def test_a_row_takes_another_checkpoint(tmp_path):
     (tmp_path / "mine").mkdir()
     [found] = choose(
         "--editor", f"instructdiffusion={tmp_path}/mine", "--preset", "paper", "--data", "x", "--steps", "9"
@@ -79,7 +72,7 @@ def test_a_row_takes_another_checkpoint(tmp_path: Path) -> None:
         choose("--editor", "identity=owner/name")
 
 
-def test_an_option_goes_to_the_editors_that_have_it() -> None:
+def test_an_option_goes_to_the_editors_that_have_it():
     editor, control = choose("--editor", "ip2p,identity", "--steps", "7", "--editor-options.offload", "model")
     assert editor.options["steps"] == 7
     assert editor.options["offload"] == "model"
@@ -88,14 +81,14 @@ def test_an_option_goes_to_the_editors_that_have_it() -> None:
         choose("--editor", "ip2p,identity", "--editor-options.stepz", "7")
 
 
-def test_options_of_the_command_line_keep_their_type() -> None:
+def test_options_of_the_command_line_keep_their_type():
     argv = ["--editor-options.compile", "true", "--editor-options.ema", "false"]
     [found] = choose("--editor", "ip2p", *argv, "--editor-options.attention", "math")
     assert (found.options["compile"], found.options["ema"]) == (True, False)
     assert found.options["attention"] == "math"
 
 
-def test_offloading_does_not_make_another_run() -> None:
+def test_offloading_does_not_make_another_run():
     [plain], [other] = (
         choose("--editor", "ip2p"),
         choose("--editor", "ip2p", "--editor-options.offload", "model"),
@@ -104,9 +97,7 @@ def test_offloading_does_not_make_another_run() -> None:
     assert plain.options != other.options
 
 
-def test_an_editor_of_several_models_is_left_out_when_one_does_not_ship(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_editor_of_several_models_is_left_out_when_one_does_not_ship(monkeypatch):
     models_of_zone = ("ip2p", "magicbrush", "sam", "zone-action")
     monkeypatch.setattr("nein.nano.zoo.available", lambda: models_of_zone)
     assert "zone" in [choice.asked for choice in choose("--editor", "all")]
@@ -116,9 +107,7 @@ def test_an_editor_of_several_models_is_left_out_when_one_does_not_ship(
         assert "zone" not in [choice.asked for choice in choose("--editor", "all")]
 
 
-def test_every_model_of_an_editor_is_resolved_and_its_name_kept_in_the_identity(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_model_of_an_editor_is_resolved_and_its_name_kept_in_the_identity(monkeypatch, tmp_path):
     monkeypatch.setattr("nein.nano.zoo.path", lambda name: tmp_path / name)
     [choice] = choose("--editor", "zone", "--editor-options.sam", "owner/sam@v1")
     built = {}
@@ -132,9 +121,7 @@ def test_every_model_of_an_editor_is_resolved_and_its_name_kept_in_the_identity(
     assert choice.identity()["editor.sam"] == "owner/sam@v1"
 
 
-def test_models_that_must_be_here_are_looked_for_without_loading(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_models_that_must_be_here_are_looked_for_without_loading(monkeypatch, tmp_path):
     [choice] = choose("--editor", "zone", "--preset", "paper", "--data", "x")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EditorError, match=r"not at 'ckpts/action_classifier.pth'; fetch"):
@@ -147,14 +134,14 @@ def test_models_that_must_be_here_are_looked_for_without_loading(
         nano.check_references()
 
 
-def test_overrides_reach_the_editor_and_its_identity() -> None:
+def test_overrides_reach_the_editor_and_its_identity():
     [plain], [other] = choose("--editor", "ip2p"), choose("--editor", "ip2p", "--steps", "7")
     assert other.options == {**plain.options, "steps": 7}
     assert plain.identity() != other.identity()
     assert other.identity()["editor.steps"] == 7
 
 
-def test_a_folder_is_an_editor_with_a_name_of_its_own(tmp_path: Path) -> None:
+def test_a_folder_is_an_editor_with_a_name_of_its_own(tmp_path):
     (tmp_path / "a" / "model").mkdir(parents=True)
     (tmp_path / "b" / "model").mkdir(parents=True)
     one, other = choose("--editor", f"{tmp_path}/a/model,{tmp_path}/b/model")
@@ -165,7 +152,7 @@ def test_a_folder_is_an_editor_with_a_name_of_its_own(tmp_path: Path) -> None:
     assert "/" not in references.slug("owner/name@rev")
 
 
-def test_an_editor_of_the_users_has_the_users_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_editor_of_the_users_has_the_users_name(tmp_path, caplog):
     folder = tmp_path / "model"
     folder.mkdir()
     plain, mine, row, both, twin = choose(
@@ -188,7 +175,7 @@ def test_an_editor_of_the_users_has_the_users_name(tmp_path: Path, caplog: pytes
     assert "if 'magicbrush' is meant" in caplog.text
 
 
-def test_a_reference_may_have_a_name_and_its_results_do_not_depend_on_it(tmp_path: Path) -> None:
+def test_a_reference_may_have_a_name_and_its_results_do_not_depend_on_it(tmp_path):
     assert references.named("mine=owner/name@abc") == ("mine", "owner/name@abc")
     for plain in ("owner/name", "./a=b/c", "openai:http://a/v1?k=v#m", "=x", "x="):
         assert references.named(plain) == (None, plain)
@@ -202,14 +189,14 @@ def test_a_reference_may_have_a_name_and_its_results_do_not_depend_on_it(tmp_pat
     assert named == plain_
 
 
-def test_an_unknown_editor_is_refused_before_anything_is_loaded() -> None:
+def test_an_unknown_editor_is_refused_before_anything_is_loaded():
     with pytest.raises(EditorError, match="did you mean 'magicbrush'"):
         choose("--editor", "magicbrsh")
     with pytest.raises(EditorError, match="Unknown option 'steps'"):
         choose("--editor", "identity", "--steps", "3")
 
 
-def test_references_are_folders_ids_or_embedded(tmp_path: Path) -> None:
+def test_references_are_folders_ids_or_embedded(tmp_path):
     assert references.resolve(str(tmp_path)) == (str(tmp_path), None)
     assert references.resolve("owner/name@abc") == ("owner/name", "abc")
     assert references.resolve("owner/name") == ("owner/name", None)
@@ -232,15 +219,13 @@ def test_references_are_folders_ids_or_embedded(tmp_path: Path) -> None:
         ("retention_ovd", "dtype", ["--judge-dtype", "bfloat16"]),
     ],
 )
-def test_what_changes_a_value_changes_the_identity_of_its_metric(
-    metric: str, key: str, argv: list[str]
-) -> None:
+def test_what_changes_a_value_changes_the_identity_of_its_metric(metric, key, argv):
     before = models.score_identity(metric, config.EvalConfig.parse([]), "cpu")
     after = models.score_identity(metric, config.EvalConfig.parse(argv), "cpu")
     assert {k for k in {*before, *after} if before.get(k) != after.get(k)} == {key}
 
 
-def test_what_does_not_concern_a_metric_leaves_its_identity_alone() -> None:
+def test_what_does_not_concern_a_metric_leaves_its_identity_alone():
     other = config.EvalConfig.parse(
         ["--threshold", "0.2", "--models.vqa", "a/b", "--protocol", "paper", "--seed", "3"]
     )

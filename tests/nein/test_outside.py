@@ -38,8 +38,8 @@ def arguments(data: Path, out: Path, *more: str) -> list[str]:
 
 
 def test_a_metric_of_pixels_and_one_with_a_network_reach_the_table_and_the_csv(
-    make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path, install: Install
-) -> None:
+    make_data, evaluate, tmp_path, install
+):
     install(dark="tests.nein.outside:DARKENING", colours="tests.nein.outside:PALETTE")
     data, out = make_data(3, 2), tmp_path / "out"
     done = evaluate(*arguments(data, out, "--metrics", "palette,darkening,l1", "--control", "none"))
@@ -59,12 +59,8 @@ def test_a_metric_of_pixels_and_one_with_a_network_reach_the_table_and_the_csv(
 
 
 def test_its_settings_and_weights_are_part_of_its_identity(
-    make_data: Callable[..., Path],
-    evaluate: Evaluate,
-    tmp_path: Path,
-    install: Install,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    make_data, evaluate, tmp_path, install, monkeypatch
+):
     install(colours="tests.nein.outside:PALETTE")
     data, out = make_data(3, 2), tmp_path / "out"
     line = arguments(data, out, "--metrics", "palette", "--control", "none")
@@ -79,9 +75,7 @@ def test_its_settings_and_weights_are_part_of_its_identity(
     assert "have changed" in changed.stderr
 
 
-def test_a_name_that_nobody_offers_gets_a_near_match_among_all(
-    make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path, install: Install
-) -> None:
+def test_a_name_that_nobody_offers_gets_a_near_match_among_all(make_data, evaluate, tmp_path, install):
     install(colours="tests.nein.outside:PALETTE")
     done = evaluate(*arguments(make_data(1, 1), tmp_path / "out", "--metrics", "pallette"))
     assert done.code == 2
@@ -96,9 +90,7 @@ def test_a_name_that_nobody_offers_gets_a_near_match_among_all(
         ("nein.metrics.images:DINO", "takes the name 'dino'"),
     ],
 )
-def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(
-    install: Install, place: str, sentence: str
-) -> None:
+def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(install, place, sentence):
     install(mine=place)
     with pytest.raises(MetricError, match=sentence):
         list(METRICS)

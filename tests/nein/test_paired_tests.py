@@ -28,7 +28,7 @@ def paired(rng: np.random.Generator, clusters: int, shift: float) -> tuple[dict,
     return first, second, {f"s{i}": int(source[i]) for i in range(len(source))}
 
 
-def test_holm_by_hand_and_in_any_order() -> None:
+def test_holm_by_hand_and_in_any_order():
     p = [0.01, 0.04, 0.03, 0.005]
     assert statistics.holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert statistics.holm(p[::-1]) == pytest.approx([0.02, 0.06, 0.06, 0.03])
@@ -36,7 +36,7 @@ def test_holm_by_hand_and_in_any_order() -> None:
     assert statistics.holm([]) == []
 
 
-def test_holm_keeps_the_chance_of_any_false_claim_at_its_level() -> None:
+def test_holm_keeps_the_chance_of_any_false_claim_at_its_level():
     rng = np.random.default_rng(0)
     wrong = sum(min(statistics.holm(rng.uniform(size=12).tolist())) < 0.05 for _ in range(2000))
     assert 0.035 <= wrong / 2000 <= 0.065
@@ -59,12 +59,11 @@ def outcomes(rng: np.random.Generator, clusters: int, advantage: float) -> tuple
 
 
 @pytest.mark.parametrize(("better", "worse"), [(8, 2), (5, 0), (0, 0), (1, 0), (20, 9)])
-def test_the_test_of_independent_pairs_is_mcnemars_exact_test(better: int, worse: int) -> None:
+def test_the_test_of_independent_pairs_is_mcnemars_exact_test(better, worse):
     differences = [1.0] * better + [-1.0] * worse + [0.0] * 30
     first = {str(i): float(d == 1) for i, d in enumerate(differences)}
     second = {str(i): float(d == -1) for i, d in enumerate(differences)}
     found = compared(first, second, {key: key for key in first})
-    assert found is not None
     expected = scipy.stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
     assert found.p == pytest.approx(expected, abs=1e-9 if better + worse <= 14 else 0.006)
 
@@ -77,15 +76,13 @@ def by_picture(sums: np.ndarray) -> float:
 
 @pytest.mark.parametrize("pictures", [4, 9, 14, 17])
 @pytest.mark.parametrize("lean", [0.0, 0.2])
-def test_p_is_that_of_pictures_that_change_sides(pictures: int, lean: float) -> None:
+def test_p_is_that_of_pictures_that_change_sides(pictures, lean):
     """Three to five pairs a picture; either run is the first. Of 17 not all patterns are tried."""
     rng = np.random.default_rng(pictures)
     source = np.repeat(np.arange(pictures), rng.integers(3, 6, pictures))
     chance = rng.beta(1, 1, pictures)[source]
     one, other = ((rng.random(len(source)) < each).astype(float) for each in (chance, chance - lean))
     found, back = (statistics.pairs_test(*sides, source.tolist()) for sides in ((one, other), (other, one)))
-    assert found is not None
-    assert back is not None
     assert found.p == pytest.approx(back.p)
     assert found.p == pytest.approx(
         by_picture(np.bincount(source, weights=one - other)), rel=1e-9 if pictures < 15 else 0.05
@@ -93,53 +90,46 @@ def test_p_is_that_of_pictures_that_change_sides(pictures: int, lean: float) -> 
 
 
 @pytest.mark.parametrize("pictures", [40, 400])
-def test_where_a_difference_is_beyond_doubt_p_is_that_of_t(pictures: int) -> None:
+def test_where_a_difference_is_beyond_doubt_p_is_that_of_t(pictures):
     rng = np.random.default_rng(1)
     one, other = ((rng.random((pictures, 4)) < chance).astype(float) for chance in (0.9, 0.2))
     found = statistics.pairs_test(one.ravel(), other.ravel(), np.repeat(np.arange(pictures), 4).tolist())
-    assert found is not None
     sums = (one - other).sum(1)
     least = 2.0 ** (1 - np.count_nonzero(sums))  # all differences of one sign
     assert found.p == pytest.approx(max(scipy.stats.ttest_1samp(sums, 0).pvalue, least), rel=1e-6, abs=0)
 
 
-def test_the_smallest_p_that_pictures_can_give_is_said() -> None:
+def test_the_smallest_p_that_pictures_can_give_is_said():
     """Seven pictures of one pair: 2 / 2^7 = 0.0156 is the least, however large the difference is."""
     ids = [f"s{i}" for i in range(7)]
     found = compared(dict.fromkeys(ids, 1.0), dict.fromkeys(ids, 0.0), {i: i for i in ids})
-    assert found is not None
     assert found.p == found.least == pytest.approx(2 / 2**7)
     half = {key: float(i < 4) for i, key in enumerate(ids)}
     less = compared(half, dict.fromkeys(ids, 0.0), {i: i for i in ids})
-    assert less is not None
     assert less.least == found.least
     assert less.p == pytest.approx(2 / 2**4)
     unbounded = compared(half, dict.fromkeys(ids, 0.0), {i: i for i in ids}, None)
-    assert unbounded is not None
     assert unbounded.least is None
 
 
-def test_the_t_test_is_the_ordinary_one_without_clusters() -> None:
+def test_the_t_test_is_the_ordinary_one_without_clusters():
     rng = np.random.default_rng(1)
     a, b = rng.normal(0.3, 1, 60), rng.normal(0, 1, 60)
     ids = [f"s{i}" for i in range(60)]
     found = compared(
         dict(zip(ids, a, strict=True)), dict(zip(ids, b, strict=True)), {i: i for i in ids}, None
     )
-    assert found is not None
     assert found.p == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, rel=1e-9)
 
 
 @pytest.mark.parametrize("pictures", [12, 40])
-def test_the_false_positive_rate_is_at_its_level_with_clusters(pictures: int) -> None:
+def test_the_false_positive_rate_is_at_its_level_with_clusters(pictures):
     rng = np.random.default_rng(3)
     hits = {"values": 0, "shares": 0, "naive": 0}
     for _ in range(300):
         first, second, clusters = paired(rng, pictures, 0.0)
         values = compared(first, second, clusters, None)
         shares = compared(*outcomes(rng, pictures, 0.0))
-        assert values is not None
-        assert shares is not None
         hits["values"] += (values.p or 1.0) < 0.05
         hits["shares"] += (shares.p or 1.0) < 0.05
         hits["naive"] += scipy.stats.ttest_rel(list(first.values()), list(second.values())).pvalue < 0.05
@@ -148,27 +138,23 @@ def test_the_false_positive_rate_is_at_its_level_with_clusters(pictures: int) ->
     assert hits["naive"] / 300 > 0.1  # what ignoring the clusters would do
 
 
-def test_the_power_line_tells_how_many_source_images_are_needed() -> None:
+def test_the_power_line_tells_how_many_source_images_are_needed():
     rng = np.random.default_rng(4)
     first, second, clusters = paired(rng, 400, 0.4)
     found = compared(first, second, clusters, None)
-    assert found is not None
-    assert found.needed is not None
     error = found.difference.standard_error
-    assert error is not None
     assert found.detectable == pytest.approx(2.801585 * error * math.sqrt(400 / (400 - 1.920729)), rel=1e-5)
     expected = 400 * (2.801585 * error / found.difference.value) ** 2 + 1.920729
     assert found.needed == math.ceil(expected)
     hits = 0
     for _ in range(300):
         test = compared(*paired(rng, found.needed, 0.4), None)
-        assert test is not None
         hits += (test.p or 1.0) < 0.05
     assert 0.68 <= hits / 300 <= 0.9  # 80 % is promised
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
-def test_the_detectable_difference_of_few_pictures_is_that_of_the_test_that_is_printed(share: float) -> None:
+def test_the_detectable_difference_of_few_pictures_is_that_of_the_test_that_is_printed(share):
     """Twelve pictures of four unlike pairs: of differences that large about 80 % are found."""
     rng = np.random.default_rng(11)
     clusters = {i: i // 4 for i in range(48)}
@@ -177,7 +163,6 @@ def test_the_detectable_difference_of_few_pictures_is_that_of_the_test_that_is_p
         apart = rng.choice([1.0, -1.0, 0.0], 48, p=[share / 2 + lead, share / 2, 1 - share - lead])
         first, second = (dict(enumerate((sign * apart > 0).astype(float))) for sign in (1, -1))
         found = compared(first, second, clusters)
-        assert found is not None
         return found
 
     promised = float(np.median([drawn(0.2).detectable or np.nan for _ in range(60)]))
@@ -185,23 +170,20 @@ def test_the_detectable_difference_of_few_pictures_is_that_of_the_test_that_is_p
     assert 0.65 <= found <= 0.92
 
 
-def test_equal_runs_are_never_significant_and_constant_differences_only_with_enough_clusters() -> None:
+def test_equal_runs_are_never_significant_and_constant_differences_only_with_enough_clusters():
     ids = [f"s{i}" for i in range(6)]
     same = dict.fromkeys(ids, 0.5)
     for span in (1.0, None):
         found = compared(same, same, {i: i for i in ids}, span)
-        assert found is not None
         assert (found.p, found.needed) == (1.0, None)
     two = compared(dict.fromkeys(ids[:2], 1.0), dict.fromkeys(ids[:2], 0.0), {i: i for i in ids})
-    assert two is not None
     assert two.p == pytest.approx(0.5)  # four patterns of signs, two of them as far out
     assert compared({"a": 1.0}, {"b": 1.0}, {}) is None
 
 
-def test_a_difference_that_is_the_order_of_additions_alone_needs_no_number_of_pictures() -> None:
+def test_a_difference_that_is_the_order_of_additions_alone_needs_no_number_of_pictures():
     first, second = {"a": 0.1, "b": 0.2, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.3}
     found = compared(first, second, {i: i for i in first})
-    assert found is not None
     assert 0 < abs(found.difference.value) < 1e-15  # equal means; 1e32 pictures would tell them apart
     assert found.needed is None
     written = frames.frame([frames.figure(found.difference, unit="%", metric="l1", needed=found.needed)])

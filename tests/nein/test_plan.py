@@ -7,7 +7,7 @@ def made(n: int, selected: tuple[int, ...], size: int) -> Plan:
     return Plan(Dataset(tuple(range(n)), {}, ""), selected, size)  # type: ignore[arg-type]
 
 
-def test_blocks_do_not_depend_on_the_selection() -> None:
+def test_blocks_do_not_depend_on_the_selection():
     whole, part = made(10, tuple(range(10)), 4), made(10, (1, 5), 4)
     assert whole.blocks.numbers == [0, 1, 2]
     assert part.blocks.numbers == [0, 1]

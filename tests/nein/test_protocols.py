@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from nein.benchmarks.nein.reporting import protocols
 from nein.benchmarks.nein.reporting.protocols import NoEvidence, Rules, verdict
 from nein.benchmarks.nein.runs import RunDir
 from nein.metrics import METRICS, Batch, Item, Settings
-from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 CAPTIONS = [
@@ -54,7 +51,7 @@ def scored(protocol: Any, evidence: Any = "both") -> dict[str, list[metrics.Scor
 
 @pytest.mark.parametrize("own", ["fixed", "paper"])
 @pytest.mark.parametrize("other", ["fixed", "paper"])
-def test_the_evidence_of_one_protocol_gives_the_scores_of_the_other(own: Any, other: Any) -> None:
+def test_the_evidence_of_one_protocol_gives_the_scores_of_the_other(own, other):
     recorded, expected = scored(own), scored(other, "own")
     for metric in protocols.MOVES:
         if metric == "fid":
@@ -65,14 +62,14 @@ def test_the_evidence_of_one_protocol_gives_the_scores_of_the_other(own: Any, ot
     assert expected["removal_vqa"] != scored("fixed" if other == "paper" else "paper")["removal_vqa"]
 
 
-def test_asking_for_the_record_changes_no_score() -> None:
+def test_asking_for_the_record_changes_no_score():
     for protocol in ("fixed", "paper"):
         both, own = scored(protocol), scored(protocol, "own")
         for metric in both:
             assert [(s.value, s.reason) for s in both[metric]] == [(s.value, s.reason) for s in own[metric]]
 
 
-def test_quirks_apart_differ_from_quirks_together() -> None:
+def test_quirks_apart_differ_from_quirks_together():
     rows = [
         {"value": s.value, "reason": s.reason, "detail": dict(s.detail)}
         for s in scored("fixed")["retention_vqa"]
@@ -81,7 +78,7 @@ def test_quirks_apart_differ_from_quirks_together() -> None:
     assert len({tuple(verdict("retention_vqa", row, rules) for row in rows) for rules in settings}) == 4
 
 
-def test_without_the_other_protocols_answers_there_is_no_guess() -> None:
+def test_without_the_other_protocols_answers_there_is_no_guess():
     row = scored("fixed", "own")["retention_vqa"][0]
     record = {"value": row.value, "reason": row.reason, "detail": dict(row.detail)}
     assert verdict("retention_vqa", record, Rules()) == row.value
@@ -89,9 +86,7 @@ def test_without_the_other_protocols_answers_there_is_no_guess() -> None:
         verdict("retention_vqa", record, Rules.of("paper"))
 
 
-def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(
-    evaluate: Callable[..., Outcome], make_data: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(evaluate, make_data, tmp_path):
     data = make_data(6, 2)
     done = evaluate(
         "--editor", "flaky", "--data", data, "--device", "cpu", "--control", "none",

@@ -59,7 +59,7 @@ def write_run(
     return runs.write(run, edits, rows, config=config, status=status)
 
 
-def test_the_table_has_arrows_intervals_and_counts(tmp_path: Path) -> None:
+def test_the_table_has_arrows_intervals_and_counts(tmp_path):
     write_run(
         tmp_path, "ip2p", "negative", {"l1": [0.1, 0.1, 0.3, None], "removal_vqa": [0.0, 0.0, 0.0, 0.0]}
     )
@@ -73,11 +73,10 @@ def test_the_table_has_arrows_intervals_and_counts(tmp_path: Path) -> None:
     assert (tmp_path / "table.md").read_text() == text
 
 
-def test_the_figures_of_a_run_and_of_all_hold_unscaled_values(tmp_path: Path) -> None:
+def test_the_figures_of_a_run_and_of_all_hold_unscaled_values(tmp_path):
     run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.1, 0.3, None]})
     report.report(tmp_path)
     entry = frames.pick(frames.read(run.path / "figures.csv"), task="results", metric="l1")
-    assert entry is not None
     assert entry["value"] == pytest.approx(0.5 / 3)
     assert (entry["n"], entry["unscored"], entry["clusters"]) == (3, 1, 2)
     assert frames.reasons(entry) == {"no answer": 1}
@@ -87,14 +86,14 @@ def test_the_figures_of_a_run_and_of_all_hold_unscaled_values(tmp_path: Path) ->
     assert (row["model"], row["variant"], row["metric"], row["unscored"]) == ("ip2p", "negative", "l1", "1")
 
 
-def test_a_metric_without_any_value_is_shown_as_missing_not_as_zero(tmp_path: Path) -> None:
+def test_a_metric_without_any_value_is_shown_as_missing_not_as_zero(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [None, None]})
     text = report.report(tmp_path)
     assert "| –" in text
     assert "2 are unscored in Removal (VQA)" in text
 
 
-def test_the_negation_gap_is_paired_and_has_the_right_sign(tmp_path: Path) -> None:
+def test_the_negation_gap_is_paired_and_has_the_right_sign(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 0.0, 1.0, 0.0, 0.0, None]})
     write_run(tmp_path, "ip2p", "remove", {"removal_vqa": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]})
     write_run(tmp_path, "magicbrush", "negative", {"removal_vqa": [0.0] * 6})
@@ -104,9 +103,7 @@ def test_the_negation_gap_is_paired_and_has_the_right_sign(tmp_path: Path) -> No
     assert "magicbrush: Removal" not in text  # it has no twin
 
 
-def test_with_the_control_the_gap_is_broken_down_by_template_as_table_file_and_picture(
-    tmp_path: Path,
-) -> None:
+def test_with_the_control_the_gap_is_broken_down_by_template_as_table_file_and_picture(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, None]})
     write_run(tmp_path, "ip2p", "remove", {"removal_vqa": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]})
     text = report.report(tmp_path)
@@ -122,13 +119,13 @@ def test_with_the_control_the_gap_is_broken_down_by_template_as_table_file_and_p
     assert (tmp_path / "gap-by-template.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_the_control_there_is_no_breakdown(tmp_path: Path) -> None:
+def test_without_the_control_there_is_no_breakdown(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 1.0]})
     assert "by template" not in report.report(tmp_path)
     assert not (tmp_path / "gap-by-template.png").exists()
 
 
-def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path: Path) -> None:
+def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path):
     scores: dict[str, list[float | None]] = {"l1": [0.1, 0.2], "removal_ovd": [0.0, 1.0]}
     write_run(tmp_path / "nano", "magicbrush", "negative", scores)
     assert "8.95" not in report.report(tmp_path / "nano")
@@ -142,7 +139,7 @@ def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path:
     assert "not comparable with the paper" not in text
 
 
-def test_only_complete_runs_are_shown_and_the_others_are_named(tmp_path: Path) -> None:
+def test_only_complete_runs_are_shown_and_the_others_are_named(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
     write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7]}, status="incomplete")
     text = report.report(tmp_path)
@@ -150,7 +147,7 @@ def test_only_complete_runs_are_shown_and_the_others_are_named(tmp_path: Path) -
     assert "not shown because not complete: hqedit/negative." in text
 
 
-def test_blocks_that_are_not_of_the_same_samples_are_a_sentence(tmp_path: Path) -> None:
+def test_blocks_that_are_not_of_the_same_samples_are_a_sentence(tmp_path):
     run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2], "l2": [0.1, 0.2]})
     kept, lost = run.read_edits()
     run.write(EDIT, 0, [kept, {**lost, "id": "other"}])
@@ -165,14 +162,14 @@ def test_blocks_that_are_not_of_the_same_samples_are_a_sentence(tmp_path: Path) 
         records.read(run)
 
 
-def test_a_run_gives_the_values_of_a_metric_by_sample(tmp_path: Path) -> None:
+def test_a_run_gives_the_values_of_a_metric_by_sample(tmp_path):
     run = records.read(write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None]}))
     assert run.values("l1") == {"s0": 0.1, "s1": None}
     assert run.values("dino") == {}
     assert run.metrics == ["l1"]
 
 
-def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:
+def test_nothing_to_report_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match="holds no run"):
         report.report(tmp_path)
     write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7]}, status="edited")
@@ -180,13 +177,13 @@ def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:
         report.report(tmp_path)
 
 
-def test_rows_that_cannot_be_compared_are_pointed_out(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_compared_are_pointed_out(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
     write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7, 0.7]})
     assert "the rows differ in size" in report.report(tmp_path)
 
 
-def test_a_small_fid_carries_a_warning(tmp_path: Path) -> None:
+def test_a_small_fid_carries_a_warning(tmp_path):
     entry: dict[str, Any] = {
         "value": 12.5,
         "low": 10.0,
@@ -202,7 +199,7 @@ def test_a_small_fid_carries_a_warning(tmp_path: Path) -> None:
     assert "FID from 2 images is biased upwards" in text
 
 
-def test_figures_are_scaled_as_the_paper_prints_them() -> None:
+def test_figures_are_scaled_as_the_paper_prints_them():
     def shown(metric: str, **entry: float | None) -> str:
         return sections.shown(
             [{"metric": metric, "unit": figures.unit(metric), "low": None, "high": None, **entry}]
@@ -217,10 +214,9 @@ def test_figures_are_scaled_as_the_paper_prints_them() -> None:
     assert shown("l1", value=None) == "–"
 
 
-def test_published_figures_are_those_of_table_3() -> None:
+def test_published_figures_are_those_of_table_3():
     assert paper_numbers.COLUMNS == tuple(name for name in METRICS if name not in ("clip_t", "obeyed"))
     found = paper_numbers.figures("ip2p")
-    assert found is not None
     assert (found["l1"], found["fid"], found["lpips"], found["removal_vqa"]) == (11.24, 10.60, 0.43, 3.83)
     assert paper_numbers.figures("my-editor") is None
     # AUC-Removal is 100 - (100 - Removal) * mean score of what is detected, so it is never below Removal.
@@ -228,23 +224,21 @@ def test_published_figures_are_those_of_table_3() -> None:
         assert row[9] >= row[8]
 
 
-def test_reports_need_no_model_library() -> None:
+def test_reports_need_no_model_library():
     code = "import sys, nein.benchmarks.nein.reporting.tables as _; assert not {'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(("pictures", "said"), [(29, True), (30, False), (1, False)])
-def test_means_without_a_range_from_few_pictures_are_said_to_be_covered_less(
-    pictures: int, said: bool
-) -> None:
+def test_means_without_a_range_from_few_pictures_are_said_to_be_covered_less(pictures, said):
     few = {"metric": "l1", "clusters": pictures, "low": None if pictures == 1 else 0.1}
     others = [{"metric": metric, "clusters": 5, "low": 0.1} for metric in ("fid", "removal_vqa")]
-    found = report._few([few, *others])
+    found = report.few_clusters([few, *others])
     assert bool(found) == said
     assert not said or found[0].startswith("L1: intervals from 29 source images.")
 
 
-def test_without_a_gap_minimal_pairs_are_what_was_found_and_without_these_removal() -> None:
+def test_without_a_gap_minimal_pairs_are_what_was_found_and_without_these_removal():
     def row(model: str, value: float | None, **where: str) -> dict[str, Any]:
         share = None if value is None else statistics.bounded_mean([value] * 8, range(8))
         same = {"benchmark": "nein", "metric": "removal_ovd", "variant": "negative", "unit": "%"}

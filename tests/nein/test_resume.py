@@ -86,8 +86,8 @@ def kill(arguments: list[str], pattern: str, count: int, how: Any) -> None:
 
 
 def test_scores_of_edits_that_were_deleted_and_came_out_otherwise_are_those_of_the_new_edits(
-    whole: Whole, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    whole, evaluate, tmp_path, monkeypatch
+):
     out = Path(shutil.copytree(whole.out, tmp_path / "copy"))
 
     def other(self: Flaky, request: EditRequest) -> EditResult:
@@ -109,9 +109,7 @@ def test_scores_of_edits_that_were_deleted_and_came_out_otherwise_are_those_of_t
     assert expected != whole.files
 
 
-def test_a_diffusion_editor_resumes_to_the_same_bytes(
-    make_data: Callable[..., Path], evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_a_diffusion_editor_resumes_to_the_same_bytes(make_data, evaluate, tmp_path):
     data, model = make_data(2, 2), build_pipeline(tmp_path / "model")
     options = [
         *(

@@ -33,7 +33,7 @@ DATA = dataset(sample(1, "dog"), sample(2, "cup"), sample(3, "cat", "t", "A dog 
 
 
 @pytest.mark.parametrize("label", HARDER)
-def test_a_family_is_said_with_what_the_data_know(label: str) -> None:
+def test_a_family_is_said_with_what_the_data_know(label):
     said = {one.id: one for one in in_families(DATA, [label]).samples}
     # Of "n3" nothing else is known to be absent; its caption names a dog.
     assert set(said) == ({"n1", "n2"} if FAMILIES[label].needs == "T" else {"n1", "n2", "n3"})
@@ -45,7 +45,7 @@ def test_a_family_is_said_with_what_the_data_know(label: str) -> None:
     assert all(name in said[i].negative for name, i in zip(named, ("n1", "n2"), strict=True))
 
 
-def test_the_sentence_belongs_to_the_sample_and_not_to_its_company() -> None:
+def test_the_sentence_belongs_to_the_sample_and_not_to_its_company():
     whole = {one.id: one.negative for one in in_families(DATA, HARDER).samples}
     two = {one.id: one.negative for one in in_families(dataset(*DATA.samples[:2]), HARDER).samples}
     assert two.keys() < whole.keys()
@@ -53,7 +53,7 @@ def test_the_sentence_belongs_to_the_sample_and_not_to_its_company() -> None:
     assert in_families(DATA, HARDER) == in_families(DATA, HARDER)
 
 
-def test_samples_of_which_nothing_can_be_said_are_counted() -> None:
+def test_samples_of_which_nothing_can_be_said_are_counted():
     assert in_families(DATA, ["neither_nor"]).origin["not said"] == 1
     alone = dataset(sample(1, "dog", caption="A street."))
     with pytest.raises(UserError, match="No sentence of neither_nor can be said of any sample"):
@@ -64,7 +64,7 @@ def test_samples_of_which_nothing_can_be_said_are_counted() -> None:
         in_families(DATA, ["not_all"])
 
 
-def test_an_evaluation_in_families_is_another_run_that_can_be_read_again(tmp_path: Path) -> None:
+def test_an_evaluation_in_families_is_another_run_that_can_be_read_again(tmp_path):
     words = [
         "--editor",
         "identity",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from nein.engine.folder import Folder
 IDENTITY = {"editor": "identity", "seed": 0, "data": "abc"}
 
 
-def test_a_run_knows_its_editor_and_track_and_where_things_lie(tmp_path: Path) -> None:
+def test_a_run_knows_its_editor_and_track_and_where_things_lie(tmp_path):
     run = RunDir(tmp_path, "identity", "negative")
     assert (run.out, run.editor, run.track, run.label) == (
         tmp_path, "identity", "negative", "identity/negative",
@@ -24,7 +23,7 @@ def test_a_run_knows_its_editor_and_track_and_where_things_lie(tmp_path: Path) -
     assert runs.of_folder(Folder(run.path)).label == run.label
 
 
-def test_metrics_may_be_added_but_not_changed(tmp_path: Path) -> None:
+def test_metrics_may_be_added_but_not_changed(tmp_path):
     run = RunDir(tmp_path, "identity", "negative")
     run.open(IDENTITY, {}, overwrite=False)
     given = {"l1": {"align": "stretch"}, "removal_vqa": {"protocol": "fixed"}}
@@ -35,7 +34,7 @@ def test_metrics_may_be_added_but_not_changed(tmp_path: Path) -> None:
     assert run.metrics() == given
 
 
-def test_runs_are_found_below_a_result_folder_or_given_alone(tmp_path: Path) -> None:
+def test_runs_are_found_below_a_result_folder_or_given_alone(tmp_path):
     for editor, track in (("b", "negative"), ("a", "remove"), ("a", "negative")):
         RunDir(tmp_path, editor, track).open(IDENTITY, {}, overwrite=False)
     assert [run.label for run in runs.find(tmp_path)] == ["a/negative", "a/remove", "b/negative"]
@@ -43,7 +42,7 @@ def test_runs_are_found_below_a_result_folder_or_given_alone(tmp_path: Path) -> 
     assert runs.find(tmp_path / "nothing") == []
 
 
-def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path: Path) -> None:
+def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path):
     found = environment.describe("cpu")
     assert found["packages"]["numpy"]
     assert found["device"] == "cpu"
@@ -56,16 +55,12 @@ def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path: Pa
     clean = environment.git_state(tmp_path)
     (tmp_path / "file").write_text("2")
     dirty = environment.git_state(tmp_path)
-    assert clean is not None
-    assert dirty is not None
     assert (clean["dirty"], dirty["dirty"]) == (False, True)
     assert clean["commit"] == dirty["commit"]
     assert len(clean["commit"]) == 40
 
 
-def test_an_atomic_write_leaves_the_old_file_when_it_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
     atomic.write_text(tmp_path / "f", "old")
 
     def fail(*_: object) -> None:

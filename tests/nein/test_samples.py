@@ -12,7 +12,7 @@ from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.wording import templates
 from tests.helpers.commands import outcome
-from tests.helpers.hub import Hub, Repository
+from tests.helpers.hub import Repository
 
 
 def rewrite(root: Path, change: Callable[[list], object]) -> Path:
@@ -22,7 +22,7 @@ def rewrite(root: Path, change: Callable[[list], object]) -> Path:
     return root
 
 
-def test_records_become_samples_in_file_order(make_data: Callable[..., Path]) -> None:
+def test_records_become_samples_in_file_order(make_data):
     found = load_folder(make_data(2, 2))
     assert [s.id for s in found.samples] == [f"NeIn_{s:012d}_{k}" for s in (1, 2) for k in (1, 2)]
     first = found.samples[0]
@@ -40,9 +40,7 @@ def test_records_become_samples_in_file_order(make_data: Callable[..., Path]) ->
     ]
 
 
-def test_a_sample_without_file_of_any_kind_is_named_with_every_other_problem(
-    make_data: Callable[..., Path],
-) -> None:
+def test_a_sample_without_file_of_any_kind_is_named_with_every_other_problem(make_data):
     root = make_data(3, 1)
     (root / "coco_for_val" / "COCO_000000000001.png").unlink()
     (root / "nein_val" / "NeIn_000000000002_1.png").write_bytes(b"")
@@ -56,7 +54,7 @@ def test_a_sample_without_file_of_any_kind_is_named_with_every_other_problem(
     assert "NeIn_000000000002_1" in message
 
 
-def test_all_faults_of_the_records_are_said_at_once(make_data: Callable[..., Path]) -> None:
+def test_all_faults_of_the_records_are_said_at_once(make_data):
     def spoil(records: list) -> None:
         records[0]["T_generated"] = "Insert a cat."
         records[1]["T_negativ"] = records[1].pop("T_negative")
@@ -87,16 +85,14 @@ def test_all_faults_of_the_records_are_said_at_once(make_data: Callable[..., Pat
         ("\xff", "not UTF-8"),
     ],
 )
-def test_a_broken_annotation_file_is_one_sentence(
-    make_data: Callable[..., Path], text: str, sentence: str
-) -> None:
+def test_a_broken_annotation_file_is_one_sentence(make_data, text, sentence):
     root = make_data(1, 1)
     (root / "val.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=sentence):
         load_folder(root)
 
 
-def test_missing_parts_of_the_layout_name_the_option_that_helps(tmp_path: Path, make_data: Callable) -> None:
+def test_missing_parts_of_the_layout_name_the_option_that_helps(tmp_path, make_data):
     with pytest.raises(UserError, match="There is no data folder"):
         load_folder(tmp_path / "nowhere")
     root = make_data(1, 1)
@@ -106,7 +102,7 @@ def test_missing_parts_of_the_layout_name_the_option_that_helps(tmp_path: Path, 
     assert load_folder(root, nein_images=root / "edited").samples[0].sample_path.parent == root / "edited"
 
 
-def test_columns_rename_fields(make_data: Callable[..., Path]) -> None:
+def test_columns_rename_fields(make_data):
     root = rewrite(make_data(2, 1), lambda rows: [{"prompt": r.pop("T_negative"), **r} for r in rows])
     with pytest.raises(UserError, match="unknown field: 'prompt'"):
         load_folder(root)
@@ -115,7 +111,7 @@ def test_columns_rename_fields(make_data: Callable[..., Path]) -> None:
         loading.load(str(root), columns={"negative": "prompt"})
 
 
-def test_the_record_hash_sees_every_field_and_the_order(make_data: Callable[..., Path]) -> None:
+def test_the_record_hash_sees_every_field_and_the_order(make_data):
     root = make_data(2, 2)
     hashes = {load_folder(root).records_sha256}
     hashes.add(load_folder(rewrite(root, lambda rows: rows[::-1])).records_sha256)
@@ -130,22 +126,20 @@ def test_the_record_hash_sees_every_field_and_the_order(make_data: Callable[...,
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\u2028b"])
-def test_a_name_of_several_lines_is_refused(make_data: Callable[..., Path], name: str) -> None:
+def test_a_name_of_several_lines_is_refused(make_data, name):
     root = rewrite(make_data(1, 1), lambda rows: rows[0].update(NeIn=name))
     with pytest.raises(UserError, match="not a plain file stem"):
         load_folder(root)
 
 
-def test_half_a_character_in_the_data_is_a_sentence(
-    make_data: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_half_a_character_in_the_data_is_a_sentence(make_data, capsys):
     root = rewrite(make_data(1, 1), lambda rows: rows[0].update(T_original="A cat \ud83d."))
     said = outcome(capsys, "eval", "--data", root, "--out", root / "out", "--editor", "identity")
     assert said.code == 2
     assert "holds half a character" in said.stderr
 
 
-def test_selection_by_limit_and_id(make_data: Callable[..., Path]) -> None:
+def test_selection_by_limit_and_id(make_data):
     found = load_folder(make_data(3, 2))
     assert found.select(None, []) == [0, 1, 2, 3, 4, 5]
     assert found.select(4, []) == [0, 1, 2, 3]
@@ -154,14 +148,12 @@ def test_selection_by_limit_and_id(make_data: Callable[..., Path]) -> None:
         found.select(None, ["NeIn_00000000003_1"])
 
 
-def test_a_manifest_origin_leads_back_to_the_same_data(make_data: Callable[..., Path]) -> None:
+def test_a_manifest_origin_leads_back_to_the_same_data(make_data):
     found = loading.load(str(make_data(2, 2)))
     assert loading.reload(found.origin).samples == found.samples
 
 
-def test_rows_of_a_hub_data_set_are_laid_out_officially(
-    make_data: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_rows_of_a_hub_data_set_are_laid_out_officially(make_data, tmp_path):
     root = make_data(2, 2)
     rows = []
     for record in json.loads((root / "val.json").read_text()):
@@ -188,15 +180,13 @@ def test_rows_of_a_hub_data_set_are_laid_out_officially(
         loading.lay_out(rows, rows[0], {}, out, "val", where="the data set 'a/b'")
 
 
-def test_hub_data_without_the_datasets_package_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_hub_data_without_the_datasets_package_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'nein\[hub\]'"):
         loading.load("hub:owner/name", cache=tmp_path)
 
 
-def test_templates_and_articles_are_those_of_the_paper() -> None:
+def test_templates_and_articles_are_those_of_the_paper():
     assert len(set(templates.NEGATIVE_TEMPLATES)) == 13
     assert templates.negative_sentence(7, "traffic light") == "Traffic light is not part of the scene."
     assert templates.indefinite("orange") == "an orange"
@@ -207,13 +197,13 @@ def test_templates_and_articles_are_those_of_the_paper() -> None:
     assert templates.template_of("There is no wine glass.", "wine glass") is None
 
 
-def test_the_object_must_be_a_whole_word_of_the_negative_sentence() -> None:
+def test_the_object_must_be_a_whole_word_of_the_negative_sentence():
     assert templates.object_of("Add a stop sign.", "Stop sign is missing from the image.") == "stop sign"
     with pytest.raises(ValueError, match="does not occur"):
         templates.object_of("Add a car.", "The image lacks carrot.")
 
 
-def test_seeds_belong_to_run_sample_and_repeat() -> None:
+def test_seeds_belong_to_run_sample_and_repeat():
 
     import hashlib
 
@@ -228,9 +218,7 @@ def cell(path: Path) -> dict[str, object]:
     return {"bytes": path.read_bytes(), "path": path.name}
 
 
-def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(
-    make_data: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub
-) -> None:
+def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(make_data, tmp_path, monkeypatch, hub):
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     root = make_data(2, 2)

@@ -35,9 +35,7 @@ def files(run: Path, kind: str) -> dict[str, bytes]:
     return {path.stem: path.read_bytes() for path in sorted((run / kind).glob("*.png"))}
 
 
-def test_sheets_are_drawn_when_asked_for_and_change_nothing(
-    options: list[str], evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_sheets_are_drawn_when_asked_for_and_change_nothing(options, evaluate, tmp_path):
     plain = evaluate(*options, "--out", tmp_path / "plain")
     assert plain.code == 0, plain.stderr
     drawn = evaluate(*options, "--out", tmp_path / "drawn", "--debug-zone")
@@ -64,9 +62,7 @@ def test_sheets_are_drawn_when_asked_for_and_change_nothing(
     assert {path: path.stat().st_mtime_ns for path in (before / "maps").glob("*.png")} == stamps
 
 
-def test_an_editor_without_maps_is_told_so_before_any_work(
-    options: list[str], evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_an_editor_without_maps_is_told_so_before_any_work(options, evaluate, tmp_path):
     line = ["identity" if part == "zone" else part for part in options[:6]]
     said = evaluate(*line, "--metrics", "l1", "--debug-zone", "--out", tmp_path / "out")
     assert said.code == 2
@@ -74,9 +70,7 @@ def test_an_editor_without_maps_is_told_so_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_classifier_is_said_before_any_work(
-    options: list[str], evaluate: Evaluate, tmp_path: Path
-) -> None:
+def test_a_missing_classifier_is_said_before_any_work(options, evaluate, tmp_path):
     line = [*options[:-1], str(tmp_path / "nowhere.pth"), "--out", str(tmp_path / "out")]
     said = evaluate(*line)
     assert said.code == 2
@@ -85,7 +79,7 @@ def test_a_missing_classifier_is_said_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_sheet_shows_every_map_its_note_and_a_failure(tmp_path: Path) -> None:
+def test_a_sheet_shows_every_map_its_note_and_a_failure(tmp_path):
     maps = {"cells": np.zeros((2, 2), np.uint8), "picture": np.full((4, 4, 3), 200, np.uint8)}
     whole = EditResult("a", np.zeros((4, 4, 3), np.uint8), note="fine", maps=maps)
     failed = EditResult("a", None, "no segment", "fine", maps)

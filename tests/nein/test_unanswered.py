@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.helpers.runs import scores_in
-from tests.loopback import Server, say
-from tests.nein.conftest import Outcome
+from tests.loopback import say
 
 METRICS = "l1,removal_vqa,retention_vqa"
 
@@ -26,12 +22,8 @@ def rows(out: Path, metric: str) -> dict[str, dict[str, Any]]:
 
 
 def test_only_what_an_endpoint_did_not_answer_is_asked_again(
-    server: Server,
-    make_data: Callable[..., Path],
-    evaluate: Callable[..., Outcome],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    server, make_data, evaluate, tmp_path, monkeypatch
+):
     data, out = make_data(3, 2), tmp_path / "out"
     line = ["--editor", "identity", "--control", "none", "--data", data, "--out", out, "--device", "cpu"]
     line += ["--batch-size", "4", "--metrics", METRICS, "--models.vqa", f"openai:{server.url}#eye-7b"]

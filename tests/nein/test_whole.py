@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from nein.reporting import figures as frames
 from tests.editors.tiny import build_pipeline
 from tests.helpers import commands
 from tests.metrics import tiny
-from tests.nein.conftest import Outcome, write_data
+from tests.nein.conftest import write_data
 
 FILES = ("scores.csv", "corpus.json", "figures.csv")
 
@@ -47,9 +46,7 @@ def contents(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for name in FILES for p in sorted(out.rglob(name))}
 
 
-def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
-    options: list[str], evaluate: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_metric_is_there_and_an_interruption_leaves_no_trace(options, evaluate, tmp_path, monkeypatch):
     done = evaluate(*options, "--out", tmp_path / "whole")
     assert done.code == 0, done.stderr
     expected = contents(tmp_path / "whole")
@@ -83,7 +80,7 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(
     assert contents(tmp_path / "cut") == expected
 
 
-def test_the_manifest_says_which_models_were_used(options: list[str], tmp_path: Path) -> None:
+def test_the_manifest_says_which_models_were_used(options, tmp_path):
     commands.exit_code("eval", *options, "--limit", "1", "--control", "none", "--out", tmp_path)
     manifests = [run.manifest() for run in runs.find(tmp_path) if run.track == "negative"]
     for manifest in manifests:

@@ -1,9 +1,4 @@
-"""The configuration of an evaluation, and the one order in which it is put together.
-
-Precedence: command line > `--config FILE` > preset (`configs/nein/eval-<preset>.yaml`) > default. Reading,
-merging and type checks are done in `nein.config.options`; this file holds the table of options. It imports
-nothing heavy, so that `--help` is immediate.
-"""
+"""The options of the commands on NeIn. Imports nothing heavy: `--help` is immediate."""
 
 from __future__ import annotations
 
@@ -46,19 +41,11 @@ class ModelsConfig:
     dino: str = option("nano:dino", "DINO")
     lpips: str = option("nano:lpips", "LPIPS network: alex, vgg, squeeze, or a folder")
     fid: str = option("nano:fid", "network of the Frechet distance: inception, or a folder")
-    vqa: str = option(
-        "nano:llava", "visual question answering judge; also openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL"
-    )
+    vqa: str = option("nano:llava", "visual question answering; also openai:URL#MODEL, vllm:[URL#]MODEL")
     ovd: str = option("nano:owlv2", "open-vocabulary detector")
-    vqa_quantization: Literal["none", "bnb-fp4"] = option(
-        "none", "bnb-fp4: 4 bit, as in the paper (needs CUDA)"
-    )
-    ovd_pad: Literal["library", "gray"] = option(
-        "library", "padding of the detector; gray: as in the paper's time"
-    )
-    ovd_backend: Literal["torchvision", "pil"] = option(
-        "torchvision", "resize of the detector; pil: as in the paper's time"
-    )
+    vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit, as in the paper (CUDA)")
+    ovd_pad: Literal["library", "gray"] = option("library", "padding; gray: as in the paper's time")
+    ovd_backend: Literal["torchvision", "pil"] = option("torchvision", "resize; pil: as in the paper's time")
 
 
 @dataclass(kw_only=True)
@@ -69,20 +56,16 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
     default_out = "runs/PRESET"
 
     editor: Names = option(
-        ["magicbrush"],
-        "editor names, hub ids, folders, files, EDITOR=CHECKPOINT, each as NAME=... under a name of yours: "
-        "a,b or all",
-        "What",
-    )
+        ["magicbrush"], "names, hub ids, folders, files, EDITOR=CHECKPOINT, NAME=... for a name of yours; "
+        "a,b or all", "What",
+    )  # fmt: skip
     edited: str | None = option(
         None, "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
     )
     data: str = option(
-        "nano",
-        "nano, nano:WORLD, nano:scope, nano:scope-LANGUAGE, a folder in NeIn's layout, or "
-        "hub:OWNER/NAME[@REVISION]",
-        "Data",
-    )
+        "nano", "nano, nano:WORLD, nano:scope[-LANGUAGE], a folder in NeIn's layout, or "
+        "hub:OWNER/NAME[@REVISION]", "Data",
+    )  # fmt: skip
     split: str = option("val", "which split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
     source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
@@ -90,49 +73,33 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(
-        [],
-        f"other sentences in place of the data's own, drawn evenly: {', '.join(LABELS)}; or "
+        [], f"other sentences in place of the data's own, drawn evenly: {', '.join(LABELS)}; or "
         f"{MINIMAL_PAIRS}: affirmed and denied, the object there and not",
-        "Data",
-        among=(*LABELS, MINIMAL_PAIRS),
-        what="negation family",
-    )
+        "Data", among=(*LABELS, MINIMAL_PAIRS), what="negation family",
+    )  # fmt: skip
     control: Names = option(
-        [],
-        "affirmative twins to run as well: remove, add, or none",
-        "What",
-        among=("remove", "add"),
+        [], "affirmative twins to run as well: remove, add, or none", "What", among=("remove", "add"),
         what="control",
-    )
+    )  # fmt: skip
     mend: Names = option(
-        [],
-        "cures without training, beside the editor as it is: rewrite, rewrite:llm:MODEL, negative-prompt, "
-        "negative-prompt-alone, attention, best-of:N:JUDGE",
-        "What",
-    )
+        [], "cures without training, beside the editor as it is: rewrite, rewrite:llm:MODEL, "
+        "negative-prompt, negative-prompt-alone, attention, best-of:N:JUDGE", "What",
+    )  # fmt: skip
     metrics: Names = option([], "metrics to compute, or all (which leaves out obeyed)", "What")
     stages: Names = option(list(STAGES), "stages to run", "What", among=STAGES, what="stage")
     protocol: Literal["paper", "fixed"] = option(
-        "fixed", "how answers are read: the paper's code, or mended", "How"
+        "fixed", "answers read as by the paper's code, or mended", "How"
     )
-    align: Literal["stretch", "crop"] = option(
-        "stretch", "how the target is compared: stretched, or cropped", "How"
-    )
-    align_resolution: PositiveInt = option(
-        512, "resolution of the crop rule of --align crop, in pixels", "How"
-    )
+    align: Literal["stretch", "crop"] = option("stretch", "the target is stretched, or cropped", "How")
+    align_resolution: PositiveInt = option(512, "pixels of the crop rule of --align crop", "How")
     threshold: NonNegativeFloat = option(0.1, "detection threshold", "How")
     article: Literal["none", "a_an"] = option("none", "article in the judge's question", "How")
     evidence: Literal["both", "own"] = option(
         "both", "what judges are asked for the record: both protocols' questions, or only these", "How"
     )
-    judge_dtype: Dtype = option(
-        "float32", "number type of the judges (encoders always measure in float32)", "Machine"
-    )
+    judge_dtype: Dtype = option("float32", "dtype of the judges (encoders measure in float32)", "Machine")
     cache: str | None = option(None, "folder of cached target features; default OUT/cache", "Output")
-    debug_zone: bool = option(
-        False, "draw ZONE's intermediate maps, one picture per sample, into RUN/maps", "Output"
-    )
+    debug_zone: bool = option(False, "draw ZONE's maps, a picture per sample, into RUN/maps", "Output")
     models: ModelsConfig = field(default_factory=ModelsConfig)
 
     @property
@@ -178,8 +145,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, S
 
 
 def metrics_of(names: Sequence[str]) -> list[str]:
-    """The metrics that are meant, in the order of the table; `all` are all that need no more than NeIn's
-    layout. Raises UserError."""
+    """The metrics in the order of the table; "all": those that NeIn's layout serves. Raises UserError."""
     from nein import metrics
 
     if names == ["all"]:
@@ -226,14 +192,11 @@ class GridConfig(Runs, Elsewhere, Seed):
     def check(self) -> None:
         from nein import metrics
 
-        if self.out is not None and self.out.is_dir():
-            raise UserError(
-                f"'{self.out}' is a folder; --out takes a file, for example {self.out / 'grid.png'}."
-            )
-        if self.out is not None and self.out.suffix not in (".png", ".pdf", ".svg"):
-            raise UserError(
-                f"'{self.out}' is no picture that can be written; --out takes .png, .pdf or .svg."
-            )
+        out = self.out
+        if out is not None and out.is_dir():
+            raise UserError(f"'{out}' is a folder; --out takes a file, for example {out / 'grid.png'}.")
+        if out is not None and out.suffix not in (".png", ".pdf", ".svg"):
+            raise UserError(f"'{out}' is no picture that can be written; --out takes .png, .pdf or .svg.")
         if self.size < 16:
             raise UserError(f"--size is {self.size}; at least 16 pixels are needed.")
         if self.metric is not None:

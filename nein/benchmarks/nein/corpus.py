@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Features:
-    """Rows of the scored samples of a run, in data order.
-
-    edited, target  (N, D) float32.
-    target_keys     Pixel hash of every target: equal keys, equal pictures.
-    source_ids      The source image of every row.
-    """
+    """The scored samples of a run, in data order: (N, D) float32, pixel hashes of targets, source images."""
 
     ids: list[str]
     edited: np.ndarray
@@ -45,10 +40,10 @@ class Features:
 
 def read(run: Records, metric: str = "fid") -> Features | None:
     """The features of the samples of a run; None without any."""
-    blocks = [number for number in run.run.selection().numbers if number in run.run.done(scores_of(metric))]
+    done = run.run.done(scores_of(metric))
     ids: list[str] = []
     edited, target, keys = [], [], []
-    for number in blocks:
+    for number in (number for number in run.run.selection().numbers if number in done):
         tensors, about = _block(run.run, metric, number)
         for index, (name, key) in enumerate(zip(about["ids"], about["target_keys"], strict=True)):
             if name in run.sources:
@@ -62,82 +57,52 @@ def read(run: Records, metric: str = "fid") -> Features | None:
 
 
 def figure(metric: str, run: Records) -> dict[str, Any]:
-    """The metric of the selection, or what corpus.json already says about the same features: an interval
-    takes minutes. A block that was made again may have other features, and of other samples.
-
-    Of the protocol "paper": against every target once, as a folder of the COCO images would be; "fixed":
-    against the target of every sample, so that both sets weigh the scenes alike.
-    """
+    """The metric of the selection, an entry of corpus.json; the one there for the same features, since an
+    interval takes minutes. Protocol "paper": against every target once; "fixed": against that of every
+    sample, so that both sets weigh the scenes alike."""
     protocol = run.manifest["config"]["protocol"]
     folder, blocks = run.run, run.run.selection()
     rows = (row for number in blocks.numbers for row in folder.chosen(scores_of(metric), number, blocks))
     reasons = [row["reason"] for row in rows if row["reason"]]
-    seal = identity_hash(
-        {
-            "samples": [edit["id"] for edit in run.edits],
-            "identity": folder.metrics()[metric],
-            "features": [_content(folder, metric, number) for number in blocks.numbers],
-            "reasons": reasons,
-        }
-    )
+    seal = identity_hash({
+        "samples": [edit["id"] for edit in run.edits], "identity": folder.metrics()[metric],
+        "features": [_block(folder, metric, number)[1] for number in blocks.numbers], "reasons": reasons,
+    })  # fmt: skip
     if (earlier := folder.read_corpus().get(metric, {})).get("seal") == seal:
         return dict(earlier)
-    return {**_figure(metric, read(run, metric), run, protocol, reasons), "seal": seal}
-
-
-def _content(run: RunDir, metric: str, number: int) -> dict[str, Any]:
-    """Which samples and targets a block has features of, and the hash of those of the edits."""
-    return _block(run, metric, number)[1]
+    features = read(run, metric)
+    n, paper = len(features.ids) if features is not None else 0, protocol == "paper"
+    entry: dict[str, Any] = {"value": None, "low": None, "high": None, "standard_error": None, "seal": seal}
+    entry |= {"n": n, "n_unscored": len(run.edits) - n, "reasons": dict(Counter(reasons).most_common(5))}
+    chosen = features.unique_targets() if features is not None and paper else list(range(n))
+    entry |= {"n_target": len(chosen), "reference": "unique targets" if paper else "per sample"}
+    if features is None or min(n, len(chosen)) < 2:
+        return {**entry, "reasons": entry["reasons"] or {"fewer than two images": 1}}
+    distance, sources = METRICS[metric].corpus, features.source_ids
+    assert distance is not None, metric
+    try:
+        made = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
+    except MetricError as error:
+        return {**entry, "n": 0, "n_unscored": len(run.edits), "reasons": {str(error): 1}}
+    ends = {name: getattr(made, name) for name in ("value", "low", "high", "standard_error")}
+    return {
+        **entry, **ends, "clusters": len(set(sources)), "columns": features.edited.shape[1],
+        "left_out": list(made.left_out), "sources": identity_hash({"sources": sorted(set(sources))}),
+    }  # fmt: skip
 
 
 def _block(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The features of a block, and what its file says of them. Raises UserError for a file that is damaged or
-    of another block."""
+    """The features of a block, and of which samples and targets they are. Raises UserError."""
     path = run.feature_path(metric, number)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
             about = json.loads((file.metadata() or {})["about"])
     except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
-        raise UserError(
-            f"'{path}' is damaged ({error}); remove it and give the same command again."
-        ) from None
+        raise UserError(f"'{path}' is damaged ({error}); remove it, give the same command again.") from None
     if (about.get("block"), about.get("track")) != (number, run.track):
         raise UserError(f"'{path}' belongs to another block; remove it and give the same command again.")
     return tensors, about
-
-
-def _figure(
-    metric: str, features: Features | None, run: Records, protocol: str, reasons: Sequence[str]
-) -> dict[str, Any]:
-    """An entry of corpus.json."""
-    n = len(features.ids) if features is not None else 0
-    entry: dict[str, Any] = {"value": None, "low": None, "high": None, "standard_error": None}
-    entry |= {"n": n, "n_unscored": len(run.edits) - n, "reasons": dict(Counter(reasons).most_common(5))}
-    chosen: list[int] = []
-    if features is not None:
-        chosen = features.unique_targets() if protocol == "paper" else list(range(n))
-    entry |= {"n_target": len(chosen), "reference": "unique targets" if protocol == "paper" else "per sample"}
-    if features is None or min(n, len(chosen)) < 2:
-        return {**entry, "reasons": entry["reasons"] or {"fewer than two images": 1}}
-    distance = METRICS[metric].corpus
-    assert distance is not None, metric
-    sources = features.source_ids
-    try:
-        made = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
-    except MetricError as error:
-        return {**entry, "n": 0, "n_unscored": len(run.edits), "reasons": {str(error): 1}}
-    return {
-        **entry,
-        "value": made.value,
-        "low": made.low,
-        "high": made.high,
-        "standard_error": made.standard_error,
-        "clusters": len(set(sources)),
-        "columns": features.edited.shape[1],
-        "left_out": list(made.left_out),
-        "sources": identity_hash({"sources": sorted(set(sources))}),
-    }
 
 
 def interval_of(entry: Mapping[str, Any]) -> FidInterval:

@@ -23,10 +23,7 @@ UNUSABLE = "the NeIn image is unusable"
 
 
 def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False) -> Stage:
-    """The stage that makes the images of a run. Editors may be called from several threads.
-
-    maps: ask the editor for its intermediate pictures and draw them, one sheet per sample.
-    """
+    """The stage that makes the images of a run. maps: also draw the editor's intermediate pictures."""
 
     def read(number: int) -> list[tuple[Sample, np.ndarray | str]]:
         return [(sample, _decode(sample)) for sample in plan.members(number)]
@@ -39,8 +36,7 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
         return {EDIT: [{**row, "error": reason} for row in rows]}
 
     def usable(output: str, rows: list[Row]) -> bool:
-        """Whether every picture is on disk, and every sheet of maps, and no picture of the data set that
-        could not be read can be read now. Otherwise the block is made once more."""
+        """Whether every picture and sheet is on disk, and what could not be read still cannot be."""
         unread = [of_sample()[row["id"]] for row in rows if (row["error"] or "").startswith(UNUSABLE)]
         if not rows or any(not isinstance(_decode(sample), str) for sample in unread):
             return False
@@ -65,26 +61,16 @@ def editor_model(name: str, load: Callable[[], editors.Editor], *, fits: bool = 
 
 
 def edit_block(
-    editor: editors.Editor,
-    run: RunDir,
-    members: Sequence[tuple[Sample, np.ndarray | str]],
-    *,
-    run_seed: int,
+    editor: editors.Editor, run: RunDir, members: Sequence[tuple[Sample, np.ndarray | str]], *, run_seed: int,
     maps: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """One batch through the editor. `members`: samples with their picture, or the reason why it has none."""
-    requests = [
-        editors.EditRequest(
-            sample.id,
-            image,
-            sample.instruction(run.track),
-            sample_seed(run_seed, sample.id),
-            sample.object,
-            maps,
-        )
-        for sample, image in members
-        if not isinstance(image, str)
-    ]
+    track, requests = run.track, []
+    for sample, image in members:
+        if not isinstance(image, str):
+            seed = sample_seed(run_seed, sample.id)
+            told = sample.instruction(track), seed, sample.object
+            requests.append(editors.EditRequest(sample.id, image, *told, maps))
     results = editor.edit(requests) if requests else []
     if [result.id for result in results] != [request.id for request in requests]:
         raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
@@ -122,12 +108,7 @@ def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
         "instruction": sample.instruction(track),
         "template": sample.template if track == "negative" else None,
         "seed": sample_seed(run_seed, sample.id),
-        "sample_sha256": None,
-        "image": None,
-        "width": None,
-        "height": None,
-        "sha256": None,
-        "error": None,
+        **dict.fromkeys(("sample_sha256", "image", "width", "height", "sha256", "error")),
         "note": "",
     }
 
@@ -146,14 +127,10 @@ def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> Non
     # It loads matplotlib, which most runs never need.
     from nein.reporting.contact_sheet import RED, Cell, Row, draw
 
-    cells = [Cell(_rgb(picture)) for picture in result.maps.values()]
-    columns = list(result.maps)
+    columns, maps = list(result.maps), result.maps.values()
+    cells = [Cell(np.repeat(one[..., None], 3, axis=2) if one.ndim == 2 else one) for one in maps]
     if result.image is None:
         columns.append("no picture")
         cells.append(Cell(None, result.error or "", color=RED))
     sheet = draw(columns, [Row(f"{result.id}: {instruction}", result.note, cells)], size=CELL, smooth=False)
     atomic.write_bytes(path, sheet.encoded())
-
-
-def _rgb(picture: np.ndarray) -> np.ndarray:
-    return np.repeat(picture[..., None], 3, axis=2) if picture.ndim == 2 else picture

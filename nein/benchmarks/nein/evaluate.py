@@ -6,9 +6,8 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -47,11 +46,8 @@ log = logging.getLogger(__name__)
 
 def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
     """Runs the stages that `config` asks for; the table as text on the main process if "report" is among
-    them.
-
-    Everything that can be wrong with names, data and folders is found before a model is loaded. Raises
-    UserError, EditorError or MetricError.
-    """
+    them. What can be wrong with names and folders is found before a model is loaded. Raises UserError,
+    EditorError or MetricError."""
     if not {"edit", "score"} & set(config.stages):
         return write_report(config, {}) if executor.is_main else None
     _dataset.cache_clear()  # a command sees the data as they are now
@@ -97,38 +93,45 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     if "score" in config.stages:
         models.check_references(config.metrics, config)
     plan = load_plan(config)
-    _check_truth(config, plan)
+    for metric in config.metrics if "score" in config.stages else ():
+        if METRICS[metric].by_truth and not any(sample.things for sample in plan.dataset.samples):
+            raise UserError(
+                f"The metric '{metric}' needs data that say which things every picture shows, and "
+                f"'{config.data}' does not; take --data nano:scope, or other metrics."
+            )
     if config.edited is not None:
         published = [choice.published for choice in choices if choice.published is not None]
         for warning in check_names(published, [sample.id for sample in plan.dataset.samples]):
             log.warning("%s", warning)
-    scored: list[tuple[RunDir, Stage]] = []
-    scorer = scorer_model(config, device, functools.partial(_still_to_score, config, scored))
+    scored: list[Step] = []
+
+    def lacking() -> list[str]:
+        """The metrics that any block of any run lacks: only their models are loaded."""
+        missing = {output for step in scored for task in open_blocks(step) for output in task.missing}
+        return [name for name in config.metrics if scores_of(name) in missing]
+
+    scorer = scorer_model(config, device, lacking)
     made = []
     loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
         name = f"{choice.asked}/{choice.published.track}" if choice.published else choice.asked
         load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
-        load = functools.partial(
-            _load, config, choice, device, loaders.setdefault(choice.plain, shared(load))
-        )
-        editor = editor_model(name, load, fits=config.fits)
+        plain = loaders.setdefault(choice.plain, shared(load))
+        editor = editor_model(name, functools.partial(_load, config, choice, device, plain), fits=config.fits)
         for track in [choice.published.track] if choice.published else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)
-            scored += [(folder, stage) for stage in stages if stage.model is scorer]
-            made.append(_run(config, folder, plan, choice, stages, device))
+            scored += [Step(folder, stage) for stage in stages if stage.model is scorer]
+            asks = best_of.asks_the_run(choice.cure)
+            identity = choice.identity() | ({"mend.judge": identity_of(config.models.vqa)} if asks else {})
+            identity |= {"track": track, "seed": config.seed, "data": plan.dataset.records_sha256}
+            identity |= runner.machine_identity(config, device)
+            wanted = config.metrics if "score" in config.stages else []
+            outputs = {scores_of(name): models.score_identity(name, config, device) for name in wanted}
+            facts = {"editor": choice.slug, "track": track, "config": config.as_dict(), "data": plan.facts()}
+            partial = "score" not in config.stages and not folder.whole_metrics(plan.blocks)
+            made.append(Run(folder.label, folder.label, identity, stages, facts, outputs, partial))
     return made
-
-
-def _check_truth(config: EvalConfig, plan: Plan) -> None:
-    """Raises UserError for a metric of known truth where the data know none."""
-    for name in config.metrics if "score" in config.stages else ():
-        if METRICS[name].by_truth and not any(sample.things for sample in plan.dataset.samples):
-            raise UserError(
-                f"The metric '{name}' needs data that say which things every picture shows, and "
-                f"'{config.data}' does not; take --data nano:scope, or other metrics."
-            )
 
 
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
@@ -143,11 +146,11 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
 def _stages(
     config: EvalConfig, run: RunDir, plan: Plan, choice: EditorChoice, editor: Model, scorer: Model
 ) -> tuple[Stage, ...]:
-    stages = []
+    stages, done = [], run.done(EDIT)
     if "edit" in config.stages:
         maps = config.debug_zone and choice.has_maps
         stages.append(editing(run, plan, editor, run_seed=config.seed, maps=maps))
-    elif missing := _lacking_edits(run, plan):
+    elif missing := sum(index // plan.batch_size not in done for index in plan.selected):
         raise UserError(
             f"'{run.path}' lacks the edits of {missing} of {len(plan.selected)} samples; "
             "run the stage edit to make them."
@@ -158,56 +161,14 @@ def _stages(
     return tuple(stages)
 
 
-def _lacking_edits(run: RunDir, plan: Plan) -> int:
-    """How many selected samples have no edit yet."""
-    done = run.done(EDIT)
-    return sum(index // plan.batch_size not in done for index in plan.selected)
-
-
-def _still_to_score(config: EvalConfig, scored: Sequence[tuple[RunDir, Stage]]) -> list[str]:
-    """The metrics that any block of any run lacks: only their models are loaded."""
-    missing = {
-        output for run, stage in scored for task in open_blocks(Step(run, stage)) for output in task.missing
-    }
-    return [name for name in config.metrics if scores_of(name) in missing]
-
-
-def _run(
-    config: EvalConfig,
-    folder: RunDir,
-    plan: Plan,
-    choice: EditorChoice,
-    stages: tuple[Stage, ...],
-    device: str,
-) -> Run:
-    identity: Mapping[str, Any] = {
-        **choice.identity(),
-        **({"mend.judge": identity_of(config.models.vqa)} if best_of.asks_the_run(choice.cure) else {}),
-        "track": folder.track,
-        "seed": config.seed,
-        "data": plan.dataset.records_sha256,
-        **runner.machine_identity(config, device),
-    }
-    outputs = {}
-    if "score" in config.stages:
-        outputs = {scores_of(name): models.score_identity(name, config, device) for name in config.metrics}
-    facts = {"editor": folder.editor, "track": folder.track, "config": config.as_dict(), "data": plan.facts()}
-    partial = "score" not in config.stages and not folder.whole_metrics(plan.blocks)
-    return Run(folder.label, folder.label, identity, stages, facts, outputs, partial)
-
-
 def scores(folder: Folder, held: dict[Path, Records] | None = None) -> ScoreTable:
-    """The scores of a run whose blocks are there; also works out what exists only for the whole. Every metric
-    that is there for the whole selection is in it, also one that an earlier command computed; one that is
-    there for a part of it is left out, with a warning. held: takes what was read."""
+    """The scores of a run whose blocks are there, by every metric that the whole selection has; also works
+    out what exists only for the whole. held: takes what was read."""
     run = of_folder(folder)
     names = run.whole_metrics(run.selection())
     if partial := [name for name in run.metrics() if name not in names and run.done(scores_of(name))]:
-        log.warning(
-            "%s: %s scored on a smaller selection only, and left out; add to --metrics to complete",
-            run.label,
-            ", ".join(partial),
-        )
+        why = "scored on a smaller selection only, and left out; add to --metrics to complete"
+        log.warning("%s: %s %s", run.label, ", ".join(partial), why)
     read = records.read(run)
     whole = {name: corpus.figure(name, read) for name in names if METRICS[name].kind == "corpus"}
     if whole:
@@ -246,20 +207,8 @@ def compare(options: CompareConfig) -> int:
 
 
 NEIN = Benchmark(
-    "nein",
-    "NeIn",
-    EvalConfig,
-    runs,
-    scores,
-    command="eval",
-    estimates=estimates,
-    decides=decides,
-    report=report_command,
-    report_config=ReportConfig,
-    compare=compare,
-    compare_config=CompareConfig,
-    read=exported.read,
-    rows=lambda folder: of_folder(folder).scores(),
-    printed=paper_numbers.gaps,
+    "nein", "NeIn", EvalConfig, runs, scores, command="eval", estimates=estimates, decides=decides,
+    report=report_command, report_config=ReportConfig, compare=compare, compare_config=CompareConfig,
+    read=exported.read, rows=lambda folder: of_folder(folder).scores(), printed=paper_numbers.gaps,
     folder=functools.partial(Folder, holds="edits"),
-)
+)  # fmt: skip

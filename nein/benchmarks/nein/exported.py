@@ -8,7 +8,6 @@ from typing import Any
 
 from nein.benchmarks.nein import figures, records, runs
 from nein.benchmarks.nein.records import Records
-from nein.benchmarks.nein.runs import RunDir
 from nein.engine.folder import COMPLETE, Folder
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
@@ -23,14 +22,20 @@ def read(path: Path) -> Exported:
     manifest = public(run.manifest())
     config, identity, data = manifest.get("config", {}), manifest["identity"], manifest.get("data", {})
     rows = frames.records(frames.select(figures.of_run(read), task="results"))
-    questions = _questions(run)
+    questions: dict[str, str] = {}  # metric -> what its judge was asked, {object} for what it was asked about
+    for row in run.scores():
+        question, what = row["detail"].get("question"), row["detail"].get("object")
+        if row["metric"] not in questions and question:
+            questions[row["metric"]] = question.replace(what, "{object}") if what else question
     results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
     results += _gaps(read)
     shown = ("kind", "split", "records_sha256", "n", "selected", "revision")
     control = path.with_name("remove")
+    given = str(config.get("data") or data.get("kind") or "")  # OWNER/NAME, "nano:WORLD", or a folder
+    name = str(data.get("name") or (given if given.startswith("nano") else Path(given).name))
     return Exported(
         "nein", "NeIn", run.editor, run.track, str(identity.get("checkpoint") or identity.get("editor")),
-        {"name": _name(data, config), **{key: data.get(key) for key in shown}},
+        {"name": name, **{key: data.get(key) for key in shown}},
         data.get("name"), str(config.get("preset")),
         str(config.get("protocol")), results, lambda: _samples(read), manifest, path,
         [control] if control.is_dir() else (),
@@ -57,12 +62,6 @@ def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: 
     )  # fmt: skip
 
 
-def _name(data: dict[str, Any], config: dict[str, Any]) -> str:
-    """What the data are called: OWNER/NAME of the hub, "nano:WORLD", or the last part of a folder."""
-    given = str(config.get("data") or data.get("kind") or "")
-    return str(data.get("name") or (given if given.startswith("nano") else Path(given).name))
-
-
 def _gaps(denied: Records) -> Iterator[Result]:
     """Of the negative track, where its control is finished too."""
     control = runs.of_folder(Folder(denied.run.path.with_name("remove")))
@@ -73,16 +72,6 @@ def _gaps(denied: Records) -> Iterator[Result]:
         rows = frames.records(frames.select(told, task="gap", metric=metric))
         by = {row["statistic"]: row for row in rows}
         yield interchange.gap(METRICS[metric].title, by["remove"], by["negative"], by["gap"])
-
-
-def _questions(run: RunDir) -> dict[str, str]:
-    """Metric -> the question that its judge was asked, with {object} for what it was asked about."""
-    found: dict[str, str] = {}
-    for row in run.scores():
-        question, what = row["detail"].get("question"), row["detail"].get("object")
-        if row["metric"] not in found and question:
-            found[row["metric"]] = question.replace(what, "{object}") if what else question
-    return found
 
 
 def _samples(run: Records) -> Iterator[Sample]:

@@ -14,9 +14,8 @@ gap               Removal with both instructions ("remove", "negative"), their d
 gap_by_template   the gap per template of the negative instruction, in `group`
 by_template, by_object, by_size   Removal and Retention in parts of the samples, in `group`
 
-Where the object must stay, Removal is a mistake: such samples are left out of the figures for the whole run
-and have a row of their own, where lower is better. Their target is the sample itself
-(`Sample.source_path`), so that all other metrics mean the same in every family.
+Where the object must stay, Removal is a mistake: such samples are left out of the figures of the whole run
+and have a row of their own, where lower is better. Their target is the sample itself.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def unit(metric: str) -> str:
 
 
 def of_run(run: Records) -> pd.DataFrame:
-    """The figures of one run, under its names."""
     made = of_table(run.every, run.run.read_corpus())
     return frames.label(made, model=run.name, variant=run.track)
 
@@ -58,56 +56,47 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
     table = asked(every)
     rows: list[dict[str, Any]] = []
     for metric in METRICS:
-        if metric in corpus:
-            rows.append(_of_the_whole(metric, corpus[metric]))
-            rows += _limit(metric, corpus[metric])
+        if (entry := corpus.get(metric)) is not None:
+            numbers = {name: entry.get(name) for name in ("value", "low", "high", "standard_error", "n")}
+            numbers |= {"clusters": entry.get("clusters"), "unscored": entry["n_unscored"]}
+            what = {"task": "results", "metric": metric, "unit": unit(metric)}
+            rows += [{**what, **numbers, "reasons": dict(entry["reasons"])}, *_limit(metric, entry)]
         elif len(of_metric := table.where(metric=metric)):
             rows.append(_figure(of_metric, metric, task="results"))
     for metric in REMOVALS:
         rows += minimal_pairs.of_rows(every.where(metric=metric), metric)
-    return frames.frame([*rows, *_by_family(every), *_by_difficulty(table)])
-
-
-def _by_family(every: ScoreTable) -> Iterator[dict[str, Any]]:
-    """The figures of every family; of one whose sentences also stand below a denial, apart from these."""
-    for family in LABELS:
+    for family in LABELS:  # sentences below a denial of the whole apart from the others
         members = every.where(family=family).frame
         deep = members[DEPTH].astype(float) > 0
         for below, stays in ((False, False), (False, True), (True, False), (True, True)):
             part = ScoreTable(members[(deep == below) & (members["stays"].notna() == stays)])
             group = family + (BELOW if below else "") + (FAMILY_NOTE if stays else "")
-            for (metric,), rows in part.groups("metric"):
-                yield _figure(rows, metric, task="families", group=group)
-
-
-def _by_difficulty(table: ScoreTable) -> Iterator[dict[str, Any]]:
-    """An axis is read where those behind it are at 0."""
-    for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):
+            for (metric,), of_metric in part.groups("metric"):
+                rows.append(_figure(of_metric, metric, task="families", group=group))
+    for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):  # an axis is read where those behind it are at 0
         frame = table.frame[table.frame[axis].notna()]
-        rows = ScoreTable(frame if behind is None else frame[~(frame[behind].astype(float) > 0)])
+        known = ScoreTable(frame if behind is None else frame[~(frame[behind].astype(float) > 0)])
         for group in (ALL_FAMILIES, *LABELS):
-            members = rows if group == ALL_FAMILIES else rows.where(family=group)
-            for (metric,), of_metric in members.groups("metric"):
+            told = known if group == ALL_FAMILIES else known.where(family=group)
+            for (metric,), of_metric in told.groups("metric"):
                 for level in sorted(of_metric.names(axis)):
-                    what = {"task": "difficulty", "group": group, "axis": axis, "level": str(level)}
-                    yield _figure(of_metric.where(**{axis: level}), metric, **what)
+                    names = {"task": "difficulty", "group": group, "axis": axis, "level": str(level)}
+                    rows.append(_figure(of_metric.where(**{axis: level}), metric, **names))
+    return frames.frame(rows)
+
+
+def _range(metric: str) -> tuple[float | None, float]:
+    return METRICS[metric].range if METRICS[metric].span is not None else (None, 1.0)
 
 
 def _figure(rows: ScoreTable, metric: str, **what: Any) -> dict[str, Any]:
-    low, high = METRICS[metric].range if METRICS[metric].span is not None else (None, 1.0)
+    low, high = _range(metric)
     return rows.figure(unit=unit(metric), low=low, high=high, metric=metric, **what)
 
 
 def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
     """The mean of scores by one metric, with the interval of its kind."""
-    low, high = METRICS[metric].range if METRICS[metric].span is not None else (None, 1.0)
-    return rows.estimate(low, high)
-
-
-def _of_the_whole(metric: str, entry: Row) -> dict[str, Any]:
-    numbers = {name: entry.get(name) for name in ("value", "low", "high", "standard_error", "n", "clusters")}
-    what = {"task": "results", "metric": metric, "unit": unit(metric), "reasons": dict(entry["reasons"])}
-    return {**what, **numbers, "unscored": entry["n_unscored"]}
+    return rows.estimate(*_range(metric))
 
 
 def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:
@@ -117,24 +106,18 @@ def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:
     from nein.metrics import fid
 
     what = {"task": "limit", "metric": metric, "unit": unit(metric), "n": entry["n"]}
-    needed = fid.LIMIT_IMAGES * entry["columns"]
+    what["clusters"], needed = entry["clusters"], fid.LIMIT_IMAGES * entry["columns"]
     if entry["clusters"] < needed:
         why = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry['columns']} columns"
-        yield {
-            **what,
-            "value": None,
-            "clusters": entry["clusters"],
-            "refused": f"{why}; {entry['clusters']} here",
-        }
+        yield {**what, "value": None, "refused": f"{why}; {entry['clusters']} here"}
         return
     interval = fid.limit(fid.FidInterval.of(entry["value"], entry["left_out"]))
     ends = {"value": interval.value, "low": interval.low, "high": interval.high}
-    yield {**what, **ends, "standard_error": interval.standard_error, "clusters": entry["clusters"]}
+    yield {**what, **ends, "standard_error": interval.standard_error}
 
 
 def printed(editor: str, name: str) -> pd.DataFrame:
-    """What the paper's Table 3 has of an editor on negative instructions, called `name` and so; empty for
-    others."""
+    """What the paper's Table 3 has of an editor on negative instructions; empty for others."""
     table = paper_numbers.figures(editor) or {}
     return frames.frame(
         {
@@ -150,8 +133,7 @@ def printed(editor: str, name: str) -> pd.DataFrame:
 
 
 def gaps(runs: Sequence[Records]) -> pd.DataFrame:
-    """The negation gaps of the editors whose control was run, in all and per template of the negative
-    instruction."""
+    """The negation gaps of the editors whose control was run, in all and per negative template."""
     by_track = {(run.name, run.track): run for run in runs}
     rows: list[dict[str, Any]] = []
     for (name, track), denied in by_track.items():
@@ -163,10 +145,7 @@ def gaps(runs: Sequence[Records]) -> pd.DataFrame:
 
 
 def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
-    """The gap of an editor by one judge.
-
-    told, denied  The scores of its run with "Remove the X.", and of the one that says X is absent.
-    """
+    """The gap of an editor by one judge, between its runs with "Remove the X." and with X said absent."""
     first, second, clusters = told.pair(denied)
     test = statistics.pairs_test(first, second, clusters)
     if test is None:
@@ -190,8 +169,7 @@ def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str,
 
 
 def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:
-    """Removal and Retention by template, object and source image size. sizes: source id -> size class;
-    order: of the classes."""
+    """Removal and Retention by template, object and size of the source image. sizes: source id -> class."""
     chosen = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
     parts = []
     for column, known in (("template", TEMPLATES), ("object", ()), ("size", order)):
@@ -199,14 +177,11 @@ def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Seque
         for run in loaded:
             table = run.table.where(metric=chosen)
             table = ScoreTable(table.frame.assign(size=table.frame["source"].map(sizes)))
-            for group in sorted(table.names(column), key=lambda name: (_place(name, known), name)):
+            names = [*(name for name in sorted(table.names(column)) if name not in known), *known]
+            for group in (name for name in names if name in table.names(column)):
                 for (metric,), members in table.where(**{column: group}).groups("metric"):
                     what = {"model": run.name, "variant": run.track, "group": group}
                     rows.append(_figure(members, metric, task=f"by_{column}", **what))
         if len({row["group"] for row in rows}) > 1:
             parts.append(frames.frame(rows))
     return frames.concat(parts)
-
-
-def _place(name: str, known: Sequence[str]) -> int:
-    return known.index(name) if name in known else -1

@@ -1,14 +1,9 @@
 """What decides an edit: the instruction, the picture, or both together.
 
-Of the family "minimal_pairs": every object is affirmed and denied, of a picture in which it is and of one in
-which it is not. What is measured is the change in presence: whether a judge sees the object after the edit,
-less whether the same judge sees it before, so that an editor which does nothing changes nothing however the
-judge errs, and whatever the data say of pictures that were made. What they say is the check: how often the
-judge agrees with them about the unedited pictures. An editor that does what it is told puts the object there
-where it is affirmed and absent (+1), takes it away where it is denied and there (-1), and does nothing else:
-the text part is +1, the picture part -1 and the interaction 0 (`nein.statistics.two_way`). One that removes,
-or adds, whatever is named has 0, -1 and 0, one that does nothing 0 in all three: the text part is what it
-understands. What is there before is the same under either sentence, and so decides the picture part alone.
+Of the family "minimal_pairs": every object affirmed and denied, of a picture with it and of one without. The
+change in presence is what a judge sees after the edit less what it sees before, so that an editor which does
+nothing changes nothing however the judge errs. One that obeys has +1 of text, -1 of picture and 0 of
+interaction (`nein.statistics.two_way`); one that removes, or adds, whatever is named 0, -1 and 0.
 """
 
 from __future__ import annotations

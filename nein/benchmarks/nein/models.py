@@ -22,9 +22,7 @@ def model_kinds(wanted: Iterable[str]) -> list[str]:
 
 def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
     """Looks at the models of the metrics `wanted` without loading one: it may be hours before they are.
-
-    Raises UserError or MetricError for an unknown name, a missing folder, or a folder without safetensors.
-    """
+    Raises UserError or MetricError."""
     for kind in model_kinds(wanted):
         if is_attribute(kind):
             attribute(kind)
@@ -41,16 +39,14 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[
         if is_attribute(kind):
             loaded[kind] = attribute(kind)(device=device)
             continue
-        where, revision = resolve(getattr(config.models, kind))
+        reference = getattr(config.models, kind)
         if kind in metrics.ENCODERS:
-            loaded[kind] = metrics.load_encoder(
-                kind, where, revision=revision, device=device, dtype="float32"
-            )
+            where, revision = resolve(reference)
+            how: dict[str, Any] = {"revision": revision, "dtype": "float32"}
+            loaded[kind] = metrics.load_encoder(kind, where, device=device, **how)
         else:
-            loaded[kind] = judges.load(
-                kind, getattr(config.models, kind), cache=config.cache_dir, device=device,
-                dtype=config.judge_dtype, **judge_options(kind, config),
-            )  # fmt: skip
+            how = {"dtype": config.judge_dtype, **judge_options(kind, config)}
+            loaded[kind] = judges.load(kind, reference, cache=config.cache_dir, device=device, **how)
     return loaded
 
 
@@ -72,15 +68,10 @@ def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
 def settings(config: EvalConfig) -> metrics.Settings:
     """How metrics score, as the configuration says."""
     return metrics.Settings(
-        align=config.align,
-        resolution=config.align_resolution,
-        protocol=config.protocol,
-        threshold=config.threshold,
-        article=config.article,
-        evidence=config.evidence,
-        before=MINIMAL_PAIRS in config.families,
-        batch_size=config.block_size,
-    )
+        align=config.align, resolution=config.align_resolution, protocol=config.protocol,
+        threshold=config.threshold, article=config.article, evidence=config.evidence,
+        before=MINIMAL_PAIRS in config.families, batch_size=config.block_size,
+    )  # fmt: skip
 
 
 def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:

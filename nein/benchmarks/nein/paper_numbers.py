@@ -32,12 +32,9 @@ TABLE_3: dict[str, tuple[float, ...]] = {
 
 # Row of the table -> editors (`--editor`) it is the published figure of.
 ROW_OF = {
-    "ip2p": "InstructPix2Pix",
-    "magicbrush": "MagicBrush",
-    "hqedit": "HQ-Edit",
-    "zone": "ZONE",
+    "ip2p": "InstructPix2Pix", "magicbrush": "MagicBrush", "hqedit": "HQ-Edit", "zone": "ZONE",
     "instructdiffusion": "InstructDiffusion",
-}
+}  # fmt: skip
 
 
 def gaps() -> Iterator[dict[str, Any]]:
@@ -46,14 +43,8 @@ def gaps() -> Iterator[dict[str, Any]]:
     for model, values in TABLE_3.items():
         by = dict(zip(COLUMNS, values, strict=True))
         for metric, measure in (("removal_vqa", "Removal (VQA)"), ("removal_ovd", "Removal (OVD)")):
-            negated = by[metric] / 100
-            yield {
-                "model": model,
-                "data": PUBLISHED["nein"],
-                "measure": measure,
-                "affirmed": None,
-                "negated": negated,
-            }
+            what = {"model": model, "data": PUBLISHED["nein"], "measure": measure}
+            yield {**what, "affirmed": None, "negated": by[metric] / 100}
 
 
 def figures(editor: str) -> dict[str, float] | None:

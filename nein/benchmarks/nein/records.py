@@ -33,12 +33,8 @@ DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "fa
 
 @dataclass
 class Records:
-    """One run.
-
-    name   What it is called in tables: its editor, with the folder in front where two folders are compared.
-    edits  Of the selection, in data order.
-    every  Of every edit, also of those of which Removal says nothing.
-    """
+    """One run. name: in tables. edits: of the selection, in data order. every: also scores of Removal that
+    say nothing, because the object need not go."""
 
     run: RunDir
     name: str
@@ -46,9 +42,8 @@ class Records:
     every: ScoreTable
     _last: tuple[int, dict[str, list[Row]]] = field(default=(-1, {}), repr=False)
 
-    @property
-    def track(self) -> str:
-        return self.run.track
+    def __post_init__(self) -> None:
+        self.track = self.run.track
 
     @property
     def label(self) -> str:
@@ -79,11 +74,9 @@ class Records:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Those with a score of any sample."""
         return self.every.names("metric")
 
     def of(self, metric: str) -> ScoreTable:
-        """The scores by a metric."""
         return self.table.where(metric=metric)
 
     def values(self, metric: str, every: bool = False) -> dict[str, float | None]:
@@ -127,24 +120,23 @@ def asked(every: ScoreTable) -> ScoreTable:
 
 
 def read(run: RunDir, name: str = "") -> Records:
-    """The records of one run, complete or under way."""
+    """The records of one run, complete or under way. Raises UserError for a score without an edit."""
     edits = run.read_edits()
-    return Records(run, name or run.editor, edits, ScoreTable.of(_rows(run, edits), DETAILS))
-
-
-def _rows(run: RunDir, edits: Sequence[Row]) -> Iterator[Row]:
-    """Rows of the table. Raises UserError for a score of a sample that has no edit."""
     by_id = {edit["id"]: edit for edit in edits}
-    for row in run.scores():
-        if (edit := by_id.get(row["id"])) is None:
-            raise UserError(
-                f"'{run.path}' has scores of the sample '{row['id']}' and no edit of it; remove its scores "
-                "and give its nein eval again."
-            )
-        yield of_edit(edit, run.track) | {
-            "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
-            "before": row["detail"].get("present_before"), "failed": row.get(AGAIN),
-        }  # fmt: skip
+
+    def rows() -> Iterator[Row]:
+        for row in run.scores():
+            if (edit := by_id.get(row["id"])) is None:
+                raise UserError(
+                    f"'{run.path}' has scores of the sample '{row['id']}' and no edit of it; remove its "
+                    "scores and give its nein eval again."
+                )
+            yield of_edit(edit, run.track) | {
+                "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
+                "before": row["detail"].get("present_before"), "failed": row.get(AGAIN),
+            }  # fmt: skip
+
+    return Records(run, name or run.editor, edits, ScoreTable.of(rows(), DETAILS))
 
 
 def of_edit(edit: Row, track: str) -> Row:
@@ -159,10 +151,7 @@ def of_edit(edit: Row, track: str) -> Row:
 
 
 def load(paths: Sequence[Path]) -> tuple[list[Records], list[str]]:
-    """(complete runs at or below the paths, labels of the others). All must be on the same data.
-
-    Raises UserError when there is none, or when two were made on different records.
-    """
+    """(complete runs below the paths, labels of the others). Raises UserError: none, or of different data."""
     complete, unfinished = finished(paths)
     several = len({run.out.resolve() for run in complete}) > 1
     loaded = [read(run, f"{run.out.name}/{run.editor}" if several else run.editor) for run in complete]
@@ -177,8 +166,7 @@ def load(paths: Sequence[Path]) -> tuple[list[Records], list[str]]:
 
 
 def finished(paths: Sequence[Path]) -> tuple[list[RunDir], list[str]]:
-    """(complete runs at or below the paths as tables have them, labels of the others). Raises UserError when
-    there is none."""
+    """(complete runs below the paths in the order of tables, labels of the others). Raises UserError."""
     found = below(paths)
     complete = [run for run in found if (run.manifest() or {}).get("status") == COMPLETE]
     unfinished = [run.label for run in found if run not in complete]
@@ -187,11 +175,17 @@ def finished(paths: Sequence[Path]) -> tuple[list[RunDir], list[str]]:
             f"None of the {len(found)} runs there is complete ({', '.join(unfinished)}); "
             "run the stages edit and score first."
         )
-    return sorted(complete, key=table_order), unfinished
+    editors = list(paper_numbers.ROW_OF)  # as in the paper, then by name; the instruction under test first
+
+    def order(run: RunDir) -> tuple[int, str, int]:
+        place = editors.index(run.editor) if run.editor in editors else len(editors)
+        return place, run.editor, TRACKS.index(run.track)
+
+    return sorted(complete, key=order), unfinished
 
 
 def below(paths: Sequence[Path]) -> list[RunDir]:
-    """Every run at or below the paths, once. Raises UserError for a path without one."""
+    """Every run at or below the paths, once. Raises UserError."""
     runs: dict[Path, RunDir] = {}
     for path in paths:
         there = find(path)
@@ -204,19 +198,9 @@ def below(paths: Sequence[Path]) -> list[RunDir]:
 
 def check_same_data(loaded: Sequence[Records], advice: str) -> None:
     """Raises UserError where two runs were made on different records."""
-    for other in loaded[1:]:
-        if _data(other) != _data(loaded[0]):
+    hashes = [run.manifest.get("data", {}).get("records_sha256") for run in loaded]
+    for other, sha in zip(loaded, hashes, strict=True):
+        if sha != hashes[0]:
             raise UserError(
                 f"'{loaded[0].run.path}' and '{other.run.path}' were made on different data; {advice}."
             )
-
-
-def table_order(run: RunDir) -> tuple[int, str, int]:
-    """Of runs in tables: editors as in the paper, the instruction under test first."""
-    names = list(paper_numbers.ROW_OF)
-    place = names.index(run.editor) if run.editor in names else len(names)
-    return place, run.editor, TRACKS.index(run.track)
-
-
-def _data(run: Records) -> Any:
-    return run.manifest.get("data", {}).get("records_sha256")

@@ -10,10 +10,8 @@
       corpus.json              FID of the selection, which takes minutes: kept for the same features
       figures.csv              figures with intervals
 
-Blocks are the record: whoever reads a run reads the selected samples from them (`RunDir.read_edits`,
-`RunDir.scores`). The identity of the folder decides the images, that of `scores/<metric>` one metric. Stages,
-limits and metrics may be added to a run at any time; a change of an identity is refused with the key that
-differs.
+Blocks are the record. The identity of the folder decides the images, that of `scores/<metric>` one metric.
+Stages, limits and metrics may be added at any time; another identity is refused with the key that differs.
 """
 
 from __future__ import annotations
@@ -68,40 +66,21 @@ _BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, SCORES: SCORE_ROW}
 
 
 def scores_of(metric: str) -> str:
-    """The output of a metric."""
     return f"{SCORES}/{metric}"
 
 
 class RunDir(Folder):
-    """The folder OUT/<editor>/<track>."""
-
     benchmark = "nein"
     facts = MANIFEST
 
     def __init__(self, out: Path, editor: str, track: str) -> None:
         super().__init__(out / editor / track, "edits", _BLOCKS)
-
-    @property
-    def out(self) -> Path:
-        return self.path.parents[1]
-
-    @property
-    def editor(self) -> str:
-        return self.path.parent.name
-
-    @property
-    def track(self) -> str:
-        return self.path.name
-
-    @property
-    def label(self) -> str:
-        return f"{self.editor}/{self.track}"
+        self.out, self.editor, self.track, self.label = out, editor, track, f"{editor}/{track}"
 
     def image_path(self, sample_id: str) -> Path:
         return self.path / "images" / f"{sample_id}.png"
 
     def sheet_path(self, sample_id: str) -> Path:
-        """Where the intermediate pictures of an edit are drawn, when that was asked for."""
         return self.path / "maps" / f"{sample_id}.png"
 
     def feature_path(self, metric: str, block: int) -> Path:

@@ -33,18 +33,14 @@ from nein.engine.stages import Model, Stage, usage_of
 class Scorer:
     """The models of a command, loaded once for all its editors and tracks, and its caches; threads share it.
 
-    load    Metrics -> their models: kind -> encoder, judge or network.
-    names   The metrics whose models are loaded at once.
+    load    Metrics -> their models by kind; those of `names` are loaded at once.
     cache   Folder of what is known about unchanging pictures.
     """
 
     def __init__(
-        self,
-        load: Callable[[Iterable[str]], Mapping[str, Any]],
-        names: Iterable[str],
-        settings: metrics.Settings,
-        cache: Path,
-    ) -> None:
+        self, load: Callable[[Iterable[str]], Mapping[str, Any]], names: Iterable[str],
+        settings: metrics.Settings, cache: Path,
+    ) -> None:  # fmt: skip
         self.loaded, self._load, self._settings = load(names), load, settings
         self._loading = threading.Lock()
         self._features = cache / "features"
@@ -63,13 +59,9 @@ class Scorer:
         self, items: Sequence[metrics.Item], names: Iterable[str], among: Iterable[str]
     ) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
-        an interrupted block is asked about as a whole one is.
-
-        Their models are loaded by now, unless another command was just finishing this block when these
-        were: what it wrote last looked as if nothing of that metric were left.
-        """
+        an interrupted block is asked about as a whole one is."""
         names = list(names)
-        with self._loading:
+        with self._loading:  # another command may just have finished this block when models were chosen
             if any(kind not in self.loaded for kind in models.model_kinds(names)):
                 self.loaded = {**self._load(names), **self.loaded}
         scope = scope_of(item.id for item in items)
@@ -85,20 +77,18 @@ class Scorer:
     def stop(self) -> None:
         """Ends waiting for the answers of endpoints."""
         for model in self.loaded.values():
-            if (stop := getattr(model, "stop", None)) is not None:
-                stop()
+            getattr(model, "stop", lambda: None)()
 
 
 def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[str]]) -> Model:
     """The scorer as the engine loads it. `names()`: the metrics that are still to be scored anywhere."""
+
+    def load(wanted: Iterable[str]) -> dict[str, Any]:
+        return models.load_models(wanted, config, device)
+
     return Model(
         "scoring",
-        lambda: Scorer(
-            lambda wanted: models.load_models(wanted, config, device),
-            names(),
-            models.settings(config),
-            config.cache_dir,
-        ),
+        lambda: Scorer(load, names(), models.settings(config), config.cache_dir),
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
         place="device" if models.model_kinds(config.metrics) else "host",
         usage=lambda scorer: usage_of(scorer.loaded),
@@ -109,10 +99,13 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
 def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served: bool = False) -> Stage:
     """The stage that scores the edits of a run, by metrics in the order of the table.
 
-    served  Whether a judge is behind an endpoint: what that did not answer is asked again, and nothing else,
-            since its answers are remembered.
+    served  Whether a judge is behind an endpoint: what that did not answer is asked again, and nothing else.
     """
-    _forget_without_features(run, names)
+    corpus = [name for name in names if metrics.METRICS[name].kind == "corpus"]
+    for name in corpus:  # blocks whose features have vanished are scored again
+        for number in run.done(scores_of(name)):
+            if not run.feature_path(name, number).exists():
+                run.block_path(scores_of(name), number).unlink(missing_ok=True)
     needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
 
     def read(number: int) -> tuple[int, list[metrics.Item]]:
@@ -133,14 +126,18 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
         wanted = [name for name in names if scores_of(name) in missing]
         made = {}
         for name, scores in loaded.score(items, wanted, names).items():
-            if metrics.METRICS[name].kind == "corpus":
+            if name in corpus:
                 _write_features(run, name, number, items, scores)
-            made[scores_of(name)] = [_row(item, one) for item, one in zip(items, scores, strict=True)]
+            made[scores_of(name)] = [
+                {"id": item.id, "value": None if one.value is None else float(one.value),
+                 "reason": one.reason, "detail": dict(one.detail), **({AGAIN: True} if one.again else {})}
+                for item, one in zip(items, scores, strict=True)
+            ]  # fmt: skip
         return made
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        for name in names:
-            if metrics.METRICS[name].kind == "corpus" and scores_of(name) in missing:
+        for name in corpus:
+            if scores_of(name) in missing:
                 _write_features(run, name, number, [], [])
         row: Row = {"value": None, "reason": reason, "detail": {}}
         return {output: [{"id": sample.id, **row} for sample in plan.members(number)] for output in missing}
@@ -168,21 +165,6 @@ _ROLES: Mapping[str, Callable[[RunDir, Sample], Path]] = {
 }
 
 
-def _forget_without_features(run: RunDir, names: Sequence[str]) -> None:
-    """Blocks of a corpus metric whose features have vanished are to be scored again."""
-    for name in names:
-        if metrics.METRICS[name].kind == "corpus":
-            for number in run.done(scores_of(name)):
-                if not run.feature_path(name, number).exists():
-                    run.block_path(scores_of(name), number).unlink(missing_ok=True)
-
-
-def _row(item: metrics.Item, score: metrics.Score) -> Row:
-    value = None if score.value is None else float(score.value)
-    row: Row = {"id": item.id, "value": value, "reason": score.reason, "detail": dict(score.detail)}
-    return {**row, AGAIN: True} if score.again else row
-
-
 def _item(
     run: RunDir,
     sample: Sample,
@@ -190,7 +172,7 @@ def _item(
     needed: set[str],
     original: Callable[[Path, str], tuple[np.ndarray | str, str]],
 ) -> metrics.Item:
-    """The pictures of a sample that are `needed`; a sentence for every other. original: `_original`."""
+    """The pictures of a sample that are `needed`; a sentence for every other."""
     if edit["image"] is None:
         return metrics.Item(sample.id, f"not edited: {edit['error']}")
     edited = _read(run.image_path(sample.id), "edited")
@@ -201,19 +183,18 @@ def _item(
     unedited, sample_key = original(sample.sample_path, "NeIn") if "sample" in needed else absent
     if sample_key and sample_key != edit["sample_sha256"]:
         unedited = "the NeIn image is not the one that was edited; it was changed in between"
-    things = _things(sample) if "things" in needed else "not read"
+    things: list[metrics.Thing] | str = "not read"
+    if "things" in needed:
+        things = []
+        for thing in sample.things:
+            shown = _read(thing.without, "known")
+            if isinstance(shown, str):
+                things = shown
+                break
+            things.append(metrics.Thing(thing.name, thing.stays, shown))
     return metrics.Item(
         sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key, things
     )
-
-
-def _things(sample: Sample) -> list[metrics.Thing] | str:
-    read = [_read(thing.without, "known") for thing in sample.things]
-    lost = next((picture for picture in read if isinstance(picture, str)), None)
-    if lost is not None:
-        return lost
-    pairs = zip(sample.things, read, strict=True)
-    return [metrics.Thing(t.name, t.stays, shown) for t, shown in pairs if not isinstance(shown, str)]
 
 
 def _original(path: Path, role: str) -> tuple[np.ndarray | str, str]:
@@ -240,12 +221,10 @@ def _write_features(
         for side, name in enumerate(("edited", "target"))
     }
     about = {
-        "block": number,
-        "track": run.track,
-        "ids": [item.id for item, _ in rows],
+        "block": number, "track": run.track, "ids": [item.id for item, _ in rows],
         "target_keys": [item.target_key for item, _ in rows],
         "edited_sha256": hashlib.sha256(tensors["edited"].tobytes()).hexdigest(),
-    }
+    }  # fmt: skip
     # One key: the format writes several in a random order.
     content = safetensors.numpy.save(tensors, metadata={"about": json.dumps(about, sort_keys=True)})
     atomic.write_bytes(run.feature_path(metric, number), content)

@@ -26,7 +26,7 @@ from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.processes import Processes
 from nein.engine.stages import Model, Planned, Step, usage_of
-from nein.generate.nein import clauses, dataset, objects, sources, work
+from nein.generate.nein import clauses, dataset, hub, objects, sources, work
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
 from nein.generate.shards import require
@@ -40,18 +40,19 @@ DECIDES = (
 
 
 def build(config: BuildConfig, executor: Executor) -> str | None:
-    """Does what is left of the stages that `config` asks for; a summary if the data set was finished.
-
-    Everything that can be wrong with names, lists and folders is found before a model is loaded. Raises
-    UserError, EditorError or MetricError.
-    """
+    """Does what is left of the stages that `config` asks for; a summary if the data set was finished. What
+    can be wrong with names, lists and folders is found first. Raises UserError, EditorError, MetricError."""
     if "finish" in config.stages and "parquet" in config.formats:
-        from nein.generate.nein import hub
-
         hub.check()
+    asked = [stage for stage in STAGES if stage in config.stages]
     for kind in ("itm", "vqa"):
-        if any(MODEL_OF[stage] == kind for stage in _stages(config)):
-            _check_judge(config, kind)
+        if any(MODEL_OF[stage] == kind for stage in asked):  # looked at, not loaded: that may be in hours
+            where, _ = references.resolve(getattr(config.models, kind))
+            if metrics.special_reference(where) is None and "/" not in where and not Path(where).exists():
+                raise UserError(
+                    f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."
+                )
+            metrics.check_reference(where)
     job, choice = _job(config), _choice(config)
     identity = {
         **{key: getattr(config, key) for key in DECIDES},
@@ -70,12 +71,11 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         facts = {"source": job.sources.origin, "invocation": invocation(executor)}
         job.folder.open(identity, facts, overwrite=config.overwrite)
         if config.overwrite:
-            _sources(config)  # the drawn sources lie in the folder, too
+            _job(config)  # the drawn sources lie in the folder, too
     executor.barrier()
-    asked = _stages(config)
     before = STAGES[: STAGES.index(asked[-1])] if asked else ()
     require(job.folder, job.blocks, [stage for stage in before if stage not in asked])
-    executor.compute(Planned(steps, config, _steps(job, choice, executor.device)))
+    executor.compute(Planned(steps, config, steps(config, executor.device)))
     if "finish" not in config.stages or not executor.is_main:
         return None
     return _assemble(job, choice, Processes().workers(executor.device))
@@ -83,41 +83,31 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
 
 def steps(config: BuildConfig, device: str) -> list[Step]:
     """What there is to compute, as a worker elsewhere makes it again."""
-    return _steps(_job(config), _choice(config), device)
-
-
-def _steps(job: Job, choice: editor_choice.EditorChoice, device: str) -> list[Step]:
+    job, choice = _job(config), _choice(config)
     return [
-        Step(job.folder, work.stage(job, stage, _model(job.config, choice, MODEL_OF[stage], device)))
-        for stage in _stages(job.config)
+        Step(job.folder, work.stage(job, stage, _model(config, choice, MODEL_OF[stage], device)))
+        for stage in STAGES
+        if stage in config.stages
     ]
-
-
-def _stages(config: BuildConfig) -> list[str]:
-    """Those that are asked for, in order."""
-    return [stage for stage in STAGES if stage in config.stages]
 
 
 def _choice(config: BuildConfig) -> editor_choice.EditorChoice:
     return editor_choice.choose_editor(config.editor, config.preset, config.editor_overrides())
 
 
-def _sources(config: BuildConfig) -> sources.SourceSet:
-    return sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
-
-
 def _job(config: BuildConfig) -> Job:
+    found = sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
     rules = clauses.Rules(
         objects=objects.load(config.objects, config.queried),
         families=tuple(config.family_labels),
         **{key: getattr(config, key) for key in ("queried", "kept", "absent_below", "protocol", "seed")},
     )
-    return Job(config, _sources(config), rules, Folder(config.out_dir, "a build"))
+    return Job(config, found, rules, Folder(config.out_dir, "a build"))
 
 
 def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str:
     """The data set from the rows. Begins with the status, so that a kill half-way leaves it "incomplete"."""
-    from nein.generate.nein import card, hub
+    from nein.generate.nein import card
 
     config = job.config
     require(job.folder, job.blocks, STAGES)
@@ -128,8 +118,7 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
     splits: dict[str, list[dataset.Way]] = {split: [] for split in dataset.SPLITS}
     for way in filter(lambda way: way.accepted, all_ways):
         splits[dataset.split_of(way, config.seed, config.evaluation_share)].append(way)
-    with_family = config.family_labels != ["plain"]
-    digest = dataset.dataset_hash(splits, with_family=with_family)
+    digest = dataset.dataset_hash(job, splits)
     dataset.write_candidates(job, rows)
     truths = errors = None
     if job.sources.origin["kind"] == "nano":
@@ -138,20 +127,20 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
         truths = truth.report(job, rows, threads)
         errors = truth.own_errors(_autoencoder(choice))
     if "official" in config.formats:
-        dataset.write_official(job, splits, with_family=with_family)
+        dataset.write_official(job, splits)
     front = None
     if "parquet" in config.formats:
-        hub.write(job, splits, with_family=with_family)
+        hub.write(job, splits)
         front = hub.front_matter(splits, nano=truths is not None)
     facts = card.figures(job, counts, splits, data_sha256=digest, truths=truths, errors=errors)
     card.write(job, facts, all_ways, front)
     job.folder.update(status=COMPLETE, data_sha256=digest, counts=facts["stages"], samples=facts["samples"])
     stages, samples = facts["stages"], facts["samples"]
+    names = {"candidates": "candidates", "generated": "generated", "passed filter 1": "through filter 1"}
+    names["accepted"] = "accepted"
+    came = ", ".join(f"{stages.get(stage, 0)} {said}" for stage, said in names.items())
     lines = [
-        f"{facts['images']} images, {stages.get('candidates', 0)} candidates, "
-        f"{stages.get('generated', 0)} generated, {stages.get('passed filter 1', 0)} through filter 1, "
-        f"{stages.get('accepted', 0)} accepted "
-        f"({', '.join(f'{n} {split}' for split, n in samples.items())}).",
+        f"{facts['images']} images, {came} ({', '.join(f'{n} {split}' for split, n in samples.items())}).",
         *(f"  {count:6d} rejected: {reason}" for reason, count in facts["rejected"].items()),
         *(f"  {count:6d} images unusable: {reason}" for reason, count in facts["image_problems"].items()),
         *(f"  {count:6d} candidates lacking: {r}" for r, count in facts["slots_without_candidate"].items()),
@@ -180,14 +169,6 @@ def _model(config: BuildConfig, choice: editor_choice.EditorChoice, kind: str, d
         return {kind: (getattr(model, "fingerprint", ""), model.describe())}
 
     return Model(kind, load, describe, usage=lambda model: usage_of({kind: model}))
-
-
-def _check_judge(config: BuildConfig, kind: str) -> None:
-    """Looks at the model of a filter without loading it: hours may pass before it is needed."""
-    where, _ = references.resolve(getattr(config.models, kind))
-    if metrics.special_reference(where) is None and "/" not in where and not Path(where).exists():
-        raise UserError(f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME.")
-    metrics.check_reference(where)
 
 
 def _autoencoder(choice: editor_choice.EditorChoice) -> Callable[[np.ndarray], np.ndarray] | None:

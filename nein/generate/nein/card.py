@@ -26,14 +26,9 @@ PICTURE_SIZE = 144
 
 
 def figures(
-    job: Job,
-    counts: Tally,
-    splits: Mapping[str, Sequence[Way]],
-    *,
-    data_sha256: str,
-    truths: Mapping[str, Any] | None,
-    errors: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+    job: Job, counts: Tally, splits: Mapping[str, Sequence[Way]], *, data_sha256: str,
+    truths: Mapping[str, Any] | None, errors: Mapping[str, Any] | None,
+) -> dict[str, Any]:  # fmt: skip
     """Everything the card says, JSON-serialisable; no times and no paths."""
     accepted = [way for rows in splits.values() for way in rows]
 

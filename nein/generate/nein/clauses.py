@@ -1,19 +1,15 @@
 """Stage 1, algorithm 1 of the paper: which objects are not in an image, and a sentence that says so of each.
 
 Of an image, `queried` random categories are matched with it by cosine; those below `absent_below` count as
-absent, and the `kept` lowest become one candidate each, the i-th with the i-th caption. All draws of an image
-come from a stream of its own.
-
-Where an image has fewer captions than objects, "paper" makes as many candidates as there are captions, as the
-released code does; "fixed" goes round the captions again. Where it has fewer absent objects, the code fails;
-both protocols make what they can and say how many are missing.
+absent, and the `kept` lowest become one candidate each, the i-th with the i-th caption. With fewer captions
+than objects, "paper" makes as many candidates as captions, as the released code does; "fixed" goes round them
+again. With fewer absent objects, where that code fails, both make what they can and count what is missing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,16 +52,11 @@ def queried(rules: Rules, source_id: str) -> list[str]:
     return stream(rules.seed, source_id, "objects").sample(list(rules.objects), rules.queried)
 
 
-def absent(asked: Sequence[str], cosines: Sequence[float], rules: Rules) -> list[str]:
-    """All objects below the threshold, the lowest cosine first; equal ones in the order asked."""
-    below = [(cosine, place) for place, cosine in enumerate(cosines) if cosine < rules.absent_below]
-    return [asked[place] for _, place in sorted(below)]
-
-
 def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]:
     """The record of one image: every object asked for with its fate, the candidates, and what is missing."""
     asked = queried(rules, source.id)
-    missing_from_image = absent(asked, [float(c) for c in cosines], rules)
+    below = [(float(c), place) for place, c in enumerate(cosines) if float(c) < rules.absent_below]
+    missing_from_image = [asked[place] for _, place in sorted(below)]  # equal ones in the order asked
     chosen = missing_from_image[: rules.kept]
     rng = stream(rules.seed, source.id, "templates")
     present = nouns.named_in(source.captions, rules.objects)
@@ -82,17 +73,12 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
             lost.append(NO_FAMILY)
             continue
         sample_id = f"{source.sample_stem}_{place + 1}"
-        candidates.append(
-            {
-                "id": sample_id,
-                "source": source.id,
-                "object": noun,
-                "caption": source.captions[place % len(source.captions)],
-                **made,
-                "generated": wording.addition(noun, rules.protocol),
-                "seed": sample_seed(rules.seed, source.id if rules.protocol == "paper" else sample_id),
-            }
-        )
+        seed = sample_seed(rules.seed, source.id if rules.protocol == "paper" else sample_id)
+        candidates.append({
+            "id": sample_id, "source": source.id, "object": noun,
+            "caption": source.captions[place % len(source.captions)], **made,
+            "generated": wording.addition(noun, rules.protocol), "seed": seed,
+        })  # fmt: skip
     fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in missing_from_image}
     rows = [
         {"object": noun, "cosine": round(float(cosine), 6), "fate": fate.get(noun, TOO_SIMILAR)}

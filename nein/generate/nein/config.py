@@ -1,4 +1,4 @@
-"""Everything that decides a built data set; the paper's values: `configs/nein/generate-paper.yaml`."""
+"""The options of `nein generate` and `nein stats`; the paper's values: `configs/nein/generate-paper.yaml`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ class BuildModels:
 
     itm: str = option("nano:blip", "image-text matching (BLIP)")
     vqa: str = option("nano:llava", "visual question answering (LLaVA-NeXT)")
-    vqa_quantization: Literal["none", "bnb-fp4"] = option(
-        "none", "bnb-fp4: 4 bit, as in the paper (needs CUDA)"
-    )
+    vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit, as in the paper (CUDA)")
 
 
 @dataclass(kw_only=True)
@@ -37,24 +35,17 @@ class BuildConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     default_out = "runs/generate-PRESET"
     counted = "source images"
 
-    source: str | None = option(
-        None, "nano, a COCO captions JSON, or a JSONL file or the folder that holds it", "Source"
-    )
+    source: str | None = option(None, "nano, a COCO captions JSON, or a JSONL file or its folder", "Source")
     images: str | None = option(None, "folder of the images, if not beside SOURCE", "Source")
     scenes: PositiveInt = option(160, "scenes drawn for --source nano", "Source")
-    objects: str = option(
-        "coco", "categories to ask for: coco, nano, or a text file with one per line", "Clauses"
-    )
+    objects: str = option("coco", "categories to ask for: coco, nano, or a file with one per line", "Clauses")
     queried: PositiveInt = option(15, "random categories per image", "Clauses")
     kept: PositiveInt = option(5, "lowest-scoring of them kept, one sample each", "Clauses")
     absent_below: float = option(0.4, "an object is absent below this cosine", "Clauses")
     families: Names = option(
-        ["plain"],
-        f"kinds of negation, drawn evenly: {', '.join(FAMILIES)}, or all",
-        "Clauses",
-        among=(*FAMILIES, "all"),
-        what="negation family",
-    )
+        ["plain"], f"kinds of negation, drawn evenly: {', '.join(FAMILIES)}, or all", "Clauses",
+        among=(*FAMILIES, "all"), what="negation family",
+    )  # fmt: skip
     editor: str = option("magicbrush", "editor name, hub id or folder", "Generation")
     image_format: Literal["png", "jpg"] = option(
         "png", "file type of the samples; jpg: as the released scripts", "Generation"
@@ -63,16 +54,11 @@ class BuildConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "wording, seeds and reading of answers: the released code, or mended", "How"
     )
-    evaluation_share: UnitInterval = option(
-        0.0659, "share of the source images whose samples go to val.json", "Output"
-    )
+    evaluation_share: UnitInterval = option(0.0659, "share of the source images for val.json", "Output")
     formats: Names = option(
-        list(FORMATS),
-        "official (JSON and folders), parquet (for the datasets library)",
-        "Output",
-        among=FORMATS,
-        what="format",
-    )
+        list(FORMATS), "official (JSON and folders), parquet (for the datasets library)", "Output",
+        among=FORMATS, what="format",
+    )  # fmt: skip
     stages: Names = option(
         [*STAGES, "finish"], "stages to run", "Output", among=(*STAGES, "finish"), what="stage"
     )
@@ -87,12 +73,9 @@ class BuildConfig(Preset, Limit, Seed, Sampler, Machine, Output):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        return [
-            *needs.of_editors([self.editor], self.preset, self.editor_overrides()),
-            *needs.of_model("itm", self.models.itm),
-            *needs.of_model("vqa", self.models.vqa),
-            *needs.english(),
-        ]
+        editor = needs.of_editors([self.editor], self.preset, self.editor_overrides())
+        judges = *needs.of_model("itm", self.models.itm), *needs.of_model("vqa", self.models.vqa)
+        return [*editor, *judges, *needs.english()]
 
     def check(self) -> None:
         if not self.family_labels or not self.stages:

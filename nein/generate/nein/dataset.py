@@ -1,8 +1,4 @@
-"""From records to a data set: every candidate's way, the split, the official layout, the hash.
-
-The split goes by the pixels of the source image: all samples of an image are on one side, and so are those of
-the same picture under two names.
-"""
+"""From records to a data set: every candidate's way, the split, the official layout, the hash."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +24,12 @@ SPLITS = ("train", "val")
 class Tally:
     """Counts for the card. `reasons`, `losses`: why there is no sample; `stages`: how many came through."""
 
+    notes: Counter[str]
     images: int = 0
-    problems: Counter[str] = field(default_factory=Counter)
-    queried: Counter[str] = field(default_factory=Counter)
-    losses: Counter[str] = field(default_factory=Counter)
-    stages: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    notes: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.problems, self.queried, self.losses = Counter[str](), Counter[str](), Counter[str]()
+        self.stages, self.reasons = Counter[str](), Counter[str]()
 
 
 @dataclass(frozen=True)
@@ -56,13 +51,9 @@ class Way:
     def line(self) -> dict[str, Any]:
         """For candidates.jsonl; no times, no hosts."""
         facts = {k: v for k, v in self.generated.items() if k not in ("id", "verdict")}
-        return {
-            **self.candidate,
-            "verdict": self.verdict,
-            "generated_picture": facts,
-            "match": None if self.match is None else {k: v for k, v in self.match.items() if k != "id"},
-            "ask": None if self.ask is None else {k: v for k, v in self.ask.items() if k != "id"},
-        }
+        match, ask = (one and {k: v for k, v in one.items() if k != "id"} for one in (self.match, self.ask))
+        said = {"verdict": self.verdict, "generated_picture": facts, "match": match, "ask": ask}
+        return {**self.candidate, **said}
 
 
 def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
@@ -85,8 +76,7 @@ def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
 
 
 def tally(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> Tally:
-    """The counts of a finished build."""
-    counts = Tally(notes=Counter(job.sources.notes))
+    counts = Tally(Counter(job.sources.notes))
     for _, record, candidates in rows:
         counts.images += 1
         if record["problem"]:
@@ -104,27 +94,27 @@ def tally(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> Ta
 
 
 def split_of(way: Way, seed: int, share: float) -> str:
-    """ "val" for `share` of all pictures, by the hash of their pixels, else "train"."""
+    """ "val" for `share` of all pictures, else "train": by the hash of their pixels, whatever their names."""
     digest = hashlib.sha256(f"nein-build/{seed}/{way.source_sha256}/split".encode()).digest()
     return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"
 
 
-def fields(way: Way, *, with_family: bool) -> dict[str, str]:
+def fields(job: Job, way: Way) -> dict[str, str]:
     """The record of NeIn's annotation file, and the family of negation if the set has several."""
     c = way.candidate
     record = {
         "COCO": c["source"], "T_original": c["caption"], "T_negative": c["negative"],
         "T_generated": c["generated"], "NeIn": c["id"],
     }  # fmt: skip
-    return {**record, "family": c["family"]} if with_family else record
+    return {**record, "family": c["family"]} if job.with_family else record
 
 
-def dataset_hash(splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> str:
+def dataset_hash(job: Job, splits: Mapping[str, Sequence[Way]]) -> str:
     """SHA-256 hex over split, record and pixels (of source and sample) of every sample, in order."""
     digest = hashlib.sha256()
     for split in SPLITS:
         for way in splits.get(split, ()):
-            row = [split, fields(way, with_family=with_family), way.source_sha256, way.generated["sha256"]]
+            row = [split, fields(job, way), way.source_sha256, way.generated["sha256"]]
             digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
@@ -141,11 +131,11 @@ def write_candidates(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Wa
     atomic.write_lines(job.folder.path / "candidates.jsonl", lines())
 
 
-def write_official(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> None:
+def write_official(job: Job, splits: Mapping[str, Sequence[Way]]) -> None:
     """OUT/dataset: `<split>.json`, `coco_for_<split>/`, `nein_<split>/`; other files there are removed.
 
-    Source images are copied byte for byte; samples are linked to the generated pictures where the file system
-    allows it, else copied. The annotation file of a split is written last. Two processes may do it at once.
+    Source images are copied byte for byte, samples linked where the file system allows it. The annotation
+    file of a split is written last. Two processes may do it at once.
     """
     root, drafts = job.folder.path / "dataset", drafts_of(job)
     for split in SPLITS:
@@ -170,7 +160,7 @@ def write_official(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family
             for name, path in files.items():
                 _put(path, place / name, drafts, link=folder.startswith("nein_"))
         if samples:
-            atomic.write_json(listing, [fields(w, with_family=with_family) for w in samples])
+            atomic.write_json(listing, [fields(job, way) for way in samples])
 
 
 def drafts_of(job: Job) -> Path:

@@ -1,8 +1,7 @@
 """Stages 3 and 4, algorithm 2 of the paper: does the generated picture show the object and all else?
 
-Every verdict keeps its evidence. "paper" reads answers as the released code does: kept only if both are "Yes"
-to the letter. "fixed" reads the first word, whatever its case and punctuation, and rejects a sample if either
-is no, as the paper says. In both, an answer that is neither is a category of its own, and is never kept.
+"paper" reads answers as the released code does: kept only if both are "Yes" to the letter. "fixed" reads the
+first word, whatever its case and punctuation. An answer that is neither is never kept, and counted apart.
 """
 
 from __future__ import annotations
@@ -27,13 +26,9 @@ ACCEPTED = "accepted"
 
 
 def match(
-    candidates: Sequence[Mapping[str, Any]],
-    pictures: Sequence[np.ndarray],
-    matcher: Matcher,
-    *,
-    above: float,
-    protocol: str,
-) -> list[dict[str, Any]]:
+    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], matcher: Matcher, *,
+    above: float, protocol: str,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Filter 1: a row per candidate with the cosine of picture and text, accepted if it is above `above`."""
     texts = [wording.matched_text(c["caption"], c["object"], protocol) for c in candidates]
     cosines = isolated(
@@ -67,38 +62,27 @@ def ask(
         if isinstance(value, str):
             rows.append({"id": candidate["id"], "verdict": FAILED, "error": value})
             continue
-        about_caption, about_object = value
-        rows.append(
-            {
-                "id": candidate["id"],
-                "caption_answer": _answer(about_caption),
-                "object_answer": _answer(about_object),
-                "verdict": verdict(about_caption.text, about_object.text, protocol),
-            }
-        )
+        caption, noun = value
+        said = {"caption_answer": _answer(caption), "object_answer": _answer(noun)}
+        rows.append({"id": candidate["id"], **said, "verdict": verdict(caption.text, noun.text, protocol)})
     return rows
 
 
 def verdict(about_caption: str, about_object: str, protocol: str) -> str:
     """What becomes of a sample after both answers; a "no" weighs more than an answer that cannot be read."""
     if protocol == "paper":
-        if about_caption.strip() == "Yes" and about_object.strip() == "Yes":
-            return ACCEPTED
         read = [{"Yes": True, "No": False}.get(text.strip()) for text in (about_caption, about_object)]
     else:
         read = [parse_yes_no(about_caption), parse_yes_no(about_object)]
     if read == [True, True]:
         return ACCEPTED
-    no = {(False, False): NO_BOTH, (False, True): NO_CAPTION, (True, False): NO_OBJECT}
-    if tuple(read) in no:
-        return no[read[0], read[1]]  # type: ignore[index]
-    if False in read:
-        return NO_CAPTION if read[0] is False else NO_OBJECT
-    return UNPARSABLE
+    if False not in read:
+        return UNPARSABLE
+    if read == [False, False]:
+        return NO_BOTH
+    return NO_CAPTION if read[0] is False else NO_OBJECT
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
-    rounded = {
-        k: None if v is None else round(v, 6) for k, v in (("p_yes", answer.p_yes), ("p_no", answer.p_no))
-    }
-    return {"text": answer.text, **rounded}
+    chances = {"p_yes": answer.p_yes, "p_no": answer.p_no}
+    return {"text": answer.text, **{k: None if v is None else round(v, 6) for k, v in chances.items()}}

@@ -20,36 +20,28 @@ def check() -> None:
     """Raises UserError when the library that writes the files is missing."""
     if importlib.util.find_spec("datasets") is None:
         raise UserError(
-            "--formats parquet needs the package 'datasets': pip install 'nein[hub]', "
-            "or say --formats official."
+            "--formats parquet needs 'datasets': pip install 'nein[hub]', or say --formats official."
         )
 
 
-def write(job: Job, splits: Mapping[str, Sequence[Way]], *, with_family: bool) -> None:
+def write(job: Job, splits: Mapping[str, Sequence[Way]]) -> None:
     """OUT/hub/data/<split>-00000-of-00001.parquet, ...; columns as `nein eval --data hub:` reads them."""
-    check()
     import datasets
 
-    text = datasets.Value("string")
-    features = datasets.Features(
-        {
-            **dict.fromkeys(("COCO", "T_original", "T_negative", "T_generated", "NeIn"), text),
-            **({"family": text} if with_family else {}),
-            "object": text,
-            "other_object": text,
-            "seed": datasets.Value("int64"),
-            "match": datasets.Value("float32"),
-            "source_image": datasets.Image(),
-            "sample_image": datasets.Image(),
-        }
-    )
+    names = ["COCO", "T_original", "T_negative", "T_generated", "NeIn"]
+    names += [*(["family"] if job.with_family else []), "object", "other_object"]
+    features = datasets.Features({
+        **dict.fromkeys(names, datasets.Value("string")), "seed": datasets.Value("int64"),
+        "match": datasets.Value("float32"), "source_image": datasets.Image(),
+        "sample_image": datasets.Image(),
+    })  # fmt: skip
     root = atomic.make_folder(job.folder.path / "hub" / "data")
     written = set[Path]()
     for split, samples in splits.items():
         count = -(-len(samples) // ROWS_PER_FILE)
         for number in range(count):
             part = samples[number * ROWS_PER_FILE : (number + 1) * ROWS_PER_FILE]
-            rows = [_row(job, way, with_family) for way in part]
+            rows = [_row(job, way) for way in part]
             path = root / f"{split}-{number:05d}-of-{count:05d}.parquet"
             draft = drafts_of(job) / f"{os.getpid()}-{path.name}"
             datasets.Dataset.from_list(rows, features=features).to_parquet(draft)
@@ -69,25 +61,18 @@ def front_matter(splits: Mapping[str, Sequence[Way]], *, nano: bool) -> str:
     files = "\n".join(f"  - split: {s}\n    path: data/{s}-*" for s, rows in splits.items() if rows)
     tags = "[negation, image-editing, nein, nano]" if nano else "[negation, image-editing, nein]"
     return (
-        "---\n"
-        "pretty_name: NeIn, built anew\n"
-        "language: [en]\n"
-        "task_categories: [image-to-image]\n"
-        f"tags: {tags}\n"
-        f"size_categories: [{size}]\n"
-        "configs:\n"
-        "- config_name: default\n"
-        f"  data_files:\n{files}\n"
-        "---\n\n"
+        "---\npretty_name: NeIn, built anew\nlanguage: [en]\ntask_categories: [image-to-image]\n"
+        f"tags: {tags}\nsize_categories: [{size}]\nconfigs:\n- config_name: default\n"
+        f"  data_files:\n{files}\n---\n\n"
     )
 
 
-def _row(job: Job, way: Way, with_family: bool) -> dict[str, Any]:
+def _row(job: Job, way: Way) -> dict[str, Any]:
     source = job.sources.sources[way.index].path
     sample = job.picture(way.generated["image"])
     name = f"{way.candidate['source']}{source.suffix.lower()}"
     return {
-        **fields(way, with_family=with_family),
+        **fields(job, way),
         "object": way.candidate["object"],
         "other_object": way.candidate["other"],
         "seed": way.candidate["seed"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from nein.engine.errors import UserError, shortlist
@@ -21,10 +22,7 @@ COCO: tuple[str, ...] = (
 
 
 def load(name: str, queried: int) -> tuple[str, ...]:
-    """ "coco", "nano", or the lines of a text file (blank lines and repetitions left out).
-
-    Raises UserError when the file is missing, or holds fewer names than are asked for per image.
-    """
+    """ "coco", "nano", or the lines of a text file. Raises UserError, also for fewer than `queried`."""
     if name == "coco":
         names = COCO
     elif name == "nano":
@@ -39,15 +37,8 @@ def load(name: str, queried: int) -> tuple[str, ...]:
                 f"--objects takes coco, nano or a text file; '{name}' cannot be read ({error})."
             ) from None
         names = tuple(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
-        strange = [
-            text
-            for text in names
-            if not all(part.isalnum() for part in text.replace("-", " ").replace("'", " ").split())
-        ]
-        if strange:
-            raise UserError(
-                f"'{name}' must hold one plain name per line, not {shortlist(map(repr, strange), 3)}."
-            )
+        if strange := [repr(text) for text in names if not re.fullmatch(r"(?:[^\W_]|[-' ])+", text)]:
+            raise UserError(f"'{name}' must hold one plain name per line, not {shortlist(strange, 3)}.")
     if len(names) < queried:
         raise UserError(
             f"--queried asks for {queried} categories per image, but '{name}' has {len(names)}; lower it."

@@ -1,8 +1,7 @@
 """Captioned images from a COCO captions JSON, a JSONL file, or the nano world, each with what is wrong.
 
-An unusable image stays in the list with its problem, so that it is counted and reported, and so that shards
-do not shift when it is mended. The same file listed twice is one image with all its captions; another file
-with the same stem is left out, because the stem names the sample.
+An unusable image stays in the list with its problem: it is counted, and shards do not shift when it is
+mended. A file listed twice is one image with all its captions; another file with the same stem is left out.
 """
 
 from __future__ import annotations
@@ -104,7 +103,6 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
 
 
 def _collect(pictures: Iterable[coco.Picture], folder: Path, origin: Mapping[str, Any]) -> SourceSet:
-    """Sources from the pictures of a list, merged by file, checked for names."""
     captions: dict[str, list[str]] = {}
     notes: Counter[str] = Counter()
     for picture in pictures:
@@ -114,18 +112,12 @@ def _collect(pictures: Iterable[coco.Picture], folder: Path, origin: Mapping[str
     for name, texts in captions.items():
         stem = official_stem(Path(name).stem)
         clean = tuple(dict.fromkeys(text for raw in texts if (text := " ".join(raw.split()))))
-        key = stem.removeprefix("COCO_")
-        problem = ""
-        if (
-            not re.fullmatch(r"[\w-][\w .,+()-]*", stem)
-            or Path(name).is_absolute()
-            or ".." in Path(name).parts
-        ):
+        key, problem = stem.removeprefix("COCO_"), "" if clean else NO_CAPTION
+        outside = Path(name).is_absolute() or ".." in Path(name).parts
+        if outside or not re.fullmatch(r"[\w-][\w .,+()-]*", stem):
             problem = BAD_NAME
         elif key in taken:
             problem = SAME_NAME
-        elif not clean:
-            problem = NO_CAPTION
         taken.add(key)
         sources.append(Source(stem, folder / name, clean, problem))
     return SourceSet(tuple(sources), dict(origin), +notes)

@@ -76,9 +76,8 @@ def pattern(words: Iterable[str]) -> re.Pattern[str]:
         r"\w+n['’]t" if w == "n't" else re.escape(w).replace(r"\ ", r"\s+").replace("'", "['’]")
         for w in words
     ]
-    return re.compile(
-        rf"(?<![\w'’])(?:{'|'.join(sorted(parts, key=len, reverse=True))})(?![\w])", re.IGNORECASE
-    )
+    either = "|".join(sorted(parts, key=len, reverse=True))
+    return re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
 
 
 def count(rows: Iterable[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
@@ -138,9 +137,8 @@ def run(options: StatsConfig) -> None:
     """Prints the table and examples. Raises UserError."""
     lists = {"core": CORE, "wide": WIDE}
     for path in options.words:
-        words = tuple(
-            dict.fromkeys(line.strip().lower() for line in _lines(path, "--words ") if line.strip())
-        )
+        given = (line.strip().lower() for line in _lines(path, "--words "))
+        words = tuple(dict.fromkeys(filter(None, given)))
         if not words:
             raise UserError(f"--words '{path}' holds no word; give one per line.")
         lists[path.name] = words
@@ -155,11 +153,9 @@ def run(options: StatsConfig) -> None:
             shown += [f"\n{path.name}, {name}:"] if counts.examples or counts.idioms else []
             shown += [f"  negative       {text}" for text in counts.examples]
             shown += [f"  false positive {text}" for text in counts.idioms]
-            whole[f"{path.name}/{name}"] = {
-                "words": list(words),
-                **{key: getattr(counts, key) for key in ("sentences", "negative", "idiomatic")},
-                "by_word": dict(counts.words.most_common()),
-            }
+            numbers = {key: getattr(counts, key) for key in ("sentences", "negative", "idiomatic")}
+            by_word = dict(counts.words.most_common())
+            whole[f"{path.name}/{name}"] = {"words": list(words), **numbers, "by_word": by_word}
     print(pipes(rows, HEADERS))
     print(*shown, sep="\n", end="\n" if shown else "")
     if options.json:

@@ -1,7 +1,7 @@
 """For builds from the nano world: how right each stage was, against what the pictures really show.
 
-What a source scene holds is known exactly. What a generated picture holds is measured by `nein.nano.truth`,
-from pixels and the drawing code and without a trained model; the errors of that are stated beside it.
+What a source scene holds is known; what a generated picture holds is measured by `nein.nano.truth`, from
+pixels and without a trained model; the errors of that are stated beside it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,8 @@ def measure(job: Job, candidates: Sequence[Way], threads: int) -> dict[str, Seen
     """Candidate id -> what its picture shows; pictures that are missing or of another size are left out."""
 
     def one(way: Way) -> tuple[str, Seen] | None:
-        if way.generated["image"] is None or (way.generated["width"], way.generated["height"]) != (
-            SIZE,
-            SIZE,
-        ):
+        made = way.generated
+        if made["image"] is None or (made["width"], made["height"]) != (SIZE, SIZE):
             return None
         scene = source_scene(NANO_SPLIT, way.index)
         picture = images.decode(job.picture(way.generated["image"]))
@@ -68,33 +66,27 @@ def report(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], thre
         chosen = list(ways)
         return _share([test(w) for w in chosen], [str(w.index) for w in chosen])
 
-    def good(way: Way) -> bool:
-        return seen[way.candidate["id"]].good
-
-    def shows(way: Way) -> bool:
-        return seen[way.candidate["id"]].object
-
-    def keeps(way: Way) -> bool:
-        return seen[way.candidate["id"]].others
+    tests: dict[str, Callable[[Way], bool]] = {
+        "object there": lambda way: seen[way.candidate["id"]].object,
+        "all others there": lambda way: seen[way.candidate["id"]].others,
+        "both": lambda way: seen[way.candidate["id"]].good,
+    }
 
     def filtered(before: list[Way], after: list[Way]) -> dict[str, Any]:
-        ids = {way.candidate["id"] for way in after}
+        ids, good = {way.candidate["id"] for way in after}, tests["both"]
         rates = {
             "precision": share(after, good),
             "recall": share(filter(good, before), lambda w: w.candidate["id"] in ids),
         }
-        for name, test in (("object there", shows), ("all others there", keeps)):
-            rates |= {f"{name}, before": share(before, test), f"{name}, after": share(after, test)}
+        for name in ("object there", "all others there"):
+            for when, ways in (("before", before), ("after", after)):
+                rates[f"{name}, {when}"] = share(ways, tests[name])
         return rates
 
     both = filtered(matched, accepted)
     return {
         "clauses": _clauses(job, rows),
-        "generate": {
-            "object there": share(matched, shows),
-            "all others there": share(matched, keeps),
-            "both": share(matched, good),
-        },
+        "generate": {name: share(matched, test) for name, test in tests.items()},
         "filter 1": filtered(matched, passed),
         "filter 2": filtered(asked, accepted),
         "both filters": {name: both[name] for name in ("precision", "recall")},

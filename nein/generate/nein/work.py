@@ -1,12 +1,9 @@
-"""The four stages of a build as functions of a shard.
-
-A row depends on the shard's sources, the configuration and the models, and on nothing else:
-shards are cut over the whole list, whatever `--limit`, and a batch never crosses from one into the next.
-"""
+"""The four stages of a build as functions of a shard, on whose sources, configuration and models alone a row
+depends: shards are cut over the whole list, whatever `--limit`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +37,11 @@ class Job:
     folder: Folder
 
     @property
+    def with_family(self) -> bool:
+        """Whether records name a family of negation: where there are several."""
+        return self.config.family_labels != ["plain"]
+
+    @property
     def blocks(self) -> Blocks:
         return Blocks.first(len(self.sources.sources), self.config.shard_size, self.config.limit)
 
@@ -53,6 +55,11 @@ class Job:
     def candidates(self, shard: int) -> list[Row]:
         return [c for row in self.rows("clauses", shard) for c in row["candidates"]]
 
+    def accepted(self, shard: int, stage: str) -> list[Row]:
+        """The candidates that a stage accepted."""
+        names = {row["id"] for row in self.rows(stage, shard) if row["verdict"] == filters.ACCEPTED}
+        return [candidate for candidate in self.candidates(shard) if candidate["id"] in names]
+
     def picture(self, name: str) -> Path:
         """Where a generated picture lies."""
         return self.folder.path / "work" / "pictures" / name
@@ -65,14 +72,11 @@ def stage(job: Job, name: str, model: Model) -> Stage:
         return all(row["image"] is None or job.picture(row["image"]).exists() for row in rows)
 
     return make_stage(
-        name,
-        STAGES,
-        job.blocks,
-        model,
+        name, STAGES, job.blocks, model,
         lambda shard, loaded: _FUNCTIONS[name](job, shard, loaded),
         lambda shard, reason: _lost(job, name, shard, reason),
         usable if name == "generate" else None,
-    )
+    )  # fmt: skip
 
 
 def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
@@ -85,16 +89,13 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
                 pictures[source.id] = images.decode(source.path)
             except images.ImageError as error:
                 problems[source.path] = f"{UNREADABLE}: {error}".replace(f"{source.path}: ", "")
-    usable = [source for source in members if not problems[source.path]]
-    matched = isolated(
-        lambda rows: matcher.match(
-            [pictures[usable[i].id] for i in rows],
-            [clauses.queried(rules, usable[i].id) for i in rows],
-            head="itc",
-        ),
-        range(len(usable)),
-    )
-    cosines = dict(zip((source.id for source in usable), matched, strict=True))
+    usable = [source.id for source in members if not problems[source.path]]
+
+    def match(names: Sequence[str]) -> Any:
+        asked = [clauses.queried(rules, name) for name in names]
+        return matcher.match([pictures[name] for name in names], asked, head="itc")
+
+    cosines = dict(zip(usable, isolated(match, usable), strict=True))
     made = []
     for source in members:
         values: Any = cosines.get(source.id)
@@ -139,27 +140,19 @@ def _not_made(name: str, error: str) -> Row:
 
 
 def _match(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
-    chosen, pictures = _passed(job, shard, "generate")
-    return filters.match(
-        chosen, pictures, matcher, above=job.config.match_above, protocol=job.config.protocol
-    )
+    above, protocol = job.config.match_above, job.config.protocol
+    return filters.match(*_passed(job, shard, "generate"), matcher, above=above, protocol=protocol)
 
 
 def _ask(job: Job, shard: int, judge: Any) -> list[dict[str, Any]]:
-    chosen, pictures = _passed(job, shard, "match")
-    return filters.ask(chosen, pictures, judge, protocol=job.config.protocol)
+    return filters.ask(*_passed(job, shard, "match"), judge, protocol=job.config.protocol)
 
 
 def _passed(job: Job, shard: int, stage: str) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """The candidates that `stage` accepted, and their generated pictures."""
     files = {r["id"]: r["image"] for r in job.rows("generate", shard)}
-    chosen = _accepted(job, shard, stage)
+    chosen = job.accepted(shard, stage)
     return chosen, [images.decode(job.picture(files[c["id"]])) for c in chosen]
-
-
-def _accepted(job: Job, shard: int, stage: str) -> list[dict[str, Any]]:
-    accepted = {r["id"] for r in job.rows(stage, shard) if r["verdict"] == filters.ACCEPTED}
-    return [c for c in job.candidates(shard) if c["id"] in accepted]
 
 
 def _lost(job: Job, stage: str, shard: int, reason: str) -> list[Row]:
@@ -171,7 +164,7 @@ def _lost(job: Job, stage: str, shard: int, reason: str) -> list[Row]:
     verdict: Row = {"verdict": filters.FAILED, "error": reason}
     if stage == "match":
         verdict = {"text": "", "cosine": None, **verdict}
-    return [{"id": c["id"], **verdict} for c in _accepted(job, shard, STAGES[STAGES.index(stage) - 1])]
+    return [{"id": c["id"], **verdict} for c in job.accepted(shard, STAGES[STAGES.index(stage) - 1])]
 
 
 _FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {

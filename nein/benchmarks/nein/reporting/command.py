@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.nein import figures, records
@@ -33,8 +32,7 @@ def report(options: ReportConfig) -> int:
     rows += judge_tables.rewarded(loaded, rewards)
     if options.labels:
         rows += judge_tables.labelled(loaded, judge_tables.read_labels(options.labels))
-    if options.judge_grade:
-        rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))
+    rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))
     if options.protocols:
         rows += [row for run in loaded for row in protocols.rows(run)]
     target = options.out if options.out.suffix in (".html", ".htm") else options.out.with_suffix(".html")
@@ -46,15 +44,11 @@ def report(options: ReportConfig) -> int:
         settings={run.label: page.setting(_setting(run)) for run in loaded},
     )  # fmt: skip
     for path in written:
-        print(path if path != target else _with_sizes(path))
+        sizes = [file.stat().st_size for file in page.beside(path).glob("*.js")] if path == target else []
+        beside = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
+        size = f" ({path.stat().st_size / 2**20:.1f} MiB){beside}" if path == target else ""
+        print(f"{path}{size}")
     return 0
-
-
-def _with_sizes(path: Path) -> str:
-    """The page and what lies beside it, with their sizes."""
-    sizes = [file.stat().st_size for file in page.beside(path).glob("*.js")]
-    beside = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
-    return f"{path} ({path.stat().st_size / 2**20:.1f} MiB){beside}"
 
 
 def _setting(run: Records) -> dict[str, Any]:
@@ -79,7 +73,7 @@ def compare(options: CompareConfig) -> int:
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
     compared = frames.label(frames.frame(rows), benchmark="nein")
-    shown = [sections.comparisons(comparisons.out_of_reach(rows)), sections.coverage()]
+    shown = [sections.comparisons(comparisons.out_of_reach(rows)), sections.COVERAGE]
     sheets = tables.sheets(shown, frames.concat([compared, run_report.together(loaded)]))
     if options.format == "csv":
         print(frames.to_csv(compared), end="")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nein.benchmarks import paired
@@ -20,8 +20,7 @@ SIGNIFICANT = 0.05
 
 
 def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records, Records]]:
-    """The pairs to compare: all, or every run of a track against the baseline's run of it. Raises UserError
-    for a baseline that is not there."""
+    """The pairs to compare: all, or every run of a track against the baseline's. Raises UserError."""
     if options.baseline is None:
         return list(itertools.combinations(loaded, 2))
     names = {name for run in loaded for name in (run.name, run.label)}
@@ -43,38 +42,32 @@ def comparisons(
 
     controls  Editor -> its run of "Remove the X.", by which the negation gaps of two editors are compared.
     """
-    made = [row for both in pairs for metric in metrics or METRICS for row in compare(both, metric)]
-    made += [row for both in pairs for row in _gaps(both, metrics or REMOVALS, controls or {})]
+    made = [row for both in pairs for metric in metrics or METRICS for row in compare(*both, metric)]
+    for one, other in pairs:
+        if any(run.track != "negative" or run.name not in (controls or {}) for run in (one, other)):
+            continue
+        for metric in (name for name in REMOVALS if name in (metrics or REMOVALS)):
+            first, second = (
+                (controls or {})[run.name].of(metric).less(run.of(metric)) for run in (one, other)
+            )
+            made += paired.tested(
+                one.name, other.name, first, second, 2.0, "points", metric=metric, variant="gap"
+            )
     return paired.corrected(made, family)
 
 
-def _gaps(
-    runs: tuple[Records, Records], metrics: Collection[str], controls: Mapping[str, Records]
-) -> Iterator[dict[str, Any]]:
-    if any(run.track != "negative" or run.name not in controls for run in runs):
-        return
-    for metric in REMOVALS:
-        if metric in metrics:
-            one, other = (controls[run.name].of(metric).less(run.of(metric)) for run in runs)
-            names = runs[0].name, runs[1].name
-            yield from paired.tested(*names, one, other, 2.0, "points", metric=metric, variant="gap")
-
-
-def compare(runs: tuple[Records, Records], metric: str) -> Iterator[dict[str, Any]]:
+def compare(one: Records, other: Records, metric: str) -> Iterator[dict[str, Any]]:
     """One comparison; nothing where a run lacks the metric or no sample is scored in both."""
-    one, other = runs
     if METRICS[metric].kind == "corpus":
         yield from _compare_whole(one, other, metric)
     elif metric in one.metrics and metric in other.metrics:
+        tables, labels = (one.of(metric), other.of(metric)), (one.label, other.label)
         span, unit = METRICS[metric].span, figures.unit(metric)
-        yield from paired.tested(
-            one.label, other.label, one.of(metric), other.of(metric), span, unit, metric=metric
-        )
+        yield from paired.tested(*labels, *tables, span, unit, metric=metric)
 
 
 def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[str, Any]]:
-    """FID of two runs: the same groups of source images leave both, so their difference is paired. Nothing
-    where the runs have features of different source images."""
+    """FID of two runs of the same source images: the same groups of these leave both, which pairs them."""
     first, second = one.whole.get(metric), other.whole.get(metric)
     if first is None or second is None:
         return
@@ -84,14 +77,12 @@ def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[s
 
     gap = fid.difference(corpus.interval_of(first), corpus.interval_of(second))
     n = min(first["n"], second["n"])
-    clusters = len(set(one.sources.values()))
-    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, clusters)
+    ends = gap.value, gap.low, gap.high, gap.standard_error
+    estimate = Estimate(*ends, n, len(set(one.sources.values())))
     p = 1.0
     if gap.standard_error and gap.value:
         p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
-    what: dict[str, Any] = {
-        "task": "comparisons", "metric": metric, "first": one.label, "second": other.label
-    }  # fmt: skip
+    what: Any = {"task": "comparisons", "metric": metric, "first": one.label, "second": other.label}
     for side, entry in (("first", first), ("second", second)):
         yield number(entry["value"], unit="", n=entry["n"], statistic=side, **what)
     unscored = len(one.place.keys() | other.place.keys()) - n
@@ -99,10 +90,8 @@ def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[s
 
 
 def out_of_reach(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What no difference could show, in a sentence: "" where every comparison can fall below 5 % after Holm.
-
-    The least p after Holm is the least p times the size of the family, as if no other were small.
-    """
+    """What no difference could show, in a sentence: "" where every comparison can fall below 5 % after Holm,
+    which is the least p times the size of the family, as if no other were small."""
     tests = [row for row in rows if row.get("statistic") == "difference" and row.get("p_least") is not None]
     least = {(row["clusters"], int(row["family"])): row["p_least"] for row in tests}
     blunt = {key: p for key, p in least.items() if p * key[1] >= SIGNIFICANT}

@@ -1,13 +1,12 @@
 """What the runs cost: seconds and memory per stage, and the achieved rate against the arithmetic limit.
 
-The limit is the device's dense peak over the operations of one sample: a bound no program can beat on that
-device with that number type, known only for the devices and models below.
+The limit is the device's dense peak over the operations of one sample, for the devices and models below.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nein.benchmarks.nein.records import Records
@@ -34,45 +33,31 @@ UNET_512 = 0.803
 SD15_EDITORS = ("timbrooks/instruct-pix2pix", "magicbrush", "hq-edit", "hqedit")
 
 
-def costs(loaded: Sequence[Records]) -> list[dict[str, Any]]:
+def costs(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
     """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages, and the
     rate's limit."""
-    rows = []
     for run in loaded:
         samples = functools.cache(lambda number, run=run: len(run.run.read(EDIT, number)))
+        places = [one.get("environment", {}) for one in reversed(run.manifest.get("invocations", []))]
+        place: dict[str, Any] = next((one for one in places if one.get("device")), {})
         for stage in ("edit", "score"):
             by_block = run.run.costs(stage)
-            blocks = list(by_block.values())
             count = sum(map(samples, by_block))
-            seconds = sum(float(block.get("seconds", 0)) for block in blocks)
             if not count:
                 continue
-            device, name = _device(run)
+            seconds = sum(float(block.get("seconds", 0)) for block in by_block.values())
+            peaks = [block.get("peak_memory", {}) for block in by_block.values()]
             values = {
-                "samples": count,
-                "seconds": seconds,
-                "rate": count / seconds if seconds else None,
-                "limit": _limit(run, name) if stage == "edit" else None,
-            }
-            for where in ("host", "device"):
-                peaks = [block.get("peak_memory", {}).get(where, 0) for block in blocks]
-                values[f"{where}_bytes"] = max(peaks, default=0)
-            what = {"task": "costs", "model": run.name, "variant": run.track}
-            what |= {"stage": stage, "device": name or device or "–"}
-            units = {"samples": "count", "host_bytes": "count", "device_bytes": "count"}
-            rows += [
-                {**number(value, unit=units.get(metric, "")), **what, "metric": metric}
-                for metric, value in values.items()
-            ]
-    return rows
-
-
-def _device(run: Records) -> tuple[str | None, str | None]:
-    for invocation in reversed(run.manifest.get("invocations", [])):
-        environment = invocation.get("environment", {})
-        if environment.get("device"):
-            return environment["device"], environment.get("device_name")
-    return None, None
+                "samples": count, "seconds": seconds, "rate": count / seconds if seconds else None,
+                "limit": _limit(run, place.get("device_name")) if stage == "edit" else None,
+                "host_bytes": max(peak.get("host", 0) for peak in peaks),
+                "device_bytes": max(peak.get("device", 0) for peak in peaks),
+            }  # fmt: skip
+            what = {"task": "costs", "model": run.name, "variant": run.track, "stage": stage}
+            what["device"] = place.get("device_name") or place.get("device") or "–"
+            for metric, value in values.items():
+                unit = "count" if metric in ("samples", "host_bytes", "device_bytes") else ""
+                yield {**number(value, unit=unit), **what, "metric": metric}
 
 
 def _limit(run: Records, device_name: str | None) -> float | None:

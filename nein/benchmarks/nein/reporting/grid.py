@@ -1,9 +1,4 @@
-"""The command `nein grid`: samples as rows, editors as columns, in one picture that is readable at a glance.
-
-A row shows the instruction, the NeIn sample the editors were given, what each run made of it with the
-verdict of each removal judge, and the target; or the columns, captions and verdicts that were chosen. It is
-drawn from a run directory alone; no model is loaded.
-"""
+"""The command `nein grid`: samples as rows, editors as columns, in one picture. No model is loaded."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nein.benchmarks.nein import records
 from nein.benchmarks.nein.config import GridConfig
@@ -41,21 +37,14 @@ def grid(options: GridConfig) -> str:
     drawn = read_runs(options.runs, options.tracks)
     dataset = loading.reload(drawn[0].manifest["data"], options.data, options.split)
     chosen = choose(
-        dataset,
-        drawn,
-        ids=options.ids,
-        select=options.select,
-        metric=options.metric,
-        number=options.number,
+        dataset, drawn, ids=options.ids, select=options.select, metric=options.metric, number=options.number,
         seed=options.seed,
-    )
+    )  # fmt: skip
     shown = choose_columns(columns(drawn), options.columns)
     metric = options.metric if options.metric not in REMOVALS else None
+    how: Any = {"captions": options.captions, "verdicts": options.verdicts}
     rows = [
-        replace(
-            build_row(sample, shown, metric, captions=options.captions, verdicts=options.verdicts),
-            marked=sample.id in options.highlight,
-        )
+        replace(build_row(sample, shown, metric, **how), marked=sample.id in options.highlight)
         for sample in chosen
     ]
     names = [column.name for column in shown]
@@ -73,8 +62,7 @@ def grid(options: GridConfig) -> str:
 
 
 def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[Records]:
-    """Every run at or below `paths`, also one under way, grouped by editor in the order found; all must be on
-    the same data."""
+    """Every run below `paths`, also one under way, by editor as found; all must be on the same data."""
     found = [run for run in records.below(paths) if not tracks or run.track in tracks]
     if not found:
         raise UserError(f"There is no run of track {', '.join(tracks)} there.")
@@ -102,12 +90,9 @@ def choose(
     number: int = 6,
     seed: int = 0,
 ) -> list[Sample]:
-    """The samples to draw.
-
-    `ids` are taken as they are. "random" takes those whose hash with the seed is smallest, so that a sample
-    keeps its place when the run grows, and shows them in data order. "worst" and "best" sort by the mean of
-    `metric` over the runs that scored the sample, equal values again by the hash.
-    """
+    """The samples to draw: `ids`; or "random", those whose hash with the seed is smallest, so that a sample
+    stays when the run grows, in data order; or "worst" and "best" by the mean of `metric` over the runs that
+    scored the sample, equal ones by the hash."""
     if ids:
         return [dataset.samples[place] for place in dataset.places(ids)]
     edited = [sample for sample in dataset.samples if any(sample.id in run.place for run in loaded)]
@@ -117,22 +102,18 @@ def choose(
     if select == "random":
         drawn = set(ranked[:number])
         return [sample for sample in edited if sample in drawn]
-    means = _means(loaded, metric or "removal_vqa")
-    scored = [sample for sample in ranked if sample.id in means]
-    ascending = METRICS[metric or "removal_vqa"].higher_is_better == (select == "worst")
-    return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[:number]
-
-
-def _means(runs: Sequence[Records], metric: str) -> dict[str, float]:
-    """Sample id -> mean of the metric over the runs that scored it."""
+    metric = metric or "removal_vqa"
     values: dict[str, list[float]] = {}
-    for run in runs:
+    for run in loaded:
         for name, value in run.values(metric, every=True).items():
             if value is not None:
                 values.setdefault(name, []).append(value)
     if not values:
         raise UserError(f"These runs have no scores of {metric}; score it with nein eval --metrics {metric}.")
-    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+    means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+    scored = [sample for sample in ranked if sample.id in means]
+    ascending = METRICS[metric].higher_is_better == (select == "worst")
+    return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[:number]
 
 
 # --- rows --------------------------------------------------------------------------------
@@ -140,8 +121,13 @@ def _means(runs: Sequence[Records], metric: str) -> dict[str, float]:
 
 def columns(runs: Sequence[Records]) -> list[Column]:
     """The sample, every run, and the target."""
-    heads = [_head(run, runs) for run in runs]
-    edits = [Column(head.replace("\n", "/"), head, run) for head, run in zip(heads, runs, strict=True)]
+    several_tracks = len({run.track for run in runs}) > 1
+    several_outs = len({run.run.out.resolve() for run in runs}) > 1
+    edits = []
+    for run in runs:
+        head = f"{run.run.out.name}/{run.name}" if several_outs else run.name
+        head += f"\n{run.track}" if several_tracks else ""
+        edits.append(Column(head.replace("\n", "/"), head, run))
     return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
 
 
@@ -165,42 +151,38 @@ def build_row(
     captions: str = "all",
     verdicts: bool = True,
 ) -> Row:
-    """What is drawn for one sample.
+    """What is drawn for one sample; below every edit the value of `metric` and the judges' verdicts.
 
-    metric    Its value is added below every edit.
     captions  What is said above the pictures: "all", the "instruction" alone, or "none".
-    verdicts  Whether the judges' verdicts stand below every edit.
     """
     tracks = list(dict.fromkeys(column.run.track for column in columns if column.run))
     lines = [sample.instruction(track) for track in tracks or ["negative"]]
     if len(tracks) > 1:
         lines = [f"{track}: {line}" for track, line in zip(tracks, lines, strict=True)]
-    cells = [_cell(sample, column, metric, verdicts) for column in columns]
+    pictures = {"sample": sample.sample_path, "target": sample.source_path}
+    cells = [
+        _edit(sample.id, column.run, metric, verdicts) if column.run else _picture(pictures[column.name])
+        for column in columns
+    ]
     facts = f"{sample.id}   object: {sample.object}   caption: {sample.caption}"
     title = "" if captions == "none" else "\n".join(lines)
     return Row(title, facts if captions == "all" else "", cells)
 
 
-def _cell(sample: Sample, column: Column, metric: str | None, verdicts: bool) -> Cell:
-    if column.run is not None:
-        return _edit_cell(sample.id, column.run, metric, verdicts)
-    return _source_cell(sample.sample_path if column.name == "sample" else sample.source_path)
-
-
-def _source_cell(path: Path) -> Cell:
+def _picture(path: Path) -> Cell:
     try:
         return Cell(images.decode(path))
     except images.ImageError as error:
         return Cell(None, str(error), color=RED)
 
 
-def _edit_cell(name: str, run: Records, shown: str | None, verdicts: bool) -> Cell:
+def _edit(name: str, run: Records, shown: str | None, verdicts: bool) -> Cell:
     edit = run.edit(name)
     if edit is None:
         return Cell(None, "not edited yet")
     if edit["image"] is None:
         return Cell(None, f"failed: {edit['error']}", color=RED)
-    cell = _source_cell(run.run.path / edit["image"])
+    cell = _picture(run.run.path / edit["image"])
     values = {row["metric"]: row["value"] for row in run.said(name)}
     badges = [
         verdict(judge, values[metric]) for metric, judge in REMOVALS.items() if verdicts and metric in values
@@ -217,10 +199,3 @@ def verdict(judge: str, value: float | None) -> Badge:
     if value is None:
         return Badge(f"{judge}: unscored", GREY)
     return Badge(f"{judge}: removed", GREEN) if value == 1 else Badge(f"{judge}: still there", RED)
-
-
-def _head(run: Records, runs: Sequence[Records]) -> str:
-    several = len({other.track for other in runs}) > 1
-    outs = {other.run.out.resolve() for other in runs}
-    name = run.name if len(outs) == 1 else f"{run.run.out.name}/{run.name}"
-    return f"{name}\n{run.track}" if several else name

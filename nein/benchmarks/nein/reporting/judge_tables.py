@@ -41,10 +41,7 @@ _REWARD = {"reference": str, "fingerprint": str, "sets": dict}
 
 @dataclass(frozen=True)
 class Calibration:
-    """One judge's answers about pictures whose truth is known, as `nein calibrate` wrote them.
-
-    manifest  Judge, fingerprint, threshold, article. rows: one case each: set, role, word, present, ...
-    """
+    """One judge's answers about pictures of known truth, as `nein calibrate` wrote them: a row per case."""
 
     kind: str
     manifest: Mapping[str, Any]
@@ -82,16 +79,10 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     return calibrations
 
 
-def judged(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:
-    """Rows of the frame: error rates of the judges, the corrected figures, reliability of their soft scores,
-    and agreement between the judges of every run."""
-    rows = [*agreements(loaded), *rates(calibrations), *reliability(calibrations)]
-    return [*rows, *(corrected(loaded, calibrations) if calibrations else ())]
-
-
-def rates(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
-    """Sensitivity and specificity of every calibrated judge, by set of pictures and altogether (task
-    "calibration", sets in `group`)."""
+def judged(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+    """Rows of the frame: agreement of the judges of every run; of calibrated judges the error rates by set of
+    pictures (task "calibration", sets in `group`), reliability, and the corrected figures."""
+    yield from agreements(loaded)
     for judge in calibrations:
         for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
             for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
@@ -102,6 +93,8 @@ def rates(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
                         getattr(rate, metric), unit="%", unscored=rate.n_unscored, task="calibration",
                         metric=metric, judge=name, group=where or "all",
                     )  # fmt: skip
+    yield from reliability(calibrations)
+    yield from corrected(loaded, calibrations) if calibrations else ()
 
 
 def corrected(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
@@ -123,15 +116,15 @@ def _beside(
     judged: Estimate, result: Corrected, how: str, run: Records, metric: str
 ) -> Iterator[dict[str, Any]]:
     """A figure as judged, and what is made of it."""
-    what: dict[str, Any] = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
+    what: dict[str, Any] = {"task": how, "metric": metric, **_of(run)}
     yield figure(judged, unit="%", statistic="judged", **what)
     ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
     yield {**what, **ends, "unit": "%", "statistic": how, "refused": result.refused}
 
 
 def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) -> Corrected:
-    """A run's figure corrected by a calibration, with the rates on names of objects. Words of captions
-    are left out: many name what no judge looks for, and Retention asks only about what it has seen."""
+    """A run's figure corrected by a calibration, with the rates on names of objects alone: many words of
+    captions name what no judge looks for."""
     if metric.startswith("removal"):
         return calibration.correct_removal(judged, judge.rates(protocol, role="object"))
     rule = "paper_retention" if protocol == "paper" else protocol
@@ -148,9 +141,11 @@ def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]
         scores, present, clusters = ([row[name] for row in rows] for name in ("score", "present", "cluster"))
         bins, error = calibration.reliability(scores, present, clusters)
         name = KINDS[judge.kind]
-        what: dict[str, Any] = {"task": "reliability", "metric": "present", "judge": name}
-        what["group"] = f"{name}: calibration error {error:.3f}"
-        yield from (figure(part.present, unit="%", score=repr(part.score), **what) for part in bins)
+        for part in bins:
+            yield figure(
+                part.present, unit="%", score=repr(part.score), task="reliability", metric="present",
+                judge=name, group=f"{name}: calibration error {error:.3f}",
+            )  # fmt: skip
 
 
 def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
@@ -162,10 +157,11 @@ def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
         first, second = (run.values(metric) for metric in REMOVALS)
         what: dict[str, Any] = {"task": "agreement", "metric": "removal", **_of(run)}
         yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
-        kappa = agreement.cohen_kappa(first, second, run.sources)
-        yield figure(kappa, unit="", statistic="kappa", **what)
-        alpha = agreement.krippendorff_alpha([first, second], run.sources)
-        yield figure(alpha, unit="", statistic="alpha", **what)
+        estimates = {
+            "kappa": agreement.cohen_kappa(first, second, run.sources),
+            "alpha": agreement.krippendorff_alpha([first, second], run.sources),
+        }
+        yield from (figure(one, unit="", statistic=name, **what) for name, one in estimates.items())
 
 
 def _of(run: Records) -> dict[str, Any]:
@@ -191,9 +187,9 @@ def load_rewards(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def rewarded(loaded: Sequence[Records], rewards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"), and of
-    every arm that chooses the best of several edits, what its judge is worth and what it gained (task
-    "best-of")."""
+    """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"); of every
+    arm that chooses the best of several edits (task "best-of") the same of its judge, in the wording of the
+    run, and the gain in Removal over the editor's own edits of the same samples."""
     rows = [
         _share(rates, which, task="rewards", judge=one["name"], group=family) | {"ties": str(rates["ties"])}
         for one in rewards.values()
@@ -203,9 +199,17 @@ def rewarded(loaded: Sequence[Records], rewards: Mapping[str, Mapping[str, Any]]
     ]
     for run in loaded:
         arm = run.model("editor").get("mended", {})
-        if arm.get("arm") == "best-of":
-            sets = rewards.get(arm["judge"], {}).get("sets", {})
-            rows += _best_of(run, sets, loaded)
+        if arm.get("arm") != "best-of":
+            continue
+        what, which = {"task": "best-of", **_of(run)}, "negated" if run.track == "negative" else "affirmed"
+        for family, rates in rewards.get(arm["judge"], {}).get("sets", {}).items():
+            rows.append(_share(rates, which, **what | {"metric": "preferred", "group": family}))
+        base = (run.run.out, run.run.editor.partition("+best-of-")[0], run.track)
+        for other in (one for one in loaded if (one.run.out, one.run.editor, one.track) == base):
+            for metric in (name for name in REMOVALS if name in run.metrics and name in other.metrics):
+                chosen, own, clusters = run.of(metric).pair(other.of(metric))
+                gain = bounded_mean(chosen - own, clusters, -1.0, 1.0)
+                rows.append(figure(gain, unit="points", metric=metric, statistic="gain", **what))
     return rows
 
 
@@ -215,32 +219,13 @@ def _share(rates: Mapping[str, Any], which: str, **what: Any) -> dict[str, Any]:
     return figure(estimate, unit=unit, unscored=rates["n_unscored"], **{"metric": which, **what})
 
 
-def _best_of(
-    run: Records, sets: Mapping[str, Mapping[str, Any]], loaded: Sequence[Records]
-) -> Iterator[dict[str, Any]]:
-    """The shares of the judge that chose, under the wording of the run's track; Removal of the editor as it
-    is, of the arm, and the difference over the same samples."""
-    what = {"task": "best-of", **_of(run)}
-    which = "negated" if run.track == "negative" else "affirmed"
-    for family, rates in sets.items():
-        yield _share(rates, which, **what | {"metric": "preferred", "group": family})
-    base = run.run.editor.partition("+best-of-")[0]
-    for other in loaded:
-        if (other.run.out, other.run.editor, other.track) == (run.run.out, base, run.track):
-            for metric in REMOVALS:
-                if metric in run.metrics and metric in other.metrics:
-                    chosen, own, clusters = run.of(metric).pair(other.of(metric))
-                    gain = bounded_mean(chosen - own, clusters, -1.0, 1.0)
-                    yield figure(gain, unit="points", metric=metric, statistic="gain", **what)
-
-
 # --- people's labels, and grades -----------------------------------------------------------
 
 
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
     """(editor, track) -> sample id -> 1.0 where a person found the object gone, 0.0 where it is still there.
 
-    A CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError naming the first bad
+    A CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError with the first bad
     line.
     """
     words = {"1": 1.0, "yes": 1.0, "0": 0.0, "no": 0.0}
@@ -249,16 +234,13 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
         with file.open(newline="", encoding="utf-8") as lines:
             for place, row in enumerate(csv.DictReader(lines), start=2):
                 gone = words.get(str(row.get("gone", "")).strip().lower())
+                where = f"'{file}', line {place}"
                 if gone is None or not all(row.get(name) for name in ("editor", "track", "id")):
-                    raise UserError(
-                        f"'{file}', line {place}: expected editor, track, id, gone (1 or 0), not {row}."
-                    )
+                    raise UserError(f"{where}: expected editor, track, id, gone (1 or 0), not {row}.")
                 of_run = labels.setdefault((row["editor"], row["track"]), {})
                 if of_run.setdefault(row["id"], gone) != gone:
-                    raise UserError(
-                        f"'{file}', line {place}: '{row['id']}' of {row['editor']}/{row['track']} has "
-                        "another label above; keep the one that was agreed on."
-                    )
+                    whose = f"'{row['id']}' of {row['editor']}/{row['track']}"
+                    raise UserError(f"{where}: {whose} has another label above; keep the agreed one.")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{file}' cannot be read: {error}.") from None
     if not labels:
@@ -284,15 +266,14 @@ def labelled(
 
 
 def read_grades(paths: Sequence[Path]) -> list[tuple[Mapping[str, Any], pd.DataFrame]]:
-    """(manifest, figures) of every run of `nein negvqa --model judge` at or below the folders. Raises
-    UserError."""
+    """(manifest, figures) of every run of `nein negvqa --model judge` below the folders. Raises UserError."""
     graded: list[tuple[Mapping[str, Any], pd.DataFrame]] = []
     for path in paths:
         runs = [(Folder(run).manifest(), run / "figures.csv") for run in runs_below(path)]
-        judges = [(manifest, file) for manifest, file in runs if manifest["identity"].get("role") == "judge"]
-        if not judges:
+        runs = [(manifest, file) for manifest, file in runs if manifest["identity"].get("role") == "judge"]
+        if not runs:
             raise UserError(f"'{path}' holds no grade of a judge; make one with nein negvqa --model judge.")
-        graded += [(manifest, frames.read(file)) for manifest, file in judges]
+        graded += [(manifest, frames.read(file)) for manifest, file in runs]
     return graded
 
 

@@ -6,7 +6,7 @@ of the Frechet distance. No model is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,21 +61,16 @@ class Rules:
 
 #: No quirk, and all of `--protocol paper`.
 FIXED, ALL = "", "all"
-ALONE = {
-    "answers": Rules(answers="paper"),
-    "objects": Rules(objects="paper"),
-    "denominator": Rules(denominator="paper"),
+#: Metric -> the ways to read its scores: without any quirk, with each of them, and with all.
+SIDES = {
+    metric: {
+        FIXED: Rules(),
+        **{quirk: Rules(**{quirk: "paper"}) for quirk in quirks},  # type: ignore[arg-type]
+        **({ALL: Rules.of("paper")} if len(set(quirks) & set(IN_PROTOCOL)) > 1 else {}),
+    }
+    for metric, quirks in MOVES.items()
+    if metric != "fid"
 }
-
-
-def _sides(quirks: Sequence[str]) -> dict[str, Rules]:
-    """Without any quirk, with each of them, and with all."""
-    together = {ALL: Rules.of("paper")} if len(set(quirks) & set(IN_PROTOCOL)) > 1 else {}
-    return {FIXED: Rules(), **{quirk: ALONE[quirk] for quirk in quirks}, **together}
-
-
-#: Metric -> the ways to read its scores.
-SIDES = {metric: _sides(quirks) for metric, quirks in MOVES.items() if metric != "fid"}
 
 
 class NoEvidence(ValueError):
@@ -145,7 +140,7 @@ def rows(run: Records) -> list[dict[str, Any]]:
                 side[row["id"]] = verdict(metric, row, rules)
             except NoEvidence as error:
                 refused[metric, quirk] = f"{error}; score again with --evidence both"
-    made = _fid(run)
+    made = []
     for metric, quirk in values:
         if quirk == FIXED:
             continue
@@ -153,6 +148,13 @@ def rows(run: Records) -> list[dict[str, Any]]:
         fixed, paper = ({} if note else values[metric, side] for side in (FIXED, quirk))
         flips = None if note else sum(fixed[name] != paper[name] for name in fixed)
         made += _shift(metric, quirk, _mean(fixed), _mean(paper), flips, note)
+    features = corpus.read(run) if "fid" in run.whole else None
+    if features is not None and len(once := features.unique_targets()) > 1:
+        from nein.metrics.fid import frechet_distance
+
+        targets = features.target, features.target[once]
+        fixed_, paper_ = ((frechet_distance(features.edited, of), len(features.ids)) for of in targets)
+        made += _shift("fid", "reference", fixed_, paper_, None)
     what = {"task": "protocols", "model": run.name, "variant": run.track}
     return [{**row, **what} for row in sorted(made, key=lambda row: list(MOVES).index(row["metric"]))]
 
@@ -164,12 +166,7 @@ def _mean(values: Mapping[str, float | None]) -> tuple[float | None, int]:
 
 
 def _shift(
-    metric: str,
-    quirk: str,
-    fixed: tuple[float | None, int],
-    paper: tuple[float | None, int],
-    flips: int | None,
-    note: str = "",
+    metric: str, quirk: str, fixed: tuple[Any, int], paper: tuple[Any, int], flips: int | None, note: str = ""
 ) -> list[dict[str, Any]]:
     unit = "%" if METRICS[metric].unit == "per cent" else ""
     what: dict[str, Any] = {"metric": metric, "quirk": quirk, "note": note}
@@ -178,16 +175,3 @@ def _shift(
         number(paper[0], unit=unit, n=paper[1], statistic="paper", **what),
         number(flips, unit="count", statistic="flips", **what),
     ]
-
-
-def _fid(run: Records) -> list[dict[str, Any]]:
-    features = corpus.read(run) if "fid" in run.whole else None
-    once = features.unique_targets() if features is not None else []
-    if features is None or len(once) < 2:
-        return []
-    from nein.metrics.fid import frechet_distance
-
-    n = len(features.ids)
-    fixed = frechet_distance(features.edited, features.target), n
-    paper = frechet_distance(features.edited, features.target[once]), n
-    return _shift("fid", "reference", fixed, paper, None)

@@ -29,8 +29,7 @@ EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", 
 
 @dataclass(frozen=True)
 class Browser:
-    """The samples of a report. `samples`: sample id -> record with its pictures, where the data are at
-    hand."""
+    """The samples of a report. samples: id -> record with its pictures, where the data are at hand."""
 
     runs: Sequence[Records]
     ids: list[str]
@@ -40,8 +39,7 @@ class Browser:
 
     @classmethod
     def of(cls, loaded: Sequence[Records], source: str | None = None, split: str = "val") -> Browser:
-        """Gathers the samples of the runs; without the data set, pictures of sources and targets are
-        missing."""
+        """The samples of the runs; without the data set, pictures of samples and targets are missing."""
         ids = list(dict.fromkeys(name for run in loaded for name in run.place))
         note = ""
         try:
@@ -57,10 +55,7 @@ class Browser:
         )
 
     def pictures(self, side: int) -> Iterator[list[Thumbnail]]:
-        """Of every sample, its target and all edits, as `thumbnails.of_samples` makes them.
-
-        side  Longer side of a thumbnail in pixels; 0 for a page without pictures.
-        """
+        """Of every sample, its target and all edits (`thumbnails.of_samples`). side: of the longer side."""
         return thumbnails.of_samples(map(self._places, self.ids), side)
 
     def part(self, out: Path, pictures: Iterator[list[Thumbnail]], budget: int) -> page.Part:
@@ -92,18 +87,14 @@ class Browser:
         return cards.Samples(
             self.ids,
             [told[name]["instruction"] for name in self.ids],
-            [self._aside(name, first[name]) for name in self.ids],
+            [self._caption(name, first[name]) for name in self.ids],
             {name: entries for name, entries in facets.items() if any(entries)},
             [
                 cards.Member(run.label, (run.name, run.track), run.track == (negative or self.runs)[0].track)
                 for run in self.runs
             ],
             [_measure(name) for name in metrics],
-            [
-                [[*map(_short, map(values.get, self.ids, words))] for values in map(run.values, metrics)]
-                for run in self.runs
-                for words in [[_unasked(run, name) for name in self.ids]]
-            ],
+            [self._values(run, metrics) for run in self.runs],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
             rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
             spread="Editors disagree",
@@ -116,10 +107,14 @@ class Browser:
         """The edit of a sample in the first of the runs that has it."""
         return next(edit for run in runs if (edit := run.edit(name)) is not None)
 
-    def _aside(self, name: str, edit: Mapping[str, Any]) -> str:
-        caption = self.samples[name].caption if name in self.samples else ""
-        parts = [f"source image {edit['source_id']}", f"object: {edit['object']}"]
-        return " · ".join([*parts, *([f"caption: {caption}"] if caption else [])])
+    def _caption(self, name: str, edit: Mapping[str, Any]) -> str:
+        caption = f" · caption: {self.samples[name].caption}" if name in self.samples else ""
+        return f"source image {edit['source_id']} · object: {edit['object']}{caption}"
+
+    def _values(self, run: Records, metrics: Sequence[str]) -> list[list[float | int | str | None]]:
+        """By metric, of every sample the value; a sentence where the run has none or asks for no removal."""
+        why = ["no removal asked" if name in run.place else "not in this run" for name in self.ids]
+        return [[*map(_short, map(values.get, self.ids, why))] for values in map(run.values, metrics)]
 
     def details(self, pictures: Iterator[list[Thumbnail]]) -> Iterator[cards.Detail]:
         """Sample after sample."""
@@ -131,28 +126,21 @@ class Browser:
             yield cards.Detail(both, said=said)
 
     def _said(self, run: Records, name: str, picture: Thumbnail) -> cards.Said:
-        edit = run.edit(name)
+        """A row of every score: place of the metric, value, then the reason and what the judge said."""
+        edit, rows = run.edit(name), []
         if edit is None:
             return cards.Said(picture)
-        seed, error, note = edit.get("seed", ""), edit.get("error"), edit.get("note")
+        seed, error = edit.get("seed", ""), edit.get("error")
         parts = [edit["instruction"], f"seed {seed}" if seed != "" else ""]
-        parts += [f"failed: {error}" if error else "", note or ""]
-        return cards.Said(
-            picture, line=" · ".join(filter(None, parts)), rows=[*map(self._row, run.said(name))]
-        )
-
-    def _row(self, row: Row) -> list[Any]:
-        """The place of the metric, the value, and where there is one the reason and what the judge said."""
-        shown, reason, detail = [self._columns[row["metric"]], row["value"]], row["reason"], row["detail"]
-        if detail:
-            shown += reason, {key: detail[key] for key in EVIDENCE if key in detail}
-        elif reason:
-            shown.append(reason)
-        return shown
-
-    @functools.cached_property
-    def _columns(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.metrics)}
+        parts += [f"failed: {error}" if error else "", edit.get("note") or ""]
+        for row in run.said(name):
+            shown, detail = [self.metrics.index(row["metric"]), row["value"]], row["detail"]
+            if detail:
+                shown += row["reason"], {key: detail[key] for key in EVIDENCE if key in detail}
+            elif row["reason"]:
+                shown.append(row["reason"])
+            rows.append(shown)
+        return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
     def _places(self, name: str) -> list[Place]:
         """Of the pictures of a sample, its target, and of every edit."""
@@ -169,11 +157,6 @@ class Browser:
             else:
                 places.append(str(run.run.image_path(name)))
         return places
-
-
-def _unasked(run: Records, name: str) -> str:
-    """In place of a value: a sentence that asks for no removal, or a sample that a run has not."""
-    return "no removal asked" if name in run.place else "not in this run"
 
 
 def size_class(path: Path) -> str | None:

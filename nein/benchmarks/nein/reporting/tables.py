@@ -36,12 +36,9 @@ Facts = Mapping[str, Any]
 
 
 def report(out: Path, held: Mapping[Path, Records] = MappingProxyType({})) -> str:
-    """Writes the tables of every complete run below `out`: OUT/table.md, figures.csv and, where the control
-    was run, the negation gap per template as a picture; returns the text.
+    """Writes the tables and plots of every complete run below `out`; returns the text.
 
-    held  Runs that were read already, by their folder.
-
-    Raises UserError when no run is complete.
+    held  Runs that were read already, by their folder. Raises UserError when no run is complete.
     """
     try:
         complete, unfinished = records.finished([out])
@@ -49,7 +46,7 @@ def report(out: Path, held: Mapping[Path, Records] = MappingProxyType({})) -> st
         raise UserError(f"Nothing to report in '{out}': {error}") from None
     runs = [held.get(run.path) or records.read(run) for run in complete]
     formats = ("md", "csv", "plots")
-    write(out, runs, unfinished, sections.tables_of_runs(), title="NeIn", formats=formats)
+    write(out, runs, unfinished, sections.of_runs(), title="NeIn", formats=formats)
     return (out / "table.md").read_text(encoding="utf-8")
 
 
@@ -62,10 +59,8 @@ def write(
     more: Sequence[pd.DataFrame] = (),
     **options: Any,
 ) -> list[Path]:
-    """Writes sections of finished runs and what is to be said of them (`nein.reporting.report.write`).
-
-    more  Further figures. options: further ones of `nein.reporting.report.write`.
-    """
+    """Writes sections of finished runs and what is to be said of them (`nein.reporting.report.write`, which
+    takes the options). more: further figures."""
     results, gaps = together(runs), figures.gaps(runs)
     frame = frames.label(frames.concat([results, gaps, *more]), benchmark="nein")
     return reporting.write(
@@ -98,13 +93,6 @@ def label(manifests: Any) -> str:
 def finding(frame: pd.DataFrame) -> list[str]:
     """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
     how different two opposite sentences make an edit; else Removal; none without a judge."""
-    for said in (_gap, _pairs, _removal):
-        if (sentence := said(frame)) is not None:
-            return [sentence]
-    return []
-
-
-def _gap(frame: pd.DataFrame) -> str | None:
     told = frames.select(frame, task="gap")
     for metric in frames.values(told, "metric", tuple(REMOVALS)):
         rows = [
@@ -119,38 +107,31 @@ def _gap(frame: pd.DataFrame) -> str | None:
             models="editors",
         )
         if sentence:
-            return sentence
-    return None
+            return [sentence]
+    sentence = "Of 100 points by which a sentence and its denial should make edited pictures differ,"
+    sentence += " {} makes {}"
+    parts = {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT}
+    if said := _lowest(frames.select(frame, **parts), sentence, "{} {}"):
+        return said
+    sentence = "Told that X is absent, {} removes it in {} % of the samples"
+    results = {"task": "results", "variant": "negative", "source": ""}
+    return _lowest(frames.select(frame, **results), sentence, "{} in {} %")
 
 
-def _pairs(frame: pd.DataFrame) -> str | None:
-    parts = frames.select(frame, task="minimal_pairs", statistic="part", group=two_way.TEXT)
-    first, last, judge = _ends(parts)
-    if first is None or last is None:
-        return None
-    told = "Of 100 points by which a sentence and its denial should make edited pictures differ"
-    more = "" if first is last else f", {first['model']} {format.text(first, interval='none')}"
-    return f"{told}, {last['model']} makes {format.text(last)}{more} (judged by {judge})."
-
-
-def _removal(frame: pd.DataFrame) -> str | None:
-    told = frames.select(frame, task="results", variant="negative", source="")
-    first, last, judge = _ends(told)
-    if first is None or last is None:
-        return None
-    more = "" if first is last else f", {first['model']} in {format.text(first, interval='none')} %"
-    said = f"{last['model']} removes it in {format.text(last)} % of the samples{more} (judged by {judge})"
-    return f"Told that X is absent, {said}."
-
-
-def _ends(figures_of: pd.DataFrame) -> tuple[Any, Any, str]:
-    """(the highest, the lowest, whose) of the figures of the first judge that has one; None, None, ""."""
+def _lowest(given: pd.DataFrame, sentence: str, highest: str) -> list[str]:
+    """What is said of the lowest figure of the first judge that has one, and of the highest beside it."""
     for metric, judge in REMOVALS.items():
-        rows = [f for f in frames.records(frames.select(figures_of, metric=metric)) if f["value"] is not None]
+        rows = [f for f in frames.records(frames.select(given, metric=metric)) if f["value"] is not None]
         if rows:
-            rows.sort(key=lambda figure: -figure["value"])
-            return rows[0], rows[-1], judge
-    return None, None, ""
+            last, first = min(reversed(rows), key=_value), max(rows, key=_value)
+            more = ", " + highest.format(first["model"], format.text(first, interval="none"))
+            said = sentence.format(last["model"], format.text(last))
+            return [f"{said}{more if first is not last else ''} (judged by {judge})."]
+    return []
+
+
+def _value(figure: Mapping[str, Any]) -> float:
+    return float(figure["value"])
 
 
 def findings(frame: pd.DataFrame) -> list[str]:
@@ -183,7 +164,7 @@ def notes(frame: pd.DataFrame, runs: Sequence[Records], unfinished: Sequence[str
             f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
             f"(a few thousand are needed)."
         )
-    said += _few(frames.records(results))
+    said += few_clusters(frames.records(results))
     for what, values in {
         "data": {m.get("data", {}).get("records_sha256") for m in manifests},
         "protocol": {m.get("config", {}).get("protocol") for m in manifests},
@@ -196,15 +177,19 @@ def notes(frame: pd.DataFrame, runs: Sequence[Records], unfinished: Sequence[str
         said += _losses(name, rows)
     for run in runs:
         if number := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
-            said.append(
-                f"{run.label}: {number} samples lack the answer of an endpoint. {_ask_again(run.manifest)}"
+            calls = [one["command"] for one in run.manifest.get("invocations", []) if one.get("command")]
+            again = (
+                f"To ask again: {shlex.join(['nein', *calls[-1]])}"
+                if calls
+                else "Give the same command again."
             )
+            said.append(f"{run.label}: {number} samples lack the answer of an endpoint. {again}")
     if unfinished:
         said.append(f"not shown because not complete: {', '.join(unfinished)}.")
     return said
 
 
-def _few(results: list[dict[str, Any]]) -> list[str]:
+def few_clusters(results: list[dict[str, Any]]) -> list[str]:
     """A sentence about means of values without a range, where they are of few source images."""
     means = [f for f in results if METRICS[f["metric"]].span is None and f["metric"] != "fid"]
     few = [f for f in means if f["low"] is not None and f["clusters"] < FEW]
@@ -216,11 +201,6 @@ def _few(results: list[dict[str, Any]]) -> list[str]:
         f"{names}: intervals from {least} source images. Of means without a range and few of them, "
         "Student's t covers less than 95 % where values are skewed (about 90 %)."
     ]
-
-
-def _ask_again(manifest: Facts) -> str:
-    words = next((one.get("command") for one in reversed(manifest.get("invocations", []))), None)
-    return f"To ask again: {shlex.join(['nein', *words])}" if words else "Give the same command again."
 
 
 def _by_run(results: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
