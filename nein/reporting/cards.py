@@ -1,9 +1,7 @@
 """The samples of a page: an index of every sample, and chunks with pictures and details.
 
-The index is enough to search, filter and order; a chunk is needed only for what is on the screen. Chunks are
-part of the page while they fit into its budget; beyond it they become script files beside the page, which a
-browser loads from disk without a server. What a sample is and who is asked about it is the benchmark's:
-editors that make a picture each, or models that answer two questions.
+The index is enough to search, filter and order. Chunks are part of the page while they fit into its budget;
+beyond it they become script files beside the page, which a browser loads from disk without a server.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from nein.reporting.thumbnails import Thumbnail
 
 CHUNK = 32
 PAGE = 12
+_AS_THEY_ARE = ("values", "rivals", "spread", "words", "heads", "columns", "page")
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Member:
-    """Who is asked about every sample, a model or a run of an editor.
+    """Who is asked about every sample: a model, or a run of an editor.
 
-    label   As choices and links name it.     names  In lines, below its picture.
-    peer    Whether it counts where members are said to disagree: not under another instruction, say.
+    names  In lines, below its picture.
+    peer   Whether it counts where members are said to disagree: not under another instruction, say.
     """
 
     label: str
@@ -68,10 +67,8 @@ class Measure:
 class Said:
     """What there is of one member about one sample.
 
-    picture  Of a member that makes one.     cells  On the card, below `Samples.heads`.
-    line     Above its table in the dialog.
-    rows     That table, below `Samples.columns`: texts, or what a script of the page makes texts of where it
-             is shown (`browser.tell`), which takes less time and space where there are many.
+    cells  On the card, below `Samples.heads`.     line  Above its table in the dialog.
+    rows   That table, below `Samples.columns`: texts, or what a script of the page makes texts of.
     """
 
     picture: Thumbnail | None = None
@@ -92,12 +89,10 @@ class Detail:
 
 @dataclass(frozen=True)
 class Samples:
-    """All that the cards of a page know, but for the chunks; column by column, since they may be many.
+    """All that the cards of a page know, but for the chunks, column by column.
 
-    ids, titles, asides  One text per sample.
     facets   Name -> per sample the entries it can be filtered by.
-    members, measures, values   values[member][measure][sample]: a number, None (unscored), or words
-             where the measure is not asked of the sample, so that nobody owes it a score.
+    values   [member][measure][sample]: a number, None (unscored), or words where the measure is not asked.
     chosen   The measure that is chosen at first.
     rivals   Two measures that ought to agree, and the words for samples where they do not.
     spread   The words for samples where members disagree.
@@ -127,24 +122,12 @@ class Samples:
             "title": list(self.titles),
             "aside": list(self.asides or ("",) * len(self.ids)),
             "facets": [_facet(name, entries) for name, entries in self.facets.items()],
-            "members": [
-                {"label": m.label, "names": list(m.names or [m.label]), "peer": m.peer} for m in self.members
-            ],
-            "measures": [
-                {"name": m.name, "title": m.title, "higher": m.higher_is_better, "scale": m.scale,
-                 "digits": m.digits, "badge": m.badge}
-                for m in self.measures
-            ],
-            "values": self.values,
+            "members": [{**vars(m), "names": list(m.names or [m.label])} for m in self.members],
+            "measures": [{**vars(m), "higher": m.higher_is_better} for m in self.measures],
             "chosen": self.chosen or next((m.name for m in self.measures), ""),
-            "rivals": self.rivals,
-            "spread": self.spread,
-            "words": self.words,
-            "heads": list(self.heads),
-            "columns": list(self.columns),
             "chunk": CHUNK,
-            "page": self.page,
-        }  # fmt: skip
+            **{key: getattr(self, key) for key in _AS_THEY_ARE},
+        }
 
 
 def browser(
@@ -158,10 +141,9 @@ def browser(
 ) -> Part:
     """The part of a page that shows samples.
 
-    make     The samples, and the details of every one, in order; called when the page is made. Details are
-             read once, and never all at a time where they leave the page.
-    out      The page, beside which chunks lie that total more than `budget` bytes; None: all are inside.
-    scripts  As of `Part`.
+    make  The samples, and the details of every one, in order; called when the page is made. Details are read
+          once, and never all at a time where they leave the page.
+    out   The page, beside which chunks lie that total more than `budget` bytes; None: all are inside.
     """
 
     def values() -> dict[str, Any]:
@@ -189,18 +171,14 @@ def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
 
 def _chunks(details: Iterable[Detail]) -> Iterator[bytes]:
     """Details by `CHUNK`, as JSON; each is written when it comes, since a chunk of them is a megabyte."""
-    written = (page.script_bytes(_detail(detail)) for detail in details)
+    written = (page.script_bytes({**vars(one), "said": [*map(_said, one.said)]}) for one in details)
     while chunk := [*itertools.islice(written, CHUNK)]:
         yield b"[%b]" % b",".join(chunk)
 
 
-def _detail(detail: Detail) -> dict[str, Any]:
-    said = [None if said is None else _said(said) for said in detail.said]
-    return {"pictures": detail.pictures, "lines": detail.lines, "said": said}
-
-
-def _said(said: Said) -> dict[str, Any]:
+def _said(said: Said | None) -> dict[str, Any] | None:
     """Without what is empty."""
+    if said is None:
+        return None
     cells = [[cell.text, cell.aside, cell.mark] for cell in said.cells]
-    parts = {"picture": said.picture, "cells": cells, "line": said.line, "rows": said.rows}
-    return {key: value for key, value in parts.items() if value}
+    return {key: value for key, value in {**vars(said), "cells": cells}.items() if value}

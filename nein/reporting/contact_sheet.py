@@ -1,15 +1,12 @@
-"""Drawing a grid of pictures with titles, column heads and verdicts. Knows nothing of runs or metrics.
-
-`draw` lays a grid out once, in pixels; `Grid.encoded` makes it a PNG, whose pictures are scaled to their
-cells, or a PDF or SVG with letters as letters and pictures as they are.
-"""
+"""A grid of pictures with titles, column heads and verdicts, as a PNG, whose pictures are scaled to their
+cells, or as a PDF or SVG with letters as letters and pictures as they are."""
 
 from __future__ import annotations
 
 import functools
 import io
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,82 +118,54 @@ def _width(text: str, font: Font) -> float:
         return float(text_to_path.get_text_width_height_descent(text, font.properties, ismath=False)[0])
 
 
-@dataclass(frozen=True)
-class _Box:
-    """A filled rectangle with round corners; `left`, `top` and sizes in pixels from the upper left."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-    color: str
-    edge: str = "none"
-    round: float = 0.0
-
-    def put(self, canvas: Canvas, height: int, sharp: bool) -> Artist:
-        corner = (self.left, height - self.top - self.height)
-        style = f"round,pad=0,rounding_size={self.round}" if self.round else "square,pad=0"
-        patch = FancyBboxPatch(
-            corner, self.width, self.height, style, facecolor=self.color, edgecolor=self.edge,
-            linewidth=1 if self.edge != "none" else 0, transform=IdentityTransform(),
-        )  # fmt: skip
-        return canvas.add_artist(patch)
+#: Puts something onto a canvas of a height in pixels; sharp: pictures as they are.
+_Mark = Callable[[Canvas, int, bool], Artist]
 
 
-@dataclass(frozen=True)
-class _Text:
-    left: float
-    top: float
-    text: str
-    font: Font
-    color: str
+def _box(left: float, top: float, width: float, height: float, color: str, edge: str = "none",
+         corner: float = 0.0) -> _Mark:  # fmt: skip
+    """A filled rectangle with round corners; sizes in pixels from the upper left."""
 
-    def put(self, canvas: Canvas, height: int, sharp: bool) -> Artist:
-        return canvas.text(
-            self.left, height - self.top - self.font.size, self.text, color=self.color, va="baseline",
-            fontproperties=self.font.properties, transform=IdentityTransform(), parse_math=False,
-        )  # fmt: skip
+    def put(canvas: Canvas, whole: int, sharp: bool) -> Artist:
+        style = f"round,pad=0,rounding_size={corner}" if corner else "square,pad=0"
+        return canvas.add_artist(FancyBboxPatch(
+            (left, whole - top - height), width, height, style, facecolor=color, edgecolor=edge,
+            linewidth=1 if edge != "none" else 0, transform=IdentityTransform(),
+        ))  # fmt: skip
+
+    return put
 
 
-@dataclass(frozen=True)
-class _Rule:
-    left: float
-    right: float
-    top: float
+def _text(left: float, top: float, text: str, font: Font, color: str) -> _Mark:
+    return lambda canvas, whole, sharp: canvas.text(
+        left, whole - top - font.size, text, color=color, va="baseline", fontproperties=font.properties,
+        transform=IdentityTransform(), parse_math=False,
+    )  # fmt: skip
 
-    def put(self, canvas: Canvas, height: int, sharp: bool) -> Artist:
-        level = height - self.top
-        line = Line2D([self.left, self.right], [level, level], color=FAINT, linewidth=2)
+
+def _rule(left: float, right: float, top: float) -> _Mark:
+    def put(canvas: Canvas, whole: int, sharp: bool) -> Artist:
+        line = Line2D([left, right], [whole - top] * 2, color=FAINT, linewidth=2)
         line.set_transform(IdentityTransform())
         return canvas.add_artist(line)
 
+    return put
 
-@dataclass(frozen=True)
-class _Picture:
-    """`smooth`: see `draw`."""
 
-    left: int
-    top: int
-    width: int
-    height: int
-    picture: np.ndarray
-    smooth: bool
-
-    def put(self, canvas: Canvas, height: int, sharp: bool) -> Artist:
-        bottom = height - self.top - self.height
-        picture = self.picture
-        if not sharp or (self.smooth and self.width > picture.shape[1]):
-            picture = np.asarray(fit(picture, max(self.width, self.height), self.smooth))
+def _picture(left: int, top: int, width: int, height: int, picture: np.ndarray, smooth: bool) -> _Mark:
+    def put(canvas: Canvas, whole: int, sharp: bool) -> Artist:
+        bottom, shown = whole - top - height, picture
+        if not sharp or (smooth and width > picture.shape[1]):
+            shown = np.asarray(fit(picture, max(width, height), smooth))
         if not sharp:
-            return canvas.figimage(picture, self.left, bottom, origin="upper")
+            return canvas.figimage(shown, left, bottom, origin="upper")
         across, up = canvas.get_size_inches() * canvas.dpi
-        axes = canvas.add_axes((self.left / across, bottom / up, self.width / across, self.height / up))
-        axes.imshow(picture, interpolation="none", aspect="auto")
+        axes = canvas.add_axes((left / across, bottom / up, width / across, height / up))
+        axes.imshow(shown, interpolation="none", aspect="auto")
         axes.set_axis_off()
         return axes
 
-
-_Mark = _Box | _Text | _Rule | _Picture
+    return put
 
 
 @dataclass(frozen=True)
@@ -213,7 +182,7 @@ class Grid:
         with _DRAWING, matplotlib.rc_context(_STYLE):
             canvas = Canvas(figsize=(self.width / 72, self.height / 72), dpi=72, facecolor="white")
             for order, mark in enumerate(self.marks):
-                mark.put(canvas, self.height, kind != "png").set_zorder(order)
+                mark(canvas, self.height, kind != "png").set_zorder(order)
             if kind == "png":
                 agg = FigureCanvasAgg(canvas)
                 agg.draw()
@@ -248,20 +217,20 @@ def draw(
         font = bold if place in marked else head
         for number, line in enumerate(name.split("\n")):
             shown = font.shorten(line, size)
-            marks.append(_Text(lefts[place], MARGIN + number * head.line, shown, font, INK))
+            marks.append(_text(lefts[place], MARGIN + number * head.line, shown, font, INK))
     top = MARGIN + max(name.count("\n") + 1 for name in columns) * head.line
     grounds: list[_Mark] = []
     for row in rows:
         cells, bottom = _row(row, lefts, top + GAP, size, body, small, width - 2 * MARGIN, smooth)
         if row.marked:
-            ground = _Box(MARGIN / 2, top + GAP / 2, width - MARGIN, bottom - top, MARKED, round=6)
+            ground = _box(MARGIN / 2, top + GAP / 2, width - MARGIN, bottom - top, MARKED, corner=6)
             grounds.append(ground)
-        marks += [_Rule(MARGIN, width - MARGIN, top + GAP // 2), *cells]
+        marks += [_rule(MARGIN, width - MARGIN, top + GAP // 2), *cells]
         top = bottom + GAP
     height = top + MARGIN
     for place in marked:
         left = lefts[place] - GAP / 2
-        grounds.append(_Box(left, MARGIN / 2, size + GAP, height - MARGIN, MARKED, round=6))
+        grounds.append(_box(left, MARGIN / 2, size + GAP, height - MARGIN, MARKED, corner=6))
     return Grid(width, height, [*grounds, *marks])
 
 
@@ -273,7 +242,7 @@ def _row(
     lines = [(line, body, INK) for line in body.wrap(row.title, width)] if row.title else []
     lines += [(small.shorten(row.subtitle, width), small, GREY)] if row.subtitle else []
     for text, font, color in lines:
-        marks.append(_Text(MARGIN, top, text, font, color))
+        marks.append(_text(MARGIN, top, text, font, color))
         top += font.line
     top += 6
     sizes = [None if cell.picture is None else _scaled(cell.picture, size) for cell in row.cells]
@@ -282,18 +251,18 @@ def _row(
     tall = max(tall, 5 * small.line) if None in sizes else tall
     for left, one, cell in zip(lefts, sizes, row.cells, strict=True):
         if cell.picture is not None and one is not None:
-            marks.append(_Picture(left, top, *one, cell.picture, smooth))
+            marks.append(_picture(left, top, *one, cell.picture, smooth))
         else:
-            marks.append(_Box(left, top, size, tall, PANEL, edge=GREY))
+            marks.append(_box(left, top, size, tall, PANEL, edge=GREY))
             room = max(1, (tall - 16) // small.line)
             for number, line in enumerate(small.wrap(cell.message, size - 16)[:room]):
-                marks.append(_Text(left + 8, top + 8 + number * small.line, line, small, cell.color))
+                marks.append(_text(left + 8, top + 8 + number * small.line, line, small, cell.color))
         for number, badge in enumerate(cell.badges):
             below = top + tall + 4 + number * (small.line + 4)
             text = small.shorten(badge.text, size - 12)
-            marks.append(_Box(left, below, 12 + small.width(text), small.line, badge.color, round=5))
+            marks.append(_box(left, below, 12 + small.width(text), small.line, badge.color, corner=5))
             middle = below + (small.line - small.size) / 2 - small.size * 0.1
-            marks.append(_Text(left + 6, middle, text, small, "#ffffff"))
+            marks.append(_text(left + 6, middle, text, small, "#ffffff"))
     return marks, top + tall + max(len(cell.badges) for cell in row.cells) * (small.line + 4)
 
 

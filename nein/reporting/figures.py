@@ -10,14 +10,14 @@ p, p_holm, ...        Of a difference: its tests (`TESTS`).
 unit                  How it is shown (`nein.reporting.format.UNITS`).
 reasons               Why samples are unscored: JSON, reason -> how many.
 
-Text that is not there is "", a number that is not there NaN. A figure that says two things is two rows (a gap
-and a ratio, a clustered interval and a normal one), so that no table needs to know more columns than these.
+Text that is not there is "", a number NaN. A figure that says two things (a gap and a ratio) is two rows.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ TRAILING = (
     "n", "unscored", *ESTIMATE, "clusters", *TESTS, "needed", "unit", "reasons",
 )  # fmt: skip
 NUMBERS = (*ESTIMATE, *TESTS, *COUNTS)
-_FORMULA = ("=", "+", "-", "@", "|", "\t", "\r")
+_FORMULA = r"=+\-@|\t\r"
 
 #: A row of the frame as plain values: None where there is no number.
 Figure = Mapping[str, Any]
@@ -69,50 +69,36 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows as a frame with its columns in order and of one type each."""
     given = list(rows)
     names = dict.fromkeys(name for row in given for name in row)
-    return _tidy({name: [row.get(name) for row in given] for name in names}, len(given))
+    columns = {name: pd.Series([row.get(name) for row in given], dtype=object) for name in names}
+    return _tidy(pd.DataFrame(columns))
 
 
 def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """The frames below each other; columns that one of them lacks are empty there."""
-    given = [frame for frame in frames if len(frame)]
-    columns: dict[str, list[Any]] = {name: [] for frame in given for name in frame.columns}
-    for frame in given:
-        for name, entries in columns.items():
-            entries += frame[name].tolist() if name in frame else [None] * len(frame)
-    return _tidy(columns, sum(map(len, given)))
+    given = [frame.astype(object) for frame in frames if len(frame)]
+    return _tidy(pd.concat(given, ignore_index=True) if given else pd.DataFrame())
 
 
 def label(figures: pd.DataFrame, **what: Any) -> pd.DataFrame:
     """The same figures with further columns: `label(frame, benchmark="nein", model="ip2p")`. An entry holds
     for all rows, or there is one for each."""
-    labelled = figures.assign(**what)
-    tidy = _tidy({name: labelled[name].tolist() for name in labelled.columns}, len(labelled))
-    return tidy.set_axis(figures.index)
+    return _tidy(figures.assign(**what))
 
 
-def _tidy(columns: Mapping[str, Sequence[Any]], rows: int) -> pd.DataFrame:
-    """Columns in order: what a figure is of, then its numbers. Counts are integers where all are whole."""
-    dimensions = [name for name in columns if name not in (*LEADING, *TRAILING)]
+def _tidy(figures: pd.DataFrame) -> pd.DataFrame:
+    """Columns in order: what a figure is of, then its numbers. Counts are Int64 where all are whole."""
+    dimensions = [name for name in figures if name not in (*LEADING, *TRAILING)]
     needed = ("metric", "n", "unscored", *ESTIMATE, "clusters", "unit")
-    order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in columns or name in needed]
-    nothing = [None] * rows
-    made = {
-        name: (_numbers if name in NUMBERS else _texts)(columns.get(name, nothing), name) for name in order
-    }
-    return pd.DataFrame(made, index=pd.RangeIndex(rows), copy=False)
-
-
-def _numbers(entries: Sequence[Any], name: str) -> Any:
-    """Float64 with NaN where there is none; counts that are all whole as Int64."""
-    values = np.array([None if entry is pd.NA else entry for entry in entries], dtype=np.float64)
-    absent = np.isnan(values)
-    if name not in COUNTS or (values[~absent] % 1 != 0).any():
-        return values
-    return pd.arrays.IntegerArray(np.where(absent, 0, values).astype(np.int64), absent)
-
-
-def _texts(entries: Sequence[Any], name: str) -> pd.Series:
-    return pd.Series([entry if type(entry) is str else _text(entry) for entry in entries], dtype=object)
+    order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in figures or name in needed]
+    made: dict[str, pd.Series] = {}
+    for name, column in figures.reindex(columns=order).items():
+        if name not in NUMBERS:
+            made[str(name)] = pd.Series([*map(_text, column)], figures.index, dtype=object)
+            continue
+        values = column.astype("Float64")
+        whole = name in COUNTS and bool((values.dropna() % 1 == 0).all())
+        made[str(name)] = values.astype("Int64") if whole else values.astype("float64")
+    return pd.DataFrame(made, index=figures.index, copy=False)
 
 
 def _text(entry: Any) -> str:
@@ -137,15 +123,9 @@ def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 def records(figures: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as plain dicts, in order: None where there is no number, int for whole counts."""
-    columns = {name: _plain(figures[name]) for name in figures.columns}
-    return [dict(zip(columns, entries, strict=True)) for entries in zip(*columns.values(), strict=True)]
-
-
-def _plain(column: pd.Series) -> list[Any]:
-    entries = column.tolist()
-    if pd.api.types.is_numeric_dtype(column):
-        return [None if entry is pd.NA or entry != entry else entry for entry in entries]
-    return entries
+    plain = figures.astype(object).where(figures.notna(), None)
+    columns = [plain[name].tolist() for name in plain]
+    return [dict(zip(plain, entries, strict=True)) for entries in zip(*columns, strict=True)]
 
 
 def pick(figures: pd.DataFrame, **where: Any) -> dict[str, Any] | None:
@@ -184,7 +164,7 @@ def to_csv(figures: pd.DataFrame) -> str:
 
 def harmless(cell: Any) -> Any:
     """A cell of a table that no spreadsheet runs."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+    return f"'{cell}" if isinstance(cell, str) and re.match(f"[{_FORMULA}]", cell) else cell
 
 
 def write(path: Path, figures: pd.DataFrame) -> None:
@@ -208,12 +188,9 @@ def read(path: Path) -> pd.DataFrame:
 def read_csv(text: str) -> pd.DataFrame:
     """The frame of `to_csv`'s text."""
     cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    columns = {name: cells[name].tolist() for name in cells.columns}
-    for name, entries in columns.items():
+    for name in cells.columns:
         if name in NUMBERS:
-            columns[name] = [float(cell) if cell else None for cell in entries]
+            cells[name] = pd.to_numeric(cells[name].replace("", None))
         else:
-            columns[name] = [
-                cell[1:] if cell[:1] == "'" and cell[1:2] in _FORMULA else cell for cell in entries
-            ]
-    return _tidy(columns, len(cells))
+            cells[name] = cells[name].str.replace(rf"^'(?=[{_FORMULA}])", "", regex=True)
+    return _tidy(cells)

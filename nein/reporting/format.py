@@ -1,8 +1,6 @@
-"""The one way in which a figure becomes text: "88.4 [87.1, 89.6]", "11.2 ± 0.4", "0.43", "–" where nothing
-is.
+"""The one way in which a figure becomes text: "88.4 [87.1, 89.6]", "11.2 ± 0.4", "0.43", "–" for nothing.
 
-How many digits a figure is shown with is decided by its unit alone, so that a metric looks the same in every
-table, caption and badge.
+The unit alone decides the digits, so that a metric looks the same in every table, caption and badge.
 """
 
 from __future__ import annotations
@@ -89,12 +87,16 @@ class Gap:
 def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models") -> str | None:
     """The widest gap, and among how many it is that; None without any.
 
-    That one loses most, or another least, is said only where its interval overlaps no other's: then their
-    difference is significant at 5 %, however the samples of two models depend on each other.
+    That one loses most, or least, is said only where its interval overlaps no other's: then their difference
+    is significant at 5 %, however their samples depend on each other.
 
     what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
-    models        What they are called where there are several.
     """
+
+    def above(one: Gap, other: Gap) -> bool:
+        low, high = one.gap.get("low"), other.gap.get("high")
+        return low is not None and high is not None and low > high
+
     measured = sorted((g for g in gaps if g.gap["value"] is not None), key=lambda g: -g.gap["value"])
     if not measured:
         return None
@@ -104,17 +106,12 @@ def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models
     told = f"{what} goes from {ends[0]} % to {ends[1]} % when {change}: {reach}"
     if first is last:
         return f"With {first.model}, {told}."
-    if not all(_above(first, other) for other in measured[1:]):
+    if not all(above(first, other) for other in measured[1:]):
         return (
             f"Of {len(measured)} {models}, none is shown to lose most. With {first.model}, {told}; with "
             f"{last.model}, {text(last.gap)}."
         )
     said = f"Of {len(measured)} {models}, {first.model} loses most: {told}."
-    if all(_above(other, last) for other in measured[:-1]):
+    if all(above(other, last) for other in measured[:-1]):
         said += f" Least is lost by {last.model}: {text(last.gap, interval='none')}."
     return said
-
-
-def _above(one: Gap, other: Gap) -> bool:
-    low, high = one.gap.get("low"), other.gap.get("high")
-    return low is not None and high is not None and low > high

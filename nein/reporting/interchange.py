@@ -1,10 +1,7 @@
-"""Finished runs as other programs read them: what is given away, and the schema "every eval ever".
+"""Finished runs for other programs, in the schema "every eval ever" (github.com/evaleval/every_eval_ever).
 
-    OUT/data/<collection>/<developer>/<model>/<uuid>.json            figures of a run
-    OUT/data/<collection>/<developer>/<model>/<uuid>_samples.jsonl   a line per sample and figure
-
-Schema 0.3.0, github.com/evaleval/every_eval_ever. It has no sample without a score: those are left out of the
-lines, and counted, with their reasons, in the details of their figure.
+OUT/data/<collection>/<developer>/<model>/<uuid>.json (figures) and <uuid>_samples.jsonl. The schema has no
+sample without a score: those are left out of the lines, and counted in the details of their figure.
 """
 
 from __future__ import annotations
@@ -12,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 import time
 import uuid
@@ -21,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -31,6 +29,7 @@ from nein.reporting.figures import Figure, reasons
 SCHEMA = "0.3.0"
 #: The metric of results that say what is lost when what a model is told becomes a negation.
 GAP = "negation_gap"
+_INTERVAL = ("uncertainty", "confidence_interval")
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,11 @@ class Judge:
 
 @dataclass(frozen=True)
 class Result:
-    """One figure of a run.
+    """One figure of a run, in the unit of the data (proportions from 0 to 1).
 
-    key       Which it is, unique in its run: "results/removal_vqa/negative".
-    metric, title   Its name in files and for readers.
-    value, low, high, standard_error   In the unit of the data: proportions from 0 to 1.
-    scale     What it is multiplied by for readers: 100 for percentages.
-    bounds    Possible values; infinite ones too.
-    facts     What else belongs to it.
+    key     Unique in its run: "results/removal_vqa/negative".     metric, title   In files and for readers.
+    scale   What it is multiplied by for readers: 100 for percentages.
+    bounds  Possible values; infinite ones too.
     """
 
     key: str
@@ -72,11 +68,7 @@ class Result:
 
 
 def gap(measure: str, affirmed: Figure, negated: Figure, difference: Figure) -> Result:
-    """The negation gap of a run as one of its figures.
-
-    measure  What is told and denied: "Removal (VQA)".
-    affirmed, negated, difference  Figures of the frame: shares, and the first minus the second.
-    """
+    """The negation gap of a run: figures of the frame. measure: what is told and denied, "Removal (VQA)"."""
     facts = {"measure": measure, "affirmed": affirmed["value"], "negated": negated["value"]}
     return Result(
         f"gap/{measure}", GAP, f"Negation gap, {measure}", difference["value"], difference["low"],
@@ -97,8 +89,7 @@ def share(key: str, row: Figure, title: str) -> Result:
 class Sample:
     """What one sample gives to a figure (`Result.key`).
 
-    input, choices, reference   What the model was given, the options, and what is right, as texts.
-    output     What it gave: a text, or the file of a picture in the run.
+    output     What the model gave: a text, or the file of a picture in the run.
     extracted  What the score was read from, and `method` how.
     value      None: unscored, for the `reason`.
     """
@@ -161,19 +152,17 @@ class Exported:
 
 def public(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest without command lines, which may hold more than the configuration does."""
-    commands = [
-        {key: value for key, value in item.items() if key not in ("command", "directory")}
-        for item in manifest.get("invocations", [])
-    ]
-    return {**manifest, "invocations": commands}
+    commands = manifest.get("invocations", [])
+    kept = [{key: item[key] for key in item if key not in ("command", "directory")} for item in commands]
+    return {**manifest, "invocations": kept}
 
 
 def every_eval_ever(runs: Sequence[Exported], out: Path) -> list[Path]:
     """Writes the two files of each run; the files. A run that is exported again has the same names."""
-    return [path for run in runs for path in _log(run, out)]
+    return [path for run in runs for path in _write(run, out)]
 
 
-def _log(run: Exported, out: Path) -> list[Path]:
+def _write(run: Exported, out: Path) -> list[Path]:
     model = _model(run.reference, run.name)
     identity = json.dumps([run.manifest.get("identity"), run.part, run.name], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).digest()
@@ -181,11 +170,6 @@ def _log(run: Exported, out: Path) -> list[Path]:
     name = str(uuid.UUID(bytes=digest[:16], version=4))
     folder = out / "data" / _slug(_collection(run)) / _slug(model["developer"]) / _slug(model["name"])
     results = {result.key: result for result in run.results}
-    lines = (
-        _line(sample, results[sample.key], run, identifier, model["id"])
-        for sample in run.samples()
-        if sample.value is not None and sample.key in results
-    )
     samples, log = folder / f"{name}_samples.jsonl", folder / f"{name}.json"
     content: dict[str, Any] = {
         "schema_version": SCHEMA,
@@ -202,8 +186,12 @@ def _log(run: Exported, out: Path) -> list[Path]:
         "model_info": model,
         "evaluation_results": [_result(result, run) for result in run.results],
     }
-    first = next(lines, None)
-    if first is not None:
+    lines = (
+        _line(sample, results[sample.key], run, identifier, model["id"])
+        for sample in run.samples()
+        if sample.value is not None and sample.key in results
+    )
+    if (first := next(lines, None)) is not None:
         total = atomic.write_lines(samples, itertools.chain([first], lines))
         content["detailed_evaluation_results"] = {
             "format": "jsonl",
@@ -216,40 +204,26 @@ def _log(run: Exported, out: Path) -> list[Path]:
     return [log, *([samples] if first is not None else [])]
 
 
-class _Told(BaseModel):
-    measure: str
-    affirmed: float
-    negated: float
-    unscored: float = 0
-
-
-class _Interval(BaseModel):
-    lower: float | None = None
-    upper: float | None = None
-
-
-class _Error(BaseModel):
-    value: float | None = None
-
-
-class _Uncertainty(BaseModel):
-    num_samples: int | None = None
-    confidence_interval: _Interval = _Interval()
-    standard_error: _Error = _Error()
-
-
 class _Gap(BaseModel):
     """A result of a log that is a negation gap, as far as it is read."""
 
-    score: float
-    details: _Told
-    uncertainty: _Uncertainty = _Uncertainty()
+    measure: str = Field(validation_alias=AliasPath("details", "measure"))
+    affirmed: float = Field(validation_alias=AliasPath("details", "affirmed"))
+    negated: float = Field(validation_alias=AliasPath("details", "negated"))
+    value: float = Field(validation_alias="score")
+    low: float | None = Field(None, validation_alias=AliasPath(*_INTERVAL, "lower"))
+    high: float | None = Field(None, validation_alias=AliasPath(*_INTERVAL, "upper"))
+    standard_error: float | None = Field(
+        None, validation_alias=AliasPath("uncertainty", "standard_error", "value")
+    )
+    n: int | None = Field(None, validation_alias=AliasPath("uncertainty", "num_samples"))
+    unscored: float = Field(0, validation_alias=AliasPath("details", "unscored"))
 
 
 def read_gaps(path: Path) -> Iterator[dict[str, Any]]:
     """The negation gaps in a file that `every_eval_ever` wrote: benchmark, model, date, data (what is said of
     them), facts (as of `gap`) and figure (of the frame). Raises UserError."""
-    log = atomic.read_json(path, dict)
+    log, told = atomic.read_json(path, dict), {"measure", "affirmed", "negated"}
     try:
         model, when = log["model_info"], log.get("evaluation_timestamp") or ""
         for result in log["evaluation_results"]:
@@ -257,21 +231,13 @@ def read_gaps(path: Path) -> Iterator[dict[str, Any]]:
             if metric != GAP:
                 continue
             gap = _Gap.model_validate(result["score_details"])
-            ends, interval = gap.details, gap.uncertainty.confidence_interval
             yield {
                 "benchmark": benchmark,
                 "model": model.get("additional_details", {}).get("name_in_tables") or model["name"],
                 "date": when[:10],
                 "data": result["source_data"].get("additional_details", {}),
-                "facts": ends.model_dump(include={"measure", "affirmed", "negated"}),
-                "figure": {
-                    "value": gap.score,
-                    "low": interval.lower,
-                    "high": interval.upper,
-                    "standard_error": gap.uncertainty.standard_error.value,
-                    "n": gap.uncertainty.num_samples,
-                    "unscored": ends.unscored,
-                },
+                "facts": gap.model_dump(include=told),
+                "figure": gap.model_dump(exclude=told),
             }
     except (ValidationError, KeyError, TypeError, AttributeError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
@@ -286,7 +252,8 @@ def _collection(run: Exported) -> str:
 
 
 def _result(result: Result, run: Exported) -> dict[str, Any]:
-    low, high = (_bound(bound) for bound in result.bounds)
+    infinite = {math.inf: "Infinity", -math.inf: "-Infinity"}
+    low, high = (infinite.get(bound, bound) for bound in result.bounds)
     config: dict[str, Any] = {
         "evaluation_description": f"{result.title}, protocol {run.protocol}",
         "metric_id": result.metric if result.metric == "accuracy" else f"{run.benchmark}.{result.metric}",
@@ -302,30 +269,26 @@ def _result(result: Result, run: Exported) -> dict[str, Any]:
         config["llm_scoring"] = {"judges": [judge], "input_prompt": result.judge.prompt}
     uncertainty: dict[str, Any] = {"num_samples": result.n}
     if result.low is not None and result.high is not None:
-        uncertainty["confidence_interval"] = {
-            "lower": result.low,
-            "upper": result.high,
-            "confidence_level": 0.95,
-            "method": "clustered by source picture",
-        }
+        ends = {"lower": result.low, "upper": result.high, "confidence_level": 0.95}
+        uncertainty["confidence_interval"] = {**ends, "method": "clustered by source picture"}
     if result.standard_error is not None:
         uncertainty["standard_error"] = {"value": result.standard_error, "method": "clustered"}
-    details = {
-        "unscored": result.unscored,
-        "reasons": dict(result.reasons),
-        "protocol": run.protocol,
-        **result.facts,
-    }
+    details = {"unscored": result.unscored, "reasons": dict(result.reasons), "protocol": run.protocol}
     return {
         "evaluation_result_id": result.key,
         "evaluation_name": f"{_collection(run)}.{result.key.replace('/', '.')}",
-        "source_data": _source(run),
+        "source_data": {
+            "dataset_name": f"{run.title} nano (drawn scenes)" if run.nano else run.title,
+            "source_type": "hf_dataset" if run.repository else "other",
+            **({"hf_repo": run.repository} if run.repository else {}),
+            "additional_details": _texts({key: v for key, v in run.dataset.items() if v is not None}),
+        },
         "evaluation_timestamp": run.when,
         "metric_config": config,
         "score_details": {
             "score": result.value,
             "uncertainty": uncertainty,
-            "details": _texts(details),
+            "details": _texts({**details, **result.facts}),
         },
     }
 
@@ -348,17 +311,12 @@ def _line(sample: Sample, result: Result, run: Exported, identifier: str, model:
         "input": {**given, "choices": None if sample.choices is None else list(sample.choices)},
         "output": {"raw": [sample.output]},
         "answer_attribution": [
-            {
-                "turn_idx": 0,
-                "source": "output.raw",
-                "extracted_value": sample.extracted,
-                "extraction_method": sample.method,
-                "is_terminal": True,
-            }
+            {"turn_idx": 0, "source": "output.raw", "extracted_value": sample.extracted,
+             "extraction_method": sample.method, "is_terminal": True}
         ],
         "evaluation": {"score": sample.value, "is_correct": bool(result.binary and sample.value == 1)},
         "metadata": _texts({name: value for name, value in facts.items() if value not in ("", None)}),
-    }
+    }  # fmt: skip
 
 
 def _model(reference: str, name: str) -> dict[str, Any]:
@@ -385,21 +343,6 @@ def _model(reference: str, name: str) -> dict[str, Any]:
             **({"revision": where.partition("@")[2]} if "@" in where else {}),
         },
     }
-
-
-def _source(run: Exported) -> dict[str, Any]:
-    details = _texts({key: value for key, value in run.dataset.items() if value is not None})
-    name = f"{run.title} nano (drawn scenes)" if run.nano else run.title
-    if run.repository:
-        source = {"dataset_name": name, "source_type": "hf_dataset", "hf_repo": run.repository}
-        return {**source, "additional_details": details}
-    return {"dataset_name": name, "source_type": "other", "additional_details": details}
-
-
-def _bound(value: float) -> float | str:
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 def _texts(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -1,9 +1,8 @@
 """The page: one HTML file that opens from disk and asks no network.
 
-One skeleton, one jinja environment, one policy. First what was found, in a sentence and a figure, then the
-other figures and the samples, then the tables, folded. Everything that came from data is text: the templates
-escape it, JSON blocks cannot end their element, scripts make nodes and never markup. The content-security
-policy allows the page's own script and style by their hashes, pictures as data, and nothing from any network.
+Everything that came from data is text: the templates escape it, JSON blocks cannot end their element, scripts
+make nodes and never markup. The content-security policy allows the page's own script and style by their
+hashes, pictures as data, and nothing from any network.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class Shown:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the page that has a template of its own: `name`.html.j2, .css and .js in `folder`.
+    """A part of the page with a template of its own: `name`.html.j2, .css and .js in `folder`.
 
-    values   What its template reads, as `<name>.<entry>`, made when the page is; `outside`: its script loads
-             files that lie beside the page (`store`).
+    values   What its template reads, as `<name>.<entry>`; `outside`: its script loads files that lie beside
+             the page (`store`).
     scripts  Files of further scripts, behind its own.
     """
 
@@ -68,8 +67,8 @@ def render(
 ) -> str:
     """The page as text.
 
-    findings  What was found, in sentences: the first stands above the first plot, the rest below it.
-    parts     What stands between the figures and the tables, in this order.
+    findings  In sentences: the first stands above the first plot, the rest below it.
+    parts     Stand between the figures and the tables.
     settings  Name of a run -> its configuration, as `setting` writes it.
     """
     drawings = [
@@ -85,19 +84,10 @@ def render(
     )  # fmt: skip
     return environment.get_template("page.html.j2").render(
         policy=policy(script, css, any(entries.get("outside") for entries in values.values())),
-        css=Markup(css),
-        script=Markup(script),
-        title=title,
-        subtitle=subtitle,
-        findings=findings,
-        notes=notes,
-        lead=drawings[:1],
-        drawings=drawings[1:],
-        sections=[section for section in sections if section.sheets],
-        parts=parts,
-        settings=settings or {},
-        **values,
-    )
+        css=Markup(css), script=Markup(script), title=title, subtitle=subtitle, findings=findings,
+        notes=notes, lead=drawings[:1], drawings=drawings[1:], parts=parts, settings=settings or {},
+        sections=[section for section in sections if section.sheets], **values,
+    )  # fmt: skip
 
 
 _COLOUR = re.compile(rb"(fill|stroke): (#[0-9a-f]{6})\b")
@@ -106,8 +96,8 @@ UNCHANGED = (ON_BAR,)
 
 
 def themed(svg: bytes) -> bytes:
-    """The drawing with colours that follow the reader's scheme: as drawn on a light page; on a dark one greys
-    are turned over and dark colours made lighter."""
+    """The drawing with colours that follow the reader's scheme: on a dark page greys are turned over and dark
+    colours made lighter."""
     colours = sorted({match.group(2).decode() for match in _COLOUR.finditer(svg)} - {*UNCHANGED})
     light = "".join(f"--{colour[1:]}:{colour};" for colour in colours)
     dark = "".join(f"--{colour[1:]}:{at_night(colour)};" for colour in colours)
@@ -139,12 +129,11 @@ def policy(script: str, css: str, outside: bool) -> str:
 
 
 def script_json(value: Any) -> Markup:
-    """JSON that can stand inside a script element: no character that could end it or open a comment."""
     return Markup(script_bytes(value).decode())
 
 
 def script_bytes(value: Any) -> bytes:
-    """The same in UTF-8."""
+    """JSON that can stand inside a script element: no character that could end it or open a comment."""
     from pydantic_core import to_json
 
     text = to_json(value, inf_nan_mode="null")
@@ -187,11 +176,11 @@ class Stored:
 
 def store(page: Path, chunks: Iterable[bytes], budget: int) -> Stored:
     """Keeps chunks, as `script_bytes` writes them, for the page while they total at most `budget` bytes;
-    beyond it all of them become scripts `neinChunk(number, value)` in `<page without its end>-data/`, a
-    folder that holds nothing else and is emptied first.
-    """
+    beyond it all of them become scripts `neinChunk(number, value)` beside it, in a folder that is emptied
+    first unless it holds anything else."""
     folder = beside(page)
-    _clear(folder)
+    if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):
+        shutil.rmtree(folder)
     waiting: list[bytes] = []
     files = total = 0
     for number, chunk in enumerate(chunks):
@@ -210,12 +199,6 @@ def store(page: Path, chunks: Iterable[bytes], budget: int) -> Stored:
 def beside(page: Path) -> Path:
     """The folder of a page's chunks."""
     return page.with_name(f"{page.stem}-data")
-
-
-def _clear(folder: Path) -> None:
-    """Removes the chunks of an earlier page; a folder that holds anything else is left alone."""
-    if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):
-        shutil.rmtree(folder)
 
 
 def _read(path: Path) -> str:

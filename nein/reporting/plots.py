@@ -1,8 +1,7 @@
 """A plot is a specification over the frame of figures; all that knows matplotlib is here.
 
 `Bars`, `Stack`, `Curves` and `Scatter` say which figures stand where; a `Drawing` is PNG and SVG of them, the
-same bytes every time, each made when it is read. Bars lie, so that names of any length have room and a plot
-of many models only gets taller.
+same bytes every time. Bars lie, so that names of any length have room.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ class Plot(Protocol):
 
 @dataclass(frozen=True)
 class Drawing:
-    """A plot of a frame that has figures for it. Its bytes have no date: equal figures are equal files.
-
-    stamp  What has to be known wherever the picture is shown; stands above it.
-    """
+    """A plot of a frame that has figures for it: equal figures are equal bytes. `stamp` stands above it."""
 
     plot: Plot
     figures: pd.DataFrame
@@ -82,11 +78,11 @@ class Drawing:
 
     @cached_property
     def png(self) -> bytes:
-        return self._printed("png", {"Software": None})
+        return self._printed("png", "Software")
 
     @cached_property
     def svg(self) -> bytes:
-        return self._printed("svg", {"Date": None})
+        return self._printed("svg", "Date")
 
     @cached_property
     def _canvas(self) -> Canvas:
@@ -103,12 +99,12 @@ class Drawing:
             canvas.set_layout_engine("none")  # once for both formats
             return canvas
 
-    def _printed(self, kind: str, metadata: dict[str, None]) -> bytes:
+    def _printed(self, kind: str, unsaid: str) -> bytes:
         import matplotlib
 
         buffer = io.BytesIO()
         with matplotlib.rc_context(_STYLE):
-            self._canvas.savefig(buffer, format=kind, dpi=_DPI, metadata=metadata)
+            self._canvas.savefig(buffer, format=kind, dpi=_DPI, metadata={unsaid: None})
         return buffer.getvalue()
 
 
@@ -117,19 +113,10 @@ def draw(plot: Plot, figures: pd.DataFrame, stamp: str = "") -> Drawing | None:
     return Drawing(plot, figures, stamp) if len(plot.shown(figures)) else None
 
 
-def drawings(plots: Sequence[Plot], figures: pd.DataFrame, stamp: str = "") -> list[Drawing]:
-    """Those of the plots for which there are figures; `stamp` as in `Drawing`."""
-    return [drawing for plot in plots if (drawing := draw(plot, figures, stamp)) is not None]
-
-
 @dataclass(frozen=True)
 class Mark:
-    """Figures that bars are to be compared with: a dotted stroke across a group of them or, with a `column`
-    whose entry says which of the group is meant, a white mark on each, explained in the legend.
-
-    where   The figures shown; their place and panel are said by the same columns as the bars'.
-    name    In the legend.     marker  As matplotlib calls it.
-    """
+    """Figures (`where`) that bars are to be compared with: a dotted stroke across a group of them or, with a
+    `column` whose entry says which of the group is meant, a white mark on each, explained in the legend."""
 
     where: Mapping[str, Any]
     column: str = ""
@@ -189,9 +176,10 @@ class Bars:
         for axis, panel in zip(axes, panels, strict=True):
             shown = frames.select(drawn, _panel=panel)
             for name, color in colors.items():
-                members = frames.records(frames.select(shown, **{self.series: name}))
-                bars = {heights[figure["_place"], name]: figure for figure in members}
-                self._series(axis, bars, color, 0.72 / len(series))
+                bars = frames.records(frames.select(shown, **{self.series: name}))
+                if bars:
+                    ys = [heights[figure["_place"], name] for figure in bars]
+                    self._bars(axis, ys, bars, color, 0.72 / len(series))
             for mark, of_all in marked:
                 self._mark(axis, mark, frames.select(of_all, _panel=(panel, "")), heights, places)
             self._dress(axis, panel, ticks)
@@ -201,11 +189,8 @@ class Bars:
             _legend(canvas, {**named, **dict.fromkeys(hollow, INK)}, hollow, hollow)
         return canvas
 
-    def _series(self, axis: Any, bars: Mapping[float, Figure], color: str, height: float) -> None:
-        """bars: the figure at every y."""
-        if not bars:
-            return
-        ys, values, reach = list(bars), [_shown(f, "value") for f in bars.values()], _reach(bars.values())
+    def _bars(self, axis: Any, ys: list[float], bars: Sequence[Figure], color: str, height: float) -> None:
+        values, reach = [_shown(f, "value") for f in bars], _reach(bars)
         if self.dots:
             axis.errorbar(values, ys, xerr=reach, fmt="o", color=color, markersize=5, elinewidth=1.4)
         else:
@@ -277,17 +262,16 @@ class Stack:
                 width = _shown(by[name], "value") if name in by else 0.0
                 axis.barh(y, width, left=left, height=0.65, color=color)
                 if width >= 6:
-                    ink = "white" if _is_dark(color) else ON_BAR
-                    axis.text(
-                        left + width / 2, y, f"{width:.0f}", ha="center", va="center", fontsize=8, color=ink
-                    )
+                    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+                    ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 128 else ON_BAR
+                    said = {"ha": "center", "va": "center", "fontsize": 8, "color": ink}
+                    axis.text(left + width / 2, y, f"{width:.0f}", **said)
                 left += width
         axis.set_yticks(range(len(bars)), titles)
         axis.set_ylim(len(bars) - 0.5, -0.5)
         axis.set_xlim(0, 100)
         axis.set_xlabel(self.axis)
-        shown = {self.names.get(name, name): color for name, color in self.colors.items()}
-        _legend(canvas, shown)
+        _legend(canvas, {self.names.get(name, name): color for name, color in self.colors.items()})
         return canvas
 
 
@@ -330,22 +314,24 @@ class Curves:
                 points = frames.records(frames.select(drawn, **{"_panel": panel, self.line: name}))
                 aside = _ASIDE * (at - (len(lines) - 1) / 2) if counts else 0.0
                 for hollow in (False, True):
-                    part = [f for f in points if hollow == (bool(self.hollow) and _is(f, self.hollow))]
-                    self._line(axis, part, at, hollow, aside)
+                    part = [f for f in points if hollow == self._is_hollow(f)]
+                    if part:
+                        self._line(axis, part, at, hollow, aside)
             self._dress(axis, panel, {float(x) for x in drawn[self.x]} if counts else ())
-        handles = {
-            self.names.get(name, name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)
-        }  # fmt: skip
         if len(lines) > 1:
+            handles = {
+                self.names.get(name, name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)
+            }
             markers = {title: MARKERS[at % len(MARKERS)] for at, title in enumerate(handles)}
             _legend(canvas, handles, markers)
         return canvas
 
+    def _is_hollow(self, figure: Figure) -> bool:
+        return bool(self.hollow) and all(figure.get(name) == wanted for name, wanted in self.hollow.items())
+
     def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool, aside: float) -> None:
         """aside: how far from its place, so that equal lines are seen beside each other."""
         part = sorted(part, key=lambda figure: float(figure[self.x]))
-        if not part:
-            return
         color = PALETTE[at % len(PALETTE)]
         xs, ys = [float(f[self.x]) + aside for f in part], [_shown(f, "value") for f in part]
         axis.errorbar(
@@ -422,14 +408,10 @@ def _with_values(figures: pd.DataFrame) -> pd.DataFrame:
 
 def _joined(figures: pd.DataFrame, **columns: Sequence[str]) -> pd.DataFrame:
     """The figures with columns that hold the entries of others, side by side."""
-    made = {
-        name: [
-            ", ".join(filter(None, entries))
-            for entries in figures.reindex(columns=list(parts), fill_value="").to_numpy()
-        ]
-        for name, parts in columns.items()
-    }
-    return figures.assign(**made)
+    texts = {name: figures.reindex(columns=list(parts), fill_value="") for name, parts in columns.items()}
+    return figures.assign(
+        **{name: [", ".join(filter(None, row)) for row in part.to_numpy()] for name, part in texts.items()}
+    )
 
 
 def _grid(count: int, height: float, *, columns: int = 3, width: float = 4.6) -> tuple[Canvas, list[Any]]:
@@ -486,15 +468,6 @@ def _reach(figures: Iterable[Figure]) -> list[list[float]] | None:
     """How far the ends of intervals are from their values, (2, n); NaN where there is no interval, None where
     there is none at all."""
     every = list(figures)
-    if all(figure["low"] is None or figure["high"] is None for figure in every):
+    if all(None in (figure["low"], figure["high"]) for figure in every):
         return None
     return [[abs(_shown(f, end) - _shown(f, "value")) for f in every] for end in ("low", "high")]
-
-
-def _is(figure: Figure, where: Mapping[str, str]) -> bool:
-    return all(figure.get(name) == wanted for name, wanted in where.items())
-
-
-def _is_dark(color: str) -> bool:
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue < 128

@@ -1,7 +1,4 @@
-"""All parts of a report beside each other: Markdown, CSV, LaTeX, plots and a page, from one frame.
-
-`write` is what a benchmark calls that has figures and specifications; it decides nothing about their content.
-"""
+"""All parts of a report beside each other: Markdown, CSV, LaTeX, plots and a page, from one frame."""
 
 from __future__ import annotations
 
@@ -46,21 +43,21 @@ def write(
     formats: Sequence[str] = FORMATS,
     stamp: str = "",
 ) -> list[Path]:
-    """Writes the parts of the report named by `formats`; returns the files.
+    """Writes the parts of the report named by `formats`; returns the files. Equal figures give equal bytes.
 
     subtitle, notes, findings  How to read it, in a line and in sentences; what was found, in sentences, the
-                               first of them about everything. Of the page, the first plot stands beside it.
+                               first of them about everything.
     parts  Of the page: its samples, say (`cards.browser`).
     stamp  What every plot has to say wherever it is shown.
     out  A folder: OUT/table.md, figures.csv, table.tex, <plot>.png and .svg, report.html. Or a page X.html,
          with X.md, X.csv, X.tex, X-<plot>.png and .svg beside it.
-
-    Unless it is finished, a file is what it was before (`atomic.writing`); equal figures give equal bytes.
     """
     sheets = [tables.sheets(section.tables, figures) for section in sections]
-    drawn = [plots.drawings(section.plots, figures, stamp) for section in sections]
+    drawn = [
+        [one for plot in section.plots if (one := plots.draw(plot, figures, stamp))] for section in sections
+    ]
     every = [sheet for sheets_of in sheets for sheet in sheets_of]
-    said = [*([subtitle] if subtitle else []), *notes]
+    said, findings = [*([subtitle] if subtitle else []), *notes], list(dict.fromkeys(findings))
     files: dict[Path, str | bytes] = {}
     if "md" in formats:
         files[_place(out, "table.md")] = tables.markdown(every, title, said, findings)

@@ -1,8 +1,6 @@
 """A table is a specification over the frame of figures: which figures, by which columns, shown how.
 
-A `Table` is a value that a benchmark writes down once; `sheet` applies it to a frame and gives text, and
-`markdown` and `latex` (and the page's template) print sheets. Rows and columns that have no figure do not
-appear, so one specification serves runs with few metrics and with many.
+Rows and columns without a figure do not appear, so one specification serves runs with few metrics and many.
 """
 
 from __future__ import annotations
@@ -63,9 +61,6 @@ class Row:
     title: str | None = None
     names: Names = field(default_factory=dict)
 
-    def shown(self, entry: str) -> str:
-        return _name(self.names, entry)
-
 
 @dataclass(frozen=True)
 class Column:
@@ -102,17 +97,14 @@ class Across:
     link: str = ""
 
     def expanded(self, figures: pd.DataFrame) -> list[Column]:
-        entries = frames.values(frames.select(figures, **self.where), self.by, self.order)
+        better = self.higher_is_better
         return [
             Column(
-                _name(self.names, entry), {**self.where, self.by: entry}, self.show, self._better(entry),
-                self.link,
+                _name(self.names, entry), {**self.where, self.by: entry}, self.show,
+                better(entry) if callable(better) else better, self.link,
             )
-            for entry in entries
+            for entry in frames.values(frames.select(figures, **self.where), self.by, self.order)
         ]  # fmt: skip
-
-    def _better(self, entry: str) -> bool | None:
-        return self.higher_is_better(entry) if callable(self.higher_is_better) else self.higher_is_better
 
 
 def _name(names: Names, entry: str) -> str:
@@ -128,10 +120,8 @@ class Table:
     """A specification.
 
     key      File and anchor name.
-    title, note  Plain text.
-    where    The figures that the table is about; entries as `figures.select` takes them.
     rows     Which columns of the frame name a row, from left to right; in the order in which they appear.
-    columns  What stands beside them.
+    where    The figures that the table is about; entries as `figures.select` takes them.
     """
 
     key: str
@@ -144,77 +134,47 @@ class Table:
     def sheet(self, figures: pd.DataFrame) -> Sheet:
         """The table of a frame, as text. Columns for which no row has a figure are left out."""
         figures = frames.select(figures, **self.where)
-        columns = [column for part in self.columns for column in part.expanded(figures)]
         lines: dict[tuple[str, ...], list[Figure]] = {}
         for figure in frames.records(figures):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
-        cells: list[list[str | None]] = [
-            [
-                *(row.shown(entry) for row, entry in zip(self.rows, key, strict=True)),
-                *(_cell(column, members) for column in columns),
-            ]
-            for key, members in lines.items()
-        ]
         heads = [row.column if row.title is None else row.title for row in self.rows]
-        heads += [column.title for column in columns]
-        there = [place for place in range(len(heads)) if any(line[place] is not None for line in cells)]
-        rows = [
-            [format.DASH if line[place] is None else str(line[place]) for place in there] for line in cells
+        cells: list[list[str]] = [
+            [_name(row.names, entry) for row, entry in zip(self.rows, key, strict=True)] for key in lines
         ]
-        best = {
-            (number, there.index(place))
-            for place, column in enumerate(columns, start=len(self.rows))
-            if place in there
-            for number in self._best(column, lines)
-        }
-        links = {
-            (number, there.index(place)): address
-            for place, column in enumerate(columns, start=len(self.rows))
-            if place in there and column.link
-            for number, members in enumerate(lines.values())
-            if (address := _address(column, members))
-        }
-        shown = [heads[place] for place in there]
-        return Sheet(self.key, self.title, shown, rows, self.note, frozenset(best), links)
+        best, links = set(), {}
+        for column in (one for part in self.columns for one in part.expanded(figures)):
+            chosen = [[one for one in members if _fits(one, column.where)] for members in lines.values()]
+            if not any(chosen):
+                continue
+            place, first = len(heads), [members[0] if members else {} for members in chosen]
+            heads.append(column.title)
+            for line, members in zip(cells, chosen, strict=True):
+                line.append(column.show(members) if members else format.DASH)
+            best |= {(number, place) for number in self._best(column, list(lines), first)}
+            links |= {
+                (k, place): str(one[column.link]) for k, one in enumerate(first) if one.get(column.link)
+            }
+        return Sheet(self.key, self.title, heads, cells, self.note, frozenset(best), links)
 
-    def _best(self, column: Column, lines: Mapping[tuple[str, ...], Sequence[Figure]]) -> list[int]:
-        """The rows whose model is the best of those measured here that differ in nothing but the model.
-
-        Values that look the same are equally good, and one alone is not the best.
-        """
+    def _best(self, column: Column, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
+        """The rows whose model is the best of several measured here that differ in nothing else; values that
+        look the same are equally good."""
         at = next((place for place, row in enumerate(self.rows) if row.column == "model"), None)
         if at is None or column.higher_is_better is None:
             return []
         groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}
-        for number, (key, members) in enumerate(lines.items()):
-            figure = next((f for f in members if _fits(f, column.where)), None)
-            if figure is not None and figure["value"] is not None and figure.get("source") != "printed":
+        for number, (key, figure) in enumerate(zip(keys, figures, strict=True)):
+            if figure.get("value") is not None and figure.get("source") != "printed":
                 shown = float(format.number(figure["value"], figure["unit"]))
                 groups.setdefault((*key[:at], *key[at + 1 :]), []).append((shown, number))
         best = max if column.higher_is_better else min
-        return [
-            number
-            for group in groups.values()
-            if len(group) > 1
-            for shown, number in group
-            if shown == best(group)[0]
-        ]
-
-
-def _cell(column: Column, members: Sequence[Figure]) -> str | None:
-    chosen = [figure for figure in members if _fits(figure, column.where)]
-    return column.show(chosen) if chosen else None
-
-
-def _address(column: Column, members: Sequence[Figure]) -> str:
-    """Where the cell leads to, "" for nowhere: the entry of the first of its figures."""
-    chosen = (figure for figure in members if _fits(figure, column.where))
-    return str(next(chosen, {}).get(column.link) or "")
+        several = (group for group in groups.values() if len(group) > 1)
+        return [number for group in several for shown, number in group if shown == best(group)[0]]
 
 
 def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
     return all(
-        figure.get(name, "") in wanted if isinstance(wanted, tuple | list) else figure.get(name, "") == wanted
+        figure.get(name, "") in (wanted if isinstance(wanted, tuple | list) else (wanted,))
         for name, wanted in where.items()
     )
 
