@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,12 @@ def test_controls_get_chance_in_every_half(tmp_path: Path, model: str) -> None:
     found = evaluate(tmp_path, "nano", None, "--scenes", "40", "--model", model)
     run = found[f"{model}/nano"]
     for name in baselines.BASELINES:
-        figure = run.figure(metric=name, type="all")
+        figure = frames.pick(run.figures, metric=name, type="all")
         assert figure["low"] <= 0.25 <= figure["high"]
-        recall = run.figure(metric=f"{name}@5", kind="negated", direction=scores.TEXT_TO_IMAGE)
+        recall = frames.pick(run.figures, metric=f"{name}@5", kind="negated", direction=scores.TEXT_TO_IMAGE)
         assert recall["value"] == pytest.approx(5 / 40)
     if model == "constant":
-        assert run.figure(metric="gain over text", type="all")["value"] == 0
+        assert frames.pick(run.figures, metric="gain over text", type="all")["value"] == 0
 
 
 class Colour:
@@ -126,7 +127,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     model, options = Colour(), ("--model", "none", "--vlm", "colour", "--datasets", "beaf")
     with references.offering({"colour": model}):
         found = evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
-    figure = found["colour/nano-beaf"].figure
+    figure = functools.partial(frames.pick, found["colour/nano-beaf"].figures)
     assert len(model.grey) == len(set(model.grey)) > 5
     unasked = [words for words in model.seen if asking.ASKED in words]
     assert 5 < len(unasked) < len(model.seen) / 2  # every picture once
@@ -143,7 +144,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     with references.offering({"colour": none}):
         found = evaluate(tmp_path / "none", "nano", None, "--scenes", "6", *options, "--blind", "0")
     assert none.grey == []
-    assert found["colour/nano-beaf"].figure(metric="text only") is None
+    assert frames.pick(found["colour/nano-beaf"].figures, metric="text only") is None
 
 
 def test_more_questions_than_wanted_are_thinned_by_whole_blocks_all_over_the_data() -> None:

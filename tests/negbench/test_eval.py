@@ -33,11 +33,11 @@ def test_the_released_files_are_evaluated_as_they_are(
     about = {"task": "retrieval", "variant": "rephrased", "direction": "text_to_image"}
     for evaluated in (found["clip/coco"], found["random/coco"]):
         for kind in ("original", "negated"):
-            entry = evaluated.figure(**about, metric="recall@5", kind=kind)
+            entry = frames.pick(evaluated.figures, **about, metric="recall@5", kind=kind)
             assert entry is not None
             assert entry["n"] == 16
             assert 0 <= entry["low"] <= entry["value"] <= entry["high"] <= 1
-        assert evaluated.figure(**about, metric="gap@5") is not None
+        assert frames.pick(evaluated.figures, **about, metric="gap@5") is not None
     binary = found["clip/chexpert"]
     assert {(f["task"], f["metric"]) for f in frames.records(binary.figures)} == {
         (task, metric)
@@ -91,7 +91,7 @@ def test_figures_are_those_of_a_plain_loop_over_the_model(
         options = model.encode_text([o.text for o in question.options]).astype(float)
         cosine = options @ image / np.linalg.norm(options, axis=1) / np.linalg.norm(image)
         credit.append(float(np.argmax(cosine) == 0))
-    entry = found.figure(task="mcq", variant="rephrased", metric="accuracy", type="all")
+    entry = frames.pick(found.figures, task="mcq", variant="rephrased", metric="accuracy", type="all")
     assert entry is not None
     assert entry["value"] == pytest.approx(np.mean(credit))
     shown = np.stack([model.encode([decode(pictures / "deep" / f"{i:03d}.png")])[0] for i in range(8)])
@@ -101,7 +101,9 @@ def test_figures_are_those_of_a_plain_loop_over_the_model(
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (shown, texts)]
     best = np.argsort(-(unit[1] @ unit[0].T), axis=1)[:, :5]
     hits = np.mean([i in row for row, (_, i) in zip(best, captions, strict=True)])
-    entry = found.figure(task="retrieval", metric="recall@5", kind="original", direction="text_to_image")
+    entry = frames.pick(
+        found.figures, task="retrieval", metric="recall@5", kind="original", direction="text_to_image"
+    )
     assert entry is not None
     assert entry["value"] == pytest.approx(hits)
 
@@ -231,8 +233,8 @@ def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, 
     line = ("--model", "constant", "--protocol", "paper")
     paper = evaluate(tmp_path / "b", data, pictures, *line, page=True)["constant/coco"]
     about = {"task": "mcq", "metric": "accuracy", "type": "all"}
-    assert fixed.figure(**about)["value"] == 0.25  # type: ignore[index]
-    assert paper.figure(**about)["value"] == 1.0  # type: ignore[index]
+    assert frames.pick(fixed.figures, **about)["value"] == 0.25  # type: ignore[index]
+    assert frames.pick(paper.figures, **about)["value"] == 1.0  # type: ignore[index]
     assert "ties go to the first" in (tmp_path / "b" / "out" / "table.md").read_text()
 
 
@@ -252,7 +254,7 @@ def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path: Path, 
     (folder / "msr_vtt_mcq_rephrased_llama.csv").write_text("\n".join(lines) + "\n")
     model = str(clip_folder)
     found = evaluate(tmp_path, folder, folder, "--model", model)["clip/msr-vtt"]
-    entry = found.figure(task="mcq", metric="accuracy", type="all")
+    entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
     assert entry is not None
     assert (entry["n"], entry["unscored"]) == (3, 1)
     (reason,) = frames.reasons(entry)

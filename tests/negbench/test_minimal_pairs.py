@@ -174,9 +174,9 @@ def test_the_split_stands_in_the_figures_and_in_the_report(tmp_path: Path) -> No
         tmp_path, "nano", None, "--scenes", "4", "--datasets", "nein,beaf", "--model", "constant,random"
     )
     run = found["random/nano-nein"]
-    shares = [run.figure(metric="part", part=part)["value"] for part in two_way.PARTS]
+    shares = [frames.pick(run.figures, metric="part", part=part)["value"] for part in two_way.PARTS]
     assert sum(shares) == pytest.approx(1)
-    assert found["constant/nano-beaf"].figure(metric="effect", part="text")["value"] == 0
+    assert frames.pick(found["constant/nano-beaf"].figures, metric="effect", part="text")["value"] == 0
     sheet = sections.PARTS.sheet(frames.label(run.figures, model="random"))
     assert {"text effect", "interaction %", "text alone %", "same caption %", "n"} <= set(sheet.columns)
     assert any(sections.PARTS in section.tables for section in sections.SECTIONS)

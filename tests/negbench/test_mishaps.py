@@ -68,7 +68,7 @@ def test_missing_and_broken_pictures_are_unscored_and_counted(
     (own / "deep" / "005.png").write_bytes((pictures / "deep" / "005.png").read_bytes()[:200])
     line = ("--model", str(clip_folder), "--datasets", "coco")
     found = evaluate(tmp_path, data, own, *line, page=True)["clip/coco"]
-    entry = found.figure(task="mcq", metric="accuracy", type="all")
+    entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
     assert entry is not None
     assert (entry["n"], entry["unscored"]) == (9, 3)
     text = (tmp_path / "out" / "table.md").read_text()
@@ -109,7 +109,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         if q.image == "002.png" or any(o.text.startswith("This image features car and") for o in q.options)
     ]
     assert set(asked) == {"too hot", "cold"}
-    entry = found.figure(task="mcq", metric="accuracy", type="all")
+    entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
     assert entry is not None
     assert (entry["n"], entry["unscored"]) == (12 - len(asked), len(asked))
     assert any("too hot" in reason for reason in frames.reasons(entry))

@@ -446,11 +446,13 @@ def evaluated(tmp_path: Path, *options: str, page: bool = False) -> Any:
 def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
     datasets = "negrefcocog,naturalbench"
     found = evaluated(tmp_path, "--model", "constant", "--datasets", datasets, page=True)
-    regions = found["constant/nano-negrefcocog"].figure(metric="accuracy", type="all", task="region")
+    regions = frames.pick(
+        found["constant/nano-negrefcocog"].figures, metric="accuracy", type="all", task="region"
+    )
     assert (regions["value"], regions["n"]) == (0.5, 6)
     pairs = found["constant/nano-naturalbench"]
-    assert pairs.figure(metric="joint", type="group")["value"] == 1 / 16
-    assert pairs.figure(task="yes-no") is None
+    assert frames.pick(pairs.figures, metric="joint", type="group")["value"] == 1 / 16
+    assert frames.pick(pairs.figures, task="yes-no") is None
     html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "COCO_train2014_000000000000.jpg#box=" in html
 
@@ -486,10 +488,12 @@ def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path:
             tmp_path, "--model", "none", "--match", "longest", "--datasets", "valse,naturalbench"
         )
     valse = found["longest/nano-valse"]  # "There are no dogs." is longer than "There are dogs."
-    assert valse.figure(metric="accuracy", type="negation")["value"] == 1
-    assert valse.figure(metric="accuracy", type="affirmation")["value"] == 0
+    assert frames.pick(valse.figures, metric="accuracy", type="negation")["value"] == 1
+    assert frames.pick(valse.figures, metric="accuracy", type="affirmation")["value"] == 0
     # Of one sentence for two pictures both are as long: chance.
-    assert found["longest/nano-naturalbench"].figure(metric="joint", type="image")["value"] == 0.25
+    assert (
+        frames.pick(found["longest/nano-naturalbench"].figures, metric="joint", type="image")["value"] == 0.25
+    )
 
 
 def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> None:

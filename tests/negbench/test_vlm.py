@@ -23,6 +23,7 @@ from nein.engine.images import ImageError
 from nein.engine.stages import Model, Step
 from nein.metrics.choices import Asked, Reply, of_judge
 from nein.models.remembered import Remembered
+from nein.reporting import figures as frames
 from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges
 from tests.negbench.conftest import evaluate, questions
@@ -183,7 +184,7 @@ def test_a_server_at_another_address_goes_on_with_the_same_run(
         finally:
             server.close()
         asked.append(len(server.requests))
-        entry = found["openai-eye-7b/coco"].figure(metric="accuracy", type="all")
+        entry = frames.pick(found["openai-eye-7b/coco"].figures, metric="accuracy", type="all")
         assert entry is not None
         assert entry["n"] == (4 if limit else 12)
     assert asked == [6, 6, 0]  # whole blocks of three
@@ -250,7 +251,7 @@ def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Pat
     options = config.EvalConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
     run.NEGBENCH(options, Threads(options.device))
     (evaluated,) = report.read(tmp_path / "out")
-    entry = evaluated.figure(metric="accuracy", type="all")
+    entry = frames.pick(evaluated.figures, metric="accuracy", type="all")
     assert entry is not None
     assert entry["n"] + entry["unscored"] > 0
     assert entry["n"] > 0

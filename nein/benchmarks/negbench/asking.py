@@ -1,20 +1,16 @@
-"""Multiple choice: models that are asked, the order of options, and what a choice is worth.
+"""Multiple choice by models that are asked: order of options, answers, what a choice is worth, baselines.
 
-A generative model is shown the picture with all options and answers with a letter. The paper asks LLaVA so
-(appendix A); its wording is not published; wordings, and how a letter is read, are in `metrics.choices` and
-`metrics.letters`. A model that looks at a picture and a sentence together (`metrics.judges.base.Matcher`)
-scores every option.
+A generative model is shown the picture with all options and answers with a letter, as the paper asks LLaVA
+(appendix A; its wording is not published). A `metrics.judges.base.Matcher` scores every option.
 
 | quirk | `protocol="paper"` | `protocol="fixed"` |
 |---|---|---|
 | order | the file's: in nearly all released files the right option first | by the seed of the question |
 | ties | the first of the best, so a model that scores all alike is always right | shared evenly |
 
-Baselines (`nein.benchmarks.baselines`): "text only" shows a grey picture in place of each (what a question
-alone gives away: Goyal et al., CVPR 2017, arXiv:1612.00837), each distinct question once. "picture only": of
-pictures to choose from each is told a caption that says nothing, and of a question with answers the picture
-is shown with one that asks nothing. Of captions to choose from nothing is left then: nobody is asked, and the
-picture alone gets what guessing gets.
+Baselines: "text only" shows a grey picture in place of each (Goyal et al., CVPR 2017, arXiv:1612.00837), each
+distinct question once. "picture only" tells a caption, or asks a question, that says nothing; of captions to
+choose from nothing is left then: nobody is asked, and the baseline is what guessing gets.
 """
 
 from __future__ import annotations
@@ -44,24 +40,17 @@ from nein.metrics.judges.base import Matcher
 from nein.metrics.letters import LETTERS, parse
 from nein.models.references import JUDGE
 
-#: Why a row has no answer: the picture cannot be read, or the model gave none. Both may be mended.
-PICTURE, MODEL = "picture", "model"
+PICTURE, MODEL = "picture", "model"  # why a row has no answer, which may be mended
 QUESTION = "Which caption describes the image?"
 GREY = "grey"  # the reference of the picture that says nothing
-#: The caption, and the question, that says nothing, for models that are told one.
-SAID, ASKED = "A picture.", "What is the answer?"
+SAID, ASKED = "A picture.", "What is the answer?"  # a caption and a question that say nothing
 #: A question with its pictures by reference, or why one cannot be read.
 _Read = tuple[Question, dict[str, "np.ndarray | str"]]
-_NO_ANSWER = {"answer": None, "letter": None, "chosen": None}
-_NO_SCORES = {"scores": None}
 
 
 def order(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
-    """The options' indices in the order in which they are shown.
-
-    "fixed": a permutation that depends on run seed and question id only. "paper": as the file has them, which
-    is what the released code compares them in.
-    """
+    """The options' indices as they are shown. "fixed": a permutation by run seed and question id; "paper":
+    the file's order, in which the released code compares them."""
     choose("protocol", protocol, PROTOCOLS)
     places = list(range(len(question.options)))
     if protocol == "paper":
@@ -75,10 +64,8 @@ def shares(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol:
 
     scores  (C,) finite, in the data's order; `shown` the order of `order`.
 
-    "fixed": every option with the highest score gets an equal share, so the credit of the right one is its
-    expected accuracy under random tie-breaking. "paper": the first of them as shown gets all (what
-    `torch.argmax` is documented to do).
-    """
+    "fixed": every option with the highest score gets an equal share. "paper": the first of them as shown gets
+    all, as `torch.argmax` is documented to do."""
     choose("protocol", protocol, PROTOCOLS)
     x = np.asarray(scores, dtype=np.float64)
     credit = np.zeros(len(x))
@@ -99,9 +86,8 @@ class Manner:
 
     wording   A name of `metrics.choices.PROMPTS`.
     scoring   "generated": the letter in what the model writes, by `rule` (`metrics.letters.RULES`).
-              "logprob": the letter that is the likeliest first token.
-    protocol  Order of the options (`mcq.order`), with `seed`.
-    """
+              "logprob": the likeliest letter as first token.
+    protocol  Order of the options (`order`), with `seed`."""
 
     wording: str = "paper"
     scoring: str = "generated"
@@ -111,7 +97,7 @@ class Manner:
 
 
 def load(reference: str, *, revision: str | None, device: str, dtype: str, batch_size: int) -> ChoiceModel:
-    """A model of `metrics.choices`; for `judge:REFERENCE`, or one that only `metrics.load_judge` knows, that
+    """A model of `metrics.choices`; for `judge:REFERENCE`, or what only `metrics.load_judge` knows, a
     judge."""
     from nein import metrics
     from nein.metrics import choices
@@ -128,20 +114,20 @@ def load(reference: str, *, revision: str | None, device: str, dtype: str, batch
 def asking(output: str, task: ChoiceTask, blocks: Blocks, *, manner: Manner, model: Model) -> Stage:
     """Asks a `ChoiceModel` the questions of blocks of a task.
 
-    Rows: id, answer, letter, chosen, reason, failed. `chosen` is an index into the question's options as the
-    data have them; None with the `reason` where no letter could be read or nothing was answered. `failed`
-    says what is asked again: MODEL at the next command, PICTURE as soon as the picture is there, "" never.
+    Rows: id, answer, letter, chosen (index of an option as the data have them, or None with the reason),
+    reason, failed: MODEL (asked again at the next command), PICTURE (as soon as the picture is there), ""
+    (never).
     """
-    return _stage(output, task, blocks, model, functools.partial(_answers, manner=manner), _NO_ANSWER)
+    empty = {"answer": None, "letter": None, "chosen": None}
+    return _stage(output, task, blocks, model, functools.partial(_answers, manner=manner), empty)
 
 
 def scoring(output: str, task: ChoiceTask, blocks: Blocks, *, model: Model) -> Stage:
     """Lets a `Matcher` score the options of the questions of blocks of a task.
 
-    Rows: id, scores, reason, failed. `scores` are in the order of the options as the data have them; None
-    with the `reason` where there are none. `failed`: as of `asking`.
+    Rows: id, scores (in the data's order of options, or None with the reason), reason, failed as of `asking`.
     """
-    return _stage(output, task, blocks, model, _matches, _NO_SCORES)
+    return _stage(output, task, blocks, model, _matches, {"scores": None})
 
 
 def _stage(
@@ -152,8 +138,7 @@ def _stage(
     answer: Callable[[Any, Sequence[_Read]], Iterable[Row]],
     empty: Row,
 ) -> Stage:
-    """answer: (loaded model, questions whose pictures can be read) -> their rows, without the id.
-    empty: a row without an answer."""
+    """answer: (model, questions with readable pictures) -> their rows without the id. empty: no answer."""
     by_id = {question.id: question for question in task.questions}
 
     def seen(question: Question) -> dict[str, np.ndarray | str]:
@@ -200,10 +185,8 @@ def _answers(model: ChoiceModel, block: Sequence[_Read], manner: Manner) -> list
     for (question, _), places, [reply] in zip(block, orders, replies, strict=True):
         letter, reason = _letter(reply, question, places, manner)
         chosen = None if letter is None else places[LETTERS.index(letter)]
-        failed = MODEL if reply.error else ""
-        rows.append(
-            {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason, "failed": failed}
-        )
+        row = {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason}
+        rows.append({**row, "failed": MODEL if reply.error else ""})
     return rows
 
 
@@ -219,10 +202,10 @@ def _matches(model: Matcher, block: Sequence[_Read]) -> list[Row]:
 
 
 def _scores(model: Matcher, block: Sequence[_Read]) -> list[np.ndarray]:
-    """(options,) per question; each picture of a question goes with the sentences held against it."""
+    """(options,) per question."""
     pictures: list[Any] = []
     texts: list[list[str]] = []
-    for question, shown in block:
+    for question, shown in block:  # each picture with the sentences held against it
         for name, image in shown.items():
             pictures.append(image)
             texts.append([option.text for option in question.options if question.picture(option) == name])
@@ -236,8 +219,7 @@ def _scores(model: Matcher, block: Sequence[_Read]) -> list[np.ndarray]:
 
 
 def _words(question: Question, order: Sequence[int], manner: Manner) -> Prompt:
-    """A question with its options behind letters; one to be answered with yes or no has none, unless letters
-    are what is scored."""
+    """Options stand behind letters, but for yes/no questions whose letters are not scored."""
     options = [question.options[k].text for k in order]
     if sorted(options) == [NO, YES] and manner.scoring == "generated":
         return yes_or_no(question.asked)
@@ -255,8 +237,7 @@ def _letter(reply: Reply, question: Question, order: Sequence[int], manner: Mann
 
 
 def picture(media: Media, reference: str) -> np.ndarray | str:
-    """The picture behind a reference; the frames of a video in two rows, in the order of reading. Or why
-    there is none."""
+    """The picture behind a reference, the frames of a video in two rows, or why there is none."""
     try:
         frames = media.frames(reference)
     except images.ImageError as error:
@@ -273,11 +254,8 @@ def picture(media: Media, reference: str) -> np.ndarray | str:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Questions that stand for those of a task: each distinct one once, without its picture or its words.
-
-    name  The baseline.
-    task  Of the questions that are asked.
-    """
+    """Each distinct question of a task once, without its picture or its words. name: of the baseline; task:
+    of the questions that are asked."""
 
     name: str
     task: ChoiceTask
@@ -297,9 +275,8 @@ class Distinct:
         return None if _alike(self.name, question) else self._by_words[_kept(self.name, question)]
 
     def same_order(self, question: Question, asked: Question, values: Sequence[float]) -> list[float]:
-        """Values of the options of the question that was asked, in the order of the task's question."""
-        named = (_option(self.name, one) for one in asked.options)
-        given = dict(zip(named, values, strict=True))
+        """Values of the asked question's options, in the order of the task's question."""
+        given = {_option(self.name, one): value for one, value in zip(asked.options, values, strict=True)}
         return [given[_option(self.name, one)] for one in question.options]
 
     def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
@@ -330,7 +307,8 @@ def _blinded(name: str, question: Question) -> Question:
     if name == PICTURE_ONLY and question.asked:
         return replace(question, asked=ASKED, groups=())
     if name == PICTURE_ONLY:
-        told = tuple(replace(one, text=SAID) for one in question.options)
-        return replace(question, options=told, groups=())
+        return replace(
+            question, options=tuple(replace(one, text=SAID) for one in question.options), groups=()
+        )
     options = tuple(replace(one, image="") for one in question.options)
     return replace(question, image=GREY, options=options, groups=())

@@ -30,8 +30,6 @@ from nein.metrics.letters import Rule
 
 @dataclass(kw_only=True)
 class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Scored, Tracked):
-    """Field names are the keys of a configuration file."""
-
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"
@@ -45,41 +43,32 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
     mend: Names = option(
         [],
         "cures without training, beside each two-tower model as it is: decompose[:LAMBDA], "
-        "steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]",
-        "What",
-    )
+        "steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]", "What",
+    )  # fmt: skip
     vlm: Names = option(
         [],
         "generative models asked the multiple-choice questions: folders, hub ids, openai:URL#MODEL; "
-        "judge:REFERENCE for a VQA judge in its own template",
-        "What",
-    )
+        "judge:REFERENCE for a VQA judge in its own template", "What",
+    )  # fmt: skip
     match: Names = option(
         [],
         "models that score a picture with a sentence by a head of their own: BLIP folders and hub ids, "
-        "plugin:NAME, module:attribute",
-        "What",
-    )
+        "plugin:NAME, module:attribute", "What",
+    )  # fmt: skip
     data: str = option(
         NANO, "nano, nano:WORLD, a folder with the files of a test anywhere in it, or one such file", "Data"
     )
     datasets: Names = option(
-        ["all"],
-        f"data sets, or all that are there: {', '.join(ROWS)}",
-        "Data",
-        among=(*ROWS, NANO, "all"),
-        what="data set",
-    )
+        ["all"], f"data sets, or all that are there: {', '.join(ROWS)}", "Data",
+        among=(*ROWS, NANO, "all"), what="data set",
+    )  # fmt: skip
     tasks: Names = option(
         ["all"], f"tasks, or all: {', '.join(TASKS)}", "Data", among=(*TASKS, "all"), what="task"
     )
     variants: Names = option(
-        ["all"],
-        f"wordings, or all that are there: {', '.join(VARIANTS)}",
-        "Data",
-        among=(*VARIANTS, "all"),
-        what="variant",
-    )
+        ["all"], f"wordings, or all that are there: {', '.join(VARIANTS)}", "Data",
+        among=(*VARIANTS, "all"), what="variant",
+    )  # fmt: skip
     image_root: Names = option([], "folder of the pictures, matched by file name; or NAME=FOLDER,...", "Data")
     split: Literal["val", "dev", "train"] = option("val", "split of --data nano", "Data")
     scenes: PositiveInt | None = option(
@@ -147,15 +136,11 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
 
 @dataclass(kw_only=True)
 class ReportConfig(benchmarks.ReportConfig):
-    """Which runs, of one or of several folders."""
-
     out: Path = option(Path("negbench.html"), "page to write; the other files lie beside it", "Output")
 
 
 @dataclass(kw_only=True)
 class AnalyseConfig(OnDevice):
-    """Which text encoders, and about which objects."""
-
     model: Names = option(
         ["nano:clip", "random"],
         "names, folders, hub ids, open_clip:ARCH/TAG, nano:clip, random, or sentence:FOLDER_OR_ID",

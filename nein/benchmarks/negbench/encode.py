@@ -1,8 +1,7 @@
 """Features of pictures and sentences: each computed once, kept on disk, found again by content.
 
 Pictures are cut into blocks over all tasks of a data set, sentences over all of a task's; a block is encoded
-as a whole, so that no feature depends on `--limit` or on the tasks asked for. A block's rows say what was
-encoded, its features lie in a cache that runs and commands may share (`nein.engine.features`).
+as a whole, so that no feature depends on `--limit` or on the tasks asked for.
 """
 
 from __future__ import annotations
@@ -32,11 +31,8 @@ UNUSABLE = "the picture is unusable: "
 
 @dataclass(frozen=True)
 class Encoded:
-    """Features by name (a picture's reference, or a sentence), and why some have none.
-
-    features  (N, D) float32 or float64 rows, which may lie in a file; `rows` name -> row; `reasons` name ->
-              sentence.
-    """
+    """features: (N, D) float32 or float64, may lie in a file; rows: reference or sentence -> its row;
+    reasons: reference or sentence -> why it has none."""
 
     features: np.ndarray
     rows: dict[str, int]
@@ -47,13 +43,12 @@ class Encoded:
 class Encoding:
     """What there is to encode of a run: a stage, and what came of it.
 
-    folder  Of the run; the rows lie in its `output`: name, key (SHA-256 of the content), reason.
+    output  Rows: name, key (SHA-256 of the content), reason.
     names   Distinct references or sentences, in an order that no selection changes.
     load    A name -> (what the model gets, key). Raises ImageError.
     encode  (model, what `load` gave) -> as many float32 arrays.
     cache   Folder of the features.
-    among   What a feature depends on besides; None: nothing.
-    """
+    among   What a feature depends on besides; None: nothing."""
 
     folder: Folder
     output: str
@@ -66,25 +61,13 @@ class Encoding:
 
     def stage(self, model: Model) -> Stage:
         """Encodes what the cache lacks. A failing picture or sentence has a reason, and is tried again."""
-        return Stage(
-            self.output,
-            (self.output,),
-            self.blocks,
-            self._inputs,
-            self._work,
-            self._lost,
-            model,
-            self._usable,
-            after=() if self.among is None else (self.among.pictures.output,),
-        )
+        after = () if self.among is None else (self.among.pictures.output,)
+        how = (self._inputs, self._work, self._lost, model, self._usable)
+        return Stage(self.output, (self.output,), self.blocks, *how, after=after)
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
-        """The features of `wanted` once the stage is done.
-
-        pooling  How frames of a video become one feature (`metrics.dual.base.POOLINGS`); None for sentences.
-
-        Raises UserError when features have vanished since.
-        """
+        """The features of `wanted` once the stage is done. pooling: how frames of a video become one feature;
+        None for sentences. Raises UserError when features have vanished since."""
         vectors = np.zeros((0, 1))
         rows: dict[str, int] = {}
         reasons: dict[str, str] = {}
@@ -115,7 +98,7 @@ class Encoding:
         return {row["name"]: row["key"] for row in self.folder.rows(self.output, there) if row["key"]}
 
     def _inputs(self, number: int) -> list[tuple[Row, Any]]:
-        """(row, what the model gets) per name of a block; the row has a reason where that is nothing."""
+        """(row, what the model gets) per name of a block; a row without content has a reason."""
         inputs = []
         for index in self.blocks.members(number):
             name = self.names[index]
@@ -154,7 +137,7 @@ class Encoding:
         return all(row["key"] in cached if row["key"] else self._unreadable(row) for row in rows)
 
     def _unreadable(self, row: Row) -> bool:
-        """Whether a row without a feature will stay one: what a model failed on, it may not fail on again."""
+        """Whether a row without a feature stays one: what a model failed on, it may not fail on again."""
         if not row["reason"].startswith(UNUSABLE):
             return False
         try:
@@ -200,8 +183,7 @@ class Searched:
 
 
 def _in_a_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path) -> np.ndarray:
-    """An array in a file without a name, which goes with it: the features of a million captions, 2 GiB, take
-    the memory that is free, and no more."""
+    """An array in a file without a name: a million captions' features, 2 GiB, take free memory only."""
     with tempfile.TemporaryFile(dir=folder) as file:
         return np.memmap(file, dtype, "w+", shape=shape)
 
@@ -226,7 +208,7 @@ def of_pictures(
         ends = np.cumsum([len(frames) for frames in shown])[:-1]
         return np.split(model.encode([frame for frames in shown for frame in frames]), ends)
 
-    blocks = _blocks(references, wanted, batch_size)
+    blocks = Blocks(len(references), batch_size, [k for k, one in enumerate(references) if one in wanted])
     return Encoding(folder, output, references, blocks, load, encode, cache)
 
 
@@ -251,15 +233,10 @@ def of_sentences(
             return model.encode_among(list(texts), among.gallery(), among.captions)
         return model.encode_text(list(texts))
 
-    blocks = _blocks(names, wanted, batch_size)
+    blocks = Blocks(len(names), batch_size, [k for k, text in enumerate(names) if text in wanted])
     return Encoding(folder, output, names, blocks, load, encode, cache, among)
 
 
-def _blocks(names: Sequence[str], wanted: Collection[str], size: int) -> Blocks:
-    return Blocks(len(names), size, [index for index, name in enumerate(names) if name in wanted])
-
-
 def _scope(rows: Sequence[Row]) -> str:
-    """The content of a block. A picture without a feature counts by why it has none, which decides how the
-    others were encoded: together, or one by one."""
+    """A block's content; a picture without a feature counts by why, which decides how others were encoded."""
     return features.scope_of(row["key"] or row["reason"].partition(":")[0] for row in rows)

@@ -63,17 +63,14 @@ def _result(row: dict[str, Any]) -> Result:
 def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
     """What is lost in retrieval and in multiple choice, by the wording of the captions."""
     recall = {"metric": "recall@5", "direction": TEXT_TO_IMAGE}
+    choice = {"metric": "accuracy"}
     parts = {
         "recall@5": (
             {**recall, "kind": ORIGINAL},
             {**recall, "kind": NEGATED},
             {**recall, "metric": "gap@5"},
         ),
-        "choices": (
-            {"metric": "accuracy", "type": AFFIRMATION},
-            {"metric": "accuracy", "type": NEGATION},
-            {"metric": "gap"},
-        ),
+        "choices": ({**choice, "type": AFFIRMATION}, {**choice, "type": NEGATION}, {"metric": "gap"}),
     }
     for task in frames.values(figures, "task"):
         for variant in frames.values(frames.select(figures, task=task), "variant"):
@@ -85,15 +82,10 @@ def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
                     yield interchange.gap(f"{name}, {task} ({variant})", told, denied, gap)
 
 
-def _asked(path: Path) -> Asked | None:
-    """A finished run with its data, which are read again; None where they have gone, which is said."""
-    folder = ResultsDir(path)
-    return Asked.of_folder(folder, sets_of([folder]))
-
-
 def _samples(path: Path) -> Iterator[Sample]:
-    run = _asked(path)
-    if run is None:
+    folder = ResultsDir(path)
+    run = Asked.of_folder(folder, sets_of([folder]))
+    if run is None:  # its data have gone, which is said
         return
     for task in run.tasks:
         texts, what = _texts(task), {"task": task.name.rpartition("/")[2], "variant": task.variant}
@@ -144,8 +136,5 @@ def _judged(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sampl
 def _texts(task: Task) -> Texts:
     if isinstance(task, ChoiceTask):
         return {one.id: tuple(option.text for option in one.options) for one in task.questions}
-    return {
-        (item.kind, f"{item.id}#{place}"): caption
-        for item in (*task.original, *task.negated)
-        for place, caption in enumerate(item.captions)
-    }
+    items = (*task.original, *task.negated)
+    return {(item.kind, f"{item.id}#{k}"): text for item in items for k, text in enumerate(item.captions)}

@@ -1,24 +1,19 @@
-"""Figures with intervals from the table of scores (`scores.table`), as rows of the frame of figures.
+"""Estimates with intervals from the table of scores, as rows of the frame of figures.
 
 Columns besides the usual: kind and direction (retrieval), type (of questions), template (of what was chosen).
 
-Metrics: "recall@k", and the same of the baselines, "text only@k" and "picture only@k"; "gap@k", recall with
-original minus recall with negated captions, paired; "accuracy"; "text only" and "picture only", accuracy of
-the baselines, and "gain over text", accuracy minus the former, paired; "gap", accuracy where the right option
-affirms minus accuracy where it denies; "chance", what a constant scorer gets; "selected", the share of
-choices that fall on a template; "offered", the share of options made with it; "wrong", the share of wrong
-choices that fall on it; "joint", the share of groups of questions that are all answered right, by score
-(type), and "joint chance", what guessing gets; "pair", of groups of two, which are answered right (outcome);
-"joint by difficulty", "joint" of the groups that are as difficult as level says in what axis names.
-
-What decides the four scores of a minimal pair, where one caption affirms and the other denies: "effect" by
-part (caption, picture, or both together), in the unit of the scores; "part", the share of the sum of squares;
-"text alone", the share of the gap that the caption gives by itself; "same caption", the share of pairs in
-which both pictures choose the same caption (`nein.statistics.two_way`).
-
-Of what a judge sees: "without@k" (is it without the denied thing?) with the columns statistic ("judged",
-"corrected") and refused; "avoided@k", its share for negated minus that for original captions; "satisfied@k",
-of questions of a test: the share that shows what a caption affirms and is without what it denies.
+recall@k, BASELINE@k   recall; gap@k: with original minus with negated captions, paired
+accuracy, BASELINE     of questions; gain over text: accuracy minus text only, paired; gap: accuracy where the
+                       right option affirms minus where it denies; chance: what a constant scorer gets
+selected, offered      share of choices, and of options, by template; wrong: of the wrong choices
+joint, joint chance    share of groups of questions all answered right, by score (type) and by guess; pair:
+                       which of two (outcome); joint by difficulty: of groups with that level of that axis
+effect, part           of minimal pairs (`nein.statistics.two_way`): by part (caption, picture, both) in the
+                       unit of scores, and as share of the sum of squares; text alone: share of the gap that
+                       the caption gives by itself; same caption: both pictures choose one
+without@k              judged: the share of what is found that lacks the denied thing, with the columns
+                       statistic ("judged", "corrected") and refused; avoided@k: its share for negated minus
+                       that for original captions; satisfied@k: by the questions of a test
 """
 
 from __future__ import annotations
@@ -48,19 +43,11 @@ Figures = Iterator[dict[str, Any]]
 
 
 def estimates(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
-    """All figures of a table, by task and wording.
-
-    rates  The calibrated error of the judge; None where nothing but questions of a test was asked.
-    """
+    """All figures of a table, by task and wording. rates: the calibrated error of the judge, where one was
+    asked."""
     made = []
     for (task, variant), part in table.groups("task", "variant"):
-        parts = (
-            of_retrieval(part),
-            of_judged(part, rates),
-            of_choices(part),
-            of_groups(part),
-            of_pairs(part),
-        )
+        parts = of_retrieval(part), of_judged(part, rates), of_choices(part), of_groups(part), of_pairs(part)
         made += [{"task": task, "variant": variant, **row} for rows in parts for row in rows]
     return frames.frame(made)
 
@@ -84,12 +71,10 @@ def of_retrieval(table: ScoreTable) -> Figures:
 
 
 def _gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | None, int]:
-    """The negation gap with how many pairs are unscored: original minus negated over the items that have
-    both, paired.
+    """The negation gap over the items that have both kinds, paired, and how many pairs are unscored.
 
-    Where an item has as many captions of the one kind as of the other, the k-th belong together and both have
-    to be scored. Where it has not (a paraphrase was lost), all of its scored captions enter; then
-    the pairing is by picture alone.
+    The k-th captions of an item belong together, and both have to be scored, where it has as many of either
+    kind. Elsewhere (a paraphrase was lost) all of its scored captions enter: paired by picture alone.
     """
     sides, captions = [], []
     for side in (original, negated):  # both have the same categories, so that codes name items
@@ -145,7 +130,7 @@ def of_choices(table: ScoreTable) -> Figures:
 
 
 def _of_each(table: ScoreTable, column: str, of: Callable[[list[str]], float]) -> np.ndarray:
-    """(n,) a function of what stands in a column, separated by "/"; worked out once per entry."""
+    """(n,) a function of what stands in a column, separated by "/"."""
     entries = table.frame[column].cat
     made = np.array([of(entry.split("/")) for entry in entries.categories], dtype=np.float64)
     return made[entries.codes] if len(made) else np.zeros(0)
@@ -157,8 +142,7 @@ def _mass(table: ScoreTable, template: str, column: str = "chosen") -> np.ndarra
 
 
 def _baselines(seen: ScoreTable, table: ScoreTable, type_: str) -> Figures:
-    """What is right without the picture and without the text, of the questions that were asked so, and what
-    the picture adds to the text there, paired."""
+    """What is right without picture or text, and what the picture adds to the text, paired."""
     for name in BASELINES:
         if len(members := table.where(metric=name)):
             yield members.figure(metric=name, type=type_)
@@ -211,7 +195,7 @@ def _by_difficulty(joint: ScoreTable, score: str) -> Figures:
 
 
 def of_pairs(table: ScoreTable) -> Figures:
-    """The figures of all minimal pairs whose four questions are there; nothing where there is none."""
+    """Of all minimal pairs whose four questions are there; nothing without any."""
     cells = table.where(metric=("cell", "answer cell"))
     if not len(cells):
         return
@@ -232,9 +216,8 @@ def of_pairs(table: ScoreTable) -> Figures:
 
 
 def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:
-    """The share of the first k found that is without the denied thing, as judged and corrected for the
-    judge's error, and how much less often than with the original caption the thing is there; or, of the
-    questions of a test, the share that is as a caption says."""
+    """Shares of the first k found, as judged and corrected for the judge's error; how much less often the
+    thing is there than with the original caption; or, of a test's questions, what is as a caption says."""
     for k in KS:
         for kind in JUDGED:
             satisfied = table.where(metric=f"satisfied@{k}", kind=kind)
@@ -262,7 +245,7 @@ def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:
 
 
 def _by_query(table: ScoreTable) -> pd.DataFrame:
-    """Query -> source, and the share of what it found that is without the thing; NaN where a verdict is
+    """Query -> source, and the share of what it found that is without the thing; NaN with a verdict
     lacking."""
     frame = table.frame.assign(item=table.frame["item"].cat.codes, source=table.clusters)
     by_query = frame.groupby("item", sort=False)

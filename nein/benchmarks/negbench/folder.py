@@ -2,9 +2,8 @@
 
 OUT/<model>/<data set>/
   manifest.json, pictures/, {sentences,answers,scores,verdicts}/<task>/*.jsonl   see `nein.engine.folder`
-  scores.csv                 a row per caption, picture or question and metric; for people
-  figures.csv                every figure, with interval, n and unscored
-OUT/cache/                   features of pictures and sentences, and answers of endpoints, shared by all runs
+  scores.csv, figures.csv    a row per caption, picture or question and metric; every figure
+OUT/cache/                   features, and answers of endpoints, shared by all runs
 OUT/table.md, figures.csv, report.html, *.png
 
 <task> is its name and its wording: "mcq.rephrased".
@@ -42,15 +41,13 @@ _SUMMARY = {
     "model": str, "dataset": str, "title": str, "preset": str, "protocol": str, "kind": str,
     "features": (str, None), "limit": (int, None), "row": (str, None),
 }  # fmt: skip
+_WHY = {"reason": str, "failed": str}  # failed: see `asking.asking`
 _ENCODED = {"name": str, "key": str, "reason": str}
-_ANSWER = {
-    "id": str, "answer": (str, None), "letter": (str, None), "chosen": (int, None), "reason": str,
-    "failed": str,
-}  # fmt: skip
-_SCORED = {"id": str, "scores": ([float], None), "reason": str, "failed": str}
+_ANSWER = {"id": str, "answer": (str, None), "letter": (str, None), "chosen": (int, None), **_WHY}
+_SCORED = {"id": str, "scores": ([float], None), **_WHY}
 _JUDGED = {
     "id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str,
-    "absent": (float, None), "reason": str, "failed": str, "gallery": int,
+    "absent": (float, None), "gallery": int, **_WHY,
 }  # fmt: skip
 BLOCKS: Mapping[str, Shape] = {
     PICTURES: _ENCODED, SENTENCES: _ENCODED, ANSWERS: _ANSWER, SCORES: _SCORED, VERDICTS: _JUDGED,
@@ -114,7 +111,7 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
 
 def _tasks(config: EvalConfig, data: DataSet) -> list[Task]:
     chosen = loading.select(data.tasks, config.tasks, config.variants)
-    return [task for one in chosen if loading.asks(task := loading.limited(one, config.limit))]
+    return [task for one in chosen if (task := loading.limited(one, config.limit)).sentences]
 
 
 def answers(kind: str, task: Task) -> bool:

@@ -1,12 +1,8 @@
 """Are the first pictures that a caption with a negation finds really without the thing?
 
-A caption denies things that its own picture lacks. What else it finds may have them, and recall does not see
-that: a model that ignores the denial can find the caption's own picture all the same. Beside the negated
-caption stand the original one of the same picture, which denies nothing, and pictures drawn at random.
-
-Captions of a test that is defined by a judge's answers (SimpleNeg) are asked about in the evaluation itself:
-each brings two questions, whether what it denies is there, and whether what it affirms is. What is found
-depends on the features of all pictures, so that blocks wait for all of these. The others are asked about by
+Recall does not see what else a caption finds. Beside the negated caption stand the original one of the same
+picture and pictures drawn at random. Captions of a test that a judge's answers define (SimpleNeg) bring two
+questions and are asked in the evaluation itself, after all pictures have features. The others are asked by
 `nein negbench judge`, which has a calibrated judge:
 
 OUT/<model>/<data set>/judged/<task>.jsonl   a line per caption, denied thing and picture found
@@ -43,11 +39,10 @@ UNPARSED = "neither yes nor no"
 class Query:
     """One caption with one thing that the negated caption of its picture denies.
 
-    id      Of the caption and the thing: the same in all of `KINDS`.
-    source  What resampling treats as one unit.
-    thing   Its name, or a question about it.
-    also    A question about what the caption affirms: what is found has to show that as well. "": none.
-    shown   References of what was found, the best first.
+    id     Of the caption and the thing: the same in all of `KINDS`.
+    thing  Its name, or a question about it.
+    also   A question about what the caption affirms, which has to be shown as well. "": none.
+    shown  References of what was found, the best first.
     """
 
     id: str
@@ -69,13 +64,10 @@ def rows_file(folder: Folder, task: str) -> Path:
 def queries(
     task: RetrievalTask, pictures: Encoded, texts: Encoded, most: int | None = None, seed: int = 0
 ) -> list[Query]:
-    """What `most` negated captions, evenly spread, or all of them find, and their original captions, and
-    chance.
-
-    Captions that name none of the things that their item denies are left out, as are those that could not be
-    encoded. The gallery is every picture of the task that could be encoded, once.
-    """
-    asked = [one for one in _denials(task) if _encoded(one, texts)]
+    """What `most` negated captions (evenly spread; None: all), their original captions, and chance find among
+    all pictures of the task that could be encoded. Captions that name no denied thing, or could not be
+    encoded, are left out."""
+    asked = [one for one in _denials(task) if all(t is None or t in texts.rows for t in one.texts.values())]
     if most is not None and len(asked) > most:
         asked = [asked[k * len(asked) // most] for k in range(most)]
     gallery = [name for name in task.references if name in pictures.rows]
@@ -129,10 +121,6 @@ def _denials(task: RetrievalTask) -> Iterator[_Denial]:
                 yield _Denial(item, k, thing, {NEGATED: caption, ORIGINAL: twin})
 
 
-def _encoded(one: _Denial, texts: Encoded) -> bool:
-    return all(text is None or text in texts.rows for text in one.texts.values())
-
-
 # --- rows --------------------------------------------------------------------------------------
 
 
@@ -151,10 +139,8 @@ def rows_of(
     asked: Sequence[Query], verdicts: Mapping[tuple[str, str], Mapping[str, Any]], protocol: str
 ) -> Iterator[dict[str, Any]]:
     """A row per caption, thing and picture: id, source, kind, thing, asked (whether that is a question of a
-    test), rank, image, absent (1.0, 0.0, or None with a `reason`).
-
-    verdicts  (picture, what was asked) -> what `nein.models.judges.ask` gives.
-    """
+    test), rank, image, absent (1.0, 0.0, or None with a `reason`). verdicts: (picture, what was asked) ->
+    what `nein.models.judges.ask` gives."""
     for query in asked:
         for rank, image in enumerate(query.shown):
             said = [verdicts[image, text] for text in (query.thing, query.also) if text]
@@ -177,12 +163,8 @@ def row_of(query: Query, rank: int, image: str, absent: float | None, reason: st
 
 @dataclass(frozen=True)
 class _Found:
-    """What a block's captions find.
-
-    pictures  Reference -> (H, W, 3) uint8 RGB, or why there is none.
-    lost      Those of captions without a feature, and why.
-    gallery   Of how many pictures.
-    """
+    """What a block's captions find. pictures: reference -> pixels, or why there are none; lost: those of
+    captions without a feature, and why; gallery: how many pictures were searched."""
 
     queries: Sequence[Query]
     pictures: Mapping[str, np.ndarray | str]
@@ -202,13 +184,12 @@ def judging(
     protocol: str,
     seed: int,
 ) -> Stage:
-    """Asks about what the captions of blocks of a task find.
+    """Asks about what the captions of blocks of a task find, once the outputs `after` are there.
 
-    features  Of the pictures and of the sentences, once the outputs `after` are there.
-    gallery   How many pictures have a feature, as far as they are there.
+    features  Of pictures and sentences. gallery: how many pictures have a feature.
 
-    Rows: those of `rows_of`, with `failed` as of `asking.asking`, and `gallery`, the number of
-    pictures searched: where more can be read than could be, others may be found.
+    Rows: those of `rows_of`, `failed` as of `asking.asking`, and `gallery`: where more pictures can be read
+    than could be, others may be found.
     """
 
     def part(number: int) -> RetrievalTask:
@@ -247,7 +228,7 @@ def judging(
 
 
 def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str, Any]]:
-    """(picture, question) -> what the judge says, `size` pictures at a time; or why it was shown none."""
+    """(picture, question) -> what the judge says, or why it was shown none; `size` pictures at a time."""
     about = words(found.queries)
     said: dict[tuple[str, str], dict[str, Any]] = {}
     for image, seen in found.pictures.items():

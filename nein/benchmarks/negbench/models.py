@@ -1,9 +1,7 @@
-"""NegBench's models by name, and how `--model` is read.
+"""NegBench's models by name, and how `--model`, `--vlm` and `--match` are read.
 
 A model is a name of `MODELS`, NAME=REFERENCE (that row's published figures with other weights), or a
-reference as `metrics.load_dual` takes it, or `nano:clip`; each may have a name of the user's before it
-(`nein.models.references`). `--vlm` takes what `asking.load` takes; `judge:REFERENCE` is a VQA judge, asked in
-its own template. `--match` takes what `metrics.load_judge` takes for "itm".
+reference as `metrics.load_dual`, `asking.load` or `metrics.load_judge` ("itm") takes it.
 """
 
 from __future__ import annotations
@@ -34,11 +32,9 @@ _CONVERT_OPENAI = _CONVERT.replace("{file}", "--quick-gelu {file}")
 class Model:
     """A row: a reference, or how to get one.
 
-    at          Where the file is, if not with NegBench's; `file` then has to be converted with QuickGELU, as
-                what was fine-tuned from OpenAI's package `clip`.
-    published   Which rows of `paper_numbers.csv` are this model's: source -> (model, data of fine-tuning).
-    quick_gelu  Whether these were computed with QuickGELU. The released command lines name "ViT-B-32", which
-                has it with OpenAI's weights only, whatever other weights were trained with.
+    at          Where the file is, if not with NegBench's; `file` then has to be converted with QuickGELU.
+    published   Its rows of `paper_numbers.csv`: source -> (model, data of fine-tuning).
+    quick_gelu  Whether these were computed with QuickGELU: "ViT-B-32" has it with OpenAI's weights only.
     same        Other references to the weights, as `_weights` writes them.
     """
 
@@ -134,8 +130,7 @@ MODELS: dict[str, Model] = {
 
 
 def _weights(reference: str) -> str:
-    """What a reference says of weights, however it is written: architecture and tag without the activation,
-    or a hub id."""
+    """Weights, however a reference spells them: architecture/tag without the activation, or a hub id."""
     text = reference.removeprefix("open_clip:").removeprefix("hf-hub:").partition("#")[0]
     return text.replace("-quickgelu/", "/")
 
@@ -144,8 +139,7 @@ def _weights(reference: str) -> str:
 class Choice:
     """A model as asked for: nothing is loaded.
 
-    name       As tables show it.
-    slug       Its folder.
+    name       As tables show it; `slug`: its folder.
     reference  What `metrics.load_dual` or `metrics.load_judge` gets.
     kind       "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence.
     row        Its row of `MODELS`, if it has one and is as it was published.
@@ -242,11 +236,8 @@ def needs(asked: str) -> list[Need]:
 
 
 def check(choice: Choice) -> None:
-    """Looks at a model's folder, file or tag and loads nothing: a command with several models must not find
-    out about the last of them once it has worked for hours. Hub ids are not asked for.
-
-    Raises MetricError, one sentence.
-    """
+    """Looks at a model's folder, file or tag and loads nothing: errors come before hours of work. Hub ids are
+    not asked for. Raises MetricError."""
     from nein.metrics.loading import check_folder, split_reference
 
     if references.offered(choice.asked) is not None:
@@ -273,8 +264,7 @@ def warn_of_lineage(choices: Sequence[Choice]) -> None:
 
 
 def weights(reference: str) -> str | None:
-    """The digest of a model folder, None for any other reference: a finished run loads nothing that would
-    notice replaced weights."""
+    """The digest of a model folder, None for any other reference: by it replaced weights are noticed."""
     from nein.loading.digests import folder_digest
 
     folder = Path(reference.removeprefix(JUDGE))

@@ -1,12 +1,8 @@
-"""Figures that NegBench's authors print, for the paper preset to show beside ours.
+"""Figures that the authors print, for the paper preset to show beside ours: `paper_numbers.csv`, per cent.
 
-`paper_numbers.csv` has one figure a line, in per cent. Its sources:
-
-paper_table1    Alhamoud et al., CVPR 2025, Table 1. Its multiple-choice figures are from before the features
-                were normalised (`--features unnormalised`).
+paper_table1    Alhamoud et al., CVPR 2025, Table 1; its multiple choice is before features were normalised.
 paper_alpha     The same, the table on the weight alpha of the contrastive loss.
-repo_baseline   github.com/m1k2zoo/negbench @ 2ac009b, results/mcq/1_baseline_*.csv, corrected in March 2025:
-                all multiple-choice totals and types that are printed there.
+repo_baseline   github.com/m1k2zoo/negbench @ 2ac009b, results/mcq/1_baseline_*.csv, corrected in March 2025.
 repo_scaling    The same, 2_scaling_clip_*.csv.
 repo_finetuned  The same, 3_finetuned_total.csv; "Our CLIP" and "Our NegCLIP" are on CC12M-NegFull.
 
@@ -48,10 +44,8 @@ def rows() -> tuple[Mapping[str, str], ...]:
 
 
 def differs(row: str | None, quick_gelu: bool | None) -> str:
-    """What sets a model apart from the printed figures of a row of `models.MODELS`, or "".
-
-    quick_gelu  Whether the model computes with QuickGELU; None where that means nothing.
-    """
+    """What sets a model apart from the printed figures of a row of `models.MODELS`, or "". quick_gelu:
+    whether the model computes with it; None where that means nothing."""
     listed = MODELS.get(row or "")
     if listed is None or not listed.published or quick_gelu in (None, listed.quick_gelu):
         return ""
@@ -59,12 +53,10 @@ def differs(row: str | None, quick_gelu: bool | None) -> str:
 
 
 def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | None = None) -> pd.DataFrame:
-    """The printed figures of a model of `models.MODELS` on the data sets, tasks and wordings of its own
-    figures; `source` is "printed", and the model's name says so, and if they were computed otherwise. Empty
-    where none is printed.
+    """The printed figures of a model of `models.MODELS` beside its own; the model's name says that they are
+    printed, and if they were computed otherwise.
 
-    features    Of the multiple-choice figures, those that were made with them: the paper's "unnormalised",
-                the repository's "normalised".
+    features    Whose multiple choice: the paper's "unnormalised", the repository's "normalised".
     quick_gelu  Of the model whose figures these are.
     """
     printed = []
@@ -79,8 +71,7 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
 
 
 def gaps() -> Iterator[dict[str, Any]]:
-    """What is printed as a leaderboard has it: recall with both kinds of captions, and the choices whose
-    right option affirms and denies; of the first source that has a model."""
+    """What is printed as a leaderboard has it, of the first source that has a model."""
     ends = {"recall@5, retrieval": ("R@5", "R-Neg@5"), "choices, mcq": ("MCQ-positive", "MCQ-negative")}
     by = {
         (r["source"], r["model"], r["finetune_data"], r["dataset"], r["metric"]): r["value"] for r in rows()

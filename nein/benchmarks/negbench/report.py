@@ -57,15 +57,6 @@ class Evaluated:
     def name(self) -> str:
         return f"{self.facts['model']}, {self.facts['title']}"
 
-    @property
-    def data(self) -> str:
-        """SHA-256 of the records that were asked."""
-        return str(self.folder.manifest()["data"]["records_sha256"])
-
-    def figure(self, **where: Any) -> dict[str, Any] | None:
-        """The first figure whose columns have the given entries, or None."""
-        return frames.pick(self.figures, **where)
-
 
 def run(options: ReportConfig) -> str:
     """The command `nein negbench report`: returns the tables as text. Raises UserError."""
@@ -81,10 +72,7 @@ def run(options: ReportConfig) -> str:
 def report(out: Path, folders: Sequence[Folder], sets: Sets) -> str:
     """Writes the report of every finished run below `out` into it; returns the tables as text.
 
-    folders  The runs of the command at hand: tables and plots have their models first, others follow by name.
-    sets     Loads the data sets that these are about; the page shows questions of them.
-
-    Raises UserError when there is none.
+    folders  The runs of the command at hand, whose models stand first. sets: loads their data, for the page.
     """
     _write(out, read(out, [folder.path.parent.name for folder in folders]), folders, sets, FORMATS)
     return (out / "table.md").read_text(encoding="utf-8")
@@ -104,19 +92,24 @@ def _write(
 
 def _questions(runs: Sequence[Evaluated], folders: Sequence[Folder], sets: Sets) -> list[Part]:
     """The page's part with single questions, of all runs on the data of `folders`; none without any."""
-    asked = [run for run in runs if len(frames.select(run.figures, metric="accuracy"))]
+    asked = [
+        (run, run.folder.manifest()["data"]["records_sha256"])
+        for run in runs
+        if len(frames.select(run.figures, metric="accuracy"))
+    ]
     here = {folder.path for folder in folders}
-    at_hand = {run.data for run in asked if run.folder.path in here}
-    shown = [run for run in asked if run.data in at_hand]
+    at_hand = {data for run, data in asked if run.folder.path in here}
+    shown = [run for run, data in asked if data in at_hand]
 
-    def of_models() -> dict[str, list[Asked]]:
+    def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
         there, by_model = sets(), dict[str, list[Asked]]()
         for run in shown:
             own = Asked.of_folder(run.folder, there)
             by_model.setdefault(run.facts["model"], []).extend([own] if own else [])
-        return by_model
+        questions = Questions.of(by_model)
+        return questions.described(), questions.details()
 
-    return [_part(of_models)] if shown else []
+    return [cards.browser(make, title="Questions")] if shown else []
 
 
 def finished(out: Path) -> list[ResultsDir]:
@@ -134,8 +127,7 @@ def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
 
 
 def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
-    """Models of one name, from two folders say, are told apart by the names of their run directories; runs of
-    one model on the same data by where they lie."""
+    """Models of one name are told apart by their run directories, equal runs by where they lie."""
     all_facts = [
         {**run.manifest()["summary"], "quick_gelu": run.notes("models")["model"].get("quick_gelu")}
         for run in runs
@@ -152,17 +144,12 @@ def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
         parts = [files.figures(run), judged.figures_file(run)]
         figures = frames.concat(frames.read(file) for file in parts if file.exists())
         facts = {**facts, "model": name}
-        evaluated.append(Evaluated(run, facts, _labelled(facts, figures)))
+        # `data`: data set and task, as tables show them
+        tasks = ("" if task in (RETRIEVAL, MCQ) else f" {task}" for task in figures["task"])
+        data = [f"{facts['title']}{task}" for task in tasks]
+        what = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
+        evaluated.append(Evaluated(run, facts, frames.label(figures, **what)))
     return evaluated
-
-
-def _labelled(facts: Mapping[str, Any], figures: pd.DataFrame) -> pd.DataFrame:
-    """With what it is of: benchmark, model, dataset, and `data`, the name of data set and task in tables."""
-    tasks = ("" if task in (RETRIEVAL, MCQ) else f" {task}" for task in figures["task"])
-    return frames.label(
-        figures, benchmark="negbench", model=facts["model"], dataset=facts["dataset"],
-        data=[f"{facts['title']}{task}" for task in tasks],
-    )  # fmt: skip
 
 
 def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
@@ -193,10 +180,8 @@ def finding(frame: pd.DataFrame) -> list[str]:
     gaps = [Gap(name, by[ORIGINAL], by[NEGATED], by[""]) for name, by in runs.items() if len(by) == 3]
     what = f"text-to-image {recall.replace('@', ' at ')}"
     sentence = widest(gaps, what=what, change="a caption says what is absent", models="models and data sets")
-    return [sentence] if sentence else _best_chooser(frame)
-
-
-def _best_chooser(frame: pd.DataFrame) -> list[str]:
+    if sentence:
+        return [sentence]
     chosen = frames.select(frame, metric="accuracy", source="")
     totals = [f for f in frames.records(frames.select(chosen, type="all")) if f["value"] is not None]
     if not totals:
@@ -222,12 +207,14 @@ def findings(runs: Sequence[Evaluated]) -> list[str]:
             parts = []
             for k in KS:
                 gap = frames.pick(figures, variant=variant, metric=f"gap@{k}")
-                recalls = [
-                    frames.pick(figures, variant=variant, metric=f"recall@{k}", kind=kind)
-                    for kind in (ORIGINAL, NEGATED)
-                ]
                 if gap is not None and gap["value"] is not None:
-                    told, denied = (format.text(recall, interval="none") for recall in recalls)
+                    told, denied = (
+                        format.text(
+                            frames.pick(figures, variant=variant, metric=f"recall@{k}", kind=kind),
+                            interval="none",
+                        )
+                        for kind in (ORIGINAL, NEGATED)
+                    )
                     parts.append(f"{told} % and {denied} % at {k} (gap {format.text(gap)} points)")
             if parts:
                 said.append(
@@ -280,7 +267,7 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
 
 @dataclass(frozen=True)
 class Shown:
-    """A question in the page: the name of its data set and its task as they are shown."""
+    """A question in the page, under the title of its data set."""
 
     title: str
     task: ChoiceTask
@@ -299,10 +286,11 @@ class Questions:
     def of(cls, runs: Mapping[str, Sequence[Asked]], limit: int = LIMIT) -> Questions:
         """What was asked of models, by their name; `limit` random questions if there are more."""
         there = {
-            _id(run, task, question): Shown(run.data.title, task, question)
+            _id(run, task, question.id): Shown(run.data.title, task, question)
             for runs_of_model in runs.values()
             for run in runs_of_model
-            for task in _choices(run)
+            for task in run.tasks
+            if isinstance(task, ChoiceTask)
             for question in task.questions
         }
         asked = {identity: there[identity] for identity in cards.drawn(list(there), limit)}
@@ -310,7 +298,7 @@ class Questions:
         for model, runs_of_model in runs.items():
             for run in runs_of_model:
                 try:
-                    for task in _choices(run):
+                    for task in (task for task in run.tasks if isinstance(task, ChoiceTask)):
                         rows = ((_id(run, task, row["id"]), row) for row in run.rows(task))
                         chosen |= {(model, identity): row for identity, row in rows if identity in asked}
                 except UserError as error:
@@ -363,14 +351,10 @@ class Questions:
         cell = Cell(" or ".join(option.shown for option in taken), made, mark)
         scores = row.get("scores")
         rows = [
-            (
-                f"{letter}: {question.options[k].shown}",
-                _template(question, k),
-                f"{100 * row['shares'][k]:.0f} %",
-                f"{scores[k]:.3f}" if scores else "",
-            )
+            (f"{letter}: {question.options[k].shown}", _template(question, k),
+             f"{100 * row['shares'][k]:.0f} %", f"{scores[k]:.3f}" if scores else "")
             for letter, k in zip(LETTERS, row["shown"], strict=False)
-        ]
+        ]  # fmt: skip
         return cards.Said(cells=[cell], line=line, rows=rows)
 
     def _templates(self, name: str, question: Question) -> list[str]:
@@ -380,27 +364,12 @@ class Questions:
         return sorted({*taken, *(["none"] if any(row["shares"] is None for row in rows) else [])})
 
 
-def _part(runs: Callable[[], Mapping[str, Sequence[Asked]]]) -> Part:
-    """What the page shows of single questions. runs: by model, as of `Questions.of`."""
-
-    def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
-        shown = Questions.of(runs())
-        return shown.described(), shown.details()
-
-    return cards.browser(make, title="Questions")
-
-
-def _choices(run: Asked) -> list[ChoiceTask]:
-    return [task for task in run.tasks if isinstance(task, ChoiceTask)]
-
-
-def _id(run: Asked, task: ChoiceTask, question: Question | str) -> str:
-    name = question if isinstance(question, str) else question.id
+def _id(run: Asked, task: ChoiceTask, name: str) -> str:
     return f"{run.data.name}/{files.task_name(task)}/{name}"
 
 
 def _taken(row: Row) -> list[int]:
-    """The options that a choice fell on: several where their scores are equal."""
+    """The options that a choice fell on: several where scores are equal."""
     return [k for k, share in enumerate(row["shares"]) if share > 0]
 
 

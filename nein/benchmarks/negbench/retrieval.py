@@ -1,14 +1,11 @@
 """Recall at k, both ways, without holding the scores of all captions with all pictures.
 
-Text-to-image recall@k is the share of captions whose picture is among the k best; image-to-text recall@k the
-share of pictures of which a caption is among the k best.
+Text to image: the share of captions whose picture is among the k best; image to text: of pictures of which a
+caption is. Scores are cosines in float64; two that differ by less than `TIE` are equal.
 
 | quirk | `protocol="paper"` | `protocol="fixed"` |
 |---|---|---|
 | ties | the first in the file stands first, as `torch.topk` on a GPU has it | random order, in expectation |
-
-Scores are cosines in float64. Two that differ by less than `TIE` are equal: what the order of additions
-changes is smaller (width * 2**-53), so equal features tie wherever they stand.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from nein.metrics.dual.base import prepare, products
 
 PROTOCOLS = ("fixed", "paper")
 KS = (1, 5)
-TIE = 1e-13
+TIE = 1e-13  # what the order of additions changes is smaller (width * 2**-53)
 SCORES = 2**20  # held at once
 ROWS = 4096  # features worked on at once
 
@@ -37,7 +34,7 @@ class Ranks:
     better    Gallery entries that score strictly higher.
     tied      Entries of others that score the same.
     relevant  Own entries with that score, at least 1.
-    before    Of the tied ones, those that stand before the first own one in the gallery.
+    before    Of the tied ones, those before the first own one in the gallery.
     """
 
     best: np.ndarray
@@ -47,11 +44,9 @@ class Ranks:
     before: np.ndarray
 
     def recall(self, k: int, protocol: str = "fixed") -> np.ndarray:
-        """(Q,) float64: the probability that an own entry is among the first k.
-
-        "fixed": ties in random order. With r places left for relevant + tied entries, 1 - C(tied, r) /
-        C(relevant + tied, r). "paper": ties in the order of the gallery, so it is 0 or 1.
-        """
+        """(Q,) float64: the probability that an own entry is among the first k. "fixed": ties in random
+        order: with r places left for relevant + tied entries, 1 - C(tied, r) / C(relevant + tied, r).
+        "paper": in the gallery's."""
         if choose("protocol", protocol, PROTOCOLS) == "paper":
             return (self.better + self.before < k).astype(np.float64)
         total = self.tied + self.relevant
@@ -69,10 +64,8 @@ class Ranks:
 
 
 def alone(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
-    """The places of every query's own entries where all queries see the same scores.
-
-    scores  (M,) of the entries.     owner  (M,) the query that each belongs to, 0 <= owner < queries.
-    """
+    """The places of every query's own entries where all queries see the same scores: (M,) of the entries;
+    owner: (M,) the query that each belongs to, 0 <= owner < queries."""
     best = np.full(queries, -np.inf, dtype=np.float32)
     np.maximum.at(best, owner, scores)
     order = np.argsort(scores, kind="stable")
@@ -98,13 +91,16 @@ def mean(vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "n
 def baselines(
     texts: np.ndarray, pictures: np.ndarray, said: np.ndarray, shown: np.ndarray, place: np.ndarray
 ) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
-    """As `ranks`, by baseline: where the mean of all pictures, or of all captions, stands in place of each.
+    """As `ranks`, by baseline, with the mean of all pictures, or of all captions, in place of each: by
+    linearity the mean of the scores with all of them (Hessel & Lee, EMNLP 2020, arXiv:2010.06572)."""
 
-    By linearity its score is the mean of the scores with all of them: the additive parts of the text and of
-    the picture (Hessel & Lee, EMNLP 2020, arXiv:2010.06572).
-    """
-    heard = _with(texts, said, mean(pictures, shown))
-    seen = _with(pictures, shown, mean(texts, np.unique(said)))
+    def against(vectors: np.ndarray, rows: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """(len(rows),) float32 products of those rows with another prepared feature."""
+        starts = range(0, len(rows), ROWS)
+        return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), other) for s in starts])
+
+    heard = against(texts, said, mean(pictures, shown))
+    seen = against(pictures, shown, mean(texts, np.unique(said)))
     entries, size = np.arange(len(shown)), len(shown)
     of_captions = {
         TEXT_ONLY: alone(np.zeros_like(seen), entries, size).taken(place),
@@ -116,12 +112,6 @@ def baselines(
     return of_captions, of_gallery
 
 
-def _with(vectors: np.ndarray, rows: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """(len(rows),) float32 products of those rows with another prepared feature."""
-    starts = range(0, len(rows), ROWS)
-    return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), other) for s in starts])
-
-
 def top(
     texts: np.ndarray,
     pictures: np.ndarray,
@@ -130,8 +120,8 @@ def top(
     count: int,
     seeds: Sequence[int],
 ) -> np.ndarray:
-    """(Q, count) gallery entries with the highest scores, the best first; of equal ones in an order drawn by
-    the query's seed. Arguments as of `ranks`; a small gallery is listed as a whole."""
+    """(Q, count) gallery entries with the highest scores, the best first; equal ones in an order drawn by the
+    query's seed. Arguments as of `ranks`; a small gallery is listed as a whole."""
     gallery = prepare(pictures[shown])
     found = np.empty((len(said), min(count, len(gallery))), dtype=np.int64)
     for row, (text, seed) in enumerate(zip(said, seeds, strict=True)):
@@ -146,13 +136,11 @@ def ranks(
 ) -> tuple[Ranks, Ranks]:
     """(every caption's picture among the gallery, every gallery entry's captions among all captions).
 
-    texts     (T, D) features of sentences, as the model gives them; may lie in a file.
-    pictures  (P, D) features of pictures.
-    said      (N,) the row of `texts` of each caption, at least one.
-    shown     (G,) the row of `pictures` of each entry of the gallery.
-    place     (N,) the entry of each caption.
+    texts, pictures  (T, D), (P, D) features as the model gives them; may lie in a file.
+    said, place      (N,) the row of `texts` of each caption, at least one, and its entry of the gallery.
+    shown            (G,) the row of `pictures` of each entry of the gallery.
 
-    An entry without a caption has `relevant` 0, and is no query. Memory is O(G * D) and a few numbers per
+    An entry without a caption has `relevant` 0, and is no query. Memory: O(G * D) and a few numbers per
     caption.
     """
     gallery = prepare(pictures[shown])

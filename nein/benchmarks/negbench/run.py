@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import asking, exported, figures, judged, models, paper_numbers
+from nein.benchmarks.negbench import asking, exported, figures, judged, models, paper_numbers, report
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import CONVERTED, ConvertConfig, EvalConfig, ReportConfig
 from nein.benchmarks.negbench.folder import Asked, ResultsDir
@@ -33,8 +33,6 @@ from nein.reporting.scores import ScoreTable
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRun(Run):
-    """A model on a data set."""
-
     asked: Asked
 
 
@@ -56,7 +54,8 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
-        load = shared(functools.partial(_load, config, choice, device))
+        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.block_size}
+        load = shared(functools.partial(models.load, choice, **how))
         asked = [(data, [t for t in tasks if files.answers(choice.kind, t)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in asked):
             raise UserError(_UNANSWERED[choice.kind].format(choice.asked))
@@ -89,15 +88,10 @@ def _run(
 ) -> ModelRun:
     """load: gives the model without its cure."""
     identity = {
-        "model": choice.identity,
-        "weights": models.weights(choice.reference),
-        "kind": choice.kind,
-        "revision": choice.revision,
-        "data": f"{data.name} {data.sha256[:16]}",
-        "protocol": config.protocol,
-        "seed": config.seed,
-        **runner.machine_identity(config, device),
-    }
+        "model": choice.identity, "weights": models.weights(choice.reference), "kind": choice.kind,
+        "revision": choice.revision, "data": f"{data.name} {data.sha256[:16]}", "protocol": config.protocol,
+        "seed": config.seed, **runner.machine_identity(config, device),
+    }  # fmt: skip
     if choice.cure:
         identity |= {"mend": choice.cure, **Arm.parse(choice.cure).identity}
     if choice.kind == "vlm":
@@ -112,17 +106,12 @@ def _run(
             "tasks": {f"{t.name}/{t.variant}": {**t.origin, "sha256": t.sha256} for t in data.tasks},
         },
         "summary": {
-            "model": choice.name,
-            "dataset": data.name,
-            "title": data.title,
-            "preset": config.preset,
-            "protocol": config.protocol,
+            "model": choice.name, "dataset": data.name, "title": data.title, "preset": config.preset,
+            "protocol": config.protocol, "limit": config.limit, "kind": choice.kind,
             "features": config.features if choice.kind == "dual" else None,
-            "limit": config.limit,
-            "kind": choice.kind,
             "row": choice.row.name if choice.row else None,
         },
-    }
+    }  # fmt: skip
     name = f"{choice.slug}/{data.name}"
     asked = Asked(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.cure)
     make = _encoding if choice.kind == "dual" else _asking
@@ -159,12 +148,10 @@ def _judging(asked: Asked, task: Task, device: str) -> Stage:
     config, whole = asked.config, asked.whole(task)
     assert isinstance(whole, RetrievalTask)
     pictures, searched = asked.pictures(), set(whole.references)
-    how: dict[str, Any] = {
-        "cache": config.cache_dir,
-        "device": device.partition(":")[0],
-        "dtype": config.dtype,
-    }
-    load = functools.partial(judges.load, "vqa", config.judge, **how)
+    load = functools.partial(
+        judges.load, "vqa", config.judge, cache=config.cache_dir, device=device.partition(":")[0],
+        dtype=config.dtype,
+    )  # fmt: skip
 
     def describe(judge: Any) -> dict[str, Any]:
         return {"judge": (judge.fingerprint, judge.describe())}
@@ -183,10 +170,11 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
     """A stage for the questions of every task, and one for each of its baselines."""
     config, place = asked.config, references.place(choice.reference)
 
-    def remembered() -> Remembered:
-        return Remembered(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
-
     if choice.kind == "vlm":
+
+        def remembered() -> Remembered:
+            return Remembered(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
+
         model = Model.one(choice.slug, remembered, place, batched if config.fits else None)
         manner = asking.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
         stage: Callable[..., Stage] = functools.partial(asking.asking, manner=manner, model=model)
@@ -194,10 +182,6 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
         stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, place))
     askings = (each for task in asked.tasks for each in asked.askings(task))
     return [stage(output, task, blocks) for output, task, blocks, _ in askings if task.questions]
-
-
-def _load(config: EvalConfig, choice: Choice, device: str) -> Any:
-    return models.load(choice, device=device, dtype=config.dtype, batch_size=config.block_size)
 
 
 # --- what is written ---------------------------------------------------------------------------
@@ -218,16 +202,8 @@ def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
 
 def write_report(config: EvalConfig, runs: Sequence[ModelRun], folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
-    from nein.benchmarks.negbench import report
-
     sets = {run.asked.data.sha256: run.asked.data for run in runs}
     return report.report(config.out_dir, folders, lambda: list(sets.values()))
-
-
-def report_command(options: ReportConfig) -> str:
-    from nein.benchmarks.negbench import report
-
-    return report.run(options)
 
 
 def convert(options: ConvertConfig) -> None:
@@ -263,7 +239,7 @@ NEGBENCH = Benchmark(
     estimates=lambda table, folder: figures.estimates(table),
     decides=decides,
     report_of=write_report,
-    report=report_command,
+    report=report.run,
     report_config=ReportConfig,
     read=exported.read,
     rows=lambda folder: _asked(folder).every_row(),

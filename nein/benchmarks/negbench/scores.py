@@ -1,27 +1,22 @@
-"""From features and answers to scores: a row per caption, picture and question, and the table of scores.
+"""Scores from features and answers: a row per caption, picture and question, then the table of scores.
 
-Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason, and both
-recalls of the baselines ("text only@1"); of what a judge has seen see `judged.rows_of`.
-Choice row: id, source, type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason
-(and answer, letter), and the credit of each baseline that was measured ("text only").
-
-A row without a value says why. Rows are made one after the other; the table keeps a few numbers of each.
-Its metrics, besides columns that say of what (`DETAILS`):
+Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason, and the
+recalls of the baselines ("text only@1"). Rows of judged retrieval: `judged.rows_of`. Choice row: id, source,
+type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason (and answer, letter), and
+the credit of each baseline. A row without a value says why. Metrics of the table:
 
 recall@k, BASELINE@k   of captions and pictures
 satisfied@k, without@k   what a judge says of the first k pictures found
 accuracy, BASELINE     of questions; of a choice with ties its expectation
 joint, joint chance    whether all questions of a group are right, and what guessing gets (type: the score)
 pair                   of groups of two whether it fell so (outcome)
-cell                   of minimal pairs the four scores, or yes (1) and no (0) ("answer cell"), in the order
-                       of `nein.statistics.two_way`
+cell, answer cell      of minimal pairs the four scores, or yes (1) and no (0), in the order of `two_way`
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,23 +44,13 @@ from nein.reporting.scores import ScoreTable
 Baselines = Sequence[tuple["asking.Distinct", Mapping[str, Mapping[str, Any]]]]
 _Values = Callable[[int | None], dict[str, Any] | None]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
-#: Questions scored at once: what decides the memory, whatever their number.
-BLOCK = 512
+BLOCK = 512  # questions scored at once
 #: Columns of the table. item: what original and negated captions share, or what one query found. templates,
-#: chosen: those of the options, and of the options that a choice fell on, separated by "/". difficulty: JSON.
-#: failed: where a model or the reading of a picture failed, which the next command tries again.
+#: chosen: of the options, and of those that a choice fell on, separated by "/". difficulty: JSON. failed:
+#: a model or the reading of a picture failed, which the next command tries again.
 DETAILS = (
-    "task",
-    "kind",
-    "direction",
-    "item",
-    "type",
-    "templates",
-    "chosen",
-    "outcome",
-    "difficulty",
-    "failed",
-)
+    "task", "kind", "direction", "item", "type", "templates", "chosen", "outcome", "difficulty", "failed",
+)  # fmt: skip
 #: Score of questions that share scores -> the share that random ones get: of four, the two that belong
 #: together are the highest once in six (Winoground, arXiv:2204.03162, Table 3).
 RANDOM = {GROUP: 1 / 6}
@@ -88,67 +73,55 @@ def retrieval_rows(
 ) -> Iterator[dict[str, Any]]:
     """One row per caption (text_to_image) and per picture (image_to_text), of either kind.
 
-    protocol  What a caption is looked for among. "fixed": every picture of the task that could be encoded,
-              once, so that original and negated captions search the same gallery even where a file lacks some
-              pictures or has one in several rows. "paper": the rows of the caption's own file, as released.
-              It also decides between ties (`retrieval.Ranks.recall`).
+    protocol  Where a caption is looked for. "fixed": among every picture of the task that could be encoded,
+              once, so that both kinds of captions search the same gallery. "paper": among the rows of the
+              caption's own file, as released. It also decides ties (`retrieval.Ranks.recall`).
 
-    A caption that occurs for two pictures is two captions.
-    """
+    A caption that occurs for two pictures is two captions."""
     choose("protocol", protocol, retrieval.PROTOCOLS)
     for kind in (task.original, task.negated):
         items = [item for item in kind if item.image]
-        gallery = _once(task.references, items) if protocol == "fixed" else _as_filed(items)
-        yield from _one_kind(items, gallery, pictures, texts, scale, bias, protocol)
-
-
-@dataclass(frozen=True)
-class _Gallery:
-    """`images`: a reference per entry; `place`: per item, its entry."""
-
-    images: list[str]
-    place: list[int]
-
-
-def _once(references: Sequence[str], items: Sequence[RetrievalItem]) -> _Gallery:
-    place = {name: index for index, name in enumerate(references)}
-    return _Gallery(list(references), [place[item.image] for item in items])
-
-
-def _as_filed(items: Sequence[RetrievalItem]) -> _Gallery:
-    return _Gallery([item.image for item in items], list(range(len(items))))
+        if protocol == "fixed":
+            gallery = task.references
+            number = {name: index for index, name in enumerate(gallery)}
+            entries = [number[item.image] for item in items]
+        else:
+            gallery, entries = [item.image for item in items], list(range(len(items)))
+        yield from _one_kind(items, gallery, entries, pictures, texts, scale, bias, protocol)
 
 
 def _one_kind(
     items: Sequence[RetrievalItem],
-    gallery: _Gallery,
+    gallery: Sequence[str],
+    entries: Sequence[int],
     pictures: Encoded,
     texts: Encoded,
     scale: float,
     bias: float,
     protocol: str,
 ) -> Iterator[dict[str, Any]]:
-    readable = [index for index, name in enumerate(gallery.images) if name in pictures.rows]
+    """gallery: a reference per entry. entries: per item, its entry."""
+    readable = [index for index, name in enumerate(gallery) if name in pictures.rows]
     column = {index: number for number, index in enumerate(readable)}
     captions = (
         (column[entry], texts.rows[text])
-        for item, entry in zip(items, gallery.place, strict=True)
+        for item, entry in zip(items, entries, strict=True)
         if entry in column
         for text in item.captions
         if _why_not(text, texts) == ""
     )
     place, said = np.fromiter(captions, np.dtype((np.int64, 2))).T
     queries = iter(range(len(said)))
-    to_image: _Values = _no_values
-    to_text: _Values = _no_values
+    to_image: _Values = lambda _: None  # noqa: E731
+    to_text = to_image
     if len(said):
-        shown = np.array([pictures.rows[gallery.images[index]] for index in readable])
+        shown = np.array([pictures.rows[gallery[index]] for index in readable])
         of_captions, of_pictures = retrieval.ranks(texts.features, pictures.features, said, shown, place)
         blind, unread = retrieval.baselines(texts.features, pictures.features, said, shown, place)
         to_image = _values(of_captions, scale, bias, protocol, blind)
         to_text = _values(of_pictures, scale, bias, protocol, unread)
     asked: set[int] = set()
-    for item, entry in zip(items, gallery.place, strict=True):
+    for item, entry in zip(items, entries, strict=True):
         subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
         unreadable = pictures.reasons.get(item.image, "")
         for k, text in enumerate(item.captions):
@@ -189,10 +162,6 @@ def _values(
     return values
 
 
-def _no_values(i: int | None) -> None:
-    """Where there is no query at all."""
-
-
 def _row(
     name: str, subject: Mapping[str, Any], direction: str, values: Mapping[str, Any] | None, reason: str
 ) -> dict[str, Any]:
@@ -219,9 +188,8 @@ def choice_rows(
 ) -> Iterator[dict[str, Any]]:
     """One row per question, answered by the score of every option with the picture.
 
-    features  "unnormalised" compares options by the products of features as they are, which the released code
-              did at first, in multiple choice only.
-    """
+    features  "unnormalised": options are compared by products of features as they are, as the released code
+              did at first."""
     if features != "normalised":
         scale, bias = 1.0, 0.0
     means = {
@@ -237,18 +205,21 @@ def choice_rows(
             name: iter(_option_scores(usable, pictures, texts, features, *of)) for name, of in means.items()
         }
         for question, reason in zip(block, reasons, strict=True):
-            row = _asked(question, seed, protocol)
             if reason:
-                yield {**row, "scores": None, **_choice(question, None, reason), **dict.fromkeys(alone)}
+                yield {
+                    **_choice(question, seed, protocol, None, reason),
+                    "scores": None,
+                    **dict.fromkeys(alone),
+                }
                 continue
-            scores = next(scored)
-            shares = asking.shares(scores, row["shown"], protocol).tolist()
+            scores, order = next(scored), asking.order(question, seed, protocol)
+            shares = asking.shares(scores, order, protocol).tolist()
             shown = [float(scale * float(x) + bias) for x in scores]
             baselines = {
-                name: float(asking.shares(next(each), row["shown"], protocol)[question.correct])
+                name: float(asking.shares(next(each), order, protocol)[question.correct])
                 for name, each in alone.items()
             }
-            yield {**row, "scores": shown, **_choice(question, shares), **baselines}
+            yield {**_choice(question, seed, protocol, shares), "scores": shown, **baselines}
 
 
 def asked_rows(
@@ -261,11 +232,10 @@ def asked_rows(
 ) -> Iterator[dict[str, Any]]:
     """One row per question, from rows of `asking.asking` or `asking.scoring` by id.
 
-    baselines  (questions asked in place of the task's, their rows by id). Where its options are all alike
-               nothing was asked of a question, and the baseline is what guessing gets.
-    """
+    baselines  (questions asked in place of the task's, their rows by id). A question whose options are all
+               alike is not asked, and the baseline is what guessing gets."""
     for question in task.questions:
-        row, told = _asked(question, seed, protocol), said[question.id]
+        told, order = said[question.id], asking.order(question, seed, protocol)
         shares = _shares(len(question.options), told)
         alone: dict[str, float | None] = {}
         for asked, given in baselines:
@@ -277,13 +247,13 @@ def asked_rows(
             elif (values := _shares(len(one.options), given[one.id])) is not None:
                 values = asked.same_order(question, one, values)
             if values is not None and "scores" in told:
-                values = asking.shares(values, row["shown"], protocol).tolist()
+                values = asking.shares(values, order, protocol).tolist()
             alone[asked.name] = None if values is None else float(values[question.correct])
         if shares is not None and "scores" in told:
-            shares = asking.shares(shares, row["shown"], protocol).tolist()
+            shares = asking.shares(shares, order, protocol).tolist()
         shown = {key: told[key] for key in ("scores", "answer", "letter", "failed") if key in told}
         reason = told["reason"] if shares is None else ""
-        yield {**row, **shown, **_choice(question, shares, reason), **alone}
+        yield {**_choice(question, seed, protocol, shares, reason), **shown, **alone}
 
 
 def _shares(options: int, told: Mapping[str, Any]) -> list[float] | None:
@@ -293,12 +263,16 @@ def _shares(options: int, told: Mapping[str, Any]) -> list[float] | None:
     return None if told["chosen"] is None else [float(k == told["chosen"]) for k in range(options)]
 
 
-def _choice(question: Question, shares: list[float] | None, reason: str = "") -> dict[str, Any]:
+def _choice(
+    question: Question, seed: int, protocol: str, shares: list[float] | None, reason: str = ""
+) -> dict[str, Any]:
     return {
-        "shares": shares,
-        "credit": None if shares is None else float(shares[question.correct]),
-        "reason": reason,
-    }
+        "id": question.id, "source": question.cluster, "type": question.type,
+        "templates": [option.template for option in question.options], "correct": question.correct,
+        "groups": [list(group) for group in question.groups], "difficulty": dict(question.difficulty),
+        "shown": asking.order(question, seed, protocol), "shares": shares,
+        "credit": None if shares is None else float(shares[question.correct]), "reason": reason,
+    }  # fmt: skip
 
 
 def _unreadable(question: Question, pictures: Encoded, texts: Encoded) -> str:
@@ -316,10 +290,8 @@ def _option_scores(
     picture: np.ndarray | None = None,
     text: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """(options,) float32 per question: the product of every option with the picture.
-
-    picture, text  Prepared features in place of those of every picture, or of every option.
-    """
+    """(options,) float32 per question: the product of every option with the picture; `picture` or `text`: a
+    prepared feature in place of those of every picture, or of every option."""
     if not questions:
         return []
     counts = [len(question.options) for question in questions]
@@ -331,19 +303,6 @@ def _option_scores(
         picture = prepare(pictures.features[shown], features)
     scores = products(*np.broadcast_arrays(picture, text, np.empty((len(options), 1)))[:2])
     return np.split(scores, np.cumsum(counts)[:-1])
-
-
-def _asked(question: Question, seed: int, protocol: str) -> dict[str, Any]:
-    return {
-        "id": question.id,
-        "source": question.cluster,
-        "type": question.type,
-        "templates": [option.template for option in question.options],
-        "correct": question.correct,
-        "groups": [list(group) for group in question.groups],
-        "difficulty": dict(question.difficulty),
-        "shown": asking.order(question, seed, protocol),
-    }
 
 
 # --- the table ---------------------------------------------------------------------------------
@@ -367,7 +326,8 @@ def of_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
     metrics = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS]
     for row in rows:
         what = {key: row[key] for key in ("id", "source", "kind", "direction", "item")}
-        what |= {"reason": row["reason"] or None, "failed": _failed(row["reason"] not in ("", *NO_CAPTION))}
+        failed = "yes" if row["reason"] not in ("", *NO_CAPTION) else None
+        what |= {"reason": row["reason"] or None, "failed": failed}
         for metric in metrics:
             yield {**what, "metric": metric, "value": row[metric]}
 
@@ -377,14 +337,10 @@ def of_judged(rows: Iterable[Row]) -> Iterator[Row]:
         metric = "satisfied" if row["asked"] else "without"
         what = {"id": f"{row['id']}.{row['rank']}", "item": row["id"]}
         what |= {"source": row["source"], "kind": row["kind"], "value": row["absent"]}
-        what |= {"reason": row["reason"] or None, "failed": _failed(row.get("failed"))}
+        what |= {"reason": row["reason"] or None, "failed": "yes" if row.get("failed") else None}
         for k in retrieval.KS:
             if row["rank"] < k:
                 yield {**what, "metric": f"{metric}@{k}"}
-
-
-def _failed(failed: Any) -> str | None:
-    return "yes" if failed else None
 
 
 def of_choices(rows: Iterable[Row], known: bool = True) -> Iterator[Row]:
@@ -397,7 +353,7 @@ def of_choices(rows: Iterable[Row], known: bool = True) -> Iterator[Row]:
         if row["shares"] is not None:
             taken = zip(row["templates"], row["shares"], strict=True)
             chosen = "/".join(template or "" for template, share in taken if share > 0)
-        failed = _failed(row.get("failed", row["reason"]))
+        failed = "yes" if row.get("failed", row["reason"]) else None
         yield {
             **what, "value": row["credit"], "reason": reason, "templates": made_as, "chosen": chosen,
             "failed": failed,
@@ -415,41 +371,37 @@ def of_choices(rows: Iterable[Row], known: bool = True) -> Iterator[Row]:
 
 
 def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
-    """A group with an unscored question is unscored. Where a tie shares a credit, it stands for its
-    expectation."""
+    """A group with an unscored question is unscored."""
     lost = next((row for row in group if row["credit"] is None), None)
     what = {"id": name, "source": (lost or group[0])["source"], "type": score}
 
     def joint(wrong: Sequence[bool]) -> float | None:
         if lost is not None:
             return None
-        return float(
-            np.prod([1 - r["credit"] if no else r["credit"] for r, no in zip(group, wrong, strict=True)])
-        )
+        credits = [row["credit"] for row in group]
+        return float(np.prod([1 - one if no else one for one, no in zip(credits, wrong, strict=True)]))
 
     measured = {**what, "reason": None if lost is None else lost["reason"]}
     difficulty = json.dumps(group[0]["difficulty"]) if len(group) == 4 else None
     value = joint([False] * len(group))
     yield {**measured, "metric": "joint", "value": value, "difficulty": difficulty}
-    yield {**what, "metric": "joint chance", "value": _guessed(score, group)}
+    # four questions that are those of GROUP by another name are guessed as these
+    known = (
+        GROUP if len(group) == 4 and all(GROUP in {of for of, _, _ in r["groups"]} for r in group) else score
+    )
+    guessed = RANDOM.get(known) or float(np.prod([1 / len(row["templates"]) for row in group]))
+    yield {**what, "metric": "joint chance", "value": guessed}
     if len(group) == 2:
         for k, outcome in enumerate(OUTCOMES):
             falls = joint((k >= 2, k in (1, 3)))
             yield {**measured, "metric": "pair", "outcome": outcome, "value": falls}
-    if score in (GROUP, ALL_FOUR) and len(group) == 4 and _opposed(group):
+    if score in (GROUP, ALL_FOUR) and len(group) == 4 and _opposed(group):  # a minimal pair
         answers = not any(_chooses(row) and "answer" not in row for row in group)
         for place, value in enumerate(_cells(group).flat):
             lacks = None if np.isfinite(value) else "a score of the pair is lacking"
             cell = {**what, "source": group[0]["source"], "outcome": str(place), "reason": lacks}
             metric = "answer cell" if answers else "cell"
             yield {**cell, "metric": metric, "value": None if lacks else float(value)}
-
-
-def _guessed(score: str, group: Sequence[Row]) -> float:
-    """What random scores get; where four questions are those of GROUP by another name, as there."""
-    if len(group) == 4 and all(GROUP in {of for of, _, _ in row["groups"]} for row in group):
-        score = GROUP
-    return RANDOM.get(score) or float(np.prod([1 / len(row["templates"]) for row in group]))
 
 
 def _opposed(four: Sequence[Row]) -> bool:

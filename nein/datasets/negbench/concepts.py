@@ -1,7 +1,6 @@
 """Which objects an image shows and which of the others a question may ask about: co-occurrence over a set.
 
-Source: Alhamoud et al., "Vision-Language Models Do Not Understand Negation" (NegBench), section 3 and
-appendix on data construction.
+Source: Alhamoud et al., "Vision-Language Models Do Not Understand Negation" (NegBench), section 3, appendix.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Concepts:
     negatives  Absent objects, the most plausible first.
     problem    Why it yields nothing; empty if it does.
     source_id  The picture it stems from: what intervals are clustered by. Empty: `id`.
-    notes      What happened to it on the way, for the card: counted, never silent.
+    notes      What happened to it on the way: counted in the card.
     """
 
     id: str
@@ -79,19 +78,13 @@ class CoOccurrence:
         for name in distinct:
             self._pairs.setdefault(name, Counter()).update(other for other in distinct if other != name)
 
-    def together(self, first: str, second: str) -> int:
-        """Images that show both."""
-        return self._pairs.get(first, Counter())[second]
-
     def negatives(
         self, positives: Sequence[str], count: int = NEGATIVES, never: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """The `count` objects that are most often seen with `positives` and are neither among them nor in
-        `never`.
+        """The `count` objects most often seen with `positives` that are neither among them nor in `never`.
 
-        Counts are summed over the positives. Ties go to the object seen in more images, then to the alphabet,
-        so that the choice depends on the set alone. An object never seen with any of them is not chosen:
-        fewer than `count` may come back.
+        Counts are summed over the positives; ties go to the object seen in more images, then to the alphabet.
+        An object never seen with any of them is not chosen: fewer than `count` may come back.
         """
         present = {*positives, *never}
         total: Counter[str] = Counter()
@@ -105,26 +98,18 @@ class CoOccurrence:
 
 
 def with_negatives(images: Sequence[Concepts], count: int = NEGATIVES) -> Iterator[Concepts]:
-    """The images of an annotated set with their absent objects filled in, by the statistics of this set.
-
-    An object that is not annotated but named in one of the image's captions is passed over, and noted: "There
-    is no car in the image. A man beside a car." would contradict itself.
-    """
+    """The images of an annotated set with their absent objects filled in, by the statistics of this set. An
+    object that is not annotated but named in a caption of the image is passed over, and noted."""
     seen = CoOccurrence(image.positives for image in images if not image.problem)
     for image in images:
         if image.problem:
             yield image
         else:
-            absent, said = _absent(seen, image, count)
-            yield replace(image.noting(*[IN_CAPTION] * said), negatives=absent)
-
-
-def _absent(seen: CoOccurrence, image: Concepts, count: int) -> tuple[tuple[str, ...], int]:
-    """The absent objects of an image, and how many a caption speaks of and so are not among them."""
-    text, never = ". ".join(image.captions), list(image.unsure)
-    while True:
-        absent = seen.negatives(image.positives, count, never)
-        named = [name for name in absent if mentions(text, name)]
-        if not named:
-            return absent, len(never) - len(image.unsure)
-        never += named
+            text, passed = ". ".join(image.captions), list[str]()
+            while True:
+                absent = seen.negatives(image.positives, count, (*image.unsure, *passed))
+                named = [name for name in absent if mentions(text, name)]
+                if not named:
+                    break
+                passed += named
+            yield replace(image.noting(*[IN_CAPTION] * len(passed)), negatives=absent)

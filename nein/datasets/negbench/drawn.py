@@ -1,9 +1,7 @@
 """NegBench over the miniature world: retrieval and multiple choice about drawn scenes, drawn from seeds.
 
-Three splits of scenes that never meet: "train" (fine-tuning), "dev" (choosing a recipe), "val" (evaluation).
-Objects come from the scenes, absent objects from the co-occurrence of the split, captions from
-`nein.nano.captions`. All of it is labelled as nano: figures on it say nothing about the published sets.
-A world (`nein.nano.worlds`) decides which objects are shown and spoken of, in which wording, in which style.
+Splits of scenes never meet: "train" (fine-tuning), "dev" (choosing a recipe), "val" (evaluation). Figures on
+them say nothing about the published sets.
 """
 
 from __future__ import annotations
@@ -100,13 +98,10 @@ def retrieval(
     scenes = scenes or SCENES[split]
     images = concepts(split, scenes, world)
     pairs = [p for c in images if (p := retrieval_items(c, seed, captions=CAPTIONS))]
-    return RetrievalTask(
-        f"{_set(world)}/retrieval",
-        tuple(original for original, _ in pairs),
-        tuple(_reworded(negated, WORDING[world.wording]) for _, negated in pairs),
-        Drawn(picture),
-        origin=_origin(split, scenes, seed, world),
-    )
+    negated = tuple(_reworded(item, WORDING[world.wording]) for _, item in pairs)
+    origin = _origin(split, scenes, seed, world)
+    name = f"{_set(world)}/retrieval"
+    return RetrievalTask(name, tuple(item for item, _ in pairs), negated, Drawn(picture), origin=origin)
 
 
 def choice(split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO) -> ChoiceTask:
@@ -128,13 +123,11 @@ def negcap(
     wordings: Sequence[str] = ("code",),
     originals: int = 0,
 ) -> tuple[RetrievalItem, ...]:
-    """Training captions that negate: three per scene, the counterpart of CC12M-NegCap.
-
-    wordings   Of which every scene gets one at random.
-    originals  So many captions per scene as they are, beside the negated ones.
-    """
+    """Training captions that negate: three per scene, the counterpart of CC12M-NegCap. wordings: of which
+    every scene gets one at random; originals: so many captions per scene as they are, beside the negated
+    ones."""
     items = []
-    for image in _all(split, scenes, world):
+    for image in concepts(split, scenes or SCENES.get(split, 1), world):
         item = training_captions(image, seed)
         if item is not None:
             item = _reworded(item, _drawn(image, seed, wordings))
@@ -152,12 +145,12 @@ def negmcq(
 ) -> tuple[Question, ...]:
     """Training questions, one per scene with shuffled options: the counterpart of CC12M-NegMCQ.
 
-    wordings  Of which every scene gets one at random. Where there are several, every other question has
+    wordings  Of which every scene gets one at random; where there are several, every other question has
               options without a full stop, as in evaluation files.
-    hard      A second question per scene, see `caption_question`.
+    hard      A second question per scene (`caption_question`).
     """
     made: list[Question | None] = []
-    for image in _all(split, scenes, world):
+    for image in concepts(split, scenes or SCENES.get(split, 1), world):
         wording = _drawn(image, seed, wordings)
         question = training_question(image, seed, wording=wording)
         if question is not None and len(wordings) > 1 and stream(seed, image.id, "stop").random() < 0.5:
@@ -170,12 +163,9 @@ def negmcq(
 
 
 def caption_question(image: Concepts, seed: int, wording: str) -> Question | None:
-    """Which of four captions is true? They are one caption, each with another sentence that says that an
-    object is there or that it is not: hard negatives of each other. None where no object is present or fewer
-    than two are absent.
-
-    Right is, by equal chances, a true denial or a true affirmation.
-    """
+    """Which of four captions is true? One caption, each time with another sentence that says that an object
+    is there, or that it is not. Right is, by equal chances, a true denial or a true affirmation. None where
+    no object is present or fewer than two are absent."""
     if not image.captions or not image.positives or len(image.negatives) < 2:
         return None
     rng = stream(seed, image.id, "caption-question")
@@ -196,15 +186,9 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     order = list(range(len(made)))
     rng.shuffle(order)
     return Question(
-        id=f"{image.id}/caption",
-        image=image.path,
-        options=tuple(made[k] for k in order),
-        correct=order.index(0),
-        type=right.template,
-        positives=image.positives,
-        negatives=(absent, other),
-        source=image.id,
-    )
+        f"{image.id}/caption", image.path, tuple(made[k] for k in order), order.index(0), right.template,
+        image.positives, (absent, other), image.id,
+    )  # fmt: skip
 
 
 def _drawn(image: Concepts, seed: int, wordings: Sequence[str]) -> str:
@@ -245,10 +229,6 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
     official.write_retrieval(folder / "negated_retrieval.csv", task.negated)
     official.write_questions(folder / "mcq.csv", choice(split, scenes, seed).questions)
     return [folder / f"{name}.csv" for name in ("retrieval", "negated_retrieval", "mcq")]
-
-
-def _all(split: str, scenes: int | None, world: World = NANO) -> tuple[Concepts, ...]:
-    return concepts(split, scenes or SCENES.get(split, 1), world)
 
 
 def _origin(split: str, scenes: int, seed: int, world: World) -> dict[str, object]:

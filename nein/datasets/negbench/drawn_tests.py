@@ -1,8 +1,4 @@
-"""Drawn twins of other tests: files in exactly their form, about drawn scenes whose truth is known.
-
-They let the path from a published file to figures run where its pictures are not. Sentences are made after
-the pattern of each test; nothing about the published figures follows from them.
-"""
+"""Drawn twins of other tests: files in exactly their form, about drawn scenes whose truth is known."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import csv
 import functools
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +73,7 @@ def cc_neg(root: Path, split: str, count: int) -> None:
     paths, notes = [], []
     for index, one, rng in _scenes(split, count, "cc-neg", things=2):
         first, second = rng.sample(one.categories, 2)
-        where = _where(one, rng)
+        where = rng.choice(PLACES[one.background][1])
         _save(root / "cc3m_subset_images_extracted_final" / f"image{index}.jpg", one)
         paths.append(f"/workspace/datasets/cc3m/cc3m_subset_images_extracted_final/image{index}.jpg")
         caption = f"{with_article(first)} and {with_article(second)} {where}"
@@ -91,7 +87,7 @@ def sugarcrepe(root: Path, split: str, count: int) -> None:
     items = {}
     for index, one, rng in _scenes(split, count, "sugarcrepe", things=2):
         first, second = rng.sample(one.categories, 2)
-        head, where = with_article(first).capitalize(), _where(one, rng)
+        head, where = with_article(first).capitalize(), rng.choice(PLACES[one.background][1])
         other = with_article(_absent(one, rng)) if index % 2 else with_article(second)
         name = f"{index:012d}.jpg"
         _save(root / name, one)
@@ -111,21 +107,20 @@ def negrefcocog(root: Path, split: str, count: int) -> None:
         kind = rng.choice(kinds)
         pair = [item for _ in range(40) if (item := place(rng, kind, ())) is not None]
         first = pair[0]
-        others = [item for item in pair[1:] if item.colour != first.colour and _apart(first, item)]
-        if not others:
+        a, apart = box(first), list[Item]()
+        for item in pair[1:]:
+            b = box(item)
+            if item.colour != first.colour and (a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]):
+                apart.append(item)
+        if not apart:
             continue
-        shown = Scene(one.background, one.background_seed, (first, others[0]))
-        boxes = [_xywh(box(item)) for item in shown.items]
+        shown = Scene(one.background, one.background_seed, (first, apart[0]))
+        boxes = [[x0, y0, x1 - x0, y1 - y0] for x0, y0, x1, y1 in map(box, shown.items)]
         name, order = f"COCO_train2014_{index:012d}.jpg", rng.sample((0, 1), 2)
         _save(root / name, shown)
-        items.append(
-            {
-                "image": name,
-                "phrase": f"the {kind} that is not {others[0].colour}",
-                "ref_bbox": boxes[0],
-                "bbox_list": [boxes[k] for k in order],
-            }
-        )
+        phrase = f"the {kind} that is not {apart[0].colour}"
+        listed = [boxes[k] for k in order]
+        items.append({"image": name, "phrase": phrase, "ref_bbox": boxes[0], "bbox_list": listed})
     _write_json(root / "NegRefCOCOg.json", items)
 
 
@@ -138,8 +133,10 @@ def neat(root: Path, split: str, count: int) -> None:
         there = [f"There is {with_article((item.negatives or ('',))[0])} in the image."] * len(plain.captions)
         inverted = [f"{no} {_denied(text)}" for no, text in zip(there, plain.captions, strict=True)]
         rows.append((item.image, item.captions, plain.captions, there, inverted))
-    columns = ("filepath", "captions", "pos_captions", "neg_captions", "inverted_captions")
-    _write_csv(root / NEAT, columns, rows)
+    with (root / NEAT).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("filepath", "captions", "pos_captions", "neg_captions", "inverted_captions"))
+        writer.writerows([image, *(repr(list(texts)) for texts in lists)] for image, *lists in rows)
 
 
 def beaf(root: Path, split: str, count: int) -> None:
@@ -156,15 +153,12 @@ def beaf(root: Path, split: str, count: int) -> None:
             _save(root / name, picture)
             items += [
                 {
-                    "id": len(items) + k,
-                    "image": name,
-                    "question": f"Is there {with_article(thing)} in the image?",
-                    "orig_img": picture is one,
-                    "removed_q": thing in gone,
+                    "id": len(items) + k, "image": name, "orig_img": picture is one,
+                    "question": f"Is there {with_article(thing)} in the image?", "removed_q": thing in gone,
                     "gt": "yes" if thing in picture.categories else "no",
                 }
                 for k, thing in enumerate(asked)
-            ]
+            ]  # fmt: skip
     _write_json(root / "beaf_qna.json", items)
 
 
@@ -216,15 +210,15 @@ def simpleneg(root: Path, split: str, count: int) -> None:
     for index, one, rng in _scenes(split, count, "simpleneg"):
         _save(root / "images" / f"{index:05d}.png", one)
         thing, absent = rng.choice(one.categories), _absent(one, rng)
-        caption = f"{with_article(thing)} {_where(one, rng)} with no {absent}"
+        caption = f"{with_article(thing)} {rng.choice(PLACES[one.background][1])} with no {absent}"
         rows.append([caption, *(f"Does this image contain {name}?" for name in (absent, thing))])
     _write_json(root / "simpleneg.json", rows)
 
 
 def write_scope(root: Path, split: str, count: int, language: str = "en") -> None:
     """Negation in scope: the pictures and scope.json, [{image_0, image_1, caption_0, caption_1, denies_0,
-    denies_1, construction, others, depth}], caption k true of picture k; `denies`: whether a caption has a
-    denying word."""
+    denies_1, construction, others, depth}], caption k true of picture k; `denies`: whether it has a denying
+    word."""
     rows = []
     for number, pair in enumerate(scope.pairs(split, count)):
         said = LANGUAGES[language].pair(pair.construction, pair.named, pair.depth)
@@ -238,8 +232,7 @@ def write_scope(root: Path, split: str, count: int, language: str = "en") -> Non
     _write_json(root / "scope.json", rows)
 
 
-#: Row of `registry.ROWS` -> what draws its twin, and the file that is written last, where that depends on
-#: it with the {split}.
+#: Row of `registry.ROWS` -> what draws its twin, and the file that is written last.
 WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
     "valse": (valse, "existence.json"),
     "cc-neg": (cc_neg, "ccneg_preprocessed.pt"),
@@ -266,24 +259,10 @@ def _absent(one: Scene, rng: random.Random) -> str:
     return rng.choice([name for name in CATEGORIES if name not in one.categories])
 
 
-def _where(one: Scene, rng: random.Random) -> str:
-    return rng.choice(PLACES[one.background][1])
-
-
-def _apart(first: Item, second: Item) -> bool:
-    a, b = box(first), box(second)
-    return a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
-
-
 def _denied(caption: str) -> str:
     """ "A dog on the grass." -> "No dog on the grass." """
     first, _, rest = caption.partition(" ")
     return f"No {rest}" if first in ("A", "An") else f"It is not true that {caption[:1].lower()}{caption[1:]}"
-
-
-def _xywh(corners: Sequence[float]) -> list[float]:
-    x0, y0, x1, y1 = corners
-    return [x0, y0, x1 - x0, y1 - y0]
 
 
 def _save(path: Path, one: Scene) -> None:
@@ -296,10 +275,3 @@ def _save(path: Path, one: Scene) -> None:
 def _write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([image, *(repr(list(texts)) for texts in lists)] for image, *lists in rows)

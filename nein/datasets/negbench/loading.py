@@ -27,11 +27,8 @@ GALLERY = 25_000
 
 @dataclass(frozen=True)
 class DataSet:
-    """Tasks over the same pictures.
-
-    tasks  All that were found, whether asked for or not: pictures are cut into blocks over all of them, so
-           that the selection of tasks cannot decide which pictures share a batch.
-    """
+    """Tasks over the same pictures. tasks: all that were found, whether asked for or not: pictures are cut
+    into blocks over all of them, so that the selection cannot decide which pictures share a batch."""
 
     name: str
     title: str
@@ -65,13 +62,13 @@ def load(
     """The data sets of a command.
 
     data         "nano" or "nano:WORLD", a folder with official files anywhere in it, or one such file.
-    names        Rows of `registry.ROWS`, or "all" that are there but those read by name only. Of "nano",
-                 "all" is NegBench's twin; other tests have twins, too, which are asked for by name.
+    names        Rows of `registry.ROWS`, or "all" that are there but those read by name only; of "nano",
+                 "all" is NegBench's twin.
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
     scenes       nano: how many scenes; `split` and `seed` likewise.
     protocol     "paper" or "fixed", for readers with a quirk.
 
-    Raises UserError, one sentence, for a set that is not there (with where to get it) and for wrong files.
+    Raises UserError for a set that is not there (with where to get it) and for wrong files.
     """
     if is_nano(data):
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
@@ -120,10 +117,7 @@ def select(tasks: Iterable[Task], wanted: Sequence[str], variants: Sequence[str]
 
 
 def check_pictures(data: DataSet) -> None:
-    """Raises UserError when not one picture of a data set is there: the folder is then the wrong one.
-
-    Single ones that are missing become unscored rows.
-    """
+    """Raises UserError when not one picture of a data set is there; single ones become unscored rows."""
     if not isinstance(data.media, Files):
         return
     references = data.references
@@ -148,11 +142,6 @@ def limited(task: Task, limit: int | None) -> Task:
         original=tuple(item for item in task.original if item.id in first_ids),
         negated=tuple(item for item in task.negated if item.id in first_ids),
     )
-
-
-def asks(task: Task) -> bool:
-    """Whether there is anything in the task."""
-    return bool(task.questions if isinstance(task, ChoiceTask) else task.original or task.negated)
 
 
 def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
@@ -254,7 +243,10 @@ def _dataset(
 
 def _task(row: Row, part: Part, files: Sequence[Path | None], media: Files, protocol: str) -> Task:
     name = f"{row.name}/{part.task}"
-    origin = {"files": {path.name: _sha256(path) for path in files if path is not None}}
+    try:
+        origin = {"files": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p}}
+    except OSError as error:
+        raise UserError(f"'{error.filename}' cannot be read: {error.strerror or error}.") from None
     if part.task == RETRIEVAL and not part.judged:
         original, negated = (
             official.read_retrieval(path, kind, allow_empty=True) if path is not None else ()
@@ -285,10 +277,8 @@ def _count(row: Row, part: Part, path: Path | None, rows: int) -> None:
 
 
 def _same_names(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks with one reference per picture; the files of a data set may name its folder differently.
-
-    References with the same file name become the first of them, unless a file uses a name for two pictures.
-    """
+    """The tasks with one reference per picture: those with the same file name become the first of them,
+    unless a file uses a name for two pictures."""
     first: dict[str, str] = {}
     for task in tasks:
         names = {reference: official.file_name(reference) for reference in task.references}
@@ -309,10 +299,3 @@ def _same_names(tasks: Sequence[Task]) -> list[Task]:
         else replace(task, questions=renamed(task.questions))
         for task in tasks
     ]
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None

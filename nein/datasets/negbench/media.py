@@ -1,11 +1,8 @@
 """Pictures and videos behind the references of a task: files found by name, or scenes drawn on demand.
 
-A reference to a region is that of the picture and a box, `region("a.jpg", (0, 0, 20, 30.5))`.
-
-NegBench takes 4 frames of a video: [0, last] is cut into 4 equal intervals at `linspace(0, last, 5)`,
-truncated to whole numbers, and the middle of each, rounded, is taken. Of a video with fewer frames as many
-are taken as it has. Source: github.com/m1k2zoo/negbench @ 2ac009b,
-benchmarks/src/training/video_utils/frame_sampler.py. Frames are decoded by PyAV (FFmpeg).
+A reference to a region is that of the picture and a box, `region("a.jpg", (0, 0, 20, 30.5))`. Of a video
+4 frames are taken as by github.com/m1k2zoo/negbench @ 2ac009b, video_utils/frame_sampler.py: the middle,
+rounded, of each of 4 equal intervals; of one with fewer frames all. PyAV (FFmpeg) decodes them.
 """
 
 from __future__ import annotations
@@ -54,8 +51,8 @@ class Files:
     """Pictures and videos on disk.
 
     root  Where to look (`--image-root`). A reference is tried below it as it stands, then shorter and shorter
-          tails of it, then by its file name alone anywhere below. None: references are paths that exist as
-          they are, relative ones from `beside` (the folder of the file that names them).
+          tails of it, then its file name alone anywhere below. None: references are paths, relative ones from
+          `beside` (the folder of the file that names them).
     """
 
     def __init__(self, root: Path | None = None, beside: Path | None = None) -> None:
@@ -86,8 +83,8 @@ class Files:
         return named[0]
 
     def listing(self) -> list[str]:
-        """References of all pictures below the root, or beside the file that was read, by name. Raises
-        UserError where there are none."""
+        """References of all pictures below the root, or beside the file, by name. Raises UserError without
+        any."""
         top = self.root or self.beside
         files = [file for file in top.rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES]
         if not files:
@@ -144,11 +141,8 @@ def frame_numbers(length: int, count: int = FRAMES) -> list[int]:
 
 
 def video_frames(path: Path, count: int = FRAMES) -> list[np.ndarray]:
-    """The frames that `frame_numbers` names, as (H, W, 3) uint8 RGB.
-
-    Raises ImageError for a file that is missing, is no video, or ends before its last needed frame; UserError
-    when PyAV is not installed.
-    """
+    """The frames that `frame_numbers` names, as (H, W, 3) uint8 RGB. Raises ImageError for a file that is
+    missing, is no video, or ends before its last needed frame; UserError when PyAV is not installed."""
     try:
         import av
     except ImportError:
@@ -178,11 +172,11 @@ def video_frames(path: Path, count: int = FRAMES) -> list[np.ndarray]:
 
 
 def _length(path: Path) -> tuple[int, int]:
-    """(frames that can be decoded, frames that the container promises if the file ends before them, else 0).
+    """(frames that can be decoded, frames that a container promises that ends before them, else 0).
 
-    Counting decodes once: containers may be wrong about their length. So may even a whole MP4 file be: a clip
-    cut out of a longer video without coding it again holds frames that are not to be shown (its edit list).
-    There the index says where every frame lies, and thus whether the file has them.
+    Counting decodes once: containers may be wrong about their length, even a whole MP4 file: a clip cut out
+    of a longer video holds frames that are not to be shown. There the index says whether the file has every
+    frame.
     """
     import av
 

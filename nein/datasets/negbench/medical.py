@@ -1,22 +1,17 @@
 """CheXpert's and HAM10000's own tables: which findings a picture shows, and which it does not.
 
-CheXpert (Irvin et al., arXiv:1901.07031): train.csv, valid.csv or test_labels.csv, a row per picture:
+CheXpert (Irvin et al., arXiv:1901.07031), a row per picture; 1: there, 0: not, -1: uncertain, empty: not
+mentioned, the last two counting as neither:
 
     Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,...,Support Devices
     CheXpert-v1.0-small/valid/patient64541/study1/view1_frontal.jpg,Male,73,Frontal,AP,0.0,1.0,1.0,1.0,...
 
-1 is there, 0 is not, -1 is uncertain, an empty cell not mentioned: the last two count as neither.
-
-HAM10000 (Tschandl et al., doi:10.1038/sdata.2018.161): HAM10000_metadata, one diagnosis per picture:
+HAM10000 (Tschandl et al., doi:10.1038/sdata.2018.161), one diagnosis per picture, commas or tabs between:
 
     lesion_id,image_id,dx,dx_type,age,sex,localization
     HAM_0000118,ISIC_0027419,bkl,histo,80.0,male,scalp
 
-Separated by commas, or by tabs where the header has one.
-
-`drawn_table` draws twins of both: tables in exactly the published form, pictures that only stand in. They let
-the path from a table to figures run where the real pictures, which are given out on request, are not. Nothing
-about medicine follows from them.
+`drawn_table` draws twins of both: tables in exactly that form, pictures that only stand in.
 """
 
 from __future__ import annotations
@@ -28,6 +23,7 @@ from pathlib import Path, PurePosixPath
 
 from PIL import Image, ImageDraw
 
+from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.official import Records, Row
 from nein.engine.errors import UserError
@@ -57,28 +53,18 @@ COLOURS = ("#7a3b2e", "#c98a7d", "#8c6b4f", "#b5533c", "#2b1b17", "#5e3a24", "#9
 
 
 def chexpert(path: Path, count: int) -> Iterator[Concepts]:
-    """The pictures of a table of CheXpert, each with the `count` absent findings most often seen with the
-    present ones, as in other annotated sets. Pictures of one patient share a source."""
-    yield from with_negatives([_chest(row, path) for row in _rows(path, ("Path", *FINDINGS))], count)
-
-
-def _chest(row: Row, path: Path) -> Concepts:
-    name = _cell(row, "Path", path)
-    values = {finding: _label(row, finding, path) for finding in FINDINGS}
-
-    def having(*labels: float | None) -> tuple[str, ...]:
-        return tuple(finding.lower() for finding, value in values.items() if value in labels)
-
-    patient = next((part for part in PurePosixPath(name).parts if part.startswith("patient")), "")
-    shown = having(PRESENT)
-    return Concepts(
-        str(PurePosixPath(name).with_suffix("")),
-        name,
-        positives=shown,
-        unsure=having(UNCERTAIN, None),
-        problem="" if shown else NO_FINDING,
-        source_id=patient,
-    )
+    """Each picture with the `count` absent findings most often seen with the present ones. Pictures of one
+    patient share a source."""
+    images = []
+    for row in Records(path, ("Path", *FINDINGS), None):
+        name = PurePosixPath(official.cell(row.cells, "Path", path, row.line))
+        labels = {finding.lower(): _label(row, finding, path) for finding in FINDINGS}
+        shown = tuple(finding for finding, label in labels.items() if label == PRESENT)
+        unsure = tuple(finding for finding, label in labels.items() if label in (UNCERTAIN, None))
+        patient = next((part for part in name.parts if part.startswith("patient")), "")
+        problem = "" if shown else NO_FINDING
+        images.append(Concepts(str(name.with_suffix("")), str(name), (), shown, (), unsure, problem, patient))
+    yield from with_negatives(images, count)
 
 
 def _label(row: Row, finding: str, path: Path) -> float | None:
@@ -97,36 +83,20 @@ def _label(row: Row, finding: str, path: Path) -> float | None:
 
 
 def ham10000(path: Path, count: int) -> Iterator[Concepts]:
-    """The pictures of HAM10000's table. Whatever is not diagnosed is absent; `count` changes nothing, since a
-    diagnosis is never seen with another. Pictures of one lesion share a source."""
-    for row in _rows(path, ("lesion_id", "image_id", "dx")):
-        code, name = _cell(row, "dx", path), _cell(row, "image_id", path)
+    """Whatever is not diagnosed is absent, whatever `count` is. Pictures of one lesion share a source."""
+    for row in Records(path, ("lesion_id", "image_id", "dx"), None):
+        code, name, lesion = (
+            official.cell(row.cells, column, path, row.line) for column in ("dx", "image_id", "lesion_id")
+        )
         if code not in DIAGNOSES:
             allowed = ", ".join(DIAGNOSES)
             raise UserError(f"'{path}', line {row.line}, dx: '{code}' is no diagnosis; allowed: {allowed}.")
         others = tuple(words for other, words in DIAGNOSES.items() if other != code)
-        lesion = _cell(row, "lesion_id", path)
         yield Concepts(name, f"{name}.jpg", (), (DIAGNOSES[code],), others, source_id=lesion)
 
 
 #: Name of a source -> what reads its table.
 TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {"chexpert": chexpert, "ham10000": ham10000}
-
-
-def _rows(path: Path, needed: tuple[str, ...]) -> Records:
-    try:
-        with path.open("rb") as file:
-            tabs = b"\t" in file.readline()
-    except OSError:
-        tabs = False  # the reader says what is wrong with the file
-    return Records(path, needed, "\t" if tabs else ",")
-
-
-def _cell(row: Row, column: str, path: Path) -> str:
-    text = row.cells[column].strip()
-    if not text:
-        raise UserError(f"'{path}', line {row.line}: the column '{column}' is empty.")
-    return text
 
 
 # --- drawn twins ---------------------------------------------------------------------------------
@@ -146,8 +116,7 @@ def drawn_table(source: str, count: int) -> Path:
 
 
 def _write_chexpert(folder: Path, path: Path, count: int) -> None:
-    """One to four findings in a picture, one in six findings uncertain or not mentioned; some pictures of one
-    patient."""
+    """One to four findings in a picture, some uncertain or not mentioned; two pictures of a patient."""
     rows: list[Sequence[object]] = []
     for number in range(count):
         rng = random.Random(number)
@@ -159,7 +128,14 @@ def _write_chexpert(folder: Path, path: Path, count: int) -> None:
                 labels[name] = rng.choice((-1.0, ""))
         shown = [name for name in FINDINGS if labels[name] == 1.0]
         place = f"valid/patient{64541 + number // 2}/study1/view{number % 2 + 1}_frontal.jpg"
-        _save(folder / place, _draw_chest(shown))
+        picture = Image.new("RGB", (SIZE, SIZE), "#101010")
+        pen = ImageDraw.Draw(picture)
+        for left in (6, 34):
+            pen.ellipse((left, 8, left + 24, 58), fill="#4a4a4a")
+        for k in map(FINDINGS.index, shown):  # a place and a size of its own
+            x, y, r = 8 + 12 * (k % 5), 14 + 16 * (k // 5), 3 + k % 3
+            pen.ellipse((x - r, y - r, x + r, y + r), fill="#e0e0e0")
+        _save(folder / place, picture)
         person = rng.choice(("Male", "Female")), rng.randint(18, 90), "Frontal", rng.choice(("AP", "PA"))
         rows.append([f"CheXpert-v1.0-small/{place}", *person, float(not shown), *labels.values()])
     header = ["Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", "No Finding", *FINDINGS]
@@ -173,38 +149,20 @@ def _write_ham10000(folder: Path, path: Path, count: int) -> None:
         lesion = number - (number % 4 == 3)
         code = random.Random(lesion).choice([*DIAGNOSES])
         name = f"ISIC_{24306 + number:07d}"
-        _save(folder / "HAM10000_images_part_1" / f"{name}.jpg", _draw_skin([*DIAGNOSES].index(code), number))
+        kind, rng, picture = (
+            [*DIAGNOSES].index(code),
+            random.Random(number),
+            Image.new("RGB", (SIZE, SIZE), "#e8b9a0"),
+        )
+        r = 8 + 2 * kind
+        x, y = (rng.randint(r + 2, SIZE - r - 2) for _ in range(2))
+        ImageDraw.Draw(picture).ellipse((x - r, y - r, x + r, y + r), fill=COLOURS[kind])
+        _save(folder / "HAM10000_images_part_1" / f"{name}.jpg", picture)
         rows.append([f"HAM_{lesion:07d}", name, code, "histo", 45.0, "male", "back"])
     _write(path, ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"], rows)
 
 
-def _draw_chest(shown: Sequence[str]) -> Callable[[ImageDraw.ImageDraw], None]:
-    def draw(pen: ImageDraw.ImageDraw) -> None:
-        pen.rectangle((0, 0, SIZE, SIZE), fill="#101010")
-        for left in (6, 34):
-            pen.ellipse((left, 8, left + 24, 58), fill="#4a4a4a")
-        for name in shown:  # a place and a size of its own
-            k = FINDINGS.index(name)
-            x, y, r = 8 + 12 * (k % 5), 14 + 16 * (k // 5), 3 + k % 3
-            pen.ellipse((x - r, y - r, x + r, y + r), fill="#e0e0e0")
-
-    return draw
-
-
-def _draw_skin(kind: int, number: int) -> Callable[[ImageDraw.ImageDraw], None]:
-    def draw(pen: ImageDraw.ImageDraw) -> None:
-        rng = random.Random(number)
-        pen.rectangle((0, 0, SIZE, SIZE), fill="#e8b9a0")
-        r = 8 + 2 * kind
-        x, y = (rng.randint(r + 2, SIZE - r - 2) for _ in range(2))
-        pen.ellipse((x - r, y - r, x + r, y + r), fill=COLOURS[kind])
-
-    return draw
-
-
-def _save(path: Path, draw: Callable[[ImageDraw.ImageDraw], None]) -> None:
-    picture = Image.new("RGB", (SIZE, SIZE))
-    draw(ImageDraw.Draw(picture))
+def _save(path: Path, picture: Image.Image) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.save(path, quality=90)
 

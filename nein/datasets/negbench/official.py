@@ -5,9 +5,8 @@
     binary           correct_answer, caption_0, caption_1, image_path
     NegCap           filepath and a caption: one per row, for the released training code takes a cell as it is
 
-Names and values: https://github.com/m1k2zoo/negbench. Files written here carry further columns, which the
-released code ignores: `id`, `source`, `template_0` .. (each option's own template), `positive_objects`,
-`negative_objects`. List cells go through `ast.literal_eval`, which evaluates literals only.
+Source: https://github.com/m1k2zoo/negbench. Files written here carry further columns, which the released code
+ignores: `id`, `source`, `template_0` .. (each option's own), `positive_objects`, `negative_objects`.
 """
 
 from __future__ import annotations
@@ -76,11 +75,11 @@ class Row:
 class Records:
     """The records of a CSV file with the columns `needed`, read as they are asked for; with its place in the
     file each can be read again alone (`parse`). Half a record at a file's end is left out with a warning.
-
-    Raises UserError, naming file and line, for what is no such file. `sha256` is over everything read so far.
+    Raises UserError, naming file and line. delimiter: None: a tab where the header has one, else a comma.
+    `sha256`: of everything read so far.
     """
 
-    def __init__(self, path: Path, needed: Sequence[str], delimiter: str = ",") -> None:
+    def __init__(self, path: Path, needed: Sequence[str], delimiter: str | None = ",") -> None:
         self.path, self.needed, self.delimiter = path, needed, delimiter
         self.columns: list[str] = []
         self._digest = hashlib.sha256()
@@ -94,7 +93,9 @@ class Records:
         csv.field_size_limit(LIMIT)
         try:
             with self.path.open("rb") as raw:
-                self._place = len(codecs.BOM_UTF8) if raw.read(3) == codecs.BOM_UTF8 else 0
+                header = raw.readline(LIMIT)
+            self._place = len(codecs.BOM_UTF8) if header.startswith(codecs.BOM_UTF8) else 0
+            self.delimiter = self.delimiter or ("\t" if b"\t" in header else ",")
             with self.path.open(encoding="utf-8-sig", newline="") as file:
                 yield from self._records(file)
         except FileNotFoundError:
@@ -107,11 +108,17 @@ class Records:
             raise UserError(f"'{self.path}' cannot be read: {error.strerror or error}.") from None
 
     def _records(self, file: IO[str]) -> Iterator[Row]:
-        reader = csv.reader(self._lines(file), strict=True, delimiter=self.delimiter)
+        reader = csv.reader(self._lines(file), strict=True, delimiter=self.delimiter or ",")
         good, cut = 0, ""  # line of the last good record; what is wrong with a record that may be cut off
         try:
             self.columns = next(reader, [])
-            self._check()
+            if missing := [name for name in self.needed if name not in self.columns]:
+                near = near_match(missing[0], self.columns)
+                guess = f" (is '{near}' meant?)" if near else ""
+                raise UserError(
+                    f"'{self.path}' has no column '{missing[0]}'{guess}; it needs {', '.join(self.needed)} "
+                    f"and has {', '.join(self.columns) or 'none'}."
+                )
             start, count = self._place, len(self.columns)
             for cells in reader:
                 where = f"'{self.path}', line {reader.line_num}: the row has"
@@ -139,16 +146,6 @@ class Records:
             self._place += len(data)
             yield line
 
-    def _check(self) -> None:
-        missing = [name for name in self.needed if name not in self.columns]
-        if missing:
-            near = near_match(missing[0], self.columns)
-            guess = f" (is '{near}' meant?)" if near else ""
-            raise UserError(
-                f"'{self.path}' has no column '{missing[0]}'{guess}; it needs {', '.join(self.needed)} "
-                f"and has {', '.join(self.columns) or 'none'}."
-            )
-
 
 def parse(columns: Sequence[str], data: bytes, delimiter: str = ",") -> dict[str, str]:
     """The cells of a record read again from its bytes, which may begin with other records."""
@@ -163,34 +160,25 @@ def parse(columns: Sequence[str], data: bytes, delimiter: str = ",") -> dict[str
 def read_retrieval(
     path: Path, kind: str = ORIGINAL, *, allow_empty: bool = False
 ) -> tuple[RetrievalItem, ...]:
-    """The items of a retrieval file. Raises UserError naming file, line and column for what is wrong.
-
-    allow_empty  Take items without a caption, or with an empty one. The released script for paraphrasing
-                 leaves a caption out of its list when the language model's answer cannot be read.
-    """
+    """The items of a retrieval file. Raises UserError naming file, line and column. allow_empty: take items
+    without a caption, or with an empty one: the released script for paraphrasing loses some."""
     same = Shared()
     items = tuple(
         RetrievalItem(
-            id=name,
-            image=image,
-            captions=strings(row["captions"], f"{where}, captions"),
-            kind=kind,
-            positives=same(_optional(row, "positive_objects", where)),
-            negatives=same(_optional(row, "negative_objects", where)),
+            name, image, strings(row["captions"], f"{where}, captions"), kind,
+            *(same(_optional(row, f"{of}_objects", where)) for of in ("positive", "negative")),
             source=intern(row.get("source", source)),
         )
         for where, row, image, name, source in _rows(path, ("filepath", "captions"))
-    )
+    )  # fmt: skip
     check_items(items, str(path), allow_empty=allow_empty)
     return items
 
 
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
-    """The questions of a multiple-choice or binary file, options in the file's order.
-
-    layout  Which of `POSITIONS` ("real", "synthetic", "control") says how the wrong options were made, where
-            the file has no columns `template_0` .. of its own. Binary files say nothing about templates.
-    """
+    """The questions of a multiple-choice or binary file, options in the file's order. layout: which of
+    `POSITIONS` says how the wrong options were made, where the file has no columns `template_0` .. of its
+    own."""
     questions, same = [], Shared()
     for where, row, image, name, source in _rows(
         path, ("image_path", "correct_answer", "caption_0", "caption_1")
@@ -199,27 +187,17 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
         correct = correct_index(row["correct_answer"], len(texts), f"{where}, correct_answer")
         type_ = _template(row.get("correct_answer_template", ""), where)
         templates = _templates(row, len(texts), correct, type_, layout, where)
-        questions.append(
-            Question(
-                id=name,
-                image=image,
-                options=tuple(same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True)),
-                correct=correct,
-                type=type_,
-                positives=same(_optional(row, "positive_objects", where)),
-                negatives=same(_optional(row, "negative_objects", where)),
-                source=intern(row.get("source") or source),
-            )
-        )
+        options = tuple(same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True))
+        objects = (same(_optional(row, f"{of}_objects", where)) for of in ("positive", "negative"))
+        from_ = intern(row.get("source") or source)
+        questions.append(Question(name, image, options, correct, type_, *objects, source=from_))
     check_questions(questions, str(path))
     return tuple(questions)
 
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], str, str, str]]:
-    """(file and line, cells, image, id, source) of every record; `needed` begins with the image's column.
-
-    An id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2".
-    """
+    """(file and line, cells, image, id, source) of every record; `needed` begins with the image's column. An
+    id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
     rows = [
         (row.line, row.cells, cell(row.cells, needed[0], path, row.line)) for row in Records(path, needed)
     ]
@@ -239,11 +217,8 @@ def write_retrieval(path: Path, items: Sequence[RetrievalItem]) -> None:
 
 
 def write_captions(path: Path, items: Sequence[RetrievalItem]) -> None:
-    """Writes items of training captions, one caption per row (`ID/c0`, `ID/c1`, ..), atomically.
-
-    The released training code reads it with `--csv-img-key filepath --csv-caption-key caption
-    --csv-separator ,`.
-    """
+    """Writes items of training captions, one caption per row (`ID/c0`, `ID/c1`, ..), atomically. The released
+    training code reads it with `--csv-img-key filepath --csv-caption-key caption --csv-separator ,`."""
     check_items(items, str(path))
     rows = (
         {**_facts(item), "filepath": item.image, "caption": text, "id": f"{item.id}/c{k}"}
@@ -259,10 +234,8 @@ def write_training_questions(path: Path, questions: Sequence[Question]) -> None:
 
 
 def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
-    """Writes questions, options in the order they have, atomically; `read_questions` gives them back.
-
-    single  The word for the type of a question that affirms the one object its image shows (or none).
-    """
+    """Writes questions, options in the order they have, atomically; `read_questions` gives them back. single:
+    the word for the type of a question that affirms the one object its image shows (or none)."""
     check_questions(questions, str(path))
     count = max((len(question.options) for question in questions), default=2)
     captions, made_as = ([f"{name}_{k}" for k in range(count)] for name in ("caption", "template"))
@@ -310,11 +283,8 @@ def file_name(reference: str) -> str:
 
 
 def short_names(references: Iterable[str]) -> dict[str, str]:
-    """Reference -> the shortest end of its path that no other of the references has.
-
-    Mostly the file name; "patient7/study1/view1_frontal.jpg" where, as in CheXpert, every picture has the
-    same one. What stands before such an end depends on the machine the file was made on and names nothing.
-    """
+    """Reference -> the shortest end of its path that no other of the references has: mostly the file name,
+    else "patient7/study1/view1_frontal.jpg". What stands before it depends on the machine."""
     parts = {name: _path_parts(name) or (name,) for name in references}
     ends: dict[str, str] = {}
     waiting, length = list(parts), 0
@@ -345,8 +315,7 @@ def cell(row: Mapping[str, str], column: str, path: Path, line: int | str) -> st
 
 
 def option_texts(row: Mapping[str, str]) -> list[str]:
-    """The cells caption_0, caption_1, ... of a question, without empty ones at the end: files that mix
-    questions of different length leave cells empty."""
+    """The cells caption_0, caption_1, ... of a question, without empty ones at the end."""
     columns = [name for name in row if name.startswith("caption_") and name[8:].isdigit()]
     texts = [row[name] for name in sorted(columns, key=lambda name: int(name[8:]))]
     while texts and not texts[-1]:
@@ -369,10 +338,8 @@ def caption_column(columns: Sequence[str], path: Path, asked: str | None = None)
 
 
 def caption_texts(text: str, column: str, where: str) -> tuple[str, ...]:
-    """The captions of a cell: of a list its strings, maybe none; any other text is one caption.
-
-    A column of LISTS must hold lists. In another one a cell counts as a list where it is the text of one.
-    """
+    """The captions of a cell: of a list its strings, maybe none; any other text is one caption. A column of
+    LISTS must hold lists; in another one a cell counts as a list where it is the text of one."""
     if column in LISTS:
         return strings(text, where)
     if text.strip().startswith("["):
@@ -422,10 +389,8 @@ def _optional(row: Mapping[str, str], column: str, where: str) -> tuple[str, ...
 
 
 def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
-    """The strings of a list cell: "['a', 'b']". Nothing in it is run.
-
-    nested  Whether a list of strings may stand in place of one, which is these with spaces between.
-    """
+    """The strings of a list cell, "['a', 'b']", by `ast.literal_eval`. nested: a list of strings may stand in
+    place of one, which is these with spaces between."""
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -13,8 +13,7 @@
                           questions about the pictures that it finds
     scope.json            our own: two drawn scenes and two sentences (`drawn_tests.write_scope`)
 
-SugarCrepe and NaturalBench are about more than negation. Of them those items are read in which the rule
-`nein.datasets.negbench.polarity.denies` finds a denying word in one of the two captions, or in a question.
+Of SugarCrepe and NaturalBench those items are read in which `polarity.denies` finds a denying word.
 """
 
 from __future__ import annotations
@@ -81,11 +80,8 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
 
 
 def valse(path: Path) -> Iterator[Question]:
-    """VALSE, existence: {name: {image_file, caption, foil, mturk: {caption, foil, other}, ...}}.
-
-    Of 534 items those 505 are read whose caption at least two of three annotators took for the only true one,
-    as its authors do.
-    """
+    """VALSE, existence: {name: {image_file, caption, foil, mturk: {caption, foil, other}, ...}}: as its
+    authors do, those 505 of 534 items whose caption two of three annotators took for the only true one."""
     for name, item in _items(path, dict, _VALSE):
         if item["mturk"]["caption"] >= VALID:
             yield _captions(name, item["image_file"], (item["caption"], item["foil"]))
@@ -99,7 +95,15 @@ def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
     |---|---|---|
     | commas of the negation | taken out, and those of the caption not, as released | left where they are |
     """
-    content = _plain_data(path)
+    import pickle
+
+    import torch
+
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {why}") from None
     if said := shapes.fault(content, _CC_NEG):
         raise UserError(f"'{path}': {said}.")
     images, notes = content["image_paths"], content["annotations"]
@@ -113,8 +117,8 @@ def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
 
 
 def sugarcrepe(path: Path) -> Iterator[Question]:
-    """SugarCrepe: {number: {filename, caption, negative_caption}}; the items in which one of the two denies
-    something and the other does not."""
+    """SugarCrepe: {number: {filename, caption, negative_caption}}; items in which just one of the two
+    denies."""
     for name, item in _items(path, dict, _SUGARCREPE):
         texts = item["caption"], item["negative_caption"]
         if denies(texts[0]) != denies(texts[1]):
@@ -123,7 +127,7 @@ def sugarcrepe(path: Path) -> Iterator[Question]:
 
 def negrefcocog(path: Path) -> Iterator[Question]:
     """NegRefCOCOg: [{image, phrase, ref_bbox, bbox_list}], boxes as x, y, width, height in pixels. As its
-    authors do, a model is shown each box cut out, and the phrase is held against every one."""
+    authors do, the phrase is held against every box, cut out."""
     for name, item in _items(path, list, _NEGREFCOCOG):
         image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
         if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
@@ -136,8 +140,8 @@ def negrefcocog(path: Path) -> Iterator[Question]:
 
 
 def neat(path: Path) -> Iterator[Question]:
-    """NEAT's copies of NegBench's negated captions: filepath, captions, inverted_captions, the latter two
-    texts of Python lists. An inversion denies what the caption affirms and affirms what it denies."""
+    """NEAT's copies of NegBench's negated captions: filepath, captions, inverted_captions. An inversion
+    denies what the caption affirms and affirms what it denies."""
     seen: Counter[str] = Counter()
     for row in official.Records(path, ("filepath", "captions", "inverted_captions")):
         where = f"'{path}', line {row.line}"
@@ -158,11 +162,10 @@ def neat(path: Path) -> Iterator[Question]:
 
 
 def beaf(path: Path) -> Iterator[Question]:
-    """BEAF: [{id, image, question, orig_img, removed_q, gt}], the original of a picture before its copies. A
-    copy from which something was removed has the name of its original with a number:
-    COCO_val2014_000000001171_00.png.
+    """BEAF: [{id, image, question, orig_img, removed_q, gt}], the original of a picture before its copies,
+    which have its name with a number: COCO_val2014_000000001171_00.png.
 
-    A question about the removed thing belongs to the same question about the original. Both right is BEAF's
+    A question about the removed thing belongs to the same question about the original: both right is BEAF's
     true understanding, the first alone its positive stubbornness, the second alone its negative one, neither
     its ignorance. Of things that stay, one right alone is its indecision.
     """
@@ -186,8 +189,8 @@ def beaf(path: Path) -> Iterator[Question]:
 
 def naturalbench(path: Path) -> Iterator[Question]:
     """NaturalBench as its repository has it: [question, image, answer, type], four for a pair of pictures:
-    the first question about the first and the second picture, then the second question. Those fours are
-    read in which a question, or one of its options, denies something."""
+    each question about the first and the second. Fours are read in which a question or an option denies
+    something."""
     rows = [_natural(row, f"'{path}', row {name}") for name, row in _items(path, list, [str])]
     if len(rows) % 4:
         raise UserError(f"'{path}' has {len(rows)} rows; there must be four for every pair of pictures.")
@@ -224,8 +227,8 @@ def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int
 
 
 def natural_pairs(path: Path) -> Iterator[Pair]:
-    """NaturalBench-Retrieval: [{index, image_0, image_1, caption_0, caption_1}], caption k true of picture k.
-    Those are read in which a caption denies something."""
+    """NaturalBench-Retrieval: [{index, image_0, image_1, caption_0, caption_1}], caption k true of picture k;
+    those in which a caption denies something."""
     for name, item in _items(path, list, _RETRIEVAL):
         if denies(item["caption_0"]) or denies(item["caption_1"]):
             yield _pair(name, item)
@@ -233,19 +236,17 @@ def natural_pairs(path: Path) -> Iterator[Pair]:
 
 def scope_pairs(path: Path) -> Iterator[Pair]:
     """What `drawn_tests.write_scope` wrote. The four comparisons of a pair are right together, by
-    construction and by difficulty; questions are put in English, whatever the language of the sentence."""
+    construction and by difficulty; questions are put in English."""
     for name, item in _items(path, list, _SCOPE):
-        yield _pair(
-            name, item, groups=((item["construction"], name, 4),),
-            difficulty=((OTHERS, item["others"]), (DEPTH, item["depth"])),
-            denies=(item["denies_0"], item["denies_1"]),
-        )  # fmt: skip
+        difficulty = (OTHERS, item["others"]), (DEPTH, item["depth"])
+        groups = ((item["construction"], name, 4),)
+        yield _pair(name, item, groups, difficulty, (item["denies_0"], item["denies_1"]))
 
 
 def nein_pairs(path: Path) -> Iterator[Pair]:
     """NeIn's annotations, with the folders of pictures beside them: the picture with the object and a
-    sentence that affirms it, the source picture and the sample's own sentence. Samples of other families than
-    `families.DENYING` are left out."""
+    sentence that affirms it, the source picture and the sample's own sentence; of families in
+    `families.DENYING`."""
     for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
         if (sample.family or "plain") in families.DENYING:
             images = [f"{file.parent.name}/{file.name}" for file in (sample.sample_path, sample.source_path)]
@@ -254,8 +255,8 @@ def nein_pairs(path: Path) -> Iterator[Pair]:
 
 
 def beaf_pairs(path: Path) -> Iterator[Pair]:
-    """`beaf`'s file: a picture and its copy without a thing, with "There is a car in the image." and "There
-    is no car in the image."."""
+    """`beaf`'s file: a picture and its copy without a thing, "There is a car in the image.", "There is no
+    ..."."""
     items = [item for _, item in _items(path, list, _BEAF)]
     whole = {_original(item): item["image"] for item in items if item["orig_img"]}
     for item in items:
@@ -272,9 +273,11 @@ def beaf_pairs(path: Path) -> Iterator[Pair]:
         yield Pair(str(item["id"]), (image, item["image"]), texts, image)
 
 
-def _pair(name: str, item: dict[str, Any], **more: Any) -> Pair:
+def _pair(
+    name: str, item: dict[str, Any], groups: Any = (), difficulty: Any = (), denies: Any = None
+) -> Pair:
     images, texts = ((item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption"))
-    return Pair(name, images, texts, **more)
+    return Pair(name, images, texts, "", groups, difficulty, denies)
 
 
 def _each(
@@ -285,7 +288,7 @@ def _each(
 
 def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
     """SimpleNeg: [caption, is what it denies there?, is what it affirms there?]. No picture belongs to a
-    caption: whatever it finds among any pictures is asked both questions. Raises UserError."""
+    caption: what it finds among any pictures is asked both questions. Raises UserError."""
     items = []
     for name, row in _items(path, list, [str]):
         if len(row) != 3 or not all(text.strip() for text in row):
@@ -339,16 +342,3 @@ def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:
         if said := shapes.fault(item, shape):
             raise UserError(f"'{path}', item {name}: {said}.")
         yield str(name), item
-
-
-def _plain_data(path: Path) -> Any:
-    """What a torch file of plain containers holds; nothing in it is run."""
-    import pickle
-
-    import torch
-
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {said}") from None

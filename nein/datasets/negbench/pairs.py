@@ -1,12 +1,8 @@
 """Two pictures and two captions, each true of one and false of the other: what such a pair asks.
 
-What Winoground asks (Thrush et al., CVPR 2022, arXiv:2204.03162), with its names for the scores:
-
-    text   each picture chooses its caption
-    image  each caption chooses its picture
-    group  all of it
-
-A model that is shown one picture is asked of both captions whether they are true of either.
+As Winoground (Thrush et al., CVPR 2022, arXiv:2204.03162), with its names for the scores: "text", each
+picture chooses its caption; "image", each caption chooses its picture; "group", all of it. A model that is
+shown one picture is asked of both captions whether they are true of either.
 """
 
 from __future__ import annotations
@@ -27,10 +23,9 @@ ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, b
 class Pair:
     """captions[k] is true of images[k], and false of the other.
 
-    name    Unique in its task.     images  References.
     source  What resampling treats as one unit; "": these two pictures.
     groups  Further scores that the four questions are right together for; difficulty as `Question` has it.
-    denies  Which captions have a denying word; None: those of which the rule for English says so.
+    denies  Which captions have a denying word; None: by the rule for English.
     """
 
     name: str
@@ -79,7 +74,6 @@ def asked(pair: Pair) -> Iterator[Question]:
 
 
 def asked_groups(name: str, question: int, picture: int) -> tuple[Group, ...]:
-    """What a question about a picture of a pair belongs to."""
     return (
         (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_PICTURE, f"{name}/i{picture}", 2), (ALL_FOUR, name, 4),
     )  # fmt: skip

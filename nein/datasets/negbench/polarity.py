@@ -1,7 +1,5 @@
-"""Whether a sentence affirms or denies an object, by rule: the check that a paraphrase means what it should.
-
-Rules, not a model: a paraphrase that they cannot follow is refused and counted, which costs a sample and
-never puts a wrong one into the data.
+"""Whether a sentence affirms or denies an object, by rule: what the rules cannot follow is refused and
+counted, which costs a sample and never puts a wrong one into the data.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ def changed(
 
     affirmed, denied  What the original says is there, and is not.
     keep_order_of     The original, if what comes first in it, affirmation or denial, has to come first still.
-    others            Known objects of the picture, there or not, that the original does not speak of.
+    others            Known objects of the picture that the original does not speak of.
     """
     for noun, wanted in (*((n, "affirmed") for n in affirmed), *((n, "denied") for n in denied)):
         said = polarity(sentence, noun)
@@ -110,17 +108,15 @@ def changed(
             return "polarity unclear" if said == "unclear" else "polarity changed"
     if any(mentions(sentence, noun) for noun in others):
         return "an object is added"
+
+    def first(text: str, nouns: Sequence[str]) -> int:
+        return min((a for noun in nouns for a, _ in mentions(text, noun)), default=len(text))
+
     if keep_order_of is not None and affirmed and denied:
-        if _denial_first(sentence, affirmed, denied) != _denial_first(keep_order_of, affirmed, denied):
+        before, now = (first(text, denied) < first(text, affirmed) for text in (keep_order_of, sentence))
+        if before != now:
             return "order changed"
     return ""
-
-
-def _denial_first(sentence: str, affirmed: Sequence[str], denied: Sequence[str]) -> bool:
-    def first(nouns: Sequence[str]) -> int:
-        return min((a for noun in nouns for a, _ in mentions(sentence, noun)), default=len(sentence))
-
-    return first(denied) < first(affirmed)
 
 
 def _plain(sentence: str) -> str:

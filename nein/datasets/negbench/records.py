@@ -1,8 +1,5 @@
-"""NegBench's records: a retrieval item, a question with its options, and the tasks they make up.
-
-A picture (or video) is named by a *reference*, a string that the task's `Media`
-(`nein.datasets.negbench.media`) turns into pixels: a path as a file has it, or a name that drawing code
-understands. Nothing here reads a file.
+"""NegBench's records: a retrieval item, a question with its options, and the tasks they make up. A picture
+or video is named by a *reference*, which the `Media` of a task turns into pixels.
 """
 
 from __future__ import annotations
@@ -34,17 +31,15 @@ Group = tuple[str, str, int]
 class RetrievalItem:
     """One picture or video with its captions of one kind.
 
-    id         Unique among the items of its kind in a task, and the same for the original and the negated
-               item of a picture: by it the two are paired.
+    id         Unique among the items of its kind, and the same for both items of a picture.
     image      Reference of the picture.
     captions   The k-th original and the k-th negated caption of a picture are a pair, where it has as many of
-               the one kind as of the other. Mostly at least one; a released file may have lost some.
+               the one kind as of the other. A released file may have lost some.
     kind       "original" or "negated".
-    positives  Objects the captions affirm, where known.
-    negatives  Objects the captions deny, where known.
+    positives  Objects the captions affirm, where known; `negatives`: those they deny.
     source     What resampling treats as one unit; the picture's own id where several share no source.
-    asked      Where no picture is known to be right, and `image` is "": what a judge is asked of those that a
-               caption finds, first whether what it denies is there, then whether what it affirms is.
+    asked      Where no picture is known to be right, and `image` is "": what a judge is asked of those found,
+               whether what the caption denies is there, then whether what it affirms is.
     """
 
     id: str
@@ -65,9 +60,7 @@ class RetrievalItem:
 class Option:
     """A caption to choose, and how it is made: "affirmation", "negation", "hybrid", or None where unknown.
 
-    image  Reference of the picture, or of a region of one, that the caption is held against: where pictures
-           are to choose, the options have one caption and a picture each. "": the question's.
-    """
+    image  Reference of the picture, or of a region of one, that it is held against; "": the question's."""
 
     text: str
     template: str | None = None
@@ -84,11 +77,9 @@ class Question:
     """Which of the options describes the picture?
 
     id       Unique in its task; the order in which the options are shown derives from it.
-    image    Reference of the picture or video.
-    options  At least two.
     correct  Index of the right one, as the data have it (0 throughout in the released files).
     type     Template of the right option, or of the question; None where unknown (binary questions).
-    source   What resampling treats as one unit: the picture, of which several questions may be asked.
+    source   What resampling treats as one unit; "": the picture.
     asked    The question, where it is another one: its options are answers, which no caption's score gives.
     groups   Those whose questions have to be answered right together.
     difficulty   What makes it difficult, and how much of that there is, what matters most last.
@@ -129,9 +120,9 @@ class Media(Protocol):
 class RetrievalTask:
     """Retrieval with original captions and with negated ones, over the same pictures.
 
-    gallery   Pictures besides those of the items.
     name      "coco/retrieval", say: data set, then task. `variant`: "templated" or "rephrased".
     original  Items of kind "original"; `negated` of kind "negated". Either may be empty.
+    gallery   Pictures besides those of the items.
     """
 
     name: str
@@ -179,8 +170,8 @@ class ChoiceTask:
         return list(dict.fromkeys(q.picture(option) for q in self.questions for option in q.options))
 
     def answered_by(self, kind: str) -> bool:
-        """Whether a model of a kind can answer: "dual" and "itm" score captions with pictures, "vlm" is shown
-        one picture."""
+        """Whether a model can answer: "dual" and "itm" score captions with pictures, "vlm" is shown one
+        picture."""
         if kind != "vlm":
             return not any(question.asked for question in self.questions)
         return not any(option.image for question in self.questions for option in question.options)
@@ -199,8 +190,8 @@ Task = RetrievalTask | ChoiceTask
 
 
 def check_items(items: Sequence[RetrievalItem], where: str, *, allow_empty: bool = False) -> None:
-    """Raises UserError for items of a wrong kind, with an id that occurs twice, or (unless `allow_empty`)
-    without a caption or with an empty one."""
+    """Raises UserError for a wrong kind, an id that occurs twice, or (unless `allow_empty`) an empty caption
+    or none."""
     _unique([item.id for item in items], where)
     for item in items:
         if not allow_empty and (not item.captions or any(not text.strip() for text in item.captions)):

@@ -1,8 +1,7 @@
 """NegBench's data sets, and other tests of negation, by name: which files they are, and where to get them.
 
-File names are the released ones; where a set was released under several, they are tried in order. Sources:
-github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py); of the other tests,
-the repositories that their rows name.
+Sources: github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py); of the other
+tests, the repositories that their rows name.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ class Part:
     task      Of TASKS.
     variant   "templated", "rephrased" by a language model, or "published": the words of another test.
     files     Released names, the first that is there is read. For retrieval: original captions.
-    negated   For retrieval: released names of the file with negated captions. (Those that contain "templated"
-              occur in the released code; whether the files are given out is not known.)
-    reader    Of `other_tests.READERS`, for a file in a layout of its own; "": NegBench's. One for retrieval
-              is `other_tests.simpleneg`.
+    negated   For retrieval: names of the file with negated captions ("templated" ones may not be given out).
+    reader    Of `other_tests.READERS`, for another layout; "": NegBench's. For retrieval: `simpleneg`.
     """
 
     task: str
@@ -57,7 +54,6 @@ class Part:
 class Row:
     """A data set.
 
-    title     As tables show it.
     pictures  Where its pictures or videos come from.
     layout    "real" or "synthetic" (`official.POSITIONS`).
     sizes     Task -> rows of each of its files, as published.

@@ -1,15 +1,10 @@
 """Sentences from which remedies for text encoders learn what a denial changes.
 
-Pairs, one sentence that affirms and one that denies the same thing, from which steering takes a direction.
-The published pairs (github.com/fawazsammani/negation-steering, data/train_data.json) are a JSON object of
-affirmed sentences and their negations, made by a language model. Ours are templates; those of the held-out
-wordings of `sentences` are not among them.
-
-Captions that deny something, taken apart: what they affirm, what they deny, and their inversion, which denies
-what they affirm and affirms what they deny. NEAT adapts a text encoder to these. The published ones
-(github.com/hhc1997/NEAT, *_logic_inversion.csv) are a language model's: columns captions, pos_captions,
-neg_captions and inverted_captions, each a text of a Python list, in which the released code takes a list of
-strings for one, too (data/utils.py, `pre_caption`). Ours are made by rule.
+Steering takes its direction from pairs, one sentence that affirms and one that denies the same thing:
+published as JSON {affirmed: negation} (github.com/fawazsammani/negation-steering, data/train_data.json).
+NEAT adapts a text encoder to captions taken apart: what they affirm, what they deny, and their inversion
+(github.com/hhc1997/NEAT, *_logic_inversion.csv; cells are texts of Python lists, in which a list of strings
+may stand for one). Ours are templates and rules, without the held-out wordings of `sentences`.
 """
 
 from __future__ import annotations
@@ -34,8 +29,7 @@ _COLUMNS = ("captions", "pos_captions", "neg_captions", "inverted_captions")
 
 
 def drawn_pairs() -> Pairs:
-    """(affirmed, denied) for every taught wording and every object that is not held out, each beside another
-    object."""
+    """(affirmed, denied) for every taught wording and every object that is not held out."""
     names = [name for name in CATEGORIES if name not in HELD_OUT]
     pairs = []
     for wording, forms in CAPTION_FORMS.items():
@@ -62,10 +56,8 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def invert(texts: Sequence[str]) -> list[Parts | None]:
-    """Of every text; None where nothing is denied (`nein.wording.denials`).
-
-    "A cat on a mat. There is no dog." -> "A cat on a mat.", "A photo of a dog." and "A photo of a dog with
-    no cat and no mat."
+    """Of every text, None where nothing is denied: "A cat on a mat. There is no dog." -> "A cat on a mat.",
+    "A photo of a dog." and "A photo of a dog with no cat and no mat."
     """
     return [_parts(read) if read.absent else None for read in denials.read(texts)]
 

@@ -153,10 +153,8 @@ class Negation:
 
 
 def place(captions: Sequence[str], absent: Sequence[str], rng: random.Random, order: str) -> list[Negation]:
-    """Captions with the object that each denies.
-
-    order  "either" (equal chances, as released), "prefix", or "suffix" ("affneg": affirmation first).
-    """
+    """Captions with the object that each denies. order: "either" (equal chances, as released), "prefix" or
+    "suffix" ("affneg": affirmation first)."""
     return [
         Negation(text, name, rng.random() < 0.5 if order == "either" else order == "prefix")
         for text, name in zip(captions, absent, strict=True)
@@ -174,14 +172,13 @@ def options(
     thing: str = "image",
     stop: str = "",
 ) -> list[Option]:
-    """The right option of `template` and behind it the three wrong ones: hybrid, affirmation, negation.
+    """The right option of `template`, then the three wrong ones: hybrid, affirmation, negation, which misread
+    the same picture: "features N, but not B", "features N", "does not feature A".
 
     first, second  Present objects; second None where an image shows one thing only (training sets).
     absent         The object that is not there.
     hybrid         The present object of the hybrid options; default `second`, where there is one.
     stop           The end of every option.
-
-    The wrong options misread the same picture: "features N, but not B", "features N", "does not feature A".
     """
     words = WORDINGS[wording]
     other = hybrid or second or first
@@ -212,11 +209,11 @@ def evaluation_questions(
     protocol: Protocol = "fixed",
     single: bool = False,
 ) -> list[Question]:
-    """Up to `count` questions about one image, one per absent object, which are drawn without replacement.
+    """Up to `count` questions about one image, one per absent object, drawn without replacement; the right
+    option stands first, as in the released files.
 
     None for an image with fewer than two positives or, if `single`, without one: medical pictures may show
-    one thing only, which is then affirmed alone. The template of the right option is drawn evenly; the right
-    one stands first, as in the released files: whoever asks shuffles by the question's seed.
+    one thing only, which is then affirmed alone. The template of the right option is drawn evenly.
     """
     if len(image.positives) < (1 if single else 2):
         return []
@@ -233,14 +230,13 @@ def evaluation_questions(
 
 
 def medical_questions(image: Concepts, seed: int, *, wording: str = "code") -> dict[str, Question]:
-    """What medical sets ask besides the questions of every set, by the name of the task; one each at most.
+    """What medical sets ask besides, by the name of the task; one each at most, the right option first.
 
     mcq-control     Four affirmations, of a present object and of three absent ones.
     binary          An object affirmed and denied; whether it is a present or an absent one is drawn evenly.
     binary-control  Two affirmations, of a present object and of an absent one.
 
-    The tasks and their columns are published, how the sentences were drawn is not: objects are drawn evenly,
-    templates are those of the other questions. The right option stands first.
+    The tasks and their columns are published, how the sentences were drawn is not.
     """
     if not image.positives or not image.negatives:
         return {}
@@ -270,10 +266,8 @@ def medical_questions(image: Concepts, seed: int, *, wording: str = "code") -> d
 def training_question(
     image: Concepts, seed: int, *, wording: str = "code", thing: str = "image", protocol: Protocol = "fixed"
 ) -> Question | None:
-    """One question about an image with its options shuffled, or None where nothing is present or absent.
-
-    An image with one positive gets the released code's `modified_positive`, "features {A}.", in the place of
-    "features {A} and {B}.".
+    """One question about an image with its options shuffled, or None where nothing is present or absent. With
+    one positive, "features {A}." stands for "features {A} and {B}.": the released code's `modified_positive`.
     """
     shown = image.positives or ((NOTHING,) if protocol == "paper" else ())
     if not shown or not image.negatives:
@@ -282,15 +276,9 @@ def training_question(
     absent = rng.choice(image.negatives)
     pair = rng.sample(shown, min(2, len(shown)))
     made = options(
-        pair[0],
-        pair[1] if len(pair) > 1 else None,
-        absent,
-        rng.choice(TEMPLATES),
-        hybrid=pair[0] if protocol == "paper" else None,
-        wording=wording,
-        thing=thing,
-        stop=STOP,
-    )
+        pair[0], pair[1] if len(pair) > 1 else None, absent, rng.choice(TEMPLATES), stop=STOP,
+        hybrid=pair[0] if protocol == "paper" else None, wording=wording, thing=thing,
+    )  # fmt: skip
     order = list(range(len(made)))
     rng.shuffle(order)
     return _question(image, image.id, made, order, (absent,))
@@ -299,16 +287,9 @@ def training_question(
 def _question(
     image: Concepts, name: str, made: Sequence[Option], order: Sequence[int], absent: tuple[str, ...]
 ) -> Question:
-    return Question(
-        id=name,
-        image=image.path,
-        options=tuple(made[i] for i in order),
-        correct=list(order).index(0),
-        type=made[0].template,
-        positives=image.positives,
-        negatives=absent,
-        source=image.source_id or image.id,
-    )
+    shown, right = tuple(made[i] for i in order), list(order).index(0)
+    source = image.source_id or image.id
+    return Question(name, image.path, shown, right, made[0].template, image.positives, absent, source)
 
 
 def retrieval_items(
@@ -321,11 +302,8 @@ def retrieval_items(
     protocol: Protocol = "fixed",
 ) -> tuple[RetrievalItem, RetrievalItem] | None:
     """The original and the negated item of an image, or None for one without captions or absent objects.
-
-    captions  How many of the image's captions are used; default all. Each is negated with an absent object
-              drawn for it.
-    order     Where the negation goes: see `place`.
-    """
+    captions: how many are used (default all), each negated with an absent object drawn for it; order: see
+    `place`."""
     chosen = image.captions[:captions]
     if not chosen or not image.negatives:
         return None
@@ -333,16 +311,10 @@ def retrieval_items(
     absent = [rng.choice(image.negatives) for _ in chosen]
     stop: Any = "as it is" if thing == "image" else "always" if protocol == "paper" else "where missing"
     negated = tuple(one.text(thing, stop) for one in place(chosen, absent, rng, order))
-    shared: dict[str, Any] = {"id": image.id, "image": image.path, "source": image.source_id or image.id}
+    shown, denied, source = image.positives, tuple(dict.fromkeys(absent)), image.source_id or image.id
     return (
-        RetrievalItem(captions=tuple(chosen), kind=ORIGINAL, positives=image.positives, **shared),
-        RetrievalItem(
-            captions=negated,
-            kind=NEGATED,
-            positives=image.positives,
-            negatives=tuple(dict.fromkeys(absent)),
-            **shared,
-        ),
+        RetrievalItem(image.id, image.path, tuple(chosen), ORIGINAL, shown, source=source),
+        RetrievalItem(image.id, image.path, negated, NEGATED, shown, denied, source),
     )
 
 
@@ -353,25 +325,16 @@ def training_captions(
     negations = training_negations(image, seed, order=order, protocol=protocol)
     if not negations:
         return None
-    return RetrievalItem(
-        id=image.id,
-        image=image.path,
-        captions=tuple(one.text(thing, "where missing") for one in negations),
-        kind=NEGATED,
-        positives=image.positives,
-        negatives=tuple(dict.fromkeys(one.absent for one in negations)),
-        source=image.source_id or image.id,
-    )
+    captions = tuple(one.text(thing, "where missing") for one in negations)
+    absent, source = tuple(dict.fromkeys(one.absent for one in negations)), image.source_id or image.id
+    return RetrievalItem(image.id, image.path, captions, NEGATED, image.positives, absent, source)
 
 
 def training_negations(
     image: Concepts, seed: int, *, order: str = "either", protocol: Protocol = "fixed"
 ) -> list[Negation]:
     """What the NEGCAP captions of an image deny, and where; empty without a caption or an absent object.
-
-    An image with fewer captions has them used again. The captions deny distinct objects where there are so
-    many.
-    """
+    Fewer captions are used again; distinct objects are denied where there are so many."""
     if not image.captions or not image.negatives:
         return []
     rng = stream(seed, image.id, "negcap")
@@ -380,7 +343,7 @@ def training_negations(
 
 
 def negated_objects(absent: Sequence[str], rng: random.Random, protocol: Protocol) -> list[str]:
-    """The object that each of NEGCAP captions denies, drawn from those that an image lacks (at least one)."""
+    """The object that each of NEGCAP captions denies, of those that an image lacks (at least one)."""
     if len(absent) >= NEGCAP:
         return rng.sample(absent, NEGCAP)
     if protocol == "paper":

@@ -40,10 +40,8 @@ Described = dict[str, tuple[str, dict[str, Any]]]
 
 
 def build(config: BuildConfig, executor: Executor) -> str | None:
-    """Does what is left; a summary in words on the main process if the data set was finished.
-
-    Raises UserError, EditorError or MetricError.
-    """
+    """Does what is left; a summary on the main process if the data set was finished. Raises UserError,
+    EditorError or MetricError."""
     folder = Folder(config.out_dir, "a build")
     _media(config)
     prompts = _prompts(config)
@@ -118,26 +116,18 @@ def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, An
 
 
 def _listed(config: BuildConfig, folder: Folder) -> Listing:
-    """The list of a build that goes on, else a new one.
-
-    Where a build was begun, nothing is written: its identity may make `open` refuse it.
-    """
-    origin, before = _digest(_origin(config)), listing.read(folder)
-    if before is not None and (before.origin, before.shard_size) == (origin, config.shard_size):
-        return before
-    if before is not None and folder.manifest() and not config.overwrite:
-        return listing.write(None, sources.load(config), config.shard_size, origin)
-    return listing.write(folder, sources.load(config), config.shard_size, origin)
-
-
-def _origin(config: BuildConfig) -> dict[str, Any]:
-    """What the list is made from; of files also size and time."""
-    keys = (
-        "source", "instances", "captions", "image_set", "scenes", "split", "concepts", "absent", "maker",
-    )  # fmt: skip
+    """The list of a build that goes on, else a new one; `origin`: what it is made from, files by size and
+    time."""
+    keys = ("source", "instances", "captions", "image_set", "scenes", "split", "concepts", "absent", "maker")
     given = [Path(name) for name in (config.instances, config.captions) if name is not None]
     stamps = [[path.stat().st_size, path.stat().st_mtime_ns] for path in given if path.exists()]
-    return {**{key: getattr(config, key) for key in keys}, "stamps": stamps}
+    origin = digest({**{key: getattr(config, key) for key in keys}, "stamps": stamps})
+    before = listing.read(folder)
+    if before is not None and (before.origin, before.shard_size) == (origin, config.shard_size):
+        return before
+    # Where a build was begun, nothing is written: its identity may make `open` refuse it.
+    begun = before is not None and folder.manifest() and not config.overwrite
+    return listing.write(None if begun else folder, sources.load(config), config.shard_size, origin)
 
 
 def _media(config: BuildConfig) -> Media:
@@ -152,17 +142,24 @@ def _media(config: BuildConfig) -> Media:
 def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model:
     """What a stage needs: "llm", "checker" (the same at temperature 0), "detector", or "maker", which is
     everything that makes pairs."""
+
+    def describe_detector(verifier: Any) -> Described:
+        return {"detector": (verifier.detector.fingerprint, verifier.detector.describe())}
+
+    def describe_client(client: Any) -> Described:
+        return {kind if kind != "maker" else "llm": (digest(client.describe()), client.describe())}
+
     if kind == "checker":
         config = replace(config, llm=replace(config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT))
     if kind in ("llm", "checker"):
         return Model(
             kind,
             lambda: _client(config, folder, device),
-            lambda client: _describe_client(client, kind),
+            describe_client,
             references.place(str(config.llm.model)),
         )
     if kind == "detector":
-        return Model(kind, lambda: _verifier(config, device, config.protocol), _describe_verifier)
+        return Model(kind, lambda: _verifier(config, device, config.protocol), describe_detector)
 
     def load() -> PairTools:
         from nein.generate.nein.objects import COCO
@@ -176,9 +173,9 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
         return PairTools(_maker(config, device), _verifier(config, device, "fixed"), vocabulary, client)
 
     def describe(tools: PairTools) -> Described:
-        client = {} if tools.client is None else _describe_client(tools.client)
+        client = {} if tools.client is None else describe_client(tools.client)
         maker = {"maker": (tools.maker.fingerprint, tools.maker.describe())}
-        return {**maker, **_describe_verifier(tools.verifier), **client}
+        return {**maker, **describe_detector(tools.verifier), **client}
 
     return Model(kind, load, describe)
 
@@ -189,20 +186,12 @@ def _client(config: BuildConfig, folder: Folder, device: str) -> Any:
     return llm.load(config.llm, cache=AnswerCache(folder.answers), device=device)
 
 
-def _describe_client(client: Any, name: str = "llm") -> Described:
-    return {name: (_digest(client.describe()), client.describe())}
-
-
 def _verifier(config: BuildConfig, device: str, protocol: Protocol) -> Any:
     from nein.generate.negbench.verify import Verifier
 
     where, revision = references.resolve(config.detector)
     detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)
     return Verifier(detector, config.query, float(config.threshold), protocol, config.absent)
-
-
-def _describe_verifier(verifier: Any) -> Described:
-    return {"detector": (verifier.detector.fingerprint, verifier.detector.describe())}
 
 
 def _maker(config: BuildConfig, device: str) -> Any:
@@ -241,6 +230,6 @@ def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, An
     return pipeline.to(torch.device(device)), identity
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
     """16 hex digits over JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -21,8 +21,6 @@ STAGES = ("pairs", "concepts", "verify", "validate", "paraphrase")
 
 @dataclass(kw_only=True)
 class BuildConfig(Preset, Limit, Seed, Machine, Output):
-    """Field names are the keys of a configuration file."""
-
     presets = "negbench/generate-"
     default_out = "runs/negbench-generate-PRESET"
     counted = "images"
@@ -30,9 +28,8 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     source: Literal["nano", "coco", "voc", "captions", "pairs", "chexpert", "ham10000"] = option(
         "nano",
         "nano; coco: instances (and captions); voc: a VOC2007 folder; captions: captioned images; pairs: "
-        "pictures made with and without an object (HardNeg-Syn); chexpert, ham10000: their tables",
-        "What",
-    )
+        "pictures made with and without an object (HardNeg-Syn); chexpert, ham10000: their tables", "What",
+    )  # fmt: skip
     form: Literal["evaluation", "training"] = option(
         "evaluation", "evaluation: up to three questions per image; training: NegCap and NegMCQ", "What"
     )
@@ -42,10 +39,9 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         "What",
     )
     instances: str | None = option(
-        None,
-        "coco: instances JSON; voc: folder with Annotations/; chexpert, ham10000: their CSV, or nano",
+        None, "coco: instances JSON; voc: folder with Annotations/; chexpert, ham10000: their CSV, or nano",
         "Source",
-    )
+    )  # fmt: skip
     captions: str | None = option(
         None, "captions JSON, JSONL, or a folder with a .txt beside each image", "Source"
     )
@@ -55,10 +51,9 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     split: Literal["train", "dev", "val"] = option("val", "which scenes of the nano world", "Source")
 
     concepts: Literal["annotations", "llm"] = option(
-        "annotations",
-        "objects from annotations and co-occurrence, or from captions by --llm.model",
+        "annotations", "objects from annotations and co-occurrence, or from captions by --llm.model",
         "Concepts",
-    )
+    )  # fmt: skip
     negatives: PositiveInt | None = option(
         None, "absent objects per image; default 3, from a language model 5, of a video 1", "Concepts"
     )
@@ -70,15 +65,13 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     threshold: UnitInterval = option(0.1, "an object is there at this score and above", "Concepts")
 
     validate: bool = option(
-        False,
-        "drop images whose objects --llm.model takes for no list of objects (temperature 0)",
+        False, "drop images whose objects --llm.model takes for no list of objects (temperature 0)",
         "Concepts",
-    )
+    )  # fmt: skip
     prompts: Path | None = option(
-        None,
-        "folder of a copy of github.com/m1k2zoo/negbench: its prompts are asked in the place of ours",
+        None, "folder of a copy of github.com/m1k2zoo/negbench: its prompts are asked in the place of ours",
         "Concepts",
-    )
+    )  # fmt: skip
 
     wording: Literal["code", "paper"] = option(
         "code", "features (released code) or includes (paper)", "Sentences"
@@ -103,10 +96,9 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     )
 
     maker: str = option(
-        "editor:magicbrush",
-        "pairs: editor:NAME adds to drawn or given images; text:ID draws both pictures",
+        "editor:magicbrush", "pairs: editor:NAME adds to drawn or given images; text:ID draws both pictures",
         "Pairs",
-    )
+    )  # fmt: skip
     attempts: PositiveInt = option(3, "pairs: tries with further seeds until the detector agrees", "Pairs")
     resolution: PositiveInt = option(512, "pairs: side of pictures from text", "Pairs")
     steps: PositiveInt = option(50, "pairs: sampling steps", "Pairs")
@@ -170,49 +162,41 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         for name in needs:
             if getattr(self, name) is None:
                 raise UserError(f"--source {self.source} needs --{name}; see nein negbench generate --help.")
-        if self.source == "captions" and self.concepts == "annotations":
-            raise UserError(
-                "--source captions has no annotated objects; say --concepts llm with an --llm.model, or take "
-                "--source coco."
-            )
-        if self.source in ("voc", *MEDICAL_SOURCES) and self.concepts == "llm":
-            raise UserError(
-                f"--source {self.source} has no captions to read objects from; say --concepts annotations."
-            )
-        if self.medical and self.form == "training":
-            raise UserError(f"--source {self.source} is for evaluation; say --form evaluation.")
-        kind, colon, name = self.maker.partition(":")
-        if self.source == "pairs" and (kind not in ("editor", "text") or not colon or not name):
-            raise UserError(f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.")
-        if self.asks_llm and not self.llm.model:
-            asks = {"--concepts llm": self.concepts == "llm", "--validate": self.validate,
-                    "--paraphrase": self.paraphrase, "--maker": True}  # fmt: skip
-            what = next(flag for flag, given in asks.items() if given)
-            raise UserError(
-                f"{what} asks a language model, and --llm.model names none; give openai:URL#MODEL, a hub id "
-                "owner/name or a folder."
-            )
-        if "{object}" not in self.query or set(self.query.replace("{object}", "")) & set("{}"):
-            raise UserError(
-                f"--query is '{self.query}'; it must contain {{object}} and no other braces: "
-                "'A photo of {object}'."
-            )
-        if self.asks_llm and self.llm.attempts > 1 and self.llm.temperature == 0:
-            raise UserError(
-                f"--llm.attempts {self.llm.attempts} at --llm.temperature 0 would draw one answer again and "
-                "again; raise the temperature or take 1 attempt."
-            )
-        if self.source == "pairs" and self.edits and self.captions and not self.instances:
-            raise UserError(
-                "--source pairs with --captions needs --instances as well (COCO's JSON): what a picture "
-                "shows has to be known before something is added."
-            )
-        if self.prompts is not None and not (self.concepts == "llm" or self.validate or self.paraphrase):
-            raise UserError(
-                "--prompts are for --concepts llm, --validate and --paraphrase; give one of them as well."
-            )
-        if self.affneg and not self.paraphrase:
-            raise UserError("--affneg is about paraphrases; give --paraphrase as well.")
+        kind, _, name = self.maker.partition(":")
+        pairs, source = self.source == "pairs", f"--source {self.source}"
+        asks = {"--concepts llm": self.concepts == "llm", "--validate": self.validate,
+                "--paraphrase": self.paraphrase}  # fmt: skip
+        who = next((flag for flag, given in asks.items() if given), "--maker")
+        braces = set(self.query.replace("{object}", "")) & set("{}")
+        fixed_llm = self.asks_llm and self.llm.attempts > 1 and self.llm.temperature == 0
+        for wrong, sentence in (
+            (self.source == "captions" and self.concepts == "annotations",
+             f"{source} has no annotated objects; say --concepts llm with an --llm.model, or take "
+             "--source coco."),
+            (self.source in ("voc", *MEDICAL_SOURCES) and self.concepts == "llm",
+             f"{source} has no captions to read objects from; say --concepts annotations."),
+            (self.medical and self.form == "training",
+             f"{source} is for evaluation; say --form evaluation."),
+            (pairs and (kind not in ("editor", "text") or not name),
+             f"--maker is '{self.maker}'; it must be editor:NAME or text:ID."),
+            (self.asks_llm and not self.llm.model,
+             f"{who} asks a language model, and --llm.model names none; give openai:URL#MODEL, a hub id "
+             "owner/name or a folder."),
+            ("{object}" not in self.query or braces,
+             f"--query is '{self.query}'; it must contain {{object}} and no other braces: "
+             "'A photo of {object}'."),
+            (fixed_llm, f"--llm.attempts {self.llm.attempts} at --llm.temperature 0 would draw one answer "
+             "again and again; raise the temperature or take 1 attempt."),
+            (pairs and self.edits and self.captions and not self.instances,
+             f"{source} with --captions needs --instances as well (COCO's JSON): what a picture shows has to "
+             "be known before something is added."),
+            (self.prompts is not None and not any(asks.values()),
+             "--prompts are for --concepts llm, --validate and --paraphrase; give one of them as well."),
+            (self.affneg and not self.paraphrase,
+             "--affneg is about paraphrases; give --paraphrase as well."),
+        ):  # fmt: skip
+            if wrong:
+                raise UserError(sentence)
 
 
 #: Fields that decide records; the rest may differ between commands on one folder.

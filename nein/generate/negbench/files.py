@@ -67,9 +67,6 @@ class Sink:
         self._digest.update(text)
         self._file.write(text)
 
-    def facts(self) -> dict[str, Any]:
-        return {"rows": self.rows, "captions": self.captions, "sha256": self._digest.hexdigest()}
-
 
 class Files:
     """The files of one wording in a folder: `end` is "" or REPHRASED."""
@@ -108,7 +105,10 @@ class Files:
         sinks = [sink for sink in every if sink.rows]
         for sink in sinks:
             sink.flush()
-        return {sink.path.name: sink.facts() for sink in sinks}
+        return {
+            sink.path.name: {"rows": sink.rows, "captions": sink.captions, "sha256": sink._digest.hexdigest()}
+            for sink in sinks
+        }
 
 
 def every_name() -> set[str]:

@@ -1,8 +1,7 @@
 """What a language model is asked: objects of a caption, negated captions, paraphrases, scenes.
 
-The prompts here are ours; what they ask for is the paper's (Alhamoud et al., NegBench, appendix on
-construction). `Published` asks the released ones. By protocol "fixed" all answers are checked; by "paper", as
-in the released code, an answer that has the right form is taken as it is.
+The prompts here are ours; what they ask for is the paper's (appendix on construction). `Published` asks the
+released ones. By protocol "fixed" all answers are checked; by "paper" the right form is enough, as released.
 """
 
 from __future__ import annotations
@@ -100,14 +99,13 @@ def extract(
     prompts: Published | None = None,
     protocol: Protocol = "fixed",
 ) -> list[Concepts]:
-    """Objects of every image's captions, present and absent; of a video also actions, nouns or "-ing" forms.
+    """Objects of every image's captions, present and absent; of a video also actions.
 
-    prompts  Those that are asked in the place of ours: of an image first for the objects of its captions (one
-             text), then for absent ones; of a video for two concepts and an absent one.
+    prompts  Those asked in the place of ours: of an image first for the objects of its captions (one text),
+             then for absent ones; of a video for two concepts and an absent one.
 
-    By protocol "fixed" a present object that no caption mentions is dropped, and so is an absent one that a
-    caption does mention; both are noted. An image whose answer cannot be used gets a problem, and keeps its
-    place.
+    By "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
+    both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
     """
     usable = [image for image in images if not image.problem]
     if prompts is None:
@@ -153,7 +151,7 @@ def _ask_objects(
 def _ask_twice(
     client: Client, images: Sequence[Concepts], seed: int, prompts: Published, protocol: Protocol
 ) -> list[Objects | str]:
-    """By protocol "paper" an answer that names nothing is a list of nothing, as in the released code."""
+    """By "paper" an answer that names nothing is a list of nothing, as released."""
 
     def names(outcome: Outcome[ObjectList]) -> list[str] | None:
         if outcome.value is not None:
@@ -196,11 +194,8 @@ def _ask_concepts(
 def validate(
     client: Client, images: Sequence[Concepts], *, prompts: Published | None = None
 ) -> list[Concepts]:
-    """The images, with a problem where the model does not take both lists of objects for lists of objects.
-
-    An answer that is neither yes nor no counts as no, as in the released code. The client should ask at
-    temperature 0.
-    """
+    """The images, with a problem where the model does not take both lists of objects for such. Neither yes
+    nor no counts as no, as released. The client should ask at temperature 0."""
     usable = [image for image in images if not image.problem]
     lists = [names for image in usable for names in (image.positives, image.negatives)]
     if prompts is not None:
@@ -276,11 +271,12 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Plan | st
             and polarity.polarity(value.caption, extra[0]) == "missing"
             and polarity.polarity(value.caption_with_extra, extra[0]) == "affirmed"
         )
-        plans.append(
-            Plan(number, value.caption, value.caption_with_extra, tuple(objects), extra[0])
+        plan = (
+            Plan(number, value.caption, value.caption_with_extra, tuple(objects), *extra[:1])
             if sound
-            else "the sentences of a scene contradict its objects"
+            else None
         )
+        plans.append(plan or "the sentences of a scene contradict its objects")
     return plans
 
 
@@ -289,7 +285,7 @@ class Sentence:
     """A sentence to be rephrased, with what it says is there and is not, and what it does not speak of.
 
     option    Whether it is an option of a question rather than a caption.
-    negation  Of a training caption: what it is made of. It is written anew from that, as CC12M-NegCap was.
+    negation  Of a training caption, which is written anew from it, as CC12M-NegCap was.
     """
 
     id: str
@@ -312,12 +308,9 @@ def paraphrase(
 ) -> list[tuple[str | None, str]]:
     """(sentence in other words, "") or (None, why there is none) for every sentence.
 
-    prompts  Those that are asked in the place of ours.
-
-    By protocol "fixed" a sentence that loses an object or turns its polarity round is refused and drawn
-    again, as often as the client's `attempts` say; with `keep_order`, and of training captions always, so is
-    one that turns round what comes first. Where the model gave no answer at all, none of another seed takes
-    its place: asked again, it gives what it would have.
+    By "fixed" a sentence that loses an object or changes its polarity is refused and drawn again, as often as
+    the client's `attempts` say; with `keep_order`, and of training captions always, so is one that changes
+    what comes first. Where the model gave no answer at all, another seed is not tried.
     """
     said: dict[int, tuple[str | None, str]] = {}
     rounds = client.attempts if client.temperature > 0 else 1
@@ -338,18 +331,14 @@ def paraphrase(
                 said[k] = (None, _failure(outcome.failure))
                 continue
             text = " ".join(outcome.value.sentence.split())
-            why = _refused(text, sentences[k], keep_order) if protocol == "fixed" else ""
+            one, why = sentences[k], ""
+            if protocol == "fixed":
+                order = one.text if keep_order or one.negation is not None else None
+                why = polarity.changed(text, one.affirmed, one.denied, keep_order_of=order, others=one.others)
+                if not why and len(text.split()) > LONGER * len(one.text.split()) + 10:
+                    why = "it says much more"
             said[k] = (None, why) if why else (text, "")
     return [said[k] for k in range(len(sentences))]
-
-
-def _refused(text: str, source: Sentence, keep_order: bool) -> str:
-    """Why a sentence may not stand for its source, "" if it may."""
-    order = source.text if keep_order or source.negation is not None else None
-    why = polarity.changed(text, source.affirmed, source.denied, keep_order_of=order, others=source.others)
-    if not why and len(text.split()) > LONGER * len(source.text.split()) + 10:
-        why = "it says much more"
-    return why
 
 
 def _prompt(sentence: Sentence, keep_order: bool, prompts: Published | None, rng: random.Random) -> str:
@@ -357,8 +346,17 @@ def _prompt(sentence: Sentence, keep_order: bool, prompts: Published | None, rng
         if sentence.negation is not None:
             return prompts.negate(sentence.negation, rng)
         return prompts.rephrase(sentence.text, sentence.option, keep_order, rng)
-    if sentence.negation is not None:
-        return _negating(sentence.negation, rng)
+    if (negation := sentence.negation) is not None:
+        first, second = ("negation", "affirmation") if negation.before else ("affirmation", "negation")
+        lines = [
+            "Say in one fluent caption what a description of a picture says, and that something is absent "
+            f"from the picture. The {first} comes first, then the {second}. Add nothing else, and keep the "
+            "word for what is absent."
+        ]
+        examples = rng.sample(EXAMPLES[first], 3)
+        for description, absent, caption in (*examples, (negation.caption, negation.absent, "")):
+            lines += ["", f"Description: {description}", f"Absent: {absent}", f"Caption: {caption}".rstrip()]
+        return "\n".join(lines)
     named = [f'"{name}"' for name in (*sentence.affirmed, *sentence.denied)]
     lines = [
         "Rephrase this description of a picture as one fluent, natural sentence:",
@@ -370,19 +368,6 @@ def _prompt(sentence: Sentence, keep_order: bool, prompts: Published | None, rng
         lines.append(f"It must still say that there is no {' and no '.join(sentence.denied)}.")
     if keep_order and sentence.affirmed and sentence.denied:
         lines.append("Say what is there and what is not there in the same order as the original.")
-    return "\n".join(lines)
-
-
-def _negating(negation: Negation, rng: random.Random) -> str:
-    first, second = ("negation", "affirmation") if negation.before else ("affirmation", "negation")
-    lines = [
-        "Say in one fluent caption what a description of a picture says, and that something is absent from "
-        f"the picture. The {first} comes first, then the {second}. Add nothing else, and keep the word for "
-        "what is absent."
-    ]
-    examples = rng.sample(EXAMPLES[first], 3)
-    for description, absent, caption in (*examples, (negation.caption, negation.absent, "")):
-        lines += ["", f"Description: {description}", f"Absent: {absent}", f"Caption: {caption}".rstrip()]
     return "\n".join(lines)
 
 

@@ -26,8 +26,8 @@ _FILE = {"count": int, "shard_size": int, "sha256": str, "notes": {}, "origin": 
 
 @dataclass(frozen=True)
 class Listing:
-    """A list on disk. `sha256` is over ids, paths, captions and objects, not over pixels; `origin` names what
-    it was made from."""
+    """A list on disk. sha256: over ids, paths, captions and objects, not over pixels; origin: what it was
+    made from."""
 
     count: int
     shard_size: int
@@ -46,11 +46,8 @@ def members(folder: Folder, shard: int) -> list[Concepts]:
 
 
 def write(folder: Folder | None, images: Iterable[Concepts], shard_size: int, origin: str = "") -> Listing:
-    """Writes the list over what is there; without a folder, says only what would be written.
-
-    Memory holds one shard. Processes that write the same list at once do not disturb each other. Raises
-    UserError for a list without an image.
-    """
+    """Writes the list over what is there; without a folder, says only what would be written. Memory holds one
+    shard. Raises UserError for a list without an image."""
     digest, names, notes, count = hashlib.sha256(), Unique(), Counter[str](), 0
     shard: list[dict[str, Any]] = []
 

@@ -1,7 +1,5 @@
-"""HardNeg-Syn: two pictures that differ in one object, made by an editor or from text, checked by a detector.
-
-A pair is kept when the detector finds the object in one picture and not in the other; otherwise it is made
-again with a further seed. A pair gives two images: without the object (it is the absent one) and with it.
+"""HardNeg-Syn: two pictures that differ in one object, made by an editor or from text. A detector has to find
+the object in one and not in the other. A pair gives two images, without the object and with it.
 """
 
 from __future__ import annotations
@@ -25,10 +23,8 @@ NOT_MADE = "no try gave a pair that the detector confirms"
 
 @dataclass(frozen=True)
 class Plan:
-    """A pair to be made.
-
-    objects  In both pictures. `extra`: in the second only. `other`: in neither, if there is one.
-    """
+    """A pair to be made. objects: in both pictures; extra: in the second only; other: in neither, if there is
+    one."""
 
     id: str
     caption: str
@@ -142,11 +138,8 @@ def make_pairs(
     seed: int,
     attempts: int,
 ) -> list[Concepts]:
-    """Two images per plan, or one that says why there is no pair.
-
-    source  The picture an editor starts from, by id; None for makers that need none.
-    save    Writes a picture under a name and returns its path.
-    """
+    """Two images per plan, or one that says why there is no pair. source: the picture an editor starts from,
+    by id; save: writes a picture under a name and returns its path."""
     done: dict[str, list[Concepts]] = {}
     open_: list[tuple[Plan, np.ndarray | None]] = []
     for name, plan in zip(ids, plans, strict=True):
@@ -169,7 +162,15 @@ def make_pairs(
                 done[plan.id] = [Concepts(plan.id, "", problem=NOT_MADE, notes=(why,))]
                 left.append((plan, picture))
             else:
-                done[plan.id] = _images(plan, pair, save, turn)
+                other, note = (plan.other,) if plan.other else (), (f"made at try {turn + 1}",)
+                names = [f"{plan.id}-{end}" for end in ("without", "with")]
+                paths = [save(name, image) for name, image in zip(names, pair, strict=True)]
+                stem, shown = plan.source_id or plan.id, (*plan.objects, plan.extra)
+                done[plan.id] = [
+                    Concepts(names[0], paths[0], (plan.caption,), plan.objects, (plan.extra, *other),
+                             source_id=stem, notes=note),
+                    Concepts(names[1], paths[1], (plan.caption_with,), shown, other, source_id=stem),
+                ]  # fmt: skip
         open_ = left
     return [image for name in ids for image in done[name]]
 
@@ -190,17 +191,3 @@ def _refuse(plan: Plan, pair: tuple[np.ndarray, np.ndarray], verifier: Verifier)
     if plan.other and any(verifier.present(scores[plan.other]) for scores in (without, with_)):
         return "the further absent object is there"
     return ""
-
-
-def _images(
-    plan: Plan, pair: tuple[np.ndarray, np.ndarray], save: Callable[[str, np.ndarray], str], turn: int
-) -> list[Concepts]:
-    other = (plan.other,) if plan.other else ()
-    note = (f"made at try {turn + 1}",)
-    source = plan.source_id or plan.id
-    return [
-        Concepts(f"{plan.id}-without", save(f"{plan.id}-without", pair[0]), (plan.caption,), plan.objects,
-                 (plan.extra, *other), source_id=source, notes=note),
-        Concepts(f"{plan.id}-with", save(f"{plan.id}-with", pair[1]), (plan.caption_with,),
-                 (*plan.objects, plan.extra), other, source_id=source),
-    ]  # fmt: skip

@@ -1,12 +1,10 @@
-"""The prompts of the released scripts of construction, read from a copy of github.com/m1k2zoo/negbench.
+"""The prompts of the released scripts of construction, from a copy of github.com/m1k2zoo/negbench @ 2ac009b.
 
-As of 2ac009b. No script is run: its syntax tree is searched for the lists of examples and for the text that a
-function puts together, whose gaps are filled in here. Which script asks what:
+No script is run: its syntax tree is searched for examples and for the text that a function puts together.
 
     objects, absent objects  FORM/process_caption_objects.py; of a video evaluation/process_video_tasks.py
     is it a list of objects  finetuning/validate_object_lists.py
-    negated captions         finetuning/generate_negative_captions.py, three examples, in which either the
-                             affirmation comes first or the negation
+    negated captions         finetuning/generate_negative_captions.py, three examples
     paraphrases              FORM/paraphrase_captions.py; of a video evaluation/process_video_tasks.py
 
 The scripts hand a prompt to vLLM as it is; here it is a user's turn in the model's chat template. Answers are
@@ -118,11 +116,8 @@ class Script:
         raise self._unlike(f"'{name}' is no list of texts")
 
     def text(self, variable: str, function: str | None = None, place: int = 0, **gaps: str) -> str:
-        """The text assigned to `variable` at the top of the file or in `function`, its gaps filled in.
-
-        place  Which one, where a function assigns several. `gaps`: by the name that stands in the gap; one
-               that holds an expression goes by the first name in it.
-        """
+        """The text assigned to `variable` at the top of the file or in `function`, its gaps filled in. place:
+        which one, where a function assigns several; gaps: by the first name that stands in the gap."""
         body: Sequence[ast.AST] = self._tree.body
         if function is not None:
             named = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == function]
@@ -219,11 +214,8 @@ class Published:
         return script.text("prompt_template", "generate_prompt", examples=examples, **gaps)
 
     def rephrase(self, text: str, option: bool, keep_order: bool, rng: random.Random) -> str:
-        """Asks for a caption or an option of a question in other words: Line.
-
-        keep_order  Of captions, and of options about videos: what comes first, affirmation or negation, has
-                    to come first still.
-        """
+        """Asks for a caption or an option in other words: Line. keep_order: of captions, and of options about
+        videos, what comes first, affirmation or negation, has to come first still."""
         task = "mcq" if option else "retrieval"
         if self._thing == "video":
             listed = self._videos.examples(f"paraphrasing_{task}_examples_list")

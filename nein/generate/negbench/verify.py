@@ -3,12 +3,11 @@
 Source: filter_negative_objects.py of the released code of NegBench @ 2ac009b (OWL-ViT, "A photo of {object}",
 0.1). Its rules are protocol "paper", ours "fixed":
 
-    an object is there       paper: where a box has it as the best of the objects asked about together;
+    an object is there       paper: where a box has it as the best of those asked about together;
                              fixed: where a box scores high enough for it
-    an image that cannot     paper: keeps its absent objects, unverified; fixed: unusable, which is counted
-    be read
-    an image that lacks      paper: keeps those it has, unverified (the script looks at lists of five);
-    fewer than wanted        fixed: verified
+    unreadable images        paper: keep their absent objects, unverified; fixed: unusable, counted
+    fewer absent than        paper: kept unverified (the script looks at lists of five); fixed: verified
+    wanted
 """
 
 from __future__ import annotations
@@ -32,12 +31,8 @@ UNVERIFIED = "not verified, as in the released code"
 
 @dataclass(frozen=True)
 class Verifier:
-    """A detector and the rule by which it is read.
-
-    query      Its `{object}` is the name.
-    threshold  An object is there at this score and above.
-    wanted     Absent objects that an image should have (protocol "paper").
-    """
+    """A detector and how it is read: `{object}` of the query is the name; wanted: absent objects that an
+    image should have (protocol "paper")."""
 
     detector: Any
     query: str
@@ -46,8 +41,8 @@ class Verifier:
     wanted: int = 0
 
     def scores(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, float]]:
-        """Highest score per name, per image. Raises UserError where "paper" needs labels of boxes
-        and the detector gives none."""
+        """Highest score per name, per image. Raises UserError where "paper" needs labels that the detector
+        lacks."""
         labels = [[self.query.format(object=name) for name in row] for row in names]
         detections = self.detector.detect(images, labels, self.threshold)
         return [
@@ -76,11 +71,8 @@ def verify(
     *,
     positives: bool,
 ) -> list[Concepts]:
-    """The images without the absent objects that are there after all, and, with `positives`, without the
-    present ones that are not found. Order and length stay.
-
-    picture  Decodes an image; an ImageError makes it unusable.
-    """
+    """The images without the absent objects that are there after all and, with `positives`, without the
+    present ones that are not found. picture: decodes an image; an ImageError makes it unusable."""
     done: list[Concepts] = []
     pictures, asked = [], []
     for image in images:

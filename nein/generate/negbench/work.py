@@ -65,11 +65,8 @@ class PairTools:
 
 @dataclass(frozen=True)
 class Job:
-    """What all stages of a build share. A shard of images is a block of the engine.
-
-    media    Reads the pictures of the listing by their path.
-    prompts  Those that a language model is asked in the place of ours.
-    """
+    """What all stages of a build share. media: reads pictures by their path; prompts: asked in place of
+    ours."""
 
     config: BuildConfig
     listing: Listing
@@ -132,8 +129,8 @@ class Job:
 
 
 def stage(job: Job, name: str, model: Model) -> Stage:
-    """A stage of a build. Where the language model gave no answer (a timeout, a refusal) a shard is done
-    again, and with it what was made of it; so is one whose pictures have vanished."""
+    """A stage of a build. A shard whose language model gave no answer (a timeout, a refusal) is done again,
+    and with it what was made of it; so is one whose pictures have vanished."""
 
     def lost(shard: int, reason: str) -> list[Row]:
         if name == "paraphrase":

@@ -104,10 +104,7 @@ def _between(design: np.ndarray, axis: int) -> float:
 
 
 def _held_out(classes: np.ndarray) -> float:
-    """Nearest-centroid accuracy, a template at a time left out of the centroids. (2, variants, templates, D).
-
-    A tie counts one half.
-    """
+    """Nearest-centroid accuracy, a template at a time left out of the centroids."""
     _, variants, count, _ = classes.shape
     totals = classes.sum((1, 2))
     right = 0.0
