@@ -1,13 +1,7 @@
 """Metrics and judges: images and strings in, numbers out. Importing this package imports nothing.
 
-    METRICS                       every metric as one object, by name, in the order of the paper's Table 3
-    score(metrics, batch)         a Score per metric and item of a `Batch`
-    load_encoder("clip", ...)     networks behind the image metrics: clip, dino, lpips, fid
-    load_judge("vqa", ...)        models that answer about a picture: vqa, ovd, itm
-    load_dual("owner/name")       models with an encoder for pictures and one for sentences
-    metrics.fid                   the Frechet distance and its interval
-
-A metric never opens a file of ours: caches are handed in (`FeatureStore`, `RecordStore`).
+METRICS holds every metric by name; `score(metrics, batch)` gives a Score per metric and item. `load_encoder`,
+`load_judge` and `load_dual` load the models. Files are not opened: caches are handed in.
 """
 
 from __future__ import annotations

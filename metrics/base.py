@@ -21,13 +21,12 @@ MetricError = UserError
 class Score:
     """One metric of one sample.
 
-    value   The number, in the unit of the metric's docstring (never scaled by 100), or None: *unscored*.
-    reason  Why it is unscored (always set then), or a short sentence that explains the verdict.
-    detail  JSON-serialisable evidence: raw answer, confidence, threshold, labels.
-    again   Unscored because an endpoint gave no answer: another time it may.
-    features
-            What the sample adds to a metric that has a value for the whole only: a row of its edited picture
-            and one of its target, (D,) float32 each. Such a score has neither value nor reason.
+    value     In the unit of the metric's docstring, never scaled by 100; None: *unscored*.
+    reason    Why it is unscored (always set then), or a short sentence that explains the verdict.
+    detail    JSON-serialisable evidence: raw answer, confidence, threshold, labels.
+    features  Of a metric with a value for the whole only, which has neither value nor reason then: rows of
+              the edited picture and of its target, (D,) float32 each.
+    again     Unscored because an endpoint gave no answer: another time it may.
     """
 
     value: float | None
@@ -44,7 +43,7 @@ class Score:
 
 
 class FeatureStore(Protocol):
-    """A cache of float32 vectors, handed in by the caller; a key names everything that changes the value."""
+    """A cache of float32 vectors, handed in; a key names everything that changes the value."""
 
     def get(self, space: str, key: str) -> np.ndarray | None: ...
 
@@ -59,32 +58,30 @@ class RecordStore(Protocol):
     def put(self, space: str, key: str, value: dict[str, Any]) -> None: ...
 
 
-class MemoryRecords:
-    """A `RecordStore` that lives as long as the object."""
+class _Memory:
+    """A store that lives as long as the object."""
 
     def __init__(self) -> None:
-        self._data: dict[tuple[str, str], dict[str, Any]] = {}
+        self._data: dict[tuple[str, str], Any] = {}
 
-    def get(self, space: str, key: str) -> dict[str, Any] | None:
+    def get(self, space: str, key: str) -> Any:
         return self._data.get((space, key))
 
-    def put(self, space: str, key: str, value: dict[str, Any]) -> None:
+    def put(self, space: str, key: str, value: Any) -> None:
         self._data[space, key] = value
 
 
-class MemoryFeatures:
-    """A `FeatureStore` that lives as long as the object."""
+class MemoryRecords(_Memory):
+    """A `RecordStore` in memory."""
 
-    def __init__(self) -> None:
-        self._data: dict[tuple[str, str], np.ndarray] = {}
 
-    def get(self, space: str, key: str) -> np.ndarray | None:
-        return self._data.get((space, key))
+class MemoryFeatures(_Memory):
+    """A `FeatureStore` in memory."""
 
-    def put(self, space: str, key: str, value: np.ndarray) -> None:
+    def put(self, space: str, key: str, value: Any) -> None:
         import numpy as np  # not for a command line, which needs the words of this package alone
 
-        self._data[space, key] = np.array(value, dtype=np.float32)
+        super().put(space, key, np.array(value, dtype=np.float32))
 
 
 def check_image(image: Any) -> np.ndarray:
@@ -121,8 +118,7 @@ def paper_present(answer: str) -> bool:
 
 
 def parse_yes_no(answer: str) -> bool | None:
-    """True for yes, False for no, None for anything else: the first word decides, case and punctuation do
-    not.
+    """True for yes, False for no by the first word, whatever its case and punctuation; else None.
 
     "No, there is no car." -> False; "Yes." -> True; "It depends", "Nothing", "" -> None.
     """

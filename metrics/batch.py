@@ -1,4 +1,4 @@
-"""What metrics score: edits with what they are compared with, and what several metrics need of them, once."""
+"""What metrics score: edits with what they are compared with; what several metrics need is made once."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Feature = np.ndarray | str
 
 @dataclass(frozen=True)
 class Thing:
-    """A thing of the unedited picture. without: the same picture without it, (H, W, 3) uint8 RGB. stays:
-    whether the right edit leaves it there."""
+    """A thing of the unedited picture. without: the picture without it, (H, W, 3) uint8 RGB. stays: whether
+    the right edit leaves it there."""
 
     name: str
     stays: bool
@@ -49,8 +49,8 @@ class Item:
     object      What the instruction said should not be there, e.g. "traffic light".
     caption     Describes the target and names the objects to retain; may be empty.
     target_key, sample_key
-                SHA-256 of the picture's size and pixels, hexadecimal: equal keys mean equal pictures. Worked
-                out where it is not given.
+                SHA-256 of size and pixels, hexadecimal: equal keys mean equal pictures. By default worked
+                out.
     things      Every thing of the unedited picture, where that is known, or a sentence.
     """
 
@@ -72,7 +72,7 @@ class Item:
                 object.__setattr__(self, name, digest.hexdigest())
 
     def lacks(self, pictures: Sequence[str]) -> str | None:
-        """Why the first unusable one of `pictures` is not there; None where all are."""
+        """Why the first unusable one of `pictures` cannot be used; None where all can."""
         for name in pictures:
             picture = getattr(self, name)
             if isinstance(picture, str):
@@ -90,23 +90,18 @@ class Settings:
     """How items are scored. A metric names those that decide its values (`Metric.settings`).
 
     align       "stretch", the published protocol: the edited picture is stretched to the target's size where
-                pixels are compared; the networks see both pictures as they are. "crop": the target first gets
-                the crop that NeIn's samples got (`r64_fit`), because those do not show all of it.
+                pixels are compared. "crop": the target first gets the crop of NeIn's samples (`r64_fit`).
     resolution  Of that crop; 512 for NeIn, 64 for 64-pixel data.
-    protocol    How a judge's answers are read, and which objects it is asked about. "paper": the released
-                scripts. Removed if the answer is exactly "No"; present if it is "yes" in any case; every
-                other answer counts as the opposite. Objects are the roots of noun chunks as written,
-                repetitions kept for VQA. "fixed": the first word decides, whatever its case and punctuation,
-                and any other answer leaves the sample unscored; objects are distinct nouns
-                (`metrics.objects`).
-    threshold   A detection counts when its score is strictly above this; 0.1 is the default of the pipeline
-                that NeIn uses.
+    protocol    "paper": as the released scripts. Removed if the answer is exactly "No"; present if it is
+                "yes" in any case; every other answer counts as the opposite. Objects are the roots of noun
+                chunks, repetitions kept for VQA. "fixed": the first word decides, any other answer leaves the
+                sample unscored; objects are distinct nouns (`metrics.objects`).
+    threshold   A detection counts when its score is strictly above this (0.1: the pipeline NeIn uses).
     article     In questions: "none" as in the released code, "a_an" as in the paper's text.
-    evidence    "own": ask what this protocol needs. "both": ask for Retention also about the objects that the
-                other protocol would ask about, and keep all replies, so that the other protocol's figure can
-                be worked out without the judge (`objects_of` in the detail). The scores are the same.
-    before      Removal: whether the judge is also asked about the object in the unedited sample, once for all
-                edits of it (`before` and `present_before` in the detail). The scores are the same.
+    evidence    "both": for Retention, also ask about the other protocol's objects and keep all replies, so
+                that its figure needs no judge (`objects_of` in the detail). The scores are the same.
+    before      Removal: also ask about the object in the unedited sample, once for all edits of it (`before`
+                and `present_before` in the detail). The scores are the same.
     batch_size  Edited pictures that go through a network together.
     workers     Threads for resizing; None: by the number of cores.
     """
@@ -132,7 +127,7 @@ class Settings:
             )
 
     def identity(self, name: str) -> Any:
-        """What of one setting decides values: its value, and of "align" the resolution too."""
+        """The part of one setting that decides values: its value, of "align" the resolution too."""
         if name == "align" and self.align == "crop":
             return f"crop at {self.resolution}"
         return getattr(self, name)
@@ -143,11 +138,9 @@ class Batch:
     """Items scored together, the models that may be asked, and what has been worked out about them.
 
     models    Kind -> what `load_encoder` or `load_judge` gave.
-    names     The metrics that belong together: a judge is asked for all of them in one pass, also where some
-              are scored already, since the last bits of an answer can depend on what is asked with it.
-    features  Cache for the features of targets, which five samples and every editor share. Keys hold the
-              encoder's fingerprint, the target's key, the alignment, and a digest of the targets encoded
-              together.
+    names     Metrics asked for together in one pass of a judge, also where some are scored already: the last
+              bits of an answer can depend on what is asked with it.
+    features  Cache for features of targets, which samples and editors share.
     records   Cache of what judges said about unedited samples, asked once and not once per editor.
     """
 
@@ -160,14 +153,14 @@ class Batch:
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, items: Sequence[Item], names: Sequence[str] | None = None) -> Batch:
-        """The same for other items or names; this batch itself, with all that it has, for its own."""
+        """The same for other items or names; this batch itself for its own."""
         names = self.names if names is None else tuple(names)
         if items is self.items and names == self.names:
             return self
         return replace(self, items=items, names=names, _made={})
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """`make()`, which is called for the first of several metrics that ask for the same `key`."""
+        """`make()`, called once per `key`."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -196,7 +189,7 @@ class Batch:
             from nein.metrics.preprocess import map_images, stretch
 
             targets = [self.targets()[item.target_key] for item in self.items]
-            jobs: list[tuple[Any, Any]] = [
+            jobs = [
                 (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
             ]
             edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
@@ -230,11 +223,8 @@ class Batch:
         return _encode(self.models[kind].encode, pictures, self.settings.batch_size)
 
     def _encoded_targets(self, kind: str) -> dict[str, Feature]:
-        """Features of all targets by key, from the store where it has every one of them, else together.
-
-        The last bits of a feature can depend on what else is in its batch; a cached one is therefore used
-        only where the same targets, in the same order, are asked for again, and never changes a result.
-        """
+        """Features of all targets by key, from the store only where it has every one of them: the last bits
+        of a feature can depend on its batch."""
         targets, space = self.targets(), self.models[kind].fingerprint
         alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
         company = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]

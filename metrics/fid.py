@@ -25,13 +25,9 @@ from nein.metrics.base import MetricError
 
 
 class FidInterval(NamedTuple):
-    """A distance with its interval.
+    """A distance on all rows with its jackknife interval; None where there is none (one source image).
 
-    value           On all rows.
-    low, high       The interval; None where it cannot be had (one source image).
-    standard_error  Of the jackknife.
-    left_out        The distances without each group of source images in turn, from which the other three
-                    follow, and those of a difference (`difference`) and of the limit (`limit`).
+    left_out  The distances without each group of source images in turn.
     """
 
     value: float
@@ -42,7 +38,7 @@ class FidInterval(NamedTuple):
 
     @classmethod
     def of(cls, value: float, left_out: Sequence[float] | np.ndarray, level: float = 0.95) -> FidInterval:
-        """By the jackknife over G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), interval
+        """Jackknife over G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), interval
         value -/+ t(G - 1) times that."""
         count = len(left_out)
         if count < 2:
@@ -66,9 +62,9 @@ LIMIT_IMAGES = 3
 
 
 def limit(distance: FidInterval) -> FidInterval:
-    """What the distance would be of infinitely many pictures: G d - (G - 1) mean d_g, without the part of the
-    bias that falls as 1 / N. It covers from `LIMIT_IMAGES` source images per column on. Source: Quenouille,
-    Biometrika 43 (1956); that FID's bias falls as 1 / N: Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
+    """The distance for infinitely many pictures, without the part of the bias that falls as 1 / N:
+    G d - (G - 1) mean d_g. Covers from `LIMIT_IMAGES` source images per column on. Source: Quenouille,
+    Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
     count = len(distance.left_out)
     if count < 2:
         return FidInterval(distance.value, None, None, None)
@@ -79,8 +75,7 @@ def limit(distance: FidInterval) -> FidInterval:
     return interval._replace(value=max(0.0, value), low=max(0.0, interval.low), high=max(0.0, interval.high))
 
 
-#: Columns of the features up to which the threads of BLAS wait for each other longer than they work: 20
-#: distances of 96 columns take 0.03 CPU seconds with one, and up to 1.2 with two on a busy machine.
+#: Columns of the features up to which the threads of BLAS wait for each other longer than they work.
 NARROW = 256
 
 
@@ -110,8 +105,8 @@ class _Moments:
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
     """Frechet distance between the rows of (N, D) and (M, D) arrays; >= 0, in squared feature units.
 
-    Statistics are float64 with the n - 1 denominator, as clean-fid's (`numpy.cov`). Raises MetricError for
-    fewer than two rows, for values that are not finite and for unequal widths.
+    Statistics are float64 with the n - 1 denominator, as clean-fid's. Raises MetricError for fewer than two
+    rows, for values that are not finite and for unequal widths.
     """
     a, b = _check(features_a, "edited"), _check(features_b, "target")
     if a.shape[1] != b.shape[1]:
@@ -134,20 +129,13 @@ def jackknife_interval(
     """Delete-a-group jackknife interval of `frechet_distance(edited, target)`, clustered by source image.
 
     edited, target   (N, D) and (M, D) features.
-    clusters         Name of the source image of every row of `edited`.
-    target_clusters  The same for `target`; None when the rows correspond. Give it when `target` holds every
-                     source image once.
-    groups           The source images are split into that many groups (fewer if there are fewer images), by
-                     the SHA-256 of their names: the split depends neither on order nor on chance.
+    clusters         Source image of every row of `edited`.
+    target_clusters  The same for `target`; None when the rows correspond.
+    groups           The source images are split into that many groups by the SHA-256 of their names.
 
-    A group leaves both sets at once, so the interval covers the choice of source images: it is one of what N
-    such pictures give on average. That lies above what infinitely many give (`limit`), so FIDs are compared
-    at equal N only. Cut at 0.
-
-    Cost: G + 1 distances. With D = 2048 one takes 1.8 s on two cores (measured), the interval for N = 24,182
-    about a minute with the sums of products; with D = 64, hundredths of a second.
-
-    Source: Kott, "The delete-a-group jackknife", Journal of Official Statistics 17 (2001).
+    A group leaves both sets at once, so the interval covers the choice of source images, around what N such
+    pictures give on average: compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances; with D = 2048 one
+    takes 1.8 s on two cores. Source: Kott, Journal of Official Statistics 17 (2001).
     """
     target_clusters = clusters if target_clusters is None else target_clusters
     if len(clusters) != len(edited) or len(target_clusters) != len(target):
@@ -172,10 +160,15 @@ def jackknife_interval(
     return interval._replace(low=max(0.0, interval.low))
 
 
+def _assign(names: set[str], groups: int) -> dict[str, int]:
+    ordered = sorted(names, key=lambda name: hashlib.sha256(str(name).encode()).digest())
+    return {name: index % groups for index, name in enumerate(ordered)}
+
+
 def _leave_one_out(
     a: np.ndarray, b: np.ndarray, group_a: np.ndarray, group_b: np.ndarray, count: int
 ) -> np.ndarray | None:
-    """(count,) distances, each without one group; None where a group's absence leaves fewer than two rows."""
+    """(count,) distances, each without one group; None where that leaves fewer than two rows."""
     if min(min((group_a != g).sum(), (group_b != g).sum()) for g in range(count)) < 2:
         return None
     if min(len(a), len(b)) <= a.shape[1]:
@@ -183,18 +176,8 @@ def _leave_one_out(
     shift = b.mean(0)
     a, b = a - shift, b - shift
     all_a, all_b = _Moments.of(a), _Moments.of(b)
-    return np.array(
-        [
-            _from_moments(all_a - _Moments.of(a[group_a == g]), all_b - _Moments.of(b[group_b == g]))
-            for g in range(count)
-        ]
-    )
-
-
-def _assign(names: set[str], groups: int) -> dict[str, int]:
-    ordered = sorted(names, key=lambda name: hashlib.sha256(str(name).encode()).digest())
-    count = max(1, min(groups, len(ordered)))
-    return {name: index % count for index, name in enumerate(ordered)}
+    parts = ((_Moments.of(a[group_a == g]), _Moments.of(b[group_b == g])) for g in range(count))
+    return np.array([_from_moments(all_a - of_a, all_b - of_b) for of_a, of_b in parts])
 
 
 def _check(features: np.ndarray, what: str) -> np.ndarray:
@@ -203,8 +186,7 @@ def _check(features: np.ndarray, what: str) -> np.ndarray:
         raise MetricError(f"FID needs features of shape (images, width), not {array.shape} ({what}).")
     if len(array) < 2:
         raise MetricError(f"FID needs at least 2 {what} images, not {len(array)}.")
-    if not np.isfinite(array).all():
-        bad = int((~np.isfinite(array).all(1)).sum())
+    if bad := int((~np.isfinite(array).all(1)).sum()):
         raise MetricError(
             f"{bad} of {len(array)} {what} feature rows are not finite; leave those samples out."
         )
@@ -222,20 +204,15 @@ def _from_rows(a: np.ndarray, b: np.ndarray) -> float:
 
 def _from_moments(a: _Moments, b: _Moments) -> float:
     s_a, s_b = a.covariance(), b.covariance()
-    f_a = _factor(s_a)
+    try:  # F with S_a = F^T F
+        f_a = scipy.linalg.cholesky(s_a, lower=False, check_finite=False)
+    except scipy.linalg.LinAlgError:  # singular
+        values, vectors = scipy.linalg.eigh(s_a)
+        f_a = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
     inner = f_a @ s_b @ f_a.T
     eigenvalues = scipy.linalg.eigh((inner + inner.T) / 2, eigvals_only=True, check_finite=False)
     cross = np.sqrt(np.clip(eigenvalues, 0, None)).sum()
     return _distance(a.mean() - b.mean(), np.trace(s_a) + np.trace(s_b), cross)
-
-
-def _factor(covariance: np.ndarray) -> np.ndarray:
-    """F with covariance = F^T F: Cholesky, or by eigenvalues where the matrix is singular."""
-    try:
-        return scipy.linalg.cholesky(covariance, lower=False, check_finite=False)
-    except scipy.linalg.LinAlgError:
-        values, vectors = scipy.linalg.eigh(covariance)
-        return np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
 
 
 def _distance(difference: np.ndarray, traces: float, cross: float) -> float:

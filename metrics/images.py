@@ -23,8 +23,7 @@ _TABLE_3 = "NeIn (CVPRW 2025), Table 3"
 def l1(image: np.ndarray, target: np.ndarray) -> float:
     """Mean absolute difference over pixels and channels, with pixels in [0, 1]: 0 (equal) to 1.
 
-    Source: MagicBrush, image_eval.py. Summed in integers, so the result does not depend on the order of
-    summation.
+    Source: MagicBrush, image_eval.py. Summed in integers: the order of summation does not matter.
     """
     return float(_difference(image, target).sum() / (255 * image.size))
 
@@ -38,9 +37,7 @@ def l2(image: np.ndarray, target: np.ndarray) -> float:
     return float(squared.sum(dtype=np.int64) / (255 * 255 * image.size))
 
 
-def each_pair(
-    function: Callable[[np.ndarray, np.ndarray], float],
-) -> Callable[[Batch], list[Score]]:
+def each_pair(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[Batch], list[Score]]:
     """`Metric.score` of a function of an edited picture, at its target's size, and the target."""
     return lambda batch: [Score(function(edited, target)) for edited, target in batch.pairs()]
 
@@ -69,14 +66,9 @@ def _difference(image: np.ndarray, target: np.ndarray) -> np.ndarray:
 # --- features --------------------------------------------------------------------------------------------
 
 
-def clip_i(batch: Batch) -> list[Score]:
-    """Cosine of the CLIP features of edited picture and target."""
-    return cosines(batch.edited_features("clip"), batch.target_features("clip"))
-
-
-def dino(batch: Batch) -> list[Score]:
-    """Cosine of the DINO features of edited picture and target."""
-    return cosines(batch.edited_features("dino"), batch.target_features("dino"))
+def of_targets(kind: str) -> Callable[[Batch], list[Score]]:
+    """`Metric.score`: cosine of the features of edited picture and target by an encoder."""
+    return lambda batch: cosines(batch.edited_features(kind), batch.target_features(kind))
 
 
 def clip_t(batch: Batch) -> list[Score]:
@@ -85,12 +77,12 @@ def clip_t(batch: Batch) -> list[Score]:
 
 
 CLIP_I = Metric(
-    "clip_i", "CLIP-I", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "clip"), clip_i,
-    settings=("align",), source=f"{_MAGICBRUSH}; {_TABLE_3}",
+    "clip_i", "CLIP-I", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "clip"),
+    of_targets("clip"), settings=("align",), source=f"{_MAGICBRUSH}; {_TABLE_3}",
 )  # fmt: skip
 DINO = Metric(
-    "dino", "DINO", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "dino"), dino,
-    settings=("align",), source=f"{_MAGICBRUSH}; {_TABLE_3}",
+    "dino", "DINO", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "dino"),
+    of_targets("dino"), settings=("align",), source=f"{_MAGICBRUSH}; {_TABLE_3}",
 )  # fmt: skip
 # A caption describes the target: where that is gone, so is what the edit is measured against.
 CLIP_T = Metric(
@@ -100,11 +92,8 @@ CLIP_T = Metric(
 
 
 def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
-    """Cosine of every pair, float64 arithmetic on float32 features; a sentence in place of features becomes
-    the reason.
-
-    One pair at a time: a value then does not depend on the other samples to the last bit.
-    """
+    """Cosine of every pair, float64 arithmetic on float32 features, one pair at a time: a value does not
+    depend on the other samples. A sentence in place of features becomes the reason."""
     scores: list[Score] = []
     for a, b in zip(first, second, strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -129,19 +118,16 @@ def lpips(batch: Batch) -> list[Score]:
     keys = list(targets)
     place = [keys.index(item.target_key) for item in batch.items]
 
-    def run(chunk: Sequence[int]) -> list[Score]:
+    def run(chunk: Sequence[int]) -> list[float]:
         edited = [pairs[index][0] for index in chunk]
-        values = batch.models["lpips"].distances(edited, list(targets.values()), [place[i] for i in chunk])
-        return [_finite(float(value)) for value in values]
+        return batch.models["lpips"].distances(edited, list(targets.values()), [place[i] for i in chunk])
 
-    return [
-        Score(None, result) if isinstance(result, str) else result
-        for result in isolated(run, range(len(pairs)))
-    ]
-
-
-def _finite(value: float) -> Score:
-    return Score(value) if math.isfinite(value) else Score(None, "the distance is not finite")
+    scores = []
+    for value in isolated(run, range(len(pairs))):
+        why = value if isinstance(value, str) else "the distance is not finite"
+        finite = not isinstance(value, str) and math.isfinite(value)
+        scores.append(Score(float(value)) if finite else Score(None, why))
+    return scores
 
 
 LPIPS = Metric(
@@ -211,16 +197,15 @@ def there(
 
 def obeyed(batch: Batch) -> list[Score]:
     """1 where all that must stay is intact and all that must go is gone; the detail has every thing."""
-    return [_obeyed(item.edited, item.sample, item.things) for item in batch.items]
-
-
-def _obeyed(edited: Any, sample: Any, things: Any) -> Score:
-    """Of an item that lacks nothing: two pictures, and a sequence of `Thing`."""
-    values = [there(edited, sample, thing.without) for thing in things]
-    pairs = list(zip(things, values, strict=True))
-    right = all(value >= INTACT if thing.stays else value <= GONE for thing, value in pairs)
-    seen = [{"name": one.name, "stays": one.stays, "there": round(value, 3)} for one, value in pairs]
-    return Score(float(right), detail={"things": seen})
+    scores = []
+    for item in batch.items:
+        things: Any = item.things
+        values = [there(item.edited, item.sample, thing.without) for thing in things]
+        pairs = list(zip(things, values, strict=True))
+        right = all(value >= INTACT if thing.stays else value <= GONE for thing, value in pairs)
+        seen = [{"name": one.name, "stays": one.stays, "there": round(value, 3)} for one, value in pairs]
+        scores.append(Score(float(right), detail={"things": seen}))
+    return scores
 
 
 OBEYED = Metric(

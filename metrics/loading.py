@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, json_digest, torch_dtype
 from nein.loading.weights import aligned
@@ -18,32 +19,23 @@ from nein.metrics.base import MetricError
 
 #: Under which key a training checkpoint has its model.
 _STATES = ("state_dict", "model", "model_state_dict")
+#: What torch, transformers and safetensors raise for files that they cannot use.
+UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, SafetensorError)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights come from.
-
-    reference  The folder or hub id as given (for messages and manifests).
-    revision   Commit of the hub repository, or None for a local folder.
-    digest     What identifies the content: SHA-256 over the files of a folder, or `id@commit`.
-    """
+    """Where weights come from: folder or hub id as given, commit (None: a folder), and SHA-256 of a folder's
+    files or `id@commit`."""
 
     reference: str
     revision: str | None
     digest: str
 
-    @property
-    def local(self) -> bool:
-        return self.revision is None
-
 
 def fingerprint(description: dict[str, Any]) -> str:
-    """20 hexadecimal digits over everything in `description` but where and on what it runs.
-
-    The path, the device and the batch size do not change what a model computes (beyond rounding), so a cache
-    made with one serves the other.
-    """
+    """20 hexadecimal digits over `description` without path, device and batch size, which change no result
+    beyond rounding."""
     decides = {k: v for k, v in description.items() if k not in ("reference", "device", "batch_size")}
     return json_digest(decides)[:20]
 
@@ -59,7 +51,7 @@ def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | N
 
 
 class _Inert:
-    """Stands for a class that a file names: takes whatever the file says of it, and does nothing."""
+    """Stands for a class that a file names, and does nothing."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> _Inert:
         return object.__new__(cls)
@@ -69,17 +61,15 @@ class _Inert:
 
 
 def read_checkpoint(file: Path, *, inert: bool = False) -> Any:
-    """What a .safetensors file or a pickle of PyTorch holds. Of a pickle nothing but tensors and plain
-    containers is built, and nothing runs.
+    """The content of a .safetensors file or a PyTorch pickle, of which nothing runs and only tensors and
+    plain containers are built.
 
-    inert  Whether another class that it names is stood for by an object which only holds what the file says
-           of it; else such a file is refused.
+    inert  Other classes become objects that only hold their attributes; else such a file is refused.
 
     Raises MetricError.
     """
     import pickle
 
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not file.is_file():
@@ -90,24 +80,15 @@ def read_checkpoint(file: Path, *, inert: bool = False) -> Any:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(str(file)) if inert else []
         with torch.serialization.safe_globals([(_Inert, name) for name in names]):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        KeyError,
-        SafetensorError,
-        pickle.PickleError,
-    ) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except (*UNREADABLE, EOFError, pickle.PickleError) as error:
         raise MetricError(
-            f"'{file}' cannot be read as tensors alone, and nothing else in it is run: {first}"
+            f"'{file}' cannot be read as tensors alone, and nothing else in it is run: {first_line(error)}"
         ) from None
 
 
 def state_dict(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a model by name: those that `read_checkpoint` gives, or that it gives under one of
-    `_STATES`, without DistributedDataParallel's "module." before a name. Raises MetricError."""
+    """The tensors of a checkpoint by name, without DistributedDataParallel's "module.". Raises
+    MetricError."""
     state = read_checkpoint(file)
     if isinstance(state, Mapping):
         state = next((state[key] for key in _STATES if key in state), state)
@@ -117,7 +98,7 @@ def state_dict(file: Path) -> dict[str, torch.Tensor]:
 
 
 def fill(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], file: Path) -> None:
-    """Puts weights into a module: all of them, and nothing else. Raises MetricError."""
+    """Load weights into a module, strictly. Raises MetricError."""
     try:
         module.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
@@ -126,7 +107,7 @@ def fill(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], file: Pat
 
 
 def check_folder(path_or_id: str) -> None:
-    """Refuse what cannot be a model folder or a hub id, in one sentence, before a library tries it."""
+    """Raise MetricError for what cannot be a model folder or a hub id."""
     path = Path(path_or_id)
     if path.is_file():
         raise MetricError(
@@ -151,53 +132,45 @@ def check_folder(path_or_id: str) -> None:
 
 
 def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
-    """`cls.from_pretrained` with errors as one sentence; code from the checkpoint is never run.
+    """`cls.from_pretrained`; code from the checkpoint never runs.
 
     Raises MetricError when the files are missing, damaged or of another class.
     """
-    from safetensors import SafetensorError
+    from huggingface_hub.errors import StrictDataclassError
 
     place = {"revision": revision or "main", "trust_remote_code": False}
     try:
-        with _BareExceptions():
-            return cls.from_pretrained(path_or_id, **place, **kwargs)
-    except (
-        OSError, ValueError, LookupError, ArithmeticError, RuntimeError, SafetensorError,
-        ImportError, AttributeError, TypeError,  # a package or a token that a processor misses
-    ) as error:  # fmt: skip
+        return cls.from_pretrained(path_or_id, **place, **kwargs)
+    except Exception as error:
+        # tokenizers raises a plain Exception; a processor may lack a package or a token
+        known = (*UNREADABLE, ArithmeticError, LookupError, ImportError, AttributeError, TypeError)
+        if type(error) is not Exception and not isinstance(error, (*known, StrictDataclassError)):
+            raise
         name = getattr(cls, "__name__", str(cls))
         raise MetricError(
-            f"Cannot load {name} from '{path_or_id}': {_said(error, path_or_id, revision)}"
+            f"Cannot load {name} from '{path_or_id}': {_why(error, path_or_id, revision)}"
         ) from error
 
 
-class _BareExceptions(contextlib.AbstractContextManager[None]):
-    """Makes a ValueError of two things that libraries raise for files they cannot use: tokenizers a plain
-    `Exception`, and no class of its own, configurations one that is no ValueError."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        from huggingface_hub.errors import StrictDataclassError
-
-        if kind is Exception or isinstance(error, StrictDataclassError):
-            raise ValueError(str(error)) from error
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _said(error: BaseException, path_or_id: str, revision: str | None) -> str:
-    """Why a checkpoint cannot be loaded: without a network, which of its files is not there."""
+def _why(error: BaseException, path_or_id: str, revision: str | None) -> str:
+    """Why a checkpoint cannot be loaded: offline, the first of its files that is not there."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE and not Path(path_or_id).exists() and (file := absent(path_or_id, revision)):
         return (
             f"its file {file} is not in {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set; fetch it "
-            f"beforehand "
-            "(nein fetch)."
+            "beforehand (nein fetch)."
         )
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first_line(error)
 
 
 def absent(repository: str, revision: str | None) -> str | None:
-    """The first file of a repository in transformers' layout that the hub's cache lacks; None if it has what
-    every model needs."""
+    """The first file that a repository in transformers' layout needs and the hub's cache lacks, or None."""
     from huggingface_hub import try_to_load_from_cache
 
     def cached(name: str) -> Path | None:
@@ -223,26 +196,16 @@ def absent(repository: str, revision: str | None) -> str | None:
 
 
 def type_of(path_or_id: str, revision: str | None) -> str | None:
-    """What a checkpoint's configuration calls itself ("llava_next"). Raises MetricError when there is
-    none."""
+    """`model_type` of a checkpoint's configuration ("llava_next"). Raises MetricError."""
     from transformers import PretrainedConfig
 
     try:
         config, _ = PretrainedConfig.get_config_dict(path_or_id, revision=revision or "main")
     except (OSError, ValueError) as error:
         raise MetricError(
-            f"Cannot read the configuration of '{path_or_id}': {_said(error, path_or_id, revision)}"
+            f"Cannot read the configuration of '{path_or_id}': {_why(error, path_or_id, revision)}"
         ) from error
     return config.get("model_type")
-
-
-def check_type(path_or_id: str, revision: str | None, model_type: str, name: str) -> None:
-    """Raise MetricError unless the configuration says `model_type`, before gigabytes are read."""
-    actual = type_of(path_or_id, revision)
-    if actual != model_type:
-        raise MetricError(
-            f"'{path_or_id}' is a '{actual}' checkpoint; {name} needs one of type '{model_type}'."
-        )
 
 
 def load_model(
@@ -255,18 +218,19 @@ def load_model(
     dtype: str,
     **kwargs: Any,
 ) -> tuple[Any, Source]:
-    """Load weights (safetensors only), in evaluation mode, on `device`; also say where they came from.
+    """A model from safetensors, in evaluation mode on `device`, and its source.
 
-    model_type  What the checkpoint's configuration must call itself; None for anything `cls` can load.
+    model_type  What the configuration must say; None for anything `cls` can load.
 
-    Raises MetricError, also for a checkpoint without some of the model's weights, which the library would
-    draw at random and say so in a warning only.
+    Raises MetricError, also where weights are missing, which the library would draw at random.
     """
     number_type = torch_dtype(dtype)
     path_or_id, revision = split_reference(path_or_id, revision)
     check_folder(path_or_id)
-    if model_type is not None:
-        check_type(path_or_id, revision, model_type, cls.__name__)
+    if model_type is not None and (actual := type_of(path_or_id, revision)) != model_type:
+        raise MetricError(
+            f"'{path_or_id}' is a '{actual}' checkpoint; {cls.__name__} needs one of type '{model_type}'."
+        )
     # Weights missing from a file are drawn; nobody else's random numbers change before that is refused.
     with torch.random.fork_rng(devices=[]), _no_bar(Path(path_or_id).is_dir()):
         model, found = from_pretrained(
@@ -283,21 +247,17 @@ def load_model(
     aligned(model).eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
-    commit = _commit(path_or_id, revision) or revision or "main"
-    return model, Source(path_or_id, commit, f"{path_or_id}@{commit}")
-
-
-def _commit(repository: str, revision: str | None) -> str | None:
-    """Of a repository's cached snapshot, whose folder is named after it."""
     from huggingface_hub import try_to_load_from_cache
 
-    path = try_to_load_from_cache(repository, "config.json", revision=revision or "main")
-    return Path(path).parent.name if isinstance(path, str) else None
+    # The folder of a cached snapshot is named after its commit.
+    cached = try_to_load_from_cache(path_or_id, "config.json", revision=revision or "main")
+    commit = Path(cached).parent.name if isinstance(cached, str) else revision or "main"
+    return model, Source(path_or_id, commit, f"{path_or_id}@{commit}")
 
 
 @contextlib.contextmanager
 def _no_bar(local: bool) -> Iterator[None]:
-    """No progress bar for what is read from a disk in a moment; a download keeps its own."""
+    """No progress bar for local files; a download keeps its own."""
     from transformers.utils import logging
 
     if not (local and logging.is_progress_bar_enabled()):
@@ -316,7 +276,7 @@ def source_fields(source: Source) -> dict[str, Any]:
 
 
 def model_fields(model: Any, source: Source) -> dict[str, Any]:
-    """The part of `describe()` that all models of transformers share: class, weights, number type, device."""
+    """The part of `describe()` that all models of transformers share."""
     return {
         "class": type(model).__name__,
         **source_fields(source),
@@ -326,15 +286,24 @@ def model_fields(model: Any, source: Source) -> dict[str, Any]:
 
 
 def library() -> str:
-    """Version of transformers, for models whose own image processor is used: it has changed what they see."""
+    """Version of transformers, whose image processors have changed what models see."""
     from importlib.metadata import version
 
     return f"transformers {version('transformers')}"
 
 
+def on_device(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors on the model's device, floating point ones in its dtype; anything else as it is."""
+    return {
+        key: value.to(model.device, model.dtype if value.is_floating_point() else value.dtype)
+        if isinstance(value, torch.Tensor)
+        else value
+        for key, value in inputs.items()
+    }
+
+
 class SharedTokenizer:
-    """A tokenizer that several threads may call: a fast one keeps padding and truncation as state between
-    calls, and raises or mixes them up when two threads are in it at once."""
+    """A tokenizer or processor behind a lock: fast tokenizers keep padding and truncation between calls."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -347,7 +316,7 @@ class SharedTokenizer:
 
 @contextlib.contextmanager
 def exact() -> Iterator[None]:
-    """No gradients, and no TensorFloat-32 while measuring (it moves cosines in the fourth decimal)."""
+    """No gradients, and no TensorFloat-32, which moves cosines in the fourth decimal."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

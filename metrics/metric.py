@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated
 from nein.loading.references import Origin
 from nein.metrics.base import MetricError, Score
-from nein.metrics.batch import PICTURES, Batch
+from nein.metrics.batch import PICTURES, Batch, Item
 
 
 @dataclass(frozen=True)
@@ -20,21 +21,18 @@ class Metric:
     name      Key used in files and on the command line, e.g. "clip_i".
     title     Column title, e.g. "CLIP-I".
     unit      "per cent": values from 0 to 1 are shown as percentages; "raw": as they are.
-    better    "higher" or "lower".
     range     Closed interval of possible values, before percentages.
-    kind      "proportion" (per-sample 0 or 1), "bounded" (per-sample value of which many are at an end of
-              `range`, or may be: its interval is that of a share), "mean" (any other per-sample value),
-              "corpus" (no per-sample value: FID).
-    needs     Pictures ("edited", "target", "sample", "things"), without which a sample is unscored, and
-              models: a kind of `ENCODERS` or `JUDGES`, or "module:function", which is called with
-              `device=` and returns a network with `fingerprint` and `describe()`.
+    kind      "proportion" (per sample 0 or 1), "bounded" (per sample, often at an end of `range`: its
+              interval is that of a share), "mean" (any other per-sample value), "corpus" (none per sample:
+              FID).
+    needs     Pictures ("edited", "target", "sample", "things"), and models: a kind of `ENCODERS` or `JUDGES`,
+              or "module:function", called with `device=` for a network with `fingerprint` and `describe()`.
     score     One Score per item. Every item has the pictures named in `needs`.
-    settings  The fields of `Settings` that decide its values, beside the models: they are part of the
-              identity of a score.
-    origins   What its "module:function" networks download, for `nein fetch`.
+    settings  Fields of `Settings` that decide its values: part of the identity of a score.
     source    Paper and equation, or URL.
-    corpus    Of a corpus metric: (edited rows, target rows, source image of every edited row, of every target
-              row) -> `metrics.fid.FidInterval`, or something with its fields.
+    origins   What its "module:function" networks download, for `nein fetch`.
+    corpus    (edited rows, target rows, source image of every edited row, of every target row) ->
+              `metrics.fid.FidInterval`, or something with its fields.
     """
 
     name: str
@@ -59,17 +57,15 @@ class Metric:
 
     @property
     def pictures(self) -> tuple[str, ...]:
-        """What of `needs` is a picture."""
         return tuple(need for need in self.needs if need in PICTURES)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What of `needs` is a model."""
         return tuple(need for need in self.needs if need not in PICTURES)
 
     @property
     def by_judge(self) -> bool:
-        """Whether a judge looks at the pictures, as opposed to a comparison of pixels or features."""
+        """Whether a judge looks at the pictures."""
         return bool({"vqa", "ovd", "itm"} & set(self.models))
 
     @property
@@ -79,7 +75,7 @@ class Metric:
 
     @property
     def span(self) -> float | None:
-        """How far apart two values can be, where that bounds a mean; None where the range says nothing."""
+        """How far apart two values can be, where that bounds a mean; else None."""
         return self.range[1] - self.range[0] if self.kind in ("proportion", "bounded") else None
 
     @property
@@ -88,35 +84,34 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """Factor for display: the paper prints percentages (100), FID and LPIPS raw (1)."""
+        """Factor for display: 100 for percentages, 1 for raw values."""
         return 100.0 if self.unit == "per cent" else 1.0
 
 
 def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
     """Metric name -> one Score per item of `batch`, in item order.
 
-    An item without a picture that a metric needs, or that a metric fails on, is unscored with the reason and
-    does not disturb the others. Metrics that need the same pictures share what is worked out about them, and
-    judges are asked as if those of `batch.names` were wanted too.
-    Raises MetricError for a metric whose model is not in `batch.models`.
+    An item that lacks a picture, or that a metric fails on, is unscored with the reason. Judges are asked as
+    if the metrics of `batch.names` were wanted too. Raises MetricError for a model not in `batch.models`.
     """
+    rows: dict[str, list[Score]] = {}
+    names = [*batch.names, *(metric.name for metric in wanted)]
+    parts: dict[tuple[str, ...], tuple[list[str | None], Batch]] = {}  # metrics of the same pictures share it
     for metric in wanted:
         for kind in metric.models:
             if kind not in batch.models:
                 raise MetricError(f"The metric '{metric.name}' needs the model '{kind}', which is not there.")
-    rows: dict[str, list[Score]] = {}
-    names = list(dict.fromkeys([*batch.names, *(metric.name for metric in wanted)]))
-    for pictures in dict.fromkeys(metric.pictures for metric in wanted):
-        together = [metric for metric in wanted if metric.pictures == pictures]
-        lacking = [item.lacks(pictures) for item in batch.items]
-        usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
-        part = batch.of(usable, names)
-        for metric in together:
-            scores = iter(_isolated(metric, part))
-            rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
-    return {metric.name: rows[metric.name] for metric in wanted}
+    for metric in wanted:
+        if metric.pictures not in parts:
+            lacking = [item.lacks(metric.pictures) for item in batch.items]
+            usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
+            parts[metric.pictures] = lacking, batch.of(usable, list(dict.fromkeys(names)))
+        lacking, part = parts[metric.pictures]
+        found = isolated(partial(_scored, metric, part), part.items)
+        scores = (Score(None, one) if isinstance(one, str) else one for one in found)
+        rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
+    return rows
 
 
-def _isolated(metric: Metric, batch: Batch) -> list[Score]:
-    scores = isolated(lambda items: metric.score(batch.of(items)), batch.items)
-    return [Score(None, score) if isinstance(score, str) else score for score in scores]
+def _scored(metric: Metric, batch: Batch, items: Sequence[Item]) -> Sequence[Score]:
+    return metric.score(batch.of(items))

@@ -1,6 +1,5 @@
 """From a reference to a loaded model: the encoders, judges and duals there are, and where they come from.
-
-Which reference is whose is decided here, by strings; what loads it is imported when it is loaded.
+References are told apart as strings; a loader is imported when it is used.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ DUALS: dict[str, str] = {
     "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
 }
 
-#: Kinds of models that are not, or not always, a repository in transformers' layout -> what says where they
-#: come from, beside what loads them. A dual is looked up by its prefix, a text encoder too.
+#: Kinds that are not always a repository in transformers' layout, duals by prefix -> what says their origins.
 ORIGINS: dict[str, str] = {
     "lpips": "nein.metrics.encoders.lpips_net:origins",
     "fid": "nein.metrics.encoders.fid_net:origins",
@@ -61,8 +59,8 @@ REFERENCES: dict[str, str] = {
 
 
 def special_reference(path_or_id: str) -> str | None:
-    """What a judge's reference is that is neither a folder nor a hub id: its prefix ("openai", "vllm",
-    "plugin"), "module" for "module:attribute", or None."""
+    """The prefix of a judge's reference that is neither folder nor hub id ("openai", "vllm", "plugin"),
+    "module" for "module:attribute", or None."""
     prefix, colon, _ = path_or_id.partition(":")
     if colon and prefix in REFERENCES:
         return prefix
@@ -70,12 +68,8 @@ def special_reference(path_or_id: str) -> str | None:
 
 
 def check_reference(path_or_id: str, revision: str | None = None) -> None:
-    """Looks at a reference of a judge, or of a model that answers questions, and loads nothing: it may be
-    hours before it is needed. Hub ids and endpoints are not asked; what another package offers is imported.
-
-    Raises MetricError, one sentence, for a folder without a model, an address that is none, where vLLM is
-    needed and not installed, and for what no package offers.
-    """
+    """Checks the reference of a judge, or of a model that answers questions; loads nothing, asks no hub and
+    no endpoint, imports what another package offers. Raises MetricError, one sentence."""
     if served.is_served(path_or_id):
         served.check(path_or_id)
     elif special_reference(path_or_id) in ("plugin", "module"):
@@ -87,21 +81,15 @@ def check_reference(path_or_id: str, revision: str | None = None) -> None:
 
 
 def load_encoder(
-    kind: str,
-    path_or_id: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
+    kind: str, path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **options: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """Load the network behind an image metric.
 
     kind        "clip", "dino", "lpips" or "fid".
-    path_or_id  A local folder in the transformers layout (safetensors), an installed package's model
-                ("nano:clip"), or a hub id `owner/name`, with or without `@revision`. For "lpips" also one of
-                the library's own networks "alex", "vgg", "squeeze"; for "fid" also "inception", the network
-                of clean-fid.
+    path_or_id  A folder in the transformers layout (safetensors), an installed package's model ("nano:clip"),
+                or a hub id, with or without `@revision`. "lpips": also "alex", "vgg", "squeeze"; "fid": also
+                "inception", the network of clean-fid.
     dtype       "float32", "float16" or "bfloat16".
 
     The result has `encode(images) -> (N, D) float32` ("lpips": `distances`), `fingerprint` and `describe()`.
@@ -112,26 +100,18 @@ def load_encoder(
 
 
 def load_judge(
-    kind: str,
-    path_or_id: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
+    kind: str, path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **options: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """Load a model that answers about a picture.
 
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
-                OWLv2, or any zero-shot detector of transformers (OWL-ViT, Grounding DINO); itm: BLIP, or a
-                folder with a converted method (`metrics.judges.methods`). Besides:
-                "openai:URL#MODEL" (vqa), an endpoint; "vllm:URL#MODEL" and "vllm:MODEL" (vqa), a model that
-                vLLM serves or runs here; "plugin:NAME", an installed package's judge;
-                "module:attribute", a judge or a function that makes one (`metrics.judges.plugin`).
-    options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`,
-                `batch_size`; BLIP: `batch_size`; CLIPGlasses: `protocol`. `pad` and `backend` are
-                OWLv2's alone and do not concern another detector.
+                OWLv2, or any zero-shot detector of transformers; itm: BLIP, or a folder with a converted
+                method (`metrics.judges.methods`). Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and
+                "vllm:MODEL" (vqa); "plugin:NAME" and "module:attribute" (`metrics.judges.plugin`).
+    options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
+                BLIP: `batch_size`; CLIPGlasses: `protocol`.
 
     The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
     """
@@ -141,44 +121,41 @@ def load_judge(
     if prefix in served.PREFIXES and kind != "vqa":
         raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
     if prefix is None:
+        from nein.metrics.loading import check_folder, split_reference, type_of
+
+        name, its_revision = split_reference(path_or_id, revision)
+        check_folder(name)
         by_type = JUDGES[kind]
-        place = by_type.get(_type_of(path_or_id, revision) or "", by_type[""])
+        load = pkgutil.resolve_name(by_type.get(type_of(name, its_revision) or "", by_type[""]))
     else:
-        place = REFERENCES.get(prefix, REFERENCES["plugin"])
-        options = options if prefix in served.PREFIXES else {**options, "kind": kind}
-    load = pkgutil.resolve_name(place)
+        load = pkgutil.resolve_name(REFERENCES.get(prefix, REFERENCES["plugin"]))
     if prefix in (None, *served.PREFIXES):
-        options = _taken(path_or_id, load, options)
+        known = inspect.signature(load).parameters
+        if "quantization" not in known and options.get("quantization", "none") != "none":
+            raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
+        options = {name: value for name, value in options.items() if name in known or name not in _OF_ONE}
+    else:
+        options = {**options, "kind": kind}
     return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
 
 
-def _taken(reference: str, load: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options without those of other judges of the kind, which do not concern this one. Raises
-    MetricError for a quantization that would be lost."""
-    known = inspect.signature(load).parameters
-    if "quantization" not in known and options.get("quantization", "none") != "none":
-        raise MetricError(f"'{reference}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
-    return {name: value for name, value in options.items() if name in known or name not in _OF_ONE}
-
-
 def load_dual(
-    reference: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
+    reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     batch_size: int = 32,
-) -> Any:
+) -> Any:  # fmt: skip
     """Load a model with an encoder for pictures and one for sentences (`metrics.dual.base.DualEncoder`).
 
-    reference  A folder or hub id of transformers (CLIP, SigLIP, SigLIP 2, ...); "open_clip:ARCHITECTURE/TAG",
-               "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; "random" and
-               "constant", controls that know nothing; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
+    reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
+               "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; the controls
+               "random" and "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
 
     Raises MetricError, one sentence, for anything that cannot be loaded.
     """
     reference = located(reference)
-    load = pkgutil.resolve_name(_dual_loader(reference))
+    prefix = dual_prefix(reference)
+    if prefix is None and Path(reference, "open_clip_config.json").is_file():
+        prefix = "open_clip"
+    load = pkgutil.resolve_name(DUALS[prefix] if prefix else "nein.metrics.dual.hub:load")
     return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
 
 
@@ -190,14 +167,10 @@ def dual_prefix(reference: str) -> str | None:
 
 
 def origins(kind: str, reference: str, revision: str | None = None) -> list[Origin]:
-    """What a model needs that is not on this machine until it is downloaded; empty for a folder, an endpoint
-    and whatever else is fetched from nowhere. Loads nothing.
+    """What a model needs to download: empty for a folder, an endpoint and the like. Loads nothing.
 
-    kind       "clip", "dino", "lpips", "fid", "vqa", "ovd", "itm", "dual", "text", or any other word for a
-               model in transformers' layout.
-    reference  As the kind's loader takes it.
-
-    Raises MetricError for a reference that the loader refuses.
+    kind       Of an encoder or judge, "dual", "text", or any other word for a model in transformers' layout.
+    reference  As the kind's loader takes it. Raises MetricError for one that the loader refuses.
     """
     reference = located(reference)
     if served.in_process(reference):
@@ -205,7 +178,13 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
     if special_reference(reference) is not None:
         return []
     if Path(reference).expanduser().exists():
-        return _of_base(reference) if kind == "itm" else []
+        if kind != "itm":
+            return []
+        try:  # a converted method stands on a CLIP
+            base = json.loads(Path(reference, "config.json").read_text(encoding="utf-8")).get("base")
+        except (OSError, ValueError, AttributeError):
+            return []  # the loader says why
+        return origins("clip", base) if isinstance(base, str) else []
     if kind in ("dual", "text"):
         prefix = dual_prefix(reference)
         if prefix is not None and prefix not in ORIGINS:
@@ -215,29 +194,3 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
         return pkgutil.resolve_name(ORIGINS[kind])(reference, revision)
     origin = Origin.of("transformers", reference, revision)
     return [origin] if origin else []
-
-
-def _of_base(folder: str) -> list[Origin]:
-    """Of a converted method (`metrics.judges.methods`): what the CLIP that it stands on needs."""
-    try:
-        base = json.loads(Path(folder, "config.json").read_text(encoding="utf-8")).get("base")
-    except (OSError, ValueError, AttributeError):
-        return []  # no such folder, which the loader says
-    return origins("clip", base) if isinstance(base, str) else []
-
-
-def _dual_loader(reference: str) -> str:
-    prefix = dual_prefix(reference)
-    if prefix is not None:
-        return DUALS[prefix]
-    if Path(reference, "open_clip_config.json").is_file():
-        return DUALS["open_clip"]
-    return "nein.metrics.dual.hub:load"
-
-
-def _type_of(path_or_id: str, revision: str | None) -> str | None:
-    from nein.metrics.loading import check_folder, split_reference, type_of
-
-    name, revision = split_reference(path_or_id, revision)
-    check_folder(name)
-    return type_of(name, revision)

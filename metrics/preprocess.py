@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -31,10 +31,10 @@ _WORTH_A_THREAD = 128 * 128
 
 
 def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Resize to `size` = (width, height) with PIL's bicubic filter, whatever the aspect ratio.
+    """Resize to `size` = (width, height) with PIL's bicubic filter, whatever the aspect ratio. Named
+    "stretch".
 
-    Named "stretch". This is what MagicBrush's `image_eval.py` does before L1 and L2:
-    `Image.resize(target.size)`, whose default filter for RGB is bicubic since Pillow 7.
+    Source: MagicBrush, `image_eval.py`, before L1 and L2.
     """
     if (image.shape[1], image.shape[0]) == size:
         return image
@@ -44,8 +44,8 @@ def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
     """(width, height) that InstructPix2Pix's command line gives to a source of that size.
 
-    The expression is kept in the order of the original, because a few sizes (side 98, 103, 107, ...) depend
-    on how the floats round. Source: timothybrooks/instruct-pix2pix, edit_cli.py.
+    In the order of the original: a few sizes (side 98, 103, 107, ...) depend on how the floats round.
+    Source: timothybrooks/instruct-pix2pix, edit_cli.py.
     """
     factor = resolution / max(width, height)
     factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
@@ -53,12 +53,9 @@ def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
 
 
 def r64_fit(image: np.ndarray, resolution: int = 512) -> np.ndarray:
-    """Centre-crop and resize to `r64_size` with PIL's `ImageOps.fit` and the Lanczos filter.
-
-    Named "r64-<resolution>". NeIn's samples went through this, so they are crops of the pictures they are
-    compared with; applying it to the target as well removes that part of L1, L2, LPIPS and DINO that no
-    editor can avoid.
-    """
+    """Centre-crop and resize to `r64_size` with PIL's `ImageOps.fit` and the Lanczos filter. Named
+    "r64-<resolution>". NeIn's samples went through this: they are crops of the pictures they are compared
+    with."""
     size = r64_size(image.shape[1], image.shape[0], resolution)
     if min(size) < 64:
         # 98 * (64 / 98) is a hair below 64, so the rule rounds it down to nothing.
@@ -77,7 +74,7 @@ class ResizeCrop:
 
     Equal to torchvision's Resize, CenterCrop, ToTensor, Normalize on a PIL picture: the published transform
     of OpenAI's CLIP (`resize == crop`) and of DINO (`resize = 256 / 224 * crop`). Calling it does the first
-    two steps and gives (crop, crop, 3) uint8; the arithmetic is left to the network's device (`normalise`).
+    two steps, (crop, crop, 3) uint8; `normalise` does the others on the network's device.
     """
 
     resize: int
@@ -91,12 +88,11 @@ class ResizeCrop:
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         height, width = image.shape[:2]
-        if width <= height:
-            size = (self.resize, int(self.resize * height / width))
-        else:
-            size = (int(self.resize * width / height), self.resize)
-        left = round((size[0] - self.crop) / 2.0)
-        top = round((size[1] - self.crop) / 2.0)
+        short = min(width, height)
+        size = tuple(
+            self.resize if side == short else int(self.resize * side / short) for side in (width, height)
+        )
+        left, top = (round((side - self.crop) / 2.0) for side in size)
         if size == (width, height) and self.crop <= self.resize:
             return image[top : top + self.crop, left : left + self.crop]
         picture = PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC)
@@ -118,11 +114,8 @@ def normalised(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
 
 @dataclass(frozen=True)
 class CleanResize:
-    """Clean-FID's "clean" resize to `size` x `size`: PIL bicubic, antialiased, in float, channel by channel.
-
-    Done by the clean-fid package itself (`cleanfid.resize`). Gives (size, size, 3) float32 in [0, 255], not
-    rounded.
-    """
+    """Clean-FID's "clean" resize to `size` x `size`, by its own package: (size, size, 3) float32 in [0, 255],
+    not rounded."""
 
     size: int
 
@@ -141,19 +134,13 @@ class CleanResize:
 def map_images(
     function: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None
 ) -> list[Result]:
-    """`[function(x) for x in items]`, in threads where the pictures are large (PIL lets go of the
-    interpreter).
+    """`[function(x) for x in items]`, in threads where the pictures are large (PIL frees the interpreter).
 
-    workers: number of threads; None picks up to 8, by the number of cores.
+    items: pictures, or tuples that begin with one. workers: threads; None: up to 8, by the cores.
     """
     workers = min(8, os.cpu_count() or 1) if workers is None else workers
-    if workers <= 1 or len(items) < 2 or _pixels(items) < _WORTH_A_THREAD:
+    pictures: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
+    if min(workers, len(items)) < 2 or max(p.shape[0] * p.shape[1] for p in pictures) < _WORTH_A_THREAD:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(workers, len(items))) as pool:
         return list(pool.map(function, items))
-
-
-def _pixels(items: Iterable[Any]) -> int:
-    """Size of the largest picture among the jobs; a job is a picture or a tuple that begins with one."""
-    pictures = (item[0] if isinstance(item, tuple) else item for item in items)
-    return max((p.shape[0] * p.shape[1] for p in pictures), default=0)

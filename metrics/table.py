@@ -1,11 +1,7 @@
 """The table of metrics: ours in the order of the paper's Table 3, then those of installed packages.
 
-A package offers a metric with
-
-    [project.entry-points."nein.metrics"]
-    sharpness = "my_package.sharpness:SHARPNESS"
-
-where the attribute is a `metrics.Metric`. It is then one of `--metrics`, and a column of every table.
+A package offers a `metrics.Metric` as an entry point of the group "nein.metrics", e.g.
+sharpness = "my_package.sharpness:SHARPNESS"; it is then one of `--metrics` and a column of every table.
 """
 
 from __future__ import annotations
@@ -13,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
+from typing import ClassVar
 
 from nein.metrics import images, presence
 from nein.metrics.base import MetricError
@@ -27,8 +24,7 @@ _OURS = (*images.METRICS, *presence.METRICS, images.CLIP_T, images.OBEYED)
 class Table(Mapping[str, Metric]):
     """Name -> metric. Plug-ins are imported when all metrics are asked for, or one that is not ours."""
 
-    def __init__(self) -> None:
-        self._ours = {metric.name: metric for metric in _OURS}
+    _ours: ClassVar[dict[str, Metric]] = {metric.name: metric for metric in _OURS}
 
     def __getitem__(self, name: str) -> Metric:
         return self._ours[name] if name in self._ours else self._all[name]
@@ -43,21 +39,16 @@ class Table(Mapping[str, Metric]):
     def _all(self) -> dict[str, Metric]:
         metrics = dict(self._ours)
         for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
-            metric = _load(point)
+            try:
+                metric = point.load()
+            except (ImportError, AttributeError) as error:
+                raise MetricError(f"The metric plug-in '{point.name}' cannot be loaded: {error}.") from None
+            if not isinstance(metric, Metric):
+                raise MetricError(f"The metric plug-in '{point.name}' is no metrics.Metric, but {metric!r}.")
             if metric.name in metrics:
                 raise MetricError(f"The metric plug-in '{point.name}' takes the name '{metric.name}'.")
             metrics[metric.name] = metric
         return metrics
-
-
-def _load(point: metadata.EntryPoint) -> Metric:
-    try:
-        metric = point.load()
-    except (ImportError, AttributeError) as error:
-        raise MetricError(f"The metric plug-in '{point.name}' cannot be loaded: {error}.") from None
-    if not isinstance(metric, Metric):
-        raise MetricError(f"The metric plug-in '{point.name}' is no metrics.Metric, but {metric!r}.")
-    return metric
 
 
 METRICS = Table()

@@ -16,8 +16,8 @@ import torchmetrics
 from torchmetrics.utilities import rank_zero_warn
 
 from nein.loading.errors import choose
-from nein.metrics import METRICS, load_encoder, load_judge
-from nein.metrics.base import MetricError, Score
+from nein.metrics import ENCODERS, METRICS, load_encoder, load_judge
+from nein.metrics.base import MetricError
 from nein.metrics.batch import Batch, Item, Settings
 from nein.metrics.metric import Metric, score
 
@@ -29,30 +29,27 @@ class EditingMetric(torchmetrics.Metric):
     """The mean of one of `METRICS` over all pictures seen, or the distance of a corpus metric (FID).
 
     name      A key of `METRICS`.
-    model     What its encoder or judge is, as `load_encoder` and `load_judge` take it; None for a metric of
-              pixels. Loaded at once, kept out of checkpoints and pickles (a copy loads it when it is used).
+    model     Its encoder or judge, as `load_encoder` and `load_judge` take it; None for a metric of pixels.
+              Loaded at once, kept out of checkpoints and pickles (a copy loads it when it is used).
     data_range  Values of black and white in floating point tensors; others are refused, not clipped.
     settings  As in `Batch`.
 
     A picture that cannot be scored is counted in `unscored` and in no mean. `compute` is NaN before anything
-    is scored, and warns with the first reason if nothing could be. Raises MetricError for a wrong number of
-    models.
+    is scored, and warns with the first reason if nothing could be. Raises MetricError.
     """
 
     full_state_update = False
     is_differentiable = False
+    total: torch.Tensor
+    count: torch.Tensor
+    unscored: torch.Tensor
+    edited: list[torch.Tensor]
+    target: list[torch.Tensor]
 
     def __init__(
-        self,
-        name: str,
-        model: str | None = None,
-        *,
-        device: str = "cpu",
-        dtype: str = "float32",
-        data_range: tuple[float, float] = (0.0, 1.0),
-        settings: Settings | None = None,
-        **options: Any,
-    ) -> None:
+        self, name: str, model: str | None = None, *, device: str = "cpu", dtype: str = "float32",
+        data_range: tuple[float, float] = (0.0, 1.0), settings: Settings | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**options)
         self._name = choose("metric", name, METRICS)
         self._model: dict[str, Any] = {"model": model, "device": device, "dtype": dtype}
@@ -60,16 +57,10 @@ class EditingMetric(torchmetrics.Metric):
         self.settings = settings or Settings()
         self._models: dict[str, Any] | None = _loaded(self.metric.models, name, **self._model)
         self._reason = ""
-        self.total: torch.Tensor
-        self.count: torch.Tensor
-        self.unscored: torch.Tensor
-        self.edited: list[torch.Tensor]
-        self.target: list[torch.Tensor]
-        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("unscored", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("edited", [], dist_reduce_fx="cat")
-        self.add_state("target", [], dist_reduce_fx="cat")
+        for state, dtype_ in (("total", torch.float64), ("count", torch.int64), ("unscored", torch.int64)):
+            self.add_state(state, torch.zeros((), dtype=dtype_), dist_reduce_fx="sum")
+        for state in ("edited", "target"):
+            self.add_state(state, [], dist_reduce_fx="cat")
 
     @property
     def metric(self) -> Metric:
@@ -83,28 +74,20 @@ class EditingMetric(torchmetrics.Metric):
         return self.metric.higher_is_better
 
     def update(
-        self,
-        edited: Pictures,
-        target: Pictures | None = None,
-        *,
-        sample: Pictures | None = None,
-        objects: Sequence[str] = (),
-        captions: Sequence[str] = (),
-    ) -> None:
+        self, edited: Pictures, target: Pictures | None = None, *, sample: Pictures | None = None,
+        objects: Sequence[str] = (), captions: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Scores a batch.
 
-        edited, target, sample  What was made, what should have been, what was edited: those that the metric
-                                needs, equally many.
+        edited, target, sample  What was made, what should have been, what was edited, as the metric needs
+        them.
         objects, captions       For judges: what should not be there, and a sentence about what should.
 
-        Raises MetricError for counts that differ, for values outside `data_range`, and where something that
-        the metric needs is not given.
+        Raises MetricError for counts that differ, values outside `data_range`, and something that is lacking.
         """
         given = {"edited": edited, "target": target, "sample": sample}
         columns: dict[str, Sequence[Any]] = {
-            name: _pictures(pictures, self.data_range)
-            for name, pictures in given.items()
-            if pictures is not None
+            name: _pictures(row, self.data_range) for name, row in given.items() if row is not None
         }
         columns |= {name: words for name, words in (("object", objects), ("caption", captions)) if words}
         lacking = [name for name in self.metric.pictures if name not in columns]
@@ -121,40 +104,33 @@ class EditingMetric(torchmetrics.Metric):
             self._models = _loaded(self.metric.models, self._name, **self._model)
         batch = Batch(items, self._models, self.settings)
         for one in score([self.metric], batch)[self.metric.name]:
-            self._add(one)
-
-    def _add(self, one: Score) -> None:
-        if one.features is not None:
-            for rows, row in zip((self.edited, self.target), one.features, strict=True):
-                rows.append(torch.from_numpy(np.array(row))[None].to(self.device))
-        elif one.value is None:
-            self.unscored += 1
-            self._reason = self._reason or one.reason
-            return
-        else:
-            self.total += float(one.value)
-        self.count += 1
+            if one.features is not None:
+                for stored, row in zip((self.edited, self.target), one.features, strict=True):
+                    stored.append(torch.from_numpy(np.array(row))[None].to(self.device))
+            elif one.value is None:
+                self.unscored += 1
+                self._reason = self._reason or one.reason
+                continue
+            else:
+                self.total += float(one.value)
+            self.count += 1
 
     def compute(self) -> torch.Tensor:
         """A scalar, float64; what is shown in per cent is 0 to 1 here."""
         if self.unscored and not self.count:
             rank_zero_warn(f"{self._name}: none of {int(self.unscored)} pictures is scored: {self._reason}")
-        if self.metric.corpus is None:
-            return self.total / self.count if self.count else torch.full((), torch.nan, dtype=torch.float64)
-        edited, target = (
-            torch.cat(rows).cpu().numpy() if isinstance(rows, list) and rows else _rows(rows)
-            for rows in (self.edited, self.target)
-        )
-        if len(edited) < 2:
+        if int(self.count) < (1 if self.metric.corpus is None else 2):
             return torch.full((), torch.nan, dtype=torch.float64)
+        if self.metric.corpus is None:
+            return self.total / self.count
         from nein.metrics.fid import frechet_distance
 
-        return torch.tensor(frechet_distance(edited, target), dtype=torch.float64)
+        # Gathered from other processes they are tensors already.
+        rows = [torch.cat(one) if isinstance(one, list) else one for one in (self.edited, self.target)]
+        return torch.tensor(frechet_distance(*(one.cpu().numpy() for one in rows)), dtype=torch.float64)
 
 
 def _loaded(kinds: Sequence[str], name: str, model: str | None, device: str, dtype: str) -> dict[str, Any]:
-    from nein.metrics import ENCODERS
-
     if len(kinds) > 1 or bool(kinds) != (model is not None):
         needed = f"needs the model of {' and '.join(kinds)}" if kinds else "needs no model"
         raise MetricError(f"The metric '{name}' {needed}, and was given {model!r}.")
@@ -171,24 +147,15 @@ def _pictures(given: Pictures, data_range: tuple[float, float]) -> list[np.ndarr
     if given.ndim != 4 or given.shape[1] != 3:
         raise MetricError(f"A tensor of pictures has shape (N, 3, H, W), not {tuple(given.shape)}.")
     if given.is_floating_point():
-        given = _bytes(given.detach().double(), *data_range)
+        given, (black, white) = given.detach().double(), data_range
+        low, high = (float(end) for end in torch.aminmax(given)) if given.numel() else data_range
+        slack = (white - black) * 1e-3  # below half a step of uint8
+        if not (black - slack <= low and high <= white + slack):  # also for NaN
+            raise MetricError(
+                f"Pictures range from {low:.4g} to {high:.4g}, outside data_range=({black:g}, {white:g}); "
+                "state theirs, as data_range=(-1, 1)."
+            )
+        given = ((given - black) / (white - black) * 255).round().clamp(0, 255).to(torch.uint8)
     elif given.dtype != torch.uint8:
         raise MetricError(f"A tensor of pictures is uint8 or floating point, not {given.dtype}.")
     return list(given.cpu().permute(0, 2, 3, 1).numpy())  # N 3 H W => N H W 3
-
-
-def _bytes(pictures: torch.Tensor, black: float, white: float) -> torch.Tensor:
-    """uint8 of floating point values. Raises MetricError for those that are not finite or out of range."""
-    low, high = (float(end) for end in torch.aminmax(pictures)) if pictures.numel() else (black, white)
-    slack = (white - black) * 1e-3  # below half a step of uint8
-    if not (black - slack <= low and high <= white + slack):  # also for NaN
-        raise MetricError(
-            f"Pictures range from {low:.4g} to {high:.4g}, outside data_range=({black:g}, {white:g}); "
-            "state theirs, as data_range=(-1, 1)."
-        )
-    return ((pictures - black) / (white - black) * 255).round().clamp(0, 255).to(torch.uint8)
-
-
-def _rows(rows: Any) -> np.ndarray:
-    """(N, D) of what other processes have gathered, or nothing."""
-    return rows.cpu().numpy() if isinstance(rows, torch.Tensor) else np.empty((0, 0), np.float32)

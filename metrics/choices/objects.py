@@ -74,11 +74,7 @@ class JudgeChoices:
 def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
     each = tuple(answer.text for answer in answers)
     shown = ", ".join(f"{letter}: {text}" for letter, text in zip(LETTERS, each, strict=False))
-    return Reply(
-        text=shown,
-        each=each,
-        logprobs=_confidence(answers) if "logprob" in scorings else None,
-    )
+    return Reply(text=shown, each=each, logprobs=_confidence(answers) if "logprob" in scorings else None)
 
 
 def _confidence(answers: Sequence[Answer]) -> tuple[float | None, ...] | None:

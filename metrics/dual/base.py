@@ -1,8 +1,7 @@
 """What every two-tower model does here: features of pictures and of sentences, and a score of its own.
 
-Features leave a model unnormalised, as float32; normalising, averaging frames and comparing happen in
-float64 (`normalise`, `pool`, `products`), so that the number of rows compared at once cannot decide between
-two scores that are equal.
+Features leave a model unnormalised, as float32; they are normalised, averaged and compared in float64, so
+that the number of rows compared at once cannot decide between two scores that are equal.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ class DualEncoder(Protocol):
     """Two encoders into one space of `width` dimensions.
 
     scale, bias   The model's own score of a pair is scale * cosine + bias: for CLIP the learned temperature
-                  and 0, for SigLIP the logit before the sigmoid. Both are monotone in the cosine, so rankings
-                  are the cosine's.
+                  and 0, for SigLIP the logit before the sigmoid.
     quick_gelu    Whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU.
     fingerprint   20 hex digits over everything that decides a feature but the device.
     """
@@ -74,17 +72,14 @@ def pool(frames: np.ndarray, order: str = "normalise-first") -> np.ndarray:
 def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
     """(N, D) features as `products` compares them, float64.
 
-    kind  "normalised": unit rows, so the product is the cosine. "unnormalised": as they are; NegBench's first
-          release compared options so, and its first figures have that in them (README, 2025-03).
+    kind  "normalised": unit rows. "unnormalised": as they are, as NegBench's first release compared options
+          (README, 2025-03).
     """
     choose("kind of features", kind, NORMALISATIONS)
     return normalise(features) if kind == "normalised" else np.asarray(features, dtype=np.float64)
 
 
 def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Products of prepared features, pair by pair: (..., D) and (..., D) -> (...) float32.
-
-    Worked out in float64 and rounded once, each pair by itself: equal pairs get equal scores wherever they
-    stand and however many there are.
-    """
+    """Products of prepared features, pair by pair: (..., D) and (..., D) -> (...) float32, worked out in
+    float64 and rounded once: equal pairs get equal scores wherever they stand."""
     return (images * texts).sum(-1).astype(np.float32)

@@ -16,7 +16,7 @@ from nein.loading.digests import DTYPES, file_sha256, torch_dtype
 from nein.loading.errors import choose
 from nein.metrics.base import MetricError
 from nein.metrics.dual.openclip import OpenClipDual
-from nein.metrics.loading import Source
+from nein.metrics.loading import UNREADABLE, Source, first_line
 
 PREFIX = "conch:"
 ARCHITECTURE = "conch_ViT-B-16"
@@ -36,10 +36,7 @@ class ConchDual(OpenClipDual):
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> ConchDual:
-    """Load "conch:FILE", FILE being the `pytorch_model.bin` the licence holder downloaded.
-
-    Raises MetricError when the package or the file is missing.
-    """
+    """Load "conch:FILE", the downloaded `pytorch_model.bin`. Raises MetricError without package or file."""
     choose("dtype", dtype, DTYPES)
     try:
         from conch.open_clip_custom import create_model_from_pretrained, get_tokenizer
@@ -58,21 +55,17 @@ def load(
     try:
         torch.load(path, map_location="cpu", weights_only=True)  # the package's own call sets nothing
         model, transform = create_model_from_pretrained(ARCHITECTURE, str(path), device=device)
-    except (RuntimeError, OSError, ValueError, KeyError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise MetricError(f"Cannot load CONCH from '{path}': {first}") from error
+    except UNREADABLE as error:
+        raise MetricError(f"Cannot load CONCH from '{path}': {first_line(error)}") from error
     model.to(torch_dtype(dtype)).eval().requires_grad_(False)
     source = Source(path_or_id, None, file_sha256(path))
-    return ConchDual(model, transform, _tokenise(get_tokenizer()), source, dtype=dtype, batch_size=batch_size)
-
-
-def _tokenise(tokenizer: Any) -> Any:
-    """What the package's `tokenize` does, by calls that current versions of transformers still have."""
+    tokenizer = get_tokenizer()
 
     def tokenise(texts: Sequence[str]) -> torch.Tensor:
+        """What the package's `tokenize` does, by calls that current versions of transformers still have."""
         encoding = tokenizer(
             list(texts), max_length=_LIMIT, truncation=True, padding="max_length", return_tensors="pt"
         )
         return torch.nn.functional.pad(encoding["input_ids"], (0, 1), value=tokenizer.pad_token_id)
 
-    return tokenise
+    return ConchDual(model, transform, tokenise, source, dtype=dtype, batch_size=batch_size)

@@ -1,7 +1,5 @@
-"""Two-tower models of transformers: CLIP, SigLIP, SigLIP 2 and every class with the same three parts.
-
-Needed are `get_image_features`, `get_text_features` and `logit_scale`; `logit_bias` where the model scores
-with a sigmoid.
+"""Two-tower models of transformers: CLIP, SigLIP, SigLIP 2 and every class with `get_image_features`,
+`get_text_features`, `logit_scale`, and `logit_bias` where it scores with a sigmoid; sentence transformers.
 """
 
 from __future__ import annotations
@@ -15,28 +13,14 @@ import torch
 
 from nein.loading.digests import folder_digest
 from nein.loading.references import Origin
+from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image
 from nein.metrics.encoders.clip import ClipEncoder, in_batches, pooled
 from nein.metrics.encoders.clip import load as load_clip
-from nein.metrics.loading import (
-    SharedTokenizer,
-    Source,
-    check_folder,
-    exact,
-    fingerprint,
-    from_pretrained,
-    library,
-    load_model,
-    model_fields,
-    source_fields,
-    split_reference,
-    type_of,
-)
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
-#: other kind. Not every tokenizer sees to it: checkpoints of SigLIP 2 with a fixed resolution call themselves
-#: "siglip" and come with Gemma's, which keeps capitals. Sources: transformers, docs/model_doc/siglip2 (padded
-#: to 64 tokens) and its Siglip2Tokenizer ("training default: lowercase normalization").
+#: other kind, and not every tokenizer sees to it. Sources: transformers, docs/model_doc/siglip2 (padded to 64
+#: tokens) and its Siglip2Tokenizer ("training default: lowercase normalization").
 FULL_LENGTH = ("siglip", "siglip2")
 
 
@@ -65,41 +49,29 @@ class HubDual:
     """
 
     def __init__(
-        self, model: Any, processor: Any, tokenizer: Any, source: Source, batch_size: int = 32
+        self, model: Any, processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 32
     ) -> None:
-        self.model = model
-        self.processor = processor
-        full = model.config.model_type in FULL_LENGTH
-        self.tokenizer = SharedTokenizer(_lower_case(tokenizer) if full else tokenizer)
-        self.source = source
-        self.batch_size = batch_size
-        self._names = set(tokenizer.model_input_names)
-        if full:
-            self._names.discard("attention_mask")
+        self.model, self.processor, self.source, self.batch_size = model, processor, source, batch_size
+        self.tokenizer = loading.SharedTokenizer(tokenizer)
+        self._full = model.config.model_type in FULL_LENGTH
+        self._names = set(tokenizer.model_input_names) - ({"attention_mask"} if self._full else set())
+        self._limit = int(model.config.text_config.max_position_embeddings)
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
         self.quick_gelu = _quick_gelu(model)
         self.width = 0
         self.width = self.encode_text(["."]).shape[1]
-        self.fingerprint = fingerprint(self.describe())
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
+        padding, case = ("max_length", ", lower case") if self._full else (True, "")
         return {
             "kind": "dual",
-            **model_fields(self.model, self.source),
-            "preprocess": f"{type(self.processor).__name__}, {library()}",
-            "text": f"padding {self._padding}, at most {self._limit} tokens"
-            + (", lower case" if self.model.config.model_type in FULL_LENGTH else ""),
+            **loading.model_fields(self.model, self.source),
+            "preprocess": f"{type(self.processor).__name__}, {loading.library()}",
+            "text": f"padding {padding}, at most {self._limit} tokens{case}",
         }
-
-    @property
-    def _padding(self) -> bool | str:
-        return "max_length" if self.model.config.model_type in FULL_LENGTH else True
-
-    @property
-    def _limit(self) -> int:
-        return int(self.model.config.text_config.max_position_embeddings)
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
@@ -110,7 +82,7 @@ class HubDual:
             inputs = self.processor(
                 images=list(batch), return_tensors="pt", input_data_format="channels_last"
             )
-            return pooled(self.model.get_image_features(**self._place(inputs)))
+            return pooled(self.model.get_image_features(**loading.on_device(self.model, inputs)))
 
         return in_batches(run, images, self.batch_size, self.width)
 
@@ -118,35 +90,23 @@ class HubDual:
         """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
         return in_batches(self.text_features, texts, self.batch_size, self.width)
 
-    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, width) of sentences in one pass, on the device and in the model's number type."""
+    def tokens(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The ids of sentences, and what else the text tower takes, cut at the model's limit."""
         tokens = self.tokenizer(
-            list(texts), padding=self._padding, truncation=True, max_length=self._limit, return_tensors="pt"
-        )
-        inputs = {key: tokens[key] for key in tokens if key in self._names}
-        return pooled(self.model.get_text_features(**self._place(inputs)))
+            [text.lower() for text in texts] if self._full else list(texts),
+            padding="max_length" if self._full else True,
+            truncation=True, max_length=self._limit, return_tensors="pt",
+        )  # fmt: skip
+        return {key: tokens[key] for key in tokens if key in self._names}
 
-    def _place(self, inputs: Any) -> dict[str, Any]:
-        dtype = self.model.dtype
-        return {
-            key: value.to(self.model.device, dtype if value.is_floating_point() else value.dtype)
-            for key, value in inputs.items()
-            if isinstance(value, torch.Tensor)
-        }
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, width) of sentences in one pass, on the device and in the model's dtype."""
+        return pooled(self.model.get_text_features(**loading.on_device(self.model, self.tokens(texts))))
 
 
 def _quick_gelu(model: Any) -> bool:
     towers = (getattr(model.config, name, None) for name in ("vision_config", "text_config"))
     return any(getattr(tower, "hidden_act", None) == "quick_gelu" for tower in towers)
-
-
-def _lower_case(tokenizer: Any) -> Any:
-    """The tokenizer, given sentences in lower case."""
-
-    def tokenise(texts: Sequence[str], **options: Any) -> Any:
-        return tokenizer([text.lower() for text in texts], **options)
-
-    return tokenise
 
 
 def load(
@@ -155,26 +115,24 @@ def load(
     """Load a two-tower model from a folder (safetensors) or the hub. Raises MetricError, one sentence."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-    name, revision = split_reference(path_or_id, revision)
-    check_folder(name)
-    if type_of(name, revision) == "clip":
+    name, revision = loading.split_reference(path_or_id, revision)
+    loading.check_folder(name)
+    if loading.type_of(name, revision) == "clip":
         clip = load_clip(name, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
         return ClipDual(clip.model, clip.tokenizer._tokenizer, clip.preprocess, clip.source, batch_size)
-    model, source = load_model(
+    model, source = loading.load_model(
         AutoModel, name, model_type=None, revision=revision, device=device, dtype=dtype
     )
-    missing = [
-        part
-        for part in ("get_image_features", "get_text_features", "logit_scale")
-        if not hasattr(model, part)
-    ]
-    if missing:
+    needed = ("get_image_features", "get_text_features", "logit_scale")
+    if missing := [part for part in needed if not hasattr(model, part)]:
         raise MetricError(
             f"'{path_or_id}' is a '{model.config.model_type}' checkpoint, which has no {missing[0]}; "
             "choose a two-tower model such as CLIP or SigLIP."
         )
-    processor = from_pretrained(AutoImageProcessor, source.reference, revision=source.revision, backend="pil")
-    tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    processor = loading.from_pretrained(
+        AutoImageProcessor, source.reference, revision=source.revision, backend="pil"
+    )
+    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
     return HubDual(model, processor, tokenizer, source, batch_size)
 
 
@@ -184,11 +142,11 @@ PREFIX = "sentence:"
 class SentenceEncoder:
     """A `sentence_transformers.SentenceTransformer`; `encode_text` gives (N, D) float32, not normalised."""
 
-    def __init__(self, model: Any, source: Source, batch_size: int = 32) -> None:
+    def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
         self.model = model
         self.source = source
         self.batch_size = batch_size
-        self.fingerprint = fingerprint(self.describe())
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         from importlib.metadata import version
@@ -196,14 +154,14 @@ class SentenceEncoder:
         return {
             "kind": "sentence",
             "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **loading.source_fields(self.source),
             "library": f"sentence-transformers {version('sentence-transformers')}",
             "device": str(self.model.device),
         }
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences -> (N, D) float32."""
-        with exact():
+        with loading.exact():
             features = self.model.encode(
                 list(texts), batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
             )
@@ -227,7 +185,7 @@ def load_sentences(
         raise MetricError(
             "A sentence transformer needs one more package: pip install 'nein[analysis]'."
         ) from None
-    name, revision = split_reference(path_or_id.removeprefix(PREFIX), revision)
+    name, revision = loading.split_reference(path_or_id.removeprefix(PREFIX), revision)
     if not Path(name).is_dir() and name.count("/") != 1:
         raise MetricError(
             f"There is no model folder '{name}'; give an existing folder or a hub id 'owner/name'."
@@ -245,5 +203,7 @@ def load_sentences(
         raise MetricError(f"Cannot load a sentence transformer from '{name}': {first}") from error
     model.eval()
     local = Path(name).is_dir()
-    source = Source(path_or_id, None if local else revision, folder_digest(Path(name)) if local else name)
+    source = loading.Source(
+        path_or_id, None if local else revision, folder_digest(Path(name)) if local else name
+    )
     return SentenceEncoder(model, source, batch_size)

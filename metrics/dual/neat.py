@@ -52,22 +52,24 @@ class Reading:
 
 
 class Norms:
-    """The scales and shifts that adapt, apart from the model's own, and the optimiser that moves them."""
+    """The scales and shifts that adapt, apart from the model's own, and their optimiser."""
 
     def __init__(self, encoder: DualEncoder) -> None:
         blocks = stream(encoder).layers
         inside = (one for block in blocks for one in block.modules())
         self.layers = [one for one in inside if isinstance(one, torch.nn.LayerNorm)]
         #: (scale, shift) of every layer.
-        self.parameters = [(_free(layer.weight), _free(layer.bias)) for layer in self.layers]
+        self.parameters = [
+            tuple(one.detach().clone().float().requires_grad_() for one in (layer.weight, layer.bias))
+            for layer in self.layers
+        ]
         self._moving = [one for pair in self.parameters for one in pair]
         self._optimiser = torch.optim.AdamW(self._moving, lr=RATE, weight_decay=DECAY)
 
     def pull(self, features: torch.Tensor, gradient: torch.Tensor) -> None:
         """Adds what a gradient of the loss for (N, D) features means for these, and for nothing else."""
-        for one, part in zip(
-            self._moving, torch.autograd.grad(features, self._moving, gradient), strict=True
-        ):
+        parts = torch.autograd.grad(features, self._moving, gradient)
+        for one, part in zip(self._moving, parts, strict=True):
             one.grad = part if one.grad is None else one.grad + part
 
     def step(self) -> None:
@@ -76,8 +78,7 @@ class Norms:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it, this thread's sentences pass through these in place of the model's own; others may use
-        the model as it is."""
+        """Within it, this thread's sentences pass through these in place of the model's own."""
         owner = threading.get_ident()
 
         def hook(scale: torch.Tensor, shift: torch.Tensor) -> Callable[..., Any]:
@@ -129,9 +130,8 @@ def adapt(
     gallery  (M, D) features of the pictures that are searched, of length 1; M at least 1.
 
     Returns the scales and shifts at the end, and (B, D) float32 features of the captions of every batch from
-    before its last step, which the released code compares with pictures. That is a quirk: what a caption
-    finds then depends on those that came before it, and on their order. With the weights of the end
-    (`encoded`), which it uses for all other tasks, it depends on what captions there are, not on its place.
+    before its last step, which the released code compares with pictures: a quirk, by which a caption's result
+    depends on those before it. Features under the weights of the end (`encoded`) do not.
     """
     norms, features = Norms(encoder), []
     for batch in batches:
@@ -150,18 +150,14 @@ def encoded(encoder: DualEncoder, norms: Norms, texts: Sequence[str]) -> np.ndar
 
 def cleaned(caption: str) -> str:
     """As released (data/utils.py, `pre_caption`): in lower case, with a space for each of . ! " ( ) * # : ; ~
-    and 77 words at most.
-
-    A quirk: only the captions that are adapted to, and never those of other tasks, are read so.
-    """
+    and 77 words at most. A quirk: only the captions that are adapted to are read so."""
     plain = re.sub(r'[.!"()*#:;~]', " ", caption.lower())
     return " ".join(re.sub(r"\s{2,}", " ", plain).strip(" \n").split(" ")[:_WORDS])
 
 
 def _step(encoder: Any, norms: Norms, readings: Sequence[Reading], gallery: np.ndarray) -> None:
-    """One step of AdamW. The loss needs the features of the whole batch, its gradient no more than some
-    sentences at a time: it is worked out for the features first, and then sent through the encoder with
-    `batch_size` sentences in memory."""
+    """One step of AdamW. The gradient is worked out for the features of the whole batch, and then sent
+    through the encoder with `batch_size` sentences in memory."""
     with torch.inference_mode(False), torch.enable_grad(), norms.in_place():
         texts = [list(part) for part in zip(*map(astuple, readings), strict=True)]
         with torch.no_grad():
@@ -190,7 +186,3 @@ def _unit(encoder: Any, sentences: Sequence[str]) -> torch.Tensor:
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a - b + _CLOSE).norm(dim=-1)
-
-
-def _free(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.detach().clone().float().requires_grad_()

@@ -1,9 +1,6 @@
 """Two-tower models in memory: an object with two encoders, a model of transformers or open_clip; and controls
-that know nothing.
-
-random          every picture and every sentence a random direction of its own, the same each time
-random:SEED     other directions
-constant        one direction for everything, so that every score ties
+that know nothing: "random" and "random:SEED" give every picture and sentence a random direction of its own,
+the same each time, "constant" one direction for everything, so that every score ties.
 """
 
 from __future__ import annotations
@@ -43,10 +40,8 @@ class ControlEncoder:
         return self._rows([b"text:" + text.encode() for text in texts])
 
     def _rows(self, contents: Sequence[bytes]) -> np.ndarray:
-        if self.name == "constant":
-            return np.ones((len(contents), self.width), dtype=np.float32)
-        rows = np.empty((len(contents), self.width), dtype=np.float32)
-        for row, content in zip(rows, contents, strict=True):
+        rows = np.ones((len(contents), self.width), dtype=np.float32)
+        for row, content in zip(rows, contents if self.name == "random" else (), strict=False):
             digest = hashlib.sha256(self.seed.encode() + b"/" + content).digest()
             row[:] = np.random.default_rng(list(digest)).standard_normal(self.width)
         return rows
@@ -74,22 +69,15 @@ class ObjectDual:
     """A `DualEncoder` around an object of yours.
 
     model        `encode_image(images: list[PIL.Image.Image]) -> (N, D)` and `encode_text(texts: list[str]) ->
-                 (N, D)`, arrays or tensors of numbers that are finite. One call at a time.
+                 (N, D)`, arrays or tensors of finite numbers. One call at a time.
     fingerprint  Stands for everything that decides a feature.
-    batch_size   Pictures or sentences per call.
     by_type      Types of what it holds that the fingerprint does not look into.
     """
 
     scale, bias, quick_gelu = 1.0, 0.0, False
 
     def __init__(
-        self,
-        model: Any,
-        *,
-        name: str,
-        fingerprint: str,
-        batch_size: int = 32,
-        by_type: Sequence[str] = (),
+        self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()
     ) -> None:
         self.model = model
         self._by_type = list(by_type)
@@ -157,11 +145,9 @@ def of(
     """A `DualEncoder` from what is in memory.
 
     thing        A `DualEncoder`; an object with `encode_image` and `encode_text`; (model, processor) of
-                 transformers, where the processor has `image_processor` and `tokenizer`; (model, transform,
-                 tokenizer) of open_clip. Models stay where they are and as they are, in inference mode.
-    fingerprint, by_type  Of an object, as `ObjectDual` takes them.
-
-    Raises MetricError for anything else.
+                 transformers; (model, transform, tokenizer) of open_clip. Models stay as they are, in
+                 inference mode.
+    fingerprint, by_type  Of an object, as `ObjectDual` takes them. Raises MetricError for anything else.
     """
     if all(hasattr(thing, part) for part in _PARTS):
         return thing
@@ -170,9 +156,8 @@ def of(
         from nein.metrics.dual.hub import HubDual
 
         model, processor = parts
-        return HubDual(
-            model.eval(), processor.image_processor, processor.tokenizer, _source(name, model), batch_size
-        )
+        towers = processor.image_processor, processor.tokenizer
+        return HubDual(model.eval(), *towers, _source(name, model), batch_size)
     if len(parts) == 3 and all(hasattr(parts[0], part) for part in ("encode_image", "encode_text")):
         from nein.metrics.dual.openclip import OpenClipDual
 

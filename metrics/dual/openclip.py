@@ -15,8 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -30,16 +28,9 @@ from safetensors import SafetensorError
 from nein.loading.digests import DTYPES, folder_digest, tensor_digest, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import Origin
+from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image
 from nein.metrics.encoders.clip import in_batches
-from nein.metrics.loading import (
-    SharedTokenizer,
-    Source,
-    fingerprint,
-    from_pretrained,
-    source_fields,
-    state_dict,
-)
 from nein.metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
@@ -66,22 +57,20 @@ class OpenClipDual:
     TEXT: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
-        self, model: Any, transform: Any, tokenizer: Any, source: Source, *, dtype: str, batch_size: int = 32
-    ) -> None:
-        self.model = model
-        self.transform = transform
-        self.tokenizer = SharedTokenizer(tokenizer)
-        self.source = source
-        self.batch_size = batch_size
+        self, model: Any, transform: Any, tokenizer: Any, source: loading.Source, *, dtype: str,
+        batch_size: int = 32,
+    ) -> None:  # fmt: skip
+        self.model, self.transform, self.source, self.batch_size = model, transform, source, batch_size
+        self.tokenizer = loading.SharedTokenizer(tokenizer)
         self.dtype = torch_dtype(dtype)
         self.device = next(model.parameters()).device
         self.scale = float(model.logit_scale.exp())
         bias = getattr(model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
-        self.quick_gelu = _quick_gelu(model)
+        self.quick_gelu = any(type(module).__name__ == "QuickGELU" for module in model.modules())
         self.width = 0
         self.width = self.encode_text(["."]).shape[1]
-        self.fingerprint = fingerprint(self.describe())
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         from importlib.metadata import version
@@ -90,7 +79,7 @@ class OpenClipDual:
         return {
             "kind": "dual",
             "class": type(self.model).__name__,
-            **source_fields(self.source),
+            **loading.source_fields(self.source),
             "quick_gelu": self.quick_gelu,
             "preprocess": {key: _plain(value) for key, value in sorted(preprocess.items())},
             "library": f"open_clip {version('open_clip_torch')}",
@@ -117,7 +106,7 @@ class OpenClipDual:
         return in_batches(self.text_features, texts, self.batch_size, self.width)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, width) of sentences in one pass, on the device and in the model's number type."""
+        """(N, width) of sentences in one pass, on the device and in the model's dtype."""
         return self.model.encode_text(self.tokenizer(list(texts)).to(self.device), **self.TEXT)
 
 
@@ -130,21 +119,20 @@ def load(
     if revision is not None:
         raise MetricError(f"'{path_or_id}': open_clip takes no revision; leave '@{revision}' out.")
     name, tag, activation = _parts(open_clip, path_or_id)
-    quick = tag is not None and _needs_quick_gelu(open_clip, name, tag)
-    quick = ACTIVATIONS.get(activation, quick)
+    quick = ACTIVATIONS.get(activation, tag is not None and _needs_quick_gelu(open_clip, name, tag))
+    precision = {"float32": "fp32", "float16": "pure_fp16", "bfloat16": "pure_bf16"}[dtype]
     with _quietly(), torch.random.fork_rng(devices=[]):
         try:
             model, transform = open_clip.create_model_from_pretrained(
-                name, tag, precision=_precision(dtype), device=device, force_quick_gelu=quick,
-                weights_only=True,
-            )  # fmt: skip
+                name, tag, precision=precision, device=device, force_quick_gelu=quick, weights_only=True
+            )
             tokenizer = open_clip.get_tokenizer(name)
         except UNFIT as error:
             raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {_first(error)}") from error
     model.eval().requires_grad_(False)
     folder = name.removeprefix("local-dir:")
     digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())
-    source = Source(path_or_id, None, digest)
+    source = loading.Source(path_or_id, None, digest)
     return OpenClipDual(model, transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
 
 
@@ -155,10 +143,7 @@ def check(path_or_id: str) -> None:
 
 def origins(path_or_id: str, revision: str | None) -> list[Origin]:
     """The repository of a tag's weights or of "hf-hub:OWNER/NAME", and what a text tower of transformers'
-    needs; of "hf-hub:" its own configuration says that (`text_origins`).
-
-    Raises MetricError for a reference that `load` could not take.
-    """
+    needs; of "hf-hub:" its own configuration says that (`text_origins`). Raises MetricError as `load`."""
     open_clip = _library()
     name, tag, _ = _parts(open_clip, path_or_id)
     if name.startswith("hf-hub:"):
@@ -177,17 +162,11 @@ def text_origins(config: Mapping[str, Any]) -> list[Origin]:
     return [Origin("text", name, None) for name in names if name]
 
 
-def is_folder(path: str) -> bool:
-    """Whether a folder holds a model in open_clip's layout."""
-    return Path(path, CONFIG).is_file()
-
-
 def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool = False) -> dict[str, Any]:
     """Write a state dict of open_clip as a folder of safetensors; returns what it was made from.
 
-    source        .pt, .pth, .bin or .ckpt file (read with `weights_only=True`: nothing in it runs) or
-                  .safetensors; a state dict, or a training checkpoint with one under "state_dict" or "model"
-                  (CoN-CLIP). Those of OpenAI's package `clip` (NegationCLIP) have open_clip's keys.
+    source        .pt, .pth, .bin or .ckpt file (nothing in it runs) or .safetensors; a state dict, or a
+                  training checkpoint with one (CoN-CLIP). OpenAI's `clip` (NegationCLIP) has the same keys.
     folder        Must not exist; appears only once it is complete.
     architecture  Name in open_clip's table, such as "ViT-B-32", or a JSON file with such a configuration.
     quick_gelu    Whether the model computes with QuickGELU. NegBench's released command line names
@@ -195,58 +174,51 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
 
     Raises MetricError for a file that is no such state dict; every tensor has to arrive.
     """
+    from safetensors.torch import save_file
+
     open_clip = _library()
+    from open_clip.factory import load_checkpoint
+
     if folder.exists():
         raise MetricError(f"'{folder}' exists already; give a folder that does not.")
     config = _architecture(open_clip, architecture)
     if quick_gelu:
         config["quick_gelu"] = True
-    state = state_dict(source)
-    with _quietly(), torch.random.fork_rng(devices=[]):
-        from open_clip.factory import load_checkpoint
-
+    state = loading.state_dict(source)
+    temporary = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent)
+    with _quietly(), torch.random.fork_rng(devices=[]), temporary as parent:
+        draft = Path(parent) / "folder"
+        draft.mkdir()
         try:
-            model = _build(open_clip, config)
+            model = _build(config)
         except UNFIT as error:
             raise MetricError(f"'{architecture}' describes no model of open_clip: {_first(error)}") from None
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
+        save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
         try:
-            from safetensors.torch import save_file
-
-            draft.chmod(0o755)
-            save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
-            try:
-                load_checkpoint(model, str(draft / WEIGHTS), weights_only=True)
-            except UNFIT as error:
-                raise MetricError(f"'{source}' does not fit '{architecture}': {_first(error)}") from None
-            save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
-            preprocess = {key: _plain(v) for key, v in asdict(open_clip.transform.PreprocessCfg()).items()}
-            preprocess["size"] = config["vision_cfg"]["image_size"]
-            described = {"model_cfg": config, "preprocess_cfg": preprocess}
-            (draft / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-            save_tokenizer(config, draft)
-            os.rename(draft, folder)  # noqa: PTH104 - the atomic rename itself
-        finally:
-            if draft.exists():
-                shutil.rmtree(draft)
+            load_checkpoint(model, str(draft / WEIGHTS), weights_only=True)
+        except UNFIT as error:
+            raise MetricError(f"'{source}' does not fit '{architecture}': {_first(error)}") from None
+        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
+        preprocess = {key: _plain(v) for key, v in asdict(open_clip.transform.PreprocessCfg()).items()}
+        preprocess["size"] = config["vision_cfg"]["image_size"]
+        described = {"model_cfg": config, "preprocess_cfg": preprocess}
+        (draft / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        save_tokenizer(config, draft)
+        draft.rename(folder)
     return {"architecture": architecture, "quick_gelu": quick_gelu, "tensors": len(state)}
 
 
 def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None = None) -> None:
     """Put the tokenizer of a text tower of transformers' into a model folder, where open_clip looks for it;
-    open_clip's own needs no file.
-
-    source  Folder to take it from; without one, the name in the configuration.
-    """
+    open_clip's own needs no file. source: folder to take it from, by default the configuration's name."""
     name = config["text_cfg"].get("hf_tokenizer_name")
     if name:
         from transformers import AutoTokenizer
 
-        from_pretrained(AutoTokenizer, str(source or name)).save_pretrained(folder)
+        loading.from_pretrained(AutoTokenizer, str(source or name)).save_pretrained(folder)
 
 
 def _first(error: Exception) -> str:
-    """The beginning of what a library says."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -264,7 +236,7 @@ def _library() -> Any:
 def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
     """(model name, tag or file, activation asked for) as open_clip takes them. Raises MetricError for what
     cannot be one."""
-    if is_folder(reference):
+    if Path(reference, CONFIG).is_file():
         if not (Path(reference) / WEIGHTS).is_file():
             raise MetricError(f"The model folder '{reference}' has no {WEIGHTS}.")
         return f"local-dir:{reference}", None, ""
@@ -287,25 +259,16 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
             f"'{tag}' is a PyTorch pickle; write it as a folder of safetensors first: "
             f"nein negbench convert --architecture {name} {tag} FOLDER."
         )
-    if Path(tag).suffix == ".safetensors":
-        if not Path(tag).is_file():
-            raise MetricError(f"There is no file '{tag}'.")
-    else:
+    if Path(tag).suffix != ".safetensors":
         choose(f"tag of {name}", tag, tags)
+    elif not Path(tag).is_file():
+        raise MetricError(f"There is no file '{tag}'.")
     return name, tag, activation
 
 
 def _needs_quick_gelu(open_clip: Any, name: str, tag: str) -> bool:
     pretrained = open_clip.get_pretrained_cfg(name, tag) if not Path(tag).is_file() else None
     return bool((pretrained or {}).get("quick_gelu", False))
-
-
-def _quick_gelu(model: Any) -> bool:
-    return any(type(module).__name__ == "QuickGELU" for module in model.modules())
-
-
-def _precision(dtype: str) -> str:
-    return {"float32": "fp32", "float16": "pure_fp16", "bfloat16": "pure_bf16"}[dtype]
 
 
 def _plain(value: Any) -> Any:
@@ -326,7 +289,7 @@ def _architecture(open_clip: Any, architecture: str) -> dict[str, Any]:
     return dict(open_clip.get_model_config(architecture))
 
 
-def _build(open_clip: Any, config: Mapping[str, Any]) -> Any:
+def _build(config: Mapping[str, Any]) -> Any:
     from open_clip.factory import CLIP, CustomTextCLIP
 
     fields = {key: value for key, value in config.items() if key != "custom_text"}

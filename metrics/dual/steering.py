@@ -49,9 +49,8 @@ def stream(encoder: DualEncoder) -> TextStream:
             f"The text encoder of '{type(model or encoder).__name__}' can be neither steered nor adapted; "
             "that of a CLIP of transformers or open_clip can."
         )
-    return TextStream(
-        tower.token_embedding, layers, _highest, getattr(tower.transformer, "batch_first", True)
-    )
+    first = getattr(tower.transformer, "batch_first", True)
+    return TextStream(tower.token_embedding, layers, _highest, first)
 
 
 def _highest(ids: torch.Tensor) -> torch.Tensor:
@@ -88,8 +87,8 @@ def steered(encoder: DualEncoder, directions: Sequence[np.ndarray], alpha: float
 
 @contextmanager
 def _at_the_end(where: TextStream, change: Callable[[int, torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Within it, `change` gets (layer, (N, D) states at the end) and says what they become: in this thread,
-    for others may use the model as it is, or under another change."""
+    """Within it, `change` gets (layer, (N, D) states at the end) and says what they become, in this
+    thread."""
     ids: list[torch.Tensor] = []
     owner = threading.get_ident()
 

@@ -8,41 +8,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from nein.metrics.loading import (
-    SharedTokenizer,
-    Source,
-    exact,
-    fingerprint,
-    from_pretrained,
-    load_model,
-    model_fields,
-)
+from nein.metrics import loading
 from nein.metrics.preprocess import ResizeCrop, map_images
 
 
 class ClipEncoder:
     """A `transformers.CLIPModel` behind the transform that OpenAI published for it.
 
-    The checkpoint's own image processor is used only for its numbers (size, mean, standard deviation): its
-    crop can sit one pixel off the published one where an odd number of columns is left over.
-
-    batch_size  Pictures or sentences per forward pass.
+    The checkpoint's own image processor gives its numbers only: its crop can sit one pixel off.
+    batch_size: pictures or sentences per forward pass.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, preprocess: ResizeCrop, source: Source, batch_size: int = 32
+        self, model: Any, tokenizer: Any, preprocess: ResizeCrop, source: loading.Source, batch_size: int = 32
     ) -> None:
-        self.model = model
-        self.tokenizer = SharedTokenizer(tokenizer)
-        self.preprocess = preprocess
-        self.source = source
-        self.batch_size = batch_size
-        self.fingerprint = fingerprint(self.describe())
+        self.model, self.preprocess, self.source, self.batch_size = model, preprocess, source, batch_size
+        self.tokenizer = loading.SharedTokenizer(tokenizer)
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "clip",
-            **model_fields(self.model, self.source),
+            **loading.model_fields(self.model, self.source),
             "preprocess": self.preprocess.name,
             "text": f"truncated at {self._text_limit} tokens",
         }
@@ -52,7 +39,7 @@ class ClipEncoder:
         return int(self.model.config.text_config.max_position_embeddings)
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """Projected image features, not normalised: (H, W, 3) uint8 pictures -> (N, D) float32."""
+        """(H, W, 3) uint8 pictures -> (N, D) float32, projected, not normalised."""
 
         def run(crops: Sequence[np.ndarray]) -> torch.Tensor:
             pixels = torch.from_numpy(np.stack(crops)).to(self.model.device)  # N S S 3
@@ -64,23 +51,20 @@ class ClipEncoder:
 
     def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
         """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
-        limit = limit or self._text_limit
         return self.tokenizer(
-            list(texts), padding=padding, truncation=True, max_length=limit, return_tensors="pt"
-        ).to(self.model.device)
+            list(texts), padding=padding, truncation=True, max_length=limit or self._text_limit,
+            return_tensors="pt",
+        ).to(self.model.device)  # fmt: skip
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Projected text features, not normalised: (N, D) float32. Texts are cut at the model's limit."""
+        """Sentences, cut at the model's limit -> (N, D) float32, projected, not normalised."""
         return in_batches(self.text_features, texts, self.batch_size, self.model.config.projection_dim)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, D) of sentences in one pass, on the device and in the model's number type."""
+        """(N, D) of sentences in one pass, on the device and in the model's dtype."""
         tokens = self.tokens(texts)
-        return pooled(
-            self.model.get_text_features(
-                input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
-            )
-        )
+        ids, mask = tokens["input_ids"], tokens["attention_mask"]
+        return pooled(self.model.get_text_features(input_ids=ids, attention_mask=mask))
 
 
 def pooled(features: Any) -> torch.Tensor:
@@ -90,7 +74,7 @@ def pooled(features: Any) -> torch.Tensor:
 
 def in_batches(run: Callable[[Any], torch.Tensor], items: Sequence[Any], size: int, width: int) -> np.ndarray:
     """What `run` gives for `size` items at a time, (n, width), as one (N, width) float32 on the CPU."""
-    with exact():
+    with loading.exact():
         parts = [run(items[start : start + size]) for start in range(0, len(items), size)]
     if not parts:
         return np.zeros((0, width), dtype=np.float32)
@@ -100,28 +84,20 @@ def in_batches(run: Callable[[Any], torch.Tensor], items: Sequence[Any], size: i
 def published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
     """(size, mean, std) from a checkpoint's image processor, whichever way it spells the size."""
     size = getattr(processor, "crop_size", None) or getattr(processor, "size", None) or {}
-    side = (
-        size if isinstance(size, int) else (size["height"] if "height" in size else size.get("shortest_edge"))
-    )
+    side = size if isinstance(size, int) else size.get("height", size.get("shortest_edge"))
     return int(side or fallback), tuple(processor.image_mean), tuple(processor.image_std)
 
 
 def load(
-    path_or_id: str,
-    *,
-    revision: str | None,
-    device: str,
-    dtype: str,
-    batch_size: int = 32,
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> ClipEncoder:
     """Load a CLIPModel, its tokenizer and the numbers of its transform from a folder or the hub."""
     from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
-    model, source = load_model(
+    model, source = loading.load_model(
         CLIPModel, path_or_id, model_type="clip", revision=revision, device=device, dtype=dtype
     )
-    commit = source.revision
-    processor = from_pretrained(AutoImageProcessor, source.reference, revision=commit)
-    tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=commit)
+    processor = loading.from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
+    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
     size, mean, std = published_numbers(processor, model.config.vision_config.image_size)
     return ClipEncoder(model, tokenizer, ResizeCrop(size, size, mean, std), source, batch_size)

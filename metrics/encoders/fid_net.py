@@ -59,10 +59,8 @@ class InceptionEncoder:
 
 
 def load_inception(path: Path | None, device: str, batch_size: int) -> InceptionEncoder:
-    """Load clean-fid's network from `path`, or from torch's cache of weights, filling that first if need be.
-
-    Raises MetricError when the file is not the published one; it is not run then.
-    """
+    """clean-fid's network from `path`, or from torch's cache of weights, downloaded there if need be. Raises
+    MetricError when the file is not the published one; it is not run then."""
     from cleanfid.downloads_helper import inception_url
     from cleanfid.inception_torchscript import InceptionV3W
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from nein.loading.digests import DTYPES, folder_digest, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import Origin
+from nein.metrics import loading
 from nein.metrics.base import MetricError
-from nein.metrics.loading import Source, check_folder, exact, fingerprint, source_fields
 
 NETS = ("alex", "vgg", "squeeze")
 _KEYS = {"net", "lpips", "version"}
@@ -25,21 +26,15 @@ _KEYS = {"net", "lpips", "version"}
 class LpipsNetwork:
     """An `lpips.LPIPS` module, taken apart at its own seams: trunk, normalisation, linear layers.
 
-    `distances` equals `module(a, b)` on pictures in [-1, 1]. It is written in two steps because up to five
-    samples share a target: the trunk then sees the target once, not five times.
+    `distances` equals `module(a, b)` on pictures in [-1, 1]; the trunk sees a shared target once.
 
     Source: Zhang et al., arXiv:1801.03924, eq. 1; https://github.com/richzhang/PerceptualSimilarity.
     """
 
-    def __init__(self, module: Any, source: Source, batch_size: int = 16) -> None:
-        self.module = module
-        self.source = source
-        self.batch_size = batch_size
-        self.fingerprint = fingerprint(self.describe())
-
-    @property
-    def _parameter(self) -> torch.Tensor:
-        return next(self.module.parameters())
+    def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
+        self.module, self.source, self.batch_size = module, source, batch_size
+        self._parameter = next(module.parameters())
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -48,7 +43,7 @@ class LpipsNetwork:
             "net": self.module.pnet_type,
             "linear_layers": bool(self.module.lpips),
             "version": self.module.version,
-            **source_fields(self.source),
+            **loading.source_fields(self.source),
             "preprocess": "pixels / 127.5 - 1, at the target's size",
             "dtype": str(self._parameter.dtype).removeprefix("torch."),
             "device": str(self._parameter.device),
@@ -68,12 +63,13 @@ class LpipsNetwork:
             if images[row].shape != shape:
                 raise MetricError(f"LPIPS needs equal sizes, not {images[row].shape} and {shape}.")
             groups.setdefault(shape, []).append(row)
-        with exact():
+        with loading.exact():
             for rows in groups.values():
-                for chunk in _by_target(rows, target_of, self.batch_size):
-                    places = {
-                        owner: k for k, owner in enumerate(dict.fromkeys(target_of[row] for row in chunk))
-                    }
+                rows.sort(key=lambda row: (target_of[row], row))  # samples of one target together
+                for start in range(0, len(rows), self.batch_size):
+                    chunk = rows[start : start + self.batch_size]
+                    owned = dict.fromkeys(target_of[row] for row in chunk)
+                    places = {owner: k for k, owner in enumerate(owned)}
                     pictures = [*(targets[owner] for owner in places), *(images[row] for row in chunk)]
                     owners = [places[target_of[row]] for row in chunk]
                     result[chunk] = self._compared(self._scaled(pictures), owners, len(places))
@@ -98,12 +94,6 @@ class LpipsNetwork:
         return total.cpu().numpy()
 
 
-def _by_target(rows: Sequence[int], target_of: Sequence[int], size: int) -> list[list[int]]:
-    """Chunks of at most `size` rows; samples of one target are kept together."""
-    ordered = sorted(rows, key=lambda row: (target_of[row], row))
-    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
-
-
 def build(net: str, *, linear: bool, version: str, pretrained: bool) -> Any:
     """An `lpips.LPIPS` in evaluation mode; `pretrained` takes trunk and linear layers from their packages."""
     import lpips
@@ -113,13 +103,9 @@ def build(net: str, *, linear: bool, version: str, pretrained: bool) -> Any:
         # lpips 0.1.4 still calls torchvision with the argument it had before 0.13.
         warnings.filterwarnings("ignore", message=".*pretrained.*|.*weight enum.*", category=UserWarning)
         module = lpips.LPIPS(
-            net=net,
-            lpips=linear,
-            version=version,
-            pretrained=pretrained,
-            pnet_rand=not pretrained,
+            net=net, lpips=linear, version=version, pretrained=pretrained, pnet_rand=not pretrained,
             verbose=False,
-        )
+        )  # fmt: skip
     return module.eval().requires_grad_(False)
 
 
@@ -140,14 +126,17 @@ def load(
                 f"The weights of LPIPS '{path_or_id}' could not be fetched ({error}); "
                 "give a local folder or leave out the metric 'lpips'."
             ) from error
-        source = Source(path_or_id, "0.1", _state_digest(module))
-        return LpipsNetwork(module.to(device, torch_dtype(dtype)), source, batch_size)
-    check_folder(path_or_id)
-    folder = Path(path_or_id)
-    if not folder.is_dir():
-        raise MetricError(f"LPIPS '{path_or_id}': give one of {', '.join(NETS)} or a local folder.")
-    module = _from_folder(folder)
-    source = Source(path_or_id, None, folder_digest(folder))
+        digest = hashlib.sha256()
+        for name, tensor in sorted(module.state_dict().items()):
+            digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+        source = loading.Source(path_or_id, "0.1", digest.hexdigest())
+    else:
+        loading.check_folder(path_or_id)
+        folder = Path(path_or_id)
+        if not folder.is_dir():
+            raise MetricError(f"LPIPS '{path_or_id}': give one of {', '.join(NETS)} or a local folder.")
+        module = _from_folder(folder)
+        source = loading.Source(path_or_id, None, folder_digest(folder))
     return LpipsNetwork(module.to(device, torch_dtype(dtype)), source, batch_size)
 
 
@@ -168,9 +157,6 @@ def origins(path_or_id: str, revision: str | None) -> list[Origin]:
 
 
 def _from_folder(folder: Path) -> Any:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not isinstance(config, dict) or set(config) != _KEYS:
         raise MetricError(f"'{folder / 'config.json'}' must hold exactly the keys {sorted(_KEYS)}.")
@@ -180,14 +166,6 @@ def _from_folder(folder: Path) -> Any:
     try:
         state = load_file(folder / "model.safetensors")
         module.load_state_dict({k: v.float() for k, v in state.items()})
-    except (OSError, SafetensorError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise MetricError(f"Cannot load LPIPS from '{folder}': {first}") from error
+    except loading.UNREADABLE as error:
+        raise MetricError(f"Cannot load LPIPS from '{folder}': {loading.first_line(error)}") from error
     return module
-
-
-def _state_digest(module: Any) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()

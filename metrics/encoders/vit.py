@@ -17,8 +17,7 @@ class ViTEncoder:
     """The class token of a `transformers.ViTModel` after its last LayerNorm.
 
     kind        "dino": behind the transform of facebookresearch/dino (hubconf.py, eval_knn.py): Resize 256,
-                centre crop 224; for other input sizes the two keep their ratio. The pooling layer is not part
-                of DINO, and of the checkpoint's own image processor only mean and deviation are used.
+                centre crop 224, or their ratio, with the checkpoint's mean and deviation; no pooling layer.
                 "fid": behind clean-fid's resize; not comparable with published FID values.
     preprocess  A picture -> (S, S, 3), 0 to 255.
     """

@@ -19,8 +19,8 @@ class Answer:
 
     text         Decoded, special tokens dropped, stripped of white space.
     token_count  Tokens produced, the end-of-sequence token not counted.
-    p_yes, p_no  Probability that the answer begins with "yes" or with "no" (any case), from the first step;
-                 they need not add up to 1. None where the judge gives none.
+    p_yes, p_no  Probability that the answer begins with "yes" or "no" (any case), from the first step; they
+                 need not add up to 1. None where the judge gives none.
     """
 
     text: str
@@ -37,11 +37,10 @@ class Detection:
     """What a detector says about one label. Raises ValueError for numbers that are not finite.
 
     score  Highest score over all boxes, in [0, 1].
-    count  Number of boxes with a score above the detector's threshold.
+    count  Boxes with a score above the detector's threshold.
     box    (x0, y0, x1, y1) of the best box in pixels of the picture; not clipped to it.
-    named  Highest score over the boxes that have this label where a box has one label only: the one, of all
-           that were asked about together, with its highest score. 0 where no box has it; None where boxes of
-           different labels are not the same boxes, or the detector does not say.
+    named  Highest score over the boxes whose best label, of all asked together, this is; 0 without one; None
+           where labels do not share boxes, or the detector does not say.
     """
 
     score: float
@@ -98,8 +97,7 @@ class Matcher(Protocol):
 
 
 def check_finite(*numbers: float | None) -> None:
-    """Raises ValueError for a number that is not finite, which no verdict may be read from: NaN is above no
-    threshold."""
+    """Raises ValueError for a number that is not finite: NaN is above no threshold."""
     if any(number is not None and not math.isfinite(number) for number in numbers):
         raise ValueError("the model gave a number that is not finite")
 
@@ -123,7 +121,7 @@ class PromptTemplate:
     """How a question reaches a model.
 
     name      Goes into manifests.
-    wrapper   The model's dialogue format, with `{question}` in it and the model's own image placeholder.
+    wrapper   The model's dialogue format, with `{question}` and the model's own image placeholder.
     presence  The question about one object, with `{object}`.
     caption   The question about a whole caption, with `{caption}`.
     """
@@ -136,8 +134,8 @@ class PromptTemplate:
     def ask_presence(self, name: str, article: str = "none") -> str:
         """Prompt that asks whether `name` is in the picture.
 
-        article: "none" is what the released code of NeIn asks ("contain car?"), "a_an" what its paper prints
-        ("contain a car?"); the article goes by the first letter alone, as NeIn's own sentences do.
+        article: "none" as in NeIn's code ("contain car?"), "a_an" as in its paper ("contain a car?"), chosen
+        by the first letter alone.
         """
         choose("article", article, ("none", "a_an"))
         if article == "a_an":
@@ -145,11 +143,9 @@ class PromptTemplate:
         return self.wrap(self.presence.replace("{object}", name))
 
     def ask_caption(self, caption: str) -> str:
-        """Prompt that asks whether `caption` describes the picture."""
         return self.wrap(self.caption.replace("{caption}", caption))
 
     def wrap(self, question: str) -> str:
-        """Prompt that asks any question."""
         return self.wrapper.replace("{question}", question)
 
 
@@ -159,20 +155,15 @@ _CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or
 #: By name. The questions are NeIn's (https://github.com/tanbuinhat/NeIn, VQA scripts); the wrapper is the
 #: model's.
 TEMPLATES: dict[str, PromptTemplate] = {
-    row.name: row
-    for row in (
-        PromptTemplate("llava-mistral", "[INST] <image>\n{question} [/INST]", _PRESENCE, _CAPTION),
-        PromptTemplate(
-            "llava-vicuna",
-            "A chat between a curious human and an artificial intelligence assistant. The assistant gives "
-            "helpful, detailed, and polite answers to the human's questions. "
-            "USER: <image>\n{question} ASSISTANT:",
-            _PRESENCE,
-            _CAPTION,
-        ),
-        PromptTemplate("plain", "<image>\n{question}", _PRESENCE, _CAPTION),
-        PromptTemplate("question", "{question}", _PRESENCE, _CAPTION),  # the judge adds the picture itself
-    )
+    name: PromptTemplate(name, wrapper, _PRESENCE, _CAPTION)
+    for name, wrapper in {
+        "llava-mistral": "[INST] <image>\n{question} [/INST]",
+        "llava-vicuna": "A chat between a curious human and an artificial intelligence assistant. The "
+        "assistant gives helpful, detailed, and polite answers to the human's questions. "
+        "USER: <image>\n{question} ASSISTANT:",
+        "plain": "<image>\n{question}",
+        "question": "{question}",  # the judge adds the picture itself
+    }.items()
 }
 
 

@@ -7,20 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.nn.functional import normalize
 
 from nein.loading.errors import choose
+from nein.metrics import loading
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import check_batch
-from nein.metrics.loading import (
-    SharedTokenizer,
-    Source,
-    exact,
-    fingerprint,
-    from_pretrained,
-    library,
-    load_model,
-    model_fields,
-)
 
 
 class BlipMatcher:
@@ -31,21 +23,19 @@ class BlipMatcher:
     """
 
     def __init__(
-        self, model: Any, image_processor: Any, tokenizer: Any, source: Source, batch_size: int = 16
+        self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 16
     ) -> None:
-        self.model = model
-        self.image_processor = image_processor
-        self.tokenizer = SharedTokenizer(tokenizer)
-        self.source = source
+        self.model, self.image_processor, self.source = model, image_processor, source
+        self.tokenizer = loading.SharedTokenizer(tokenizer)
         self.batch_size = batch_size
-        self.fingerprint = fingerprint(self.describe())
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         size = self.image_processor.size
         return {
             "kind": "itm",
-            **model_fields(self.model, self.source),
-            "library": library(),
+            **loading.model_fields(self.model, self.source),
+            "library": loading.library(),
             "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
         }
 
@@ -57,32 +47,28 @@ class BlipMatcher:
     ) -> list[np.ndarray]:
         """Fit of `texts[i]` to `images[i]` (H, W, 3) uint8: one float64 array per picture.
 
-        head: "itc" gives the cosine of the projected features in [-1, 1] (no temperature; the library's
-        `use_itm_head=False`), "itm" the probability in [0, 1] that the matching head calls the pair a match.
+        head: "itc", the cosine of the projected features in [-1, 1], without temperature (the library's
+        `use_itm_head=False`); "itm", the probability in [0, 1] that the pair matches.
         """
         check_batch(images, texts, "texts")
         choose("head", head, ("itc", "itm"))
         result = [np.zeros(len(row)) for row in texts]
-        wanted = [i for i, row in enumerate(texts) if row]
-        with exact():
+        with loading.exact():
             sentences = self._sentences([t for row in texts for t in row]) if head == "itc" else {}
-            for start in range(0, len(wanted), self.batch_size):
-                chunk = wanted[start : start + self.batch_size]
+            for chunk in self._chunks([i for i, row in enumerate(texts) if row]):
                 states = self.look([images[i] for i in chunk])
                 if head == "itc":
-                    cls = torch.nn.functional.normalize(self.model.vision_proj(states[:, 0]), dim=-1)
+                    cls = normalize(self.model.vision_proj(states[:, 0]), dim=-1)
                     for row, i in enumerate(chunk):
                         features = torch.stack([sentences[t] for t in texts[i]])
                         result[i] = (features @ cls[row]).double().cpu().numpy()
-                else:
-                    pairs = [(row, i, k) for row, i in enumerate(chunk) for k in range(len(texts[i]))]
-                    for first in range(0, len(pairs), self.batch_size):
-                        part = pairs[first : first + self.batch_size]
-                        values = self.decide(
-                            states[[row for row, _, _ in part]], [texts[i][k] for _, i, k in part]
-                        )
-                        for (_, i, k), value in zip(part, values.softmax(-1)[:, 1].tolist(), strict=True):
-                            result[i][k] = value
+                    continue
+                for part in self._chunks(
+                    [(n, i, k) for n, i in enumerate(chunk) for k in range(len(texts[i]))]
+                ):
+                    logits = self.decide(states[[n for n, _, _ in part]], [texts[i][k] for _, i, k in part])
+                    for (_, i, k), value in zip(part, logits.softmax(-1)[:, 1].tolist(), strict=True):
+                        result[i][k] = value
         return result
 
     def look(self, images: Sequence[np.ndarray]) -> torch.Tensor:
@@ -92,63 +78,51 @@ class BlipMatcher:
             pixel_values=pixels.to(self.model.device, self.model.dtype)
         ).last_hidden_state
 
-    def _tokens(self, texts: Sequence[str]) -> Any:
-        return self.tokenizer(
-            list(texts),
-            padding=True,
-            truncation=True,
-            max_length=int(self.model.config.text_config.max_position_embeddings),
-            return_tensors="pt",
+    def decide(self, states: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
+        """(N, 1 + patches, D) states of pictures and N texts -> (N, 2) float32 logits of "no match" and
+        "match"."""
+        fused = self._encoded(
+            texts,
+            encoder_hidden_states=states,
+            encoder_attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
+        )
+        return self.model.itm_head(fused).float().cpu()
+
+    def _chunks(self, items: Sequence[Any]) -> list[Sequence[Any]]:
+        return [items[start : start + self.batch_size] for start in range(0, len(items), self.batch_size)]
+
+    def _encoded(self, texts: Sequence[str], **seen: torch.Tensor) -> torch.Tensor:
+        """(N, D) states of the class token."""
+        limit = int(self.model.config.text_config.max_position_embeddings)
+        tokens = self.tokenizer(
+            list(texts), padding=True, truncation=True, max_length=limit, return_tensors="pt"
         ).to(self.model.device)
+        ids, mask = tokens["input_ids"], tokens["attention_mask"]
+        return self.model.text_encoder(input_ids=ids, attention_mask=mask, **seen).last_hidden_state[:, 0]
 
     def _sentences(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """Projected, normalised features of every distinct text."""
-        unique = list(dict.fromkeys(texts))
         encoded: dict[str, torch.Tensor] = {}
-        for start in range(0, len(unique), self.batch_size):
-            part = unique[start : start + self.batch_size]
-            tokens = self._tokens(part)
-            states = self.model.text_encoder(
-                input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
-            ).last_hidden_state
-            features = torch.nn.functional.normalize(self.model.text_proj(states[:, 0]), dim=-1)
+        for part in self._chunks(list(dict.fromkeys(texts))):
+            features = normalize(self.model.text_proj(self._encoded(part)), dim=-1)
             encoded.update(zip(part, features, strict=True))
         return encoded
-
-    def decide(self, states: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
-        """What the matching head says of pictures, as `look` gives them, and texts: (N, 2) float32 logits of
-        "no match" and "match"."""
-        tokens = self._tokens(texts)
-        fused = self.model.text_encoder(
-            input_ids=tokens["input_ids"],
-            attention_mask=tokens["attention_mask"],
-            encoder_hidden_states=states,
-            encoder_attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
-        ).last_hidden_state
-        return self.model.itm_head(fused[:, 0]).float().cpu()
 
 
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16, pictures: int = 1
 ) -> BlipMatcher:
-    """Load a BLIP image-text retrieval checkpoint from a folder or the hub.
-
-    pictures  How many its text encoder reads side by side: 2 for a reward (`metrics.rewards.matching`).
-    """
+    """From a folder or the hub. pictures: how many its text encoder reads side by side (2: a reward)."""
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
 
-    model, source = load_model(
-        BlipForImageTextRetrieval,
-        path_or_id,
-        model_type="blip",
-        revision=revision,
-        device=device,
+    model, source = loading.load_model(
+        BlipForImageTextRetrieval, path_or_id, model_type="blip", revision=revision, device=device,
         dtype=dtype,
-    )
+    )  # fmt: skip
     if getattr(model.config, "pictures", 1) != pictures:
         raise MetricError(
             f"'{path_or_id}' is no BLIP whose text encoder reads {pictures} picture{'s' * (pictures > 1)}."
         )
-    images = from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
-    tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    images = loading.from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
+    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
     return BlipMatcher(model, images, tokenizer, source, batch_size)

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from nein.loading.errors import choose
 from nein.metrics.base import MetricError
 from nein.metrics.encoders.clip import ClipEncoder, pooled
-from nein.metrics.judges.heads import Method
+from nein.metrics.judges.methods import Method
 from nein.metrics.loading import state_dict
 
 #: Of the released configuration: layers that the lens reads, heads of attention, the detector's threshold,
@@ -59,8 +59,7 @@ class Lens(nn.Module):
     def forward(self, captions: torch.Tensor, states: torch.Tensor, together: bool) -> torch.Tensor:
         """(N, D) features and (N, 3, D) states -> (N, D).
 
-        together  Each of the three readings is weighed by a softmax over all N captions, as released; else by
-                  1 / BATCH, the mean of these weights in a batch of the released size.
+        together  As released, a softmax over all N captions weighs each reading; else 1 / BATCH, its mean.
         """
         keys = self.semantic_k_proj(captions)
         denied = torch.zeros_like(captions)
@@ -110,41 +109,31 @@ class Frame(nn.Module):
         return torch.where(denies, plain - taken.clamp(min=0), plain)
 
 
-class Detector(nn.Module):
-    """The logit of "this caption denies something". hidden: of its one hidden layer."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.classifier = nn.Sequential(
-            nn.Linear(width, hidden), nn.LayerNorm(hidden), nn.GELU(), nn.Dropout(0.2), nn.Linear(hidden, 1)
-        )
-
-    def forward(self, captions: torch.Tensor) -> torch.Tensor:
-        """(N, D) -> (N,)."""
-        return self.classifier(captions)[:, 0]
-
-
 class Heads(nn.Module):
-    """The three under the released names."""
+    """Lens, frame, and the detector of captions that deny something, under the released names."""
 
     def __init__(self, width: int, hidden: int, detector: int) -> None:
         super().__init__()
         self.lens, self.frame = Lens(width), Frame(width, hidden)
-        self.negDetector = Detector(width, detector)
+        classifier = nn.Sequential(
+            nn.Linear(width, detector), nn.LayerNorm(detector), nn.GELU(), nn.Dropout(0.2),
+            nn.Linear(detector, 1),
+        )  # fmt: skip
+        self.negDetector = nn.ModuleDict({"classifier": classifier})
 
     def forward(
         self, images: torch.Tensor, captions: torch.Tensor, states: torch.Tensor, together: bool
     ) -> torch.Tensor:
         """(N, D), (N, D) and (N, 3, D) -> (N,) scores, pair by pair."""
-        denies = self.negDetector(captions).sigmoid() > THRESHOLD
+        denies = self.negDetector["classifier"](captions)[:, 0].sigmoid() > THRESHOLD
         return self.frame(images, captions, self.lens(captions, states, together), denies)
 
 
 class ClipGlasses(Method):
     """protocol  "fixed": a score depends on its picture and caption alone. "paper": as released, the captions
-    of up to 64 pictures at one place of their lists weigh upon each other (`Lens`), so that scores depend on
-    the other questions of a batch. (On GPUs the released code compares in float16, which is not done here.)
-    """
+    of up
+              to 64 pictures at one place of their lists weigh upon each other (`Lens`). (On GPUs the released
+              code compares in float16, which is not done here.)"""
 
     BASE = "openai/clip-vit-base-patch32"
 
@@ -187,8 +176,8 @@ class ClipGlasses(Method):
         return [torch.stack(row) if row else torch.zeros(0) for row in rows]
 
     def _read(self, text: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """The (D,) feature of a caption, and the (3, D) states at its end after the first layers, through
-        CLIP's last normalisation and projection. One at a time, so that no padding can change one."""
+        """The (D,) feature of a caption, and the (3, D) states at its end after the first layers, projected.
+        One at a time, so that no padding can change one."""
         model = self.base.model
         tokens = self.base.tokens([text])
         output = model.text_model(

@@ -5,10 +5,9 @@ github.com/Raphoo/DCSM_Ideal_CLIP (MIT), src/util/models_and_dataloaders.py, src
 src/training/train.py at 380a19b; its weights are at a link there.
 
 The map of a picture and a sentence has a row for the class token and every patch, and a column for each of
-30 tokens. Where a word of the sentence is one of `WORDS`, the column at the *word's* place in the sentence
-(split at blanks, in the case as written) gives way to a fixed one of that word's. The maps of all sentences
-that are held against a picture are standardised together, so that a score depends on the other options of a
-question.
+30 tokens. Where a word of the sentence (split at blanks) is one of `WORDS`, the column at the *word's* place
+gives way to a fixed one of that word's. The maps of all sentences held against a picture are standardised
+together, so that a score depends on the other options of a question.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch import nn
 
 from nein.metrics.base import MetricError
 from nein.metrics.encoders.clip import ClipEncoder
-from nein.metrics.judges.heads import Method
+from nein.metrics.judges.methods import Method
 from nein.metrics.loading import read_checkpoint
 
 #: Words with a column of their own, where a file says nothing else (run_evals.py).
@@ -67,7 +66,14 @@ class Dcsm(Method):
         wanted = ("model_state_dict", "external_logic_token_embeddings")
         if not isinstance(content, Mapping) or any(content.get(key) is None for key in wanted):
             raise MetricError(f"'{file}' is no DCSM: it needs {' and '.join(wanted)}.")
-        _check_base(content.get("clip_state_dict"), base, file)
+        own = base.model.state_dict()
+        for name, tensor in (content.get("clip_state_dict") or {}).items():
+            if name in own and (
+                own[name].shape != tensor.shape or not torch.allclose(own[name], tensor.cpu())
+            ):
+                raise MetricError(
+                    f"'{file}' was made over another CLIP ('{name}' differs); name it with --base."
+                )
         rows = getattr(content["external_logic_token_embeddings"], "_parameters", {}).get("weight")
         if not torch.is_tensor(rows):
             raise MetricError(f"'{file}' has no columns of words under external_logic_token_embeddings.")
@@ -119,11 +125,3 @@ def replaced(text: str) -> str:
 
 def _unit(states: torch.Tensor) -> torch.Tensor:
     return (states / states.norm(dim=-1, keepdim=True)).float()
-
-
-def _check_base(given: Any, base: ClipEncoder, file: Path) -> None:
-    """Raises MetricError where the file has weights of another CLIP."""
-    own = base.model.state_dict()
-    for name, tensor in (given or {}).items():
-        if name in own and (own[name].shape != tensor.shape or not torch.allclose(own[name], tensor.cpu())):
-            raise MetricError(f"'{file}' was made over another CLIP ('{name}' differs); name it with --base.")

@@ -1,17 +1,17 @@
 """LLaVA-NeXT as a VQA judge. A picture is looked at once, however many questions are asked about it.
 
 All prompts about a picture begin the same: the template and some three thousand image tokens. This beginning
-is run once; its cache is repeated for the questions, which are then asked as one batch behind it. Answers
-equal those of `generate` called for every question alone.
+runs once; its cache is repeated for the questions, a batch behind it. Answers equal those of `generate`
+called for every question alone.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from nein.loading.errors import choose
 from nein.metrics.base import MetricError
 from nein.metrics.judges import vlm
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
-from nein.metrics.judges.vlm import NO, YES, first_tokens
+from nein.metrics.judges.vlm import yes_no_tokens
 from nein.metrics.loading import Source, exact, fingerprint, from_pretrained, load_model
 
 Thing = TypeVar("Thing")
@@ -30,15 +30,13 @@ Thing = TypeVar("Thing")
 _QUESTIONS = 2
 
 
-@dataclass(frozen=True)
-class _Pixels:
+class _Pixels(NamedTuple):
     values: torch.Tensor  # (1, tiles, 3, S, S)
     size: torch.Tensor
     tokens: int
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     """One pass over one picture: the shared beginning, and prompt -> what follows it."""
 
     image: int
@@ -54,27 +52,17 @@ class LlavaNextJudge(vlm.VisionChat):
     """
 
     def __init__(
-        self,
-        model: Any,
-        processor: Any,
-        source: Source,
-        *,
-        template: str = "llava-mistral",
-        quantization: str = "none",
-        max_new_tokens: int = 10,
-        batch_size: int = 8,
-    ) -> None:
+        self, model: Any, processor: Any, source: Source, *, template: str = "llava-mistral",
+        quantization: str = "none", max_new_tokens: int = 10, batch_size: int = 8,
+    ) -> None:  # fmt: skip
         super().__init__(model, processor, source, max_new_tokens=max_new_tokens)
         self.template = choose("prompt template", template, TEMPLATES)
-        self.quantization = quantization
-        self.batch_size = batch_size
-        tokenizer = processor.tokenizer
+        self.quantization, self.batch_size = quantization, batch_size
         self._ids = functools.lru_cache(maxsize=4096)(self._encoded)
-        self._token_counts: dict[tuple[int, int], int] = {}
+        self._token_counts: dict[tuple[int, ...], int] = {}
         self._image_id = int(model.config.image_token_id)
-        self._image_word = tokenizer.convert_ids_to_tokens(self._image_id)
-        yes, no = first_tokens(tokenizer, YES), first_tokens(tokenizer, NO)
-        self._yes, self._no = sorted(yes - no), sorted(no - yes)
+        self._image_word = processor.tokenizer.convert_ids_to_tokens(self._image_id)
+        self._yes, self._no = yes_no_tokens(processor.tokenizer)
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
@@ -86,11 +74,8 @@ class LlavaNextJudge(vlm.VisionChat):
         }
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
-        """Answer `questions[i]`, full prompts with one image placeholder each, about `images[i]`.
-
-        A prompt asked twice about a picture is answered once. Raises MetricError for one without a
-        placeholder, or with several.
-        """
+        """Answer `questions[i]`, full prompts, about `images[i]`; a prompt asked twice about a picture is
+        answered once. Raises MetricError for a prompt without exactly one image placeholder."""
         check_batch(images, questions, "questions")
         for prompt in (p for row in questions for p in row):
             if prompt.count(self._image_word) != 1 or prompt.endswith(self._image_word):
@@ -99,42 +84,33 @@ class LlavaNextJudge(vlm.VisionChat):
                 )
         answer_to: list[dict[str, Answer]] = [{} for _ in images]
         with exact():
-            jobs = self._jobs(
-                self._look({i: image for i, image in enumerate(images) if questions[i]}), questions
-            )
+            looked = self._look({i: image for i, image in enumerate(images) if questions[i]})
+            jobs = self._jobs(looked, questions)
             for group in _alike(jobs, lambda job: len(job.prefix), self.batch_size):
                 for image, prompt, answer in self._answers(group):
                     answer_to[image][prompt] = answer
         return [[answer_to[i][prompt] for prompt in row] for i, row in enumerate(questions)]
 
-    # ------------------------------------------------------------------------------------------ input
-
     def _look(self, images: dict[int, np.ndarray]) -> dict[int, _Pixels]:
-        """Preprocess pictures and count the tokens that stand for each."""
+        """Preprocess pictures and count the tokens that stand for each: its size decides."""
         looked: dict[int, _Pixels] = {}
         rows = list(images)
         for start in range(0, len(rows), self.batch_size):
             part = rows[start : start + self.batch_size]
             inputs = self.processor.image_processor([images[i] for i in part], return_tensors="pt")
             for k, i in enumerate(part):
+                shape = images[i].shape[:2]
+                if shape not in self._token_counts:
+                    made = self.processor(images=images[i], text=self._image_word, return_tensors="pt")
+                    self._token_counts[shape] = int((made["input_ids"] == self._image_id).sum())
                 values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
-                looked[i] = _Pixels(values, sizes, self._tokens_of(images[i]))
+                looked[i] = _Pixels(values, sizes, self._token_counts[shape])
         return looked
 
-    def _tokens_of(self, image: np.ndarray) -> int:
-        """How many tokens stand for a picture: its size decides."""
-        height, width = image.shape[:2]
-        if (height, width) not in self._token_counts:
-            inputs = self.processor(images=image, text=self._image_word, return_tensors="pt")
-            self._token_counts[height, width] = int((inputs["input_ids"] == self._image_id).sum())
-        return self._token_counts[height, width]
-
     def _jobs(self, pixels: dict[int, _Pixels], questions: Sequence[Sequence[str]]) -> list[_Job]:
-        """Split every prompt into the beginning it shares with all others and the rest.
-
-        The beginning ends at the same place after the image in *every* prompt of the call, so that pictures
-        of one size have beginnings of one length and can be run together.
-        """
+        """Split every prompt into the beginning it shares with all others and the rest. The beginning ends at
+        the same place after the image in *every* prompt of the call: pictures of one size can run
+        together."""
         ids = {
             i: {prompt: self._tokens(prompt, look.tokens) for prompt in questions[i]}
             for i, look in pixels.items()
@@ -149,9 +125,8 @@ class LlavaNextJudge(vlm.VisionChat):
             if shared is not None:
                 first = next(iter(rows.values()))
                 cut = _after(first, self._image_id) + shared
-                jobs.append(
-                    _Job(i, pixels[i], first[:cut], {prompt: row[cut:] for prompt, row in rows.items()})
-                )
+                rest = {prompt: row[cut:] for prompt, row in rows.items()}
+                jobs.append(_Job(i, pixels[i], first[:cut], rest))
             else:
                 # Prompts that differ before the picture share nothing worth keeping.
                 jobs += [_Job(i, pixels[i], row[:-1], {prompt: row[-1:]}) for prompt, row in rows.items()]
@@ -167,19 +142,13 @@ class LlavaNextJudge(vlm.VisionChat):
         with self._lock:
             return tuple(self._tokenizer(prompt)["input_ids"])
 
-    # ----------------------------------------------------------------------------------------- answers
-
     def _answers(self, jobs: Sequence[_Job]) -> Iterator[tuple[int, str, Answer]]:
-        """(image, prompt, answer) of all that is asked.
-
-        Prompts of one length are asked together: padding between the cache and a question would count in a
-        model's window.
-        """
+        """(image, prompt, answer) of all that is asked. Prompts of one length go together: padding between
+        the cache and a question would count in a model's window."""
         cache = self._prefill(jobs)
         asked = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
-        for chunk in _alike(
-            asked, lambda one: len(jobs[one[0]].suffixes[one[1]]), self.batch_size * _QUESTIONS
-        ):
+        size = self.batch_size * _QUESTIONS
+        for chunk in _alike(asked, lambda one: len(jobs[one[0]].suffixes[one[1]]), size):
             rows = torch.tensor([row for row, _ in chunk], device=self.model.device)
             layers: Any = cache.layers
             behind = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])
@@ -202,7 +171,7 @@ class LlavaNextJudge(vlm.VisionChat):
         output = self.model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            pixel_values=torch.cat(values).to(self.model.device, self.model.dtype),
+            pixel_values=torch.cat(values).to(ids.device, self.model.dtype),
             image_sizes=torch.cat([job.pixels.size for job in jobs]).to(self.model.device),
             past_key_values=DynamicCache(),  # keeps everything, where the model has a window too
             use_cache=True,
@@ -228,66 +197,39 @@ def _after(row: Sequence[int], token: int) -> int:
 
 def _common(rows: Sequence[Sequence[int]]) -> int:
     """Length of the longest common beginning."""
-    count = 0
-    for column in zip(*rows, strict=False):
-        if len(set(column)) > 1:
-            break
-        count += 1
-    return count
+    return len(list(itertools.takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))))
 
 
 def load(
-    path_or_id: str,
-    *,
-    revision: str | None,
-    device: str,
-    dtype: str,
-    template: str = "llava-mistral",
-    quantization: str = "none",
-    batch_size: int = 8,
-) -> LlavaNextJudge:
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, template: str = "llava-mistral",
+    quantization: str = "none", batch_size: int = 8,
+) -> LlavaNextJudge:  # fmt: skip
     """Load a LLaVA-NeXT checkpoint with a Llama or Mistral text model from a folder or the hub.
 
     quantization: "none", or "bnb-fp4", the paper's judge: 4-bit weights (fp4, no double quantisation) by
     bitsandbytes with the arithmetic in `dtype` (the paper: float16).
     """
-    from transformers import AutoProcessor, LlavaNextForConditionalGeneration
+    from transformers import AutoProcessor, BitsAndBytesConfig, LlavaNextForConditionalGeneration
 
     choose("quantization", quantization, ("none", "bnb-fp4"))
     choose("prompt template", template, TEMPLATES)
-    options = _four_bit(device, dtype) if quantization == "bnb-fp4" else {}
+    options: dict[str, Any] = {}
+    if quantization == "bnb-fp4":
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise MetricError(
+                "Quantization 'bnb-fp4' needs bitsandbytes: pip install 'nein[quantized]', or choose 'none'."
+            )
+        four_bit = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="fp4", bnb_4bit_compute_dtype=torch_dtype(dtype)
+        )
+        options = {"quantization_config": four_bit, "device_map": {"": device}}
     model, source = load_model(
-        LlavaNextForConditionalGeneration,
-        path_or_id,
-        model_type="llava_next",
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        **options,
-    )
+        LlavaNextForConditionalGeneration, path_or_id, model_type="llava_next", revision=revision,
+        device=device, dtype=dtype, **options,
+    )  # fmt: skip
     if quantization == "none" and getattr(model.config, "quantization_config", None):
         quantization = "checkpoint"
     processor = from_pretrained(AutoProcessor, source.reference, revision=source.revision)
     return LlavaNextJudge(
-        model,
-        processor,
-        source,
-        template=template,
-        quantization=quantization,
-        batch_size=batch_size,
+        model, processor, source, template=template, quantization=quantization, batch_size=batch_size
     )
-
-
-def _four_bit(device: str, dtype: str) -> dict[str, Any]:
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise MetricError(
-            "Quantization 'bnb-fp4' needs bitsandbytes: pip install 'nein[quantized]', or choose 'none'."
-        )
-    from transformers import BitsAndBytesConfig
-
-    config = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="fp4",
-        bnb_4bit_compute_dtype=torch_dtype(dtype),
-    )
-    return {"quantization_config": config, "device_map": {"": device}}

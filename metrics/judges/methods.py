@@ -3,8 +3,8 @@
     nein negbench convert --architecture clipglasses best_clip_Glasses.pth glasses
     nein negbench eval --match glasses
 
-The files that authors give out are read once (`convert`) into a folder: config.json, with the method and the
-CLIP that it stands on, and model.safetensors, the head's tensors under the names of the released code.
+`convert` reads the authors' file once and writes a folder: config.json, with the method and the CLIP that it
+stands on, and model.safetensors, the head's tensors under the names of the released code.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 import pkgutil
 import tempfile
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,8 +26,9 @@ from nein.loading.errors import choose
 from nein.loading.references import located
 from nein.metrics.base import MetricError
 from nein.metrics.encoders import clip
-from nein.metrics.judges.heads import Method
-from nein.metrics.loading import fill
+from nein.metrics.judges.base import check_batch
+from nein.metrics.loading import exact, fill, fingerprint
+from nein.metrics.preprocess import map_images
 
 #: Method -> its class; "model_type" of config.json.
 METHODS: dict[str, str] = {
@@ -33,6 +36,57 @@ METHODS: dict[str, str] = {
     "dcsm": "nein.metrics.judges.dcsm:Dcsm",
 }
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+class Method(ABC):
+    """A head over a frozen CLIP of transformers; a `metrics.judges.base.Matcher`.
+
+    BASE    The CLIP of the authors.
+    config  What config.json says, and `options` of `load`.
+    digest  Of the head's weights.
+    """
+
+    BASE: ClassVar[str]
+
+    def __init__(
+        self, base: clip.ClipEncoder, head: nn.Module, config: Mapping[str, Any], digest: str
+    ) -> None:
+        self.base, self.head, self.config, self.digest = base, head, config, digest
+        self.fingerprint = fingerprint(self.describe())
+
+    @classmethod
+    @abstractmethod
+    def read(cls, file: Path, base: clip.ClipEncoder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The head's tensors in the authors' file, and further entries of config.json. Raises MetricError
+        where one is missing, or the file was made over another CLIP."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+        """A head of the size of these tensors. Raises KeyError where one is missing."""
+
+    @abstractmethod
+    def scores(self, pixels: torch.Tensor, texts: Sequence[Sequence[str]]) -> list[torch.Tensor]:
+        """(N, S, S, 3) uint8 crops, and the sentences held against each -> a row each, higher fits better."""
+
+    def describe(self) -> dict[str, Any]:
+        facts = {key: value for key, value in self.config.items() if key not in ("model_type", "base")}
+        named = {"kind": "itm", "method": self.config["model_type"], "head": self.digest}
+        return {**self.base.describe(), **named, **facts}
+
+    def match(
+        self,
+        images: Sequence[np.ndarray],
+        texts: Sequence[Sequence[str]],
+        head: Literal["itc", "itm"] = "itm",
+    ) -> list[np.ndarray]:
+        check_batch(images, texts, "texts")
+        if not images:
+            return []
+        with exact():
+            pixels = torch.from_numpy(np.stack(map_images(self.base.preprocess, images)))
+            rows = self.scores(pixels.to(self.base.model.device), texts)
+        return [row.double().cpu().numpy() for row in rows]
 
 
 def named(method: str) -> type[Method]:
@@ -45,9 +99,7 @@ def convert(source: Path, folder: Path, *, method: str, base: str = "") -> dict[
     """Writes the authors' file as a folder; returns what it was made from.
 
     folder  Must not exist; appears only once it is complete.
-    base    Reference of the CLIP; "": the authors'.
-
-    Raises MetricError.
+    base    Reference of the CLIP; "": the authors'. Raises MetricError.
     """
     from safetensors.torch import save_file
 
@@ -55,9 +107,8 @@ def convert(source: Path, folder: Path, *, method: str, base: str = "") -> dict[
         raise MetricError(f"'{folder}' exists already; give a folder that does not.")
     kind = named(method)
     where = base or kind.BASE
-    tensors, facts = kind.read(
-        source, clip.load(located(where), revision=None, device="cpu", dtype="float32")
-    )
+    encoder = clip.load(located(where), revision=None, device="cpu", dtype="float32")
+    tensors, facts = kind.read(source, encoder)
     _filled(kind, tensors, source)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as temporary:
         draft = Path(temporary) / "folder"
@@ -74,21 +125,17 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
     from safetensors.torch import load_file
 
     folder = Path(path_or_id)
-    config = {**_settings(folder), **options}
-    kind, file = named(config["model_type"]), folder / WEIGHTS
-    base = clip.load(located(config["base"]), revision=None, device=device, dtype=dtype)
-    head = _filled(kind, load_file(file), file).to(base.model.device, torch.float32)
-    return kind(base, head.eval().requires_grad_(False), config, file_sha256(file))
-
-
-def _settings(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise MetricError(f"'{folder / CONFIG}' cannot be read: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("base"), str):
         raise MetricError(f"'{folder / CONFIG}' names no CLIP under 'base'; convert the method's file again.")
-    return config
+    config |= options
+    kind, file = named(config["model_type"]), folder / WEIGHTS
+    base = clip.load(located(config["base"]), revision=None, device=device, dtype=dtype)
+    head = _filled(kind, load_file(file), file).to(base.model.device, torch.float32)
+    return kind(base, head.eval().requires_grad_(False), config, file_sha256(file))
 
 
 def _filled(kind: type[Method], tensors: Mapping[str, torch.Tensor], file: Path) -> nn.Module:

@@ -1,7 +1,5 @@
-"""OWLv2 as an open-vocabulary detector. A picture is looked at once for all its labels, a label is read once.
-
-`transformers.pipeline("zero-shot-object-detection")` runs picture and label together for every label; scores
-of different labels do not influence each other, so the parts can be run apart, with the same decisions.
+"""OWLv2 as an open-vocabulary detector. A picture is looked at once for all its labels, a label is read once:
+scores of different labels do not influence each other, so decisions equal those of transformers' pipeline.
 """
 
 from __future__ import annotations
@@ -14,18 +12,9 @@ import numpy as np
 import torch
 
 from nein.loading.errors import choose
+from nein.metrics import loading
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Detection, check_batch
-from nein.metrics.loading import (
-    SharedTokenizer,
-    Source,
-    exact,
-    fingerprint,
-    from_pretrained,
-    library,
-    load_model,
-    model_fields,
-)
 
 PADS = ("library", "gray")
 BACKENDS = ("torchvision", "pil")
@@ -34,39 +23,28 @@ BACKENDS = ("torchvision", "pil")
 class Owlv2Detector:
     """An `Owlv2ForObjectDetection`; bare object names are the queries.
 
-    pad      A picture is padded at the bottom and right to a square. "library": as the installed transformers
-             does (zeros since late 2025, huggingface/transformers#41938). "gray": 0.5, as it did when NeIn's
-             figures were made. The two differ on every picture that is not square.
+    pad      How a picture is padded to a square. "library": as the installed transformers does (zeros since
+             late 2025, huggingface/transformers#41938). "gray": 0.5, as when NeIn's figures were made.
     backend  "torchvision" (the default of transformers 5) or "pil" (the SciPy resize of older versions).
     """
 
     def __init__(
-        self,
-        model: Any,
-        image_processor: Any,
-        tokenizer: Any,
-        source: Source,
-        *,
-        pad: str = "library",
-        backend: str = "torchvision",
-        batch_size: int = 8,
-    ) -> None:
-        self.model = model
-        self.tokenizer = SharedTokenizer(tokenizer)
-        self.source = source
-        self.pad = choose("pad", pad, PADS)
-        self.backend = choose("backend", backend, BACKENDS)
+        self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, *,
+        pad: str = "library", backend: str = "torchvision", batch_size: int = 8,
+    ) -> None:  # fmt: skip
+        self.model, self.image_processor, self.source = model, image_processor, source
+        self.tokenizer = loading.SharedTokenizer(tokenizer)
+        self.pad, self.backend = choose("pad", pad, PADS), choose("backend", backend, BACKENDS)
         self.batch_size = batch_size
-        self.image_processor = image_processor
         self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
-        self.fingerprint = fingerprint(self.describe())
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         size = self.image_processor.size
         return {
             "kind": "ovd",
-            **model_fields(self.model, self.source),
-            "library": library(),
+            **loading.model_fields(self.model, self.source),
+            "library": loading.library(),
             "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
             "pad": self.pad,
             "backend": self.backend,
@@ -75,15 +53,15 @@ class Owlv2Detector:
     def detect(
         self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
     ) -> list[dict[str, Detection]]:
-        """Look for `labels[i]` in `images[i]` (H, W, 3) uint8.
+        """Look for `labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score strictly above `threshold`
+        count.
 
-        threshold: boxes with a score strictly above it are counted; 0.1 is the pipeline's default. Raises
-        MetricError for a label that the text model cannot hold.
+        Raises MetricError for a label that the text model cannot hold.
         """
         check_batch(images, labels, "labels")
         result: list[dict[str, Detection]] = [{} for _ in images]
         wanted = [i for i, row in enumerate(labels) if row]
-        with exact():
+        with loading.exact():
             self._read([label for row in labels for label in row])
             for start in range(0, len(wanted), self.batch_size):
                 chunk = wanted[start : start + self.batch_size]
@@ -99,25 +77,28 @@ class Owlv2Detector:
         """(N, 3, S, S) float32 of pictures, as the network sees them."""
         if self.pad == "library":
             return self.image_processor(list(images), return_tensors="pt")["pixel_values"]
+        squares = []
+        for image in images:  # at the top left of a grey square, as the processor pads it
+            height, width = image.shape[:2]
+            square = np.full((max(height, width),) * 2 + (3,), 0.5, np.float32)
+            square[:height, :width] = image.astype(np.float32) * np.float32(1 / 255)
+            squares.append(square)
         return self.image_processor(
-            [_on_grey(image) for image in images], return_tensors="pt", do_rescale=False,
-            input_data_format="channels_last",
-        )["pixel_values"]  # fmt: skip
+            squares, return_tensors="pt", do_rescale=False, input_data_format="channels_last"
+        )["pixel_values"]
 
     def _look(self, images: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
         """((N, P, D) features, (N, P, 4) corners relative to the padded square) of N pictures."""
         pixels = self.pixels(images)
-        feature_map = self.model.image_embedder(pixel_values=pixels.to(self.model.device, self.model.dtype))[
-            0
-        ]
+        pixels = pixels.to(self.model.device, self.model.dtype)
+        feature_map = self.model.image_embedder(pixel_values=pixels)[0]
         features = feature_map.flatten(1, 2)
         x, y, w, h = self.model.box_predictor(features, feature_map).float().unbind(-1)
         return features, torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
 
     def _read(self, labels: Sequence[str]) -> None:
         """Keeps of every new label its (D,) normalised embedding, and whether the model counts it as a query
-        at all. Each is read alone: the last bits of several depend on which they are, and so on what was
-        asked before."""
+        at all. Each is read alone: the last bits of several depend on their company."""
         limit = int(self.model.config.text_config.max_position_embeddings)
         for label in dict.fromkeys(labels):
             if label in self._queries:
@@ -136,8 +117,7 @@ class Owlv2Detector:
     def _score(
         self, features: torch.Tensor, boxes: torch.Tensor, names: Sequence[Sequence[str]], threshold: float
     ) -> list[dict[str, Detection]]:
-        """Of N pictures' (N, P, D) features and (N, P, 4) boxes, by the labels of each, of which there is at
-        least one."""
+        """Of N pictures' (N, P, D) features and (N, P, 4) boxes, by the labels of each, at least one."""
         device = features.device
         place = {name: column for column, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
         most = max(map(len, names))
@@ -165,43 +145,28 @@ class Owlv2Detector:
 
 
 def named_scores(logits: torch.Tensor) -> torch.Tensor:
-    """(..., L) float32, 0 to 1: each label's highest score over the boxes whose best label it is, 0 without
-    one.
-
-    logits  (..., P, L) of P boxes and L labels. Of equal labels the first has the box, as in the library's
-            `post_process` (its `torch.max` over labels).
-    """
+    """(..., P, L) logits of P boxes and L labels -> (..., L) float32, 0 to 1: each label's highest score over
+    the boxes whose best label it is, 0 without one. Of equal labels the first has the box, as in the
+    library's `post_process`."""
     best = logits.max(-1)  # ..., P
     scores = torch.zeros((*logits.shape[:-2], logits.shape[-1]), device=logits.device)
     return scores.scatter_reduce(-1, best.indices, torch.sigmoid(best.values).float(), "amax")
 
 
-def _on_grey(image: np.ndarray) -> np.ndarray:
-    """A picture at the top left of a grey square: (S, S, 3) float32, 0 to 1, as the processor pads it."""
-    height, width = image.shape[:2]
-    square = np.full((max(height, width),) * 2 + (3,), 0.5, np.float32)
-    square[:height, :width] = image.astype(np.float32) * np.float32(1 / 255)
-    return square
-
-
 def load(
-    path_or_id: str,
-    *,
-    revision: str | None,
-    device: str,
-    dtype: str,
-    pad: str = "library",
-    backend: str = "torchvision",
-    batch_size: int = 8,
-) -> Owlv2Detector:
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, pad: str = "library",
+    backend: str = "torchvision", batch_size: int = 8,
+) -> Owlv2Detector:  # fmt: skip
     """Load an OWLv2 checkpoint from a folder or the hub."""
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
 
     choose("pad", pad, PADS)
     choose("backend", backend, BACKENDS)
-    model, source = load_model(
+    model, source = loading.load_model(
         Owlv2ForObjectDetection, path_or_id, model_type="owlv2", revision=revision, device=device, dtype=dtype
     )
-    images = from_pretrained(AutoImageProcessor, source.reference, revision=source.revision, backend=backend)
-    tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    images = loading.from_pretrained(
+        AutoImageProcessor, source.reference, revision=source.revision, backend=backend
+    )
+    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
     return Owlv2Detector(model, images, tokenizer, source, pad=pad, backend=backend, batch_size=batch_size)

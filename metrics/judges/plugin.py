@@ -1,13 +1,8 @@
-"""Judges of other packages: `--models.vqa plugin:NAME`, or `--models.vqa module:attribute` by their place.
+"""Judges of other packages: `--models.vqa plugin:NAME`, or `--models.vqa module:attribute`.
 
-A package offers a judge by name with
-
-    [project.entry-points."nein.judges"]
-    my-judge = "my_package.judge:load"
-
+A package names a judge by an entry point of the group "nein.judges", e.g. my-judge = "my_package.judge:load",
 where `load(kind=..., device=..., dtype=..., **options)` returns an object that speaks one of the protocols in
-`metrics.judges.base`. `my_package.judge:load` itself is a reference as well, and so is the place of an object
-that already is a judge. `nein check --judge KIND plugin:my-judge` says whether it keeps them.
+`metrics.judges.base`, or names a judge itself. `nein check --judge KIND plugin:my-judge` checks it.
 """
 
 from __future__ import annotations
@@ -48,18 +43,19 @@ def available() -> dict[str, metadata.EntryPoint]:
 def load(path_or_id: str, *, kind: str, revision: str | None, device: str, dtype: str, **options: Any) -> Any:
     """The judge behind `plugin:NAME` or `module:attribute`. Raises MetricError when there is none, or it is
     not of that kind."""
-    factory = offered(path_or_id)
+    judge = offered(path_or_id)
     # A judge, as opposed to its class, has what it says about itself.
-    made = hasattr(factory, METHODS[kind]) and not isinstance(factory, type)
-    judge = (
-        factory
-        if made
-        else _made(path_or_id, factory, {"kind": kind, **options, "device": device, "dtype": dtype})
-    )
-    lacking = [part for part in ("fingerprint", "describe", METHODS[kind]) if not hasattr(judge, part)]
-    if kind == "vqa" and not hasattr(judge, "template"):
-        lacking.append("template")
-    if lacking:
+    if not hasattr(judge, METHODS[kind]) or isinstance(judge, type):
+        options = {"kind": kind, **options, "device": device, "dtype": dtype}
+        try:
+            inspect.signature(judge).bind(**options)
+        except (TypeError, ValueError):
+            raise MetricError(
+                f"'{path_or_id}' is no judge, and cannot be called with {', '.join(options)} to make one."
+            ) from None
+        judge = judge(**options)
+    needed = ("fingerprint", "describe", METHODS[kind], *(("template",) if kind == "vqa" else ()))
+    if lacking := [part for part in needed if not hasattr(judge, part)]:
         raise MetricError(f"The judge '{path_or_id}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
     return judge
 
@@ -70,17 +66,6 @@ def offered(reference: str) -> Any:
     if not callable(there) and not any(hasattr(there, method) for method in METHODS.values()):
         raise MetricError(f"'{reference}' is no judge, and cannot be called to make one.")
     return there
-
-
-def _made(reference: str, factory: Any, options: dict[str, Any]) -> Any:
-    """What the factory makes. Raises MetricError where it is none."""
-    try:
-        inspect.signature(factory).bind(**options)
-    except (TypeError, ValueError):
-        raise MetricError(
-            f"'{reference}' is no judge, and cannot be called with {', '.join(options)} to make one."
-        ) from None
-    return factory(**options)
 
 
 def _entry_point(reference: str) -> Any:

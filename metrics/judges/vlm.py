@@ -1,11 +1,13 @@
 """Image-text-to-text models of transformers: loading, one user turn per question, greedy answers; and such a
-model as a VQA judge. `metrics.choices.vlm` asks them multiple-choice questions."""
+model as a VQA judge. `metrics.choices.vlm` asks them multiple-choice questions.
+"""
 
 from __future__ import annotations
 
 import inspect
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import jinja2
@@ -14,26 +16,24 @@ import torch
 
 from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
+from nein.metrics import loading
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Answer, check_batch
-from nein.metrics.loading import (
-    Source,
-    exact,
-    fingerprint,
-    from_pretrained,
-    library,
-    load_model,
-    model_fields,
-)
-
-YES = ("yes", "Yes", "YES", " yes", " Yes", " YES")
-NO = ("no", "No", "NO", " no", " No", " NO")
 
 
 def first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
     """Ids of the first token of every word that is not the unknown token."""
     firsts = {tuple(tokenizer(word, add_special_tokens=False)["input_ids"][:1]) for word in words}
     return {ids[0] for ids in firsts if ids and ids[0] != tokenizer.unk_token_id}
+
+
+def yes_no_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Ids of the tokens that an answer of yes, or of no, begins with."""
+    yes, no = (
+        first_tokens(tokenizer, [f"{gap}{form}" for gap in ("", " ") for form in (w, w.title(), w.upper())])
+        for w in ("yes", "no")
+    )
+    return sorted(yes - no), sorted(no - yes)
 
 
 #: Model types without a chat template, which take the words as they are.
@@ -47,7 +47,7 @@ class VisionChat:
     `templated` is False for a processor without a chat template. Threads may share one.
     """
 
-    def __init__(self, model: Any, processor: Any, source: Source, *, max_new_tokens: int) -> None:
+    def __init__(self, model: Any, processor: Any, source: loading.Source, *, max_new_tokens: int) -> None:
         self.model, self.processor, self.source = model, processor, source
         self.max_new_tokens = max_new_tokens
         self.templated = bool(getattr(processor, "chat_template", None))
@@ -62,8 +62,8 @@ class VisionChat:
         """Everything that decides an answer but the prompt, JSON-serialisable."""
         return {
             "kind": kind,
-            **model_fields(self.model, self.source),
-            "library": library(),
+            **loading.model_fields(self.model, self.source),
+            "library": loading.library(),
             "preprocess": type(self.processor).__name__,
             "template": "the model's chat template" if self.templated else "the words alone (InstructBLIP)",
             "decoding": f"greedy, at most {self.max_new_tokens} tokens",
@@ -72,20 +72,17 @@ class VisionChat:
     def generate(
         self, inputs: Mapping[str, Any], tokens: int, **drawing: Any
     ) -> tuple[list[list[int]], torch.Tensor]:
-        """Answers to a batch, greedy ones unless `drawing` says how they are drawn (`do_sample`,
-        `temperature`, ...): ids up to the end of each, and the first step's logits, (N, V) float32."""
-        with exact():
+        """Answers to a batch, greedy unless `drawing` says otherwise (`do_sample`, `temperature`, ...): ids
+        up to the end of each, and the first step's logits, (N, V) float32."""
+        with loading.exact():
             output = self.model.generate(
-                **{key: self._place(value) for key, value in inputs.items()},
-                **{"do_sample": False, **drawing},
-                num_beams=1,
-                max_new_tokens=tokens,
-                return_dict_in_generate=True,
-                output_logits=True,
-            )
+                **loading.on_device(self.model, inputs), **{"do_sample": False, **drawing}, num_beams=1,
+                max_new_tokens=tokens, return_dict_in_generate=True, output_logits=True,
+            )  # fmt: skip
             # Some classes return the prompt with the answer, some do not.
             rows = output.sequences[:, output.sequences.shape[1] - len(output.logits) :].tolist()
-            return [self._until_end(row) for row in rows], output.logits[0].float()
+            ended = [list(takewhile(lambda token: token not in self._eos, row)) for row in rows]
+            return ended, output.logits[0].float()
 
     def turns(self, contents: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
         """Model inputs for one user turn per prompt; several are padded in front.
@@ -96,38 +93,24 @@ class VisionChat:
         # Newer versions want what is meant for the processor apart.
         apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
         more: dict[str, Any] = {"processor_kwargs": batch} if apart else batch
+        turns = [[{"role": "user", "content": list(content)}] for content in contents]
         with self._lock:
-            return dict(
-                self.processor.apply_chat_template(
-                    [[{"role": "user", "content": list(content)}] for content in contents],
-                    add_generation_prompt=True,
-                    tokenize=True,
-                    return_dict=True,
-                    **more,
-                )
+            made = self.processor.apply_chat_template(
+                turns, add_generation_prompt=True, tokenize=True, return_dict=True, **more
             )
+        return dict(made)
 
     def bare(self, pictures: Sequence[Any], texts: Sequence[str]) -> dict[str, Any]:
         """Model inputs where there is no chat template."""
         padding = {"padding": True} if len(texts) > 1 else {}
         with self._lock:
-            return dict(
-                self.processor(images=list(pictures), text=list(texts), return_tensors="pt", **padding)
-            )
+            made = self.processor(images=list(pictures), text=list(texts), return_tensors="pt", **padding)
+        return dict(made)
 
     def text(self, ids: Sequence[int]) -> str:
         """Words of an answer, stripped, without special tokens."""
         with self._lock:
             return self._tokenizer.decode(ids, skip_special_tokens=True).strip()
-
-    def _until_end(self, row: list[int]) -> list[int]:
-        return row[: next((place for place, token in enumerate(row) if token in self._eos), len(row))]
-
-    def _place(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        dtype = self.model.dtype if value.is_floating_point() else value.dtype
-        return value.to(self.model.device, dtype)
 
 
 def rendered(processor: Any, parts: Sequence[Mapping[str, str]]) -> str:
@@ -136,68 +119,57 @@ def rendered(processor: Any, parts: Sequence[Mapping[str, str]]) -> str:
         turn = [{"role": "user", "content": [dict(part) for part in parts]}]
         return str(processor.apply_chat_template(turn, add_generation_prompt=True))
     except _TEMPLATE_ERRORS as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise MetricError(f"The chat template cannot be used: {first}") from error
+        raise MetricError(f"The chat template cannot be used: {loading.first_line(error)}") from error
 
 
 def load_chat(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, bare: Sequence[str] = ()
-) -> tuple[Any, Any, Source]:
+) -> tuple[Any, Any, loading.Source]:
     """(model, processor, source) of an image-text-to-text checkpoint in a folder or on the hub.
 
     bare  Model types (of `BARE`) that may lack a chat template.
 
-    Raises MetricError, one sentence: nothing there, another kind of model, code of its own, no chat template,
-    or one that does not take a picture and a question.
+    Raises MetricError, also for a chat template that does not take a picture and a question.
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     choose("dtype", dtype, DTYPES)
-    model, source = load_model(
+    model, source = loading.load_model(
         AutoModelForImageTextToText, path_or_id, model_type=None, revision=revision, device=device,
         dtype=dtype,
     )  # fmt: skip
-    processor = from_pretrained(AutoProcessor, source.reference, revision=source.revision)
-    if getattr(processor, "chat_template", None):
-        _check_template(processor, path_or_id)
-    elif model.config.model_type not in bare:
+    processor = loading.from_pretrained(AutoProcessor, source.reference, revision=source.revision)
+    if not getattr(processor, "chat_template", None):
+        if model.config.model_type in bare:
+            return model, processor, source
         raise MetricError(
             f"'{path_or_id}' has no chat template, which says how a picture and a question become a prompt; "
             "choose an instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
         )
-    return model, processor, source
-
-
-def _check_template(processor: Any, name: str) -> None:
-    image, words = {"type": "image"}, {"type": "text", "text": "<what?>"}
+    words, made, blind, why = {"type": "text", "text": "<what?>"}, "", "", ""
     try:
-        made, blind = rendered(processor, [image, words]), rendered(processor, [words])
+        made, blind = rendered(processor, [{"type": "image"}, words]), rendered(processor, [words])
     except MetricError as error:
-        made, blind, why = "", "", f" ({error})"
-    else:
-        why = ""
+        why = f" ({error})"
     # A template for plain strings shows the list of parts itself.
     if "<what?>" not in made or made == blind or "'type'" in made:
         raise MetricError(
-            f"The chat template of '{name}' does not take a picture and a question{why}; choose another "
-            "checkpoint, or serve the model and give openai:URL#MODEL."
+            f"The chat template of '{path_or_id}' does not take a picture and a question{why}; choose "
+            "another checkpoint, or serve the model and give openai:URL#MODEL."
         )
+    return model, processor, source
 
 
 class ChatJudge(VisionChat):
-    """Greedy answers of at most `max_new_tokens` tokens from an `AutoModelForImageTextToText`.
-
-    A question is one user turn: the picture, then the text; the processor's chat template makes the prompt.
-    Questions are asked one at a time, so that no padding can change an answer.
-    """
+    """Greedy answers of at most `max_new_tokens` tokens from an `AutoModelForImageTextToText`, asked one at a
+    time, so that no padding can change an answer."""
 
     template = "question"
 
-    def __init__(self, model: Any, processor: Any, source: Source, *, max_new_tokens: int = 10) -> None:
-        super().__init__(model, processor, source, max_new_tokens=max_new_tokens)
-        yes, no = first_tokens(self._tokenizer, YES), first_tokens(self._tokenizer, NO)
-        self._yes, self._no = sorted(yes - no), sorted(no - yes)
-        self.fingerprint = fingerprint(self.describe())
+    def __init__(self, *parts: Any, max_new_tokens: int = 10) -> None:
+        super().__init__(*parts, max_new_tokens=max_new_tokens)
+        self._yes, self._no = yes_no_tokens(self._tokenizer)
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return self.facts("vqa")
@@ -226,6 +198,6 @@ class ChatJudge(VisionChat):
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, max_new_tokens: int = 10
 ) -> ChatJudge:
-    """Load an image-text-to-text checkpoint with a chat template from a folder or the hub."""
+    """From a folder or the hub."""
     parts = load_chat(path_or_id, revision=revision, device=device, dtype=dtype)
     return ChatJudge(*parts, max_new_tokens=max_new_tokens)

@@ -35,17 +35,8 @@ from torch import nn
 
 from nein.loading.digests import DTYPES, file_sha256, torch_dtype
 from nein.loading.errors import choose
+from nein.metrics import loading
 from nein.metrics.base import MetricError, Score
-from nein.metrics.loading import (
-    Source,
-    exact,
-    fill,
-    fingerprint,
-    from_pretrained,
-    library,
-    model_fields,
-    state_dict,
-)
 from nein.metrics.rewards.base import SingleJudge, constants
 
 TOKEN = "<|Reward|>"
@@ -85,20 +76,20 @@ class EditReward(SingleJudge):
     """Rewards without a bound, higher is better; `detail` has what each head gave."""
 
     def __init__(
-        self, model: Any, heads: nn.ModuleList, processor: Any, settings: Settings, source: Source
+        self, model: Any, heads: nn.ModuleList, processor: Any, settings: Settings, source: loading.Source
     ) -> None:
         super().__init__(model)
         self.heads, self.processor = heads, processor
         self.settings, self.source = settings, source
         self._token = processor.tokenizer.convert_tokens_to_ids(TOKEN)
-        self.fingerprint = fingerprint(self.describe())
+        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         texts = hashlib.sha256("\0".join(self.settings.questions).encode()).hexdigest()
         return {
-            **model_fields(self.model, self.source),
+            **loading.model_fields(self.model, self.source),
             "kind": "editreward",
-            "library": library(),
+            "library": loading.library(),
             "heads": self.settings.heads,
             "pooling": self.settings.pooling,
             "questions": texts,
@@ -106,7 +97,7 @@ class EditReward(SingleJudge):
 
     def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
         outputs = []
-        with exact():
+        with loading.exact():
             pictures = [self._resized(picture) for picture in (source, edit)]
             for k, question in enumerate(self.settings.questions):
                 state = self.state(pictures, question.replace("{text_prompt}", instruction))
@@ -244,14 +235,14 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
     check(path_or_id)
     folder = Path(path_or_id).expanduser()
     given, file = settings(folder), _weights(folder)
-    processor = from_pretrained(AutoProcessor, given.base)
-    config = from_pretrained(AutoConfig, given.base)
+    processor = loading.from_pretrained(AutoProcessor, given.base)
+    config = loading.from_pretrained(AutoConfig, given.base)
     if config.model_type != "qwen2_5_vl":
         raise MetricError(
             f"'{given.base}' is a '{config.model_type}' checkpoint; EditReward needs 'qwen2_5_vl'."
         )
     processor.tokenizer.add_special_tokens({"additional_special_tokens": [TOKEN]})
-    tensors = {renamed(name): value for name, value in state_dict(file).items()}
+    tensors = {renamed(name): value for name, value in loading.state_dict(file).items()}
     rows = tensors.get("model.language_model.embed_tokens.weight")
     if rows is None:
         raise MetricError(f"'{file}' has no embeddings of words; it is no EditReward.")
@@ -262,15 +253,15 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
         heads = nn.ModuleList(
             head(config.text_config.hidden_size, given.outputs, given.kwargs) for _ in range(count)
         )
-    fill(heads, {name.removeprefix(_OF_HEADS): value for name, value in tensors.items()
+    loading.fill(heads, {name.removeprefix(_OF_HEADS): value for name, value in tensors.items()
                   if name.startswith(_OF_HEADS)}, file)  # fmt: skip
     body = {name: value for name, value in tensors.items() if not name.startswith(_OF_HEADS)}
     if config.tie_word_embeddings:
         body.setdefault("lm_head.weight", rows)
-    fill(model, body, file)
+    loading.fill(model, body, file)
     model.to(device, torch_dtype(dtype)).eval().requires_grad_(False)
     heads.to(device, torch.float32).eval().requires_grad_(False)
-    return EditReward(model, heads, processor, given, Source(str(folder), None, file_sha256(file)))
+    return EditReward(model, heads, processor, given, loading.Source(str(folder), None, file_sha256(file)))
 
 
 _OF_HEADS = "heads."

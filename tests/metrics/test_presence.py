@@ -125,11 +125,7 @@ def test_the_paper_counts_repeated_objects_twice_for_vqa_and_once_for_ovd() -> N
 
 def test_the_paper_asks_about_pronouns_and_plurals_and_fixed_about_nouns() -> None:
     sample = scene(dogs=0.9, dog=0.9, it=0.9, frisbee=0.9)
-    work = item(
-        scene(dog=0.9, frisbee=0.9),
-        sample,
-        caption="The dogs play with a frisbee and it is red.",
-    )
+    work = item(scene(dog=0.9, frisbee=0.9), sample, caption="The dogs play with a frisbee and it is red.")
     paper = one(presence(["retention_ovd"], protocol="paper"), work)["retention_ovd"]
     fixed = one(presence(["retention_ovd"], protocol="fixed"), work)["retention_ovd"]
     assert set(paper.detail["in_sample"]) == {"dogs", "frisbee", "it"}

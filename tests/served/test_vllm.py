@@ -154,10 +154,7 @@ def test_who_waits_for_a_first_question_that_fails_brings_the_picture_itself(ser
 
     served.rule = rule
     replies = asked.endpoint.ask(
-        PICTURES[:1],
-        [[Turn(question) for question in QUESTIONS]],
-        max_tokens=10,
-        failed=lambda error: error,
+        PICTURES[:1], [[Turn(question) for question in QUESTIONS]], max_tokens=10, failed=lambda error: error
     )
     assert [isinstance(reply, NoAnswer) for reply in replies[0]].count(True) == 1
 

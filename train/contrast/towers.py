@@ -107,16 +107,9 @@ class Tower(nn.Module):
         dual = self.dual
         if isinstance(dual, OpenClipDual):
             return {"text": dual.tokenizer(list(texts))}
-        clip = isinstance(dual, ClipDual)
-        inputs = dual.tokenizer(
-            list(texts),
-            padding=True if clip else dual._padding,
-            truncation=True,
-            max_length=dual._text_limit if clip else dual._limit,
-            return_tensors="pt",
-        )
-        wanted = {"input_ids", "attention_mask"} if clip else dual._names
-        return {key: inputs[key] for key in inputs if key in wanted}
+        inputs = dual.tokens(texts)
+        wanted = ("input_ids", "attention_mask") if isinstance(dual, ClipDual) else inputs
+        return {key: inputs[key].cpu() for key in wanted}
 
     # --- features ----------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ def open_clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import open_clip
 
     with tiny.seeded(5):
-        model = openclip._build(open_clip, config)
+        model = openclip._build(config)
     save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / openclip.WEIGHTS)
     preprocess = {
         "size": 32, "mode": "RGB", "mean": [0.5, 0.5, 0.5], "std": [0.3, 0.3, 0.3],
