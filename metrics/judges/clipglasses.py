@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from nein.loading.errors import choose
 from nein.metrics.base import MetricError
 from nein.metrics.encoders.clip import ClipEncoder, pooled
-from nein.metrics.judges.methods import Method
+from nein.metrics.judges.heads import Method
 from nein.metrics.loading import state_dict
 
 #: Of the released configuration: layers that the lens reads, heads of attention, the detector's threshold,

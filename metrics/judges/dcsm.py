@@ -21,7 +21,7 @@ from torch import nn
 
 from nein.metrics.base import MetricError
 from nein.metrics.encoders.clip import ClipEncoder
-from nein.metrics.judges.methods import Method
+from nein.metrics.judges.heads import Method
 from nein.metrics.loading import read_checkpoint
 
 #: Words with a column of their own, where a file says nothing else (run_evals.py).

@@ -12,12 +12,10 @@ from __future__ import annotations
 import json
 import pkgutil
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -26,9 +24,8 @@ from nein.loading.errors import choose
 from nein.loading.references import located
 from nein.metrics.base import MetricError
 from nein.metrics.encoders import clip
-from nein.metrics.judges.base import check_batch
-from nein.metrics.loading import exact, fill, fingerprint
-from nein.metrics.preprocess import map_images
+from nein.metrics.judges.heads import Method
+from nein.metrics.loading import fill
 
 #: Method -> its class; "model_type" of config.json.
 METHODS: dict[str, str] = {
@@ -36,57 +33,6 @@ METHODS: dict[str, str] = {
     "dcsm": "nein.metrics.judges.dcsm:Dcsm",
 }
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-
-
-class Method(ABC):
-    """A head over a frozen CLIP of transformers; a `metrics.judges.base.Matcher`.
-
-    BASE    The CLIP of the authors.
-    config  What config.json says, and `options` of `load`.
-    digest  Of the head's weights.
-    """
-
-    BASE: ClassVar[str]
-
-    def __init__(
-        self, base: clip.ClipEncoder, head: nn.Module, config: Mapping[str, Any], digest: str
-    ) -> None:
-        self.base, self.head, self.config, self.digest = base, head, config, digest
-        self.fingerprint = fingerprint(self.describe())
-
-    @classmethod
-    @abstractmethod
-    def read(cls, file: Path, base: clip.ClipEncoder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The head's tensors in the authors' file, and further entries of config.json. Raises MetricError
-        where one is missing, or the file was made over another CLIP."""
-
-    @classmethod
-    @abstractmethod
-    def build(cls, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-        """A head of the size of these tensors. Raises KeyError where one is missing."""
-
-    @abstractmethod
-    def scores(self, pixels: torch.Tensor, texts: Sequence[Sequence[str]]) -> list[torch.Tensor]:
-        """(N, S, S, 3) uint8 crops, and the sentences held against each -> a row each, higher fits better."""
-
-    def describe(self) -> dict[str, Any]:
-        facts = {key: value for key, value in self.config.items() if key not in ("model_type", "base")}
-        named = {"kind": "itm", "method": self.config["model_type"], "head": self.digest}
-        return {**self.base.describe(), **named, **facts}
-
-    def match(
-        self,
-        images: Sequence[np.ndarray],
-        texts: Sequence[Sequence[str]],
-        head: Literal["itc", "itm"] = "itm",
-    ) -> list[np.ndarray]:
-        check_batch(images, texts, "texts")
-        if not images:
-            return []
-        with exact():
-            pixels = torch.from_numpy(np.stack(map_images(self.base.preprocess, images)))
-            rows = self.scores(pixels.to(self.base.model.device), texts)
-        return [row.double().cpu().numpy() for row in rows]
 
 
 def named(method: str) -> type[Method]:

@@ -57,7 +57,6 @@ def open_clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
         "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
     }  # fmt: skip
-    import open_clip
 
     with tiny.seeded(5):
         model = openclip._build(config)
