@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
@@ -65,7 +65,7 @@ def load_pipeline(
     checkpoint: str,
     revision: str | None = None,
     *,
-    ema: bool | None = None,
+    ema: bool | Literal["auto"] | None = None,
     config: str | None = None,
     channels: tuple[int, ...] = (8,),
 ) -> LoadedPipeline:
@@ -91,7 +91,7 @@ def load_pipeline(
         )
     with explained(checkpoint):
         if path.is_file():
-            pipeline, origin = ldm.read_pipeline(path, ema=ema, config=config)
+            pipeline, origin = ldm.read_pipeline(path, ema=ema, config=config, channels=channels)
             weights_format = "ldm safetensors" if path.suffix == ".safetensors" else "ldm pickle"
             published = {"single_file": origin.as_dict()}
         else:

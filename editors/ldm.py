@@ -11,12 +11,10 @@ without dots), `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` t
 
 from __future__ import annotations
 
-import pickle
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import diffusers
 import torch
@@ -27,13 +25,12 @@ from diffusers.loaders.single_file_utils import (
     convert_ldm_unet_checkpoint,
     convert_ldm_vae_checkpoint,
 )
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from nein.editors.base import EditorError
 from nein.editors.presets import DEFAULT_CONFIG
 from nein.editors.sampling import euler_ancestral
+from nein.loading.weights import read_checkpoint
 
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")
 SUFFIXES = (*PICKLES, ".safetensors")
@@ -64,54 +61,44 @@ class Origin:
 
 
 def read_pipeline(
-    path: Path, *, ema: bool | None = None, config: str | None = None, vouched: bool = False
+    path: Path,
+    *,
+    ema: bool | Literal["auto"] | None = None,
+    config: str | None = None,
+    vouched: bool = False,
+    channels: tuple[int, ...] = (8,),
 ) -> tuple[Any, Origin]:
     """A StableDiffusionInstructPix2PixPipeline on the CPU from one file.
 
-    ema      Which set of UNet weights, where the file holds both; None is an error then.
-    config   Folder or hub id with the files named in `CONFIG_FILES`; None is `DEFAULT_CONFIG`.
-    vouched  The user answers for the file: what is not a tensor or a plain container is left out instead of
-             being a reason to refuse it. Either way nothing in the file is executed.
+    ema       Which set of UNet weights, where the file holds both; None is an error then, "auto" the average.
+    config    Folder or hub id with the files named in `CONFIG_FILES`; None is `DEFAULT_CONFIG`.
+    vouched   The user answers for the file: what is not a tensor or a plain container is left out instead of
+              being a reason to refuse it. Either way nothing in the file is executed.
+    channels  Numbers of input channels that the UNet may have.
 
-    Raises EditorError for an unreadable file, a UNet that is no instruction editor's, and tensors that are
-    missing or do not fit the configuration.
+    Raises EditorError for an unreadable file, a UNet of other channels, and tensors that are missing or do
+    not fit the configuration.
     """
-    tensors, left_out = read_tensors(path, vouched=vouched)
-    unet, both = choose_unet(tensors, ema, path)
-    reference = config or DEFAULT_CONFIG
-    pipeline = _assemble({**_without_unet(tensors), **unet}, reference, path)
-    return pipeline, Origin(path.name, ema if both else None, both, reference, tuple(left_out))
-
-
-def read_tensors(path: Path, *, vouched: bool = False) -> tuple[Tensors, list[str]]:
-    """(name -> tensor, classes left out) of a .safetensors file or a pickle of PyTorch.
-
-    Pickles are read by torch.load with weights_only=True, which builds tensors and plain containers and calls
-    nothing else. With `vouched`, every other class the file names is replaced by an inert placeholder.
-    """
-    stubs: list[str] = []
-    try:
-        if path.suffix == ".safetensors":
-            content: Any = load_file(path)
-        else:
-            if vouched:
-                stubs = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-            with torch.serialization.safe_globals([(_placeholder(name), name) for name in stubs]):
-                content = torch.load(path, "cpu", weights_only=True, mmap=zipfile.is_zipfile(path) or None)
-    except pickle.UnpicklingError as error:
-        raise EditorError(_refusal(path, error, vouched)) from error
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise EditorError(
-            f"cannot read {str(path)!r} ({type(error).__name__}: {reason}); fetch it again"
-        ) from error
+    advice = (
+        f"if you vouch for where it comes from, write a copy of its tensors once with `nein convert "
+        f"{path.name} FOLDER --ema` (or --no-ema), which runs none of it, and give the folder"
+    )
+    content, left_out = read_checkpoint(path, inert=vouched, advice=advice)
     while isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     items = content.items() if isinstance(content, Mapping) else ()
     tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, torch.Tensor)}
-    if not tensors:
-        raise EditorError(f"{str(path)!r} holds no tensors by name, so it is not a model's checkpoint")
-    return tensors, stubs
+    if f"{_UNET}input_blocks.0.0.weight" not in tensors:
+        raise EditorError(
+            f"{str(path)!r} is not in the original latent-diffusion format: it has no tensor "
+            f"{_UNET}input_blocks.0.0.weight"
+        )
+    check_channels(tensors[f"{_UNET}input_blocks.0.0.weight"].shape[1], str(path), channels)
+    unet, averaged = choose_unet(tensors, ema, path)
+    others = {name: tensor for name, tensor in tensors.items() if not name.startswith((_UNET, _EMA))}
+    reference = config or DEFAULT_CONFIG
+    pipeline = _assemble({**others, **unet}, reference, path)
+    return pipeline, Origin(path.name, averaged, averaged is not None, reference, tuple(left_out))
 
 
 def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...] = (8,)) -> None:
@@ -123,36 +110,26 @@ def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...] = (8
         )
 
 
-def choose_unet(tensors: Tensors, ema: bool | None, path: Path) -> tuple[Tensors, bool]:
-    """(the chosen UNet under its plain names, whether the file holds both sets)."""
+def choose_unet(tensors: Tensors, ema: bool | str | None, path: Path) -> tuple[Tensors, bool | None]:
+    """(the chosen UNet under its plain names; whether it is the average, None of a file with one set)."""
     plain = {name: tensor for name, tensor in tensors.items() if name.startswith(_UNET)}
-    if f"{_UNET}input_blocks.0.0.weight" not in plain:
-        raise EditorError(
-            f"{str(path)!r} is not in the original latent-diffusion format: it has no tensor "
-            f"{_UNET}input_blocks.0.0.weight"
-        )
-    channels = plain[f"{_UNET}input_blocks.0.0.weight"].shape[1]
-    check_channels(channels, str(path))
     average = {name: _EMA + name.removeprefix("model.").replace(".", "") for name in plain}
-    both = any(key in tensors for key in average.values())
-    if both and ema is None:
+    if not any(key in tensors for key in average.values()):
+        if ema is True:
+            raise EditorError(f"{str(path)!r} holds no averaged (EMA) weights beside its own; leave out ema")
+        return plain, None
+    if ema is None:
         raise EditorError(
             f"{str(path)!r} holds two sets of UNet weights, trained and averaged (EMA); say which: ema=true, "
             f"as the official scripts take, or ema=false (nein eval --editor-options.ema, nein convert --ema "
             f"or --no-ema)"
         )
-    if not both and ema:
-        raise EditorError(f"{str(path)!r} holds no averaged (EMA) weights beside its own; leave out ema")
     if not ema:
-        return plain, both
+        return plain, False
     missing = [key for key in average.values() if key not in tensors]
     if missing:
         raise EditorError(f"{str(path)!r} lacks {len(missing)} averaged (EMA) tensors, first {missing[0]}")
-    return {name: tensors[key] for name, key in average.items()}, both
-
-
-def _without_unet(tensors: Tensors) -> Tensors:
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith((_UNET, _EMA))}
+    return {name: tensors[key] for name, key in average.items()}, True
 
 
 def _assemble(tensors: Tensors, reference: str, path: Path) -> Any:
@@ -172,6 +149,7 @@ def _assemble(tensors: Tensors, reference: str, path: Path) -> Any:
             f"a single file holds no configuration, and that of {reference!r} is not to be had "
             f"({type(error).__name__}: {reason}); give config=FOLDER with {', '.join(CONFIG_FILES)}"
         ) from error
+    unet_config["in_channels"] = tensors[f"{_UNET}input_blocks.0.0.weight"].shape[1]
     unet_tensors = convert_ldm_unet_checkpoint(tensors, unet_config)
     vae_tensors = convert_ldm_vae_checkpoint(tensors, vae_config)
     # position_ids were stored once; they are counted off now. The level "text_model." comes and goes.
@@ -210,44 +188,3 @@ def _fill(build: Callable[[], Any], tensors: Mapping[str, Any], unfit: str) -> A
     except RuntimeError as error:
         raise EditorError(f"{unfit}: {' '.join(str(error).split())[:200]}") from error
     return module.eval()
-
-
-class _Placeholder:
-    """Stands where the file has an object that is not read; takes any arguments and does nothing."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        del args, kwargs
-
-    def __setstate__(self, state: Any) -> None:
-        del state
-
-
-class _Dictionary(_Placeholder):
-    """Stands for a kind of dictionary, which the file goes on to fill."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return {}
-
-
-class _List(_Placeholder):
-    """Stands for a kind of list, which the file goes on to fill."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return []
-
-
-def _placeholder(name: str) -> type:
-    if name.endswith(("dict", "Dict")):
-        return _Dictionary
-    return _List if name == "collections.deque" else _Placeholder
-
-
-def _refusal(path: Path, error: Exception, vouched: bool) -> str:
-    if vouched:
-        reason = " ".join(str(error).split())[:200]
-        return f"{str(path)!r} cannot be read without running code from it ({reason}); do not use this file"
-    return (
-        f"{str(path)!r} is a pickle that holds more than tensors and could run code when read; if you vouch "
-        f"for where it comes from, write a copy of its tensors once with `nein convert {path.name} FOLDER "
-        f"--ema` (or --no-ema), which runs none of it, and give the folder"
-    )

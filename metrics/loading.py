@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, json_digest, torch_dtype
-from nein.loading.weights import aligned
+from nein.loading.weights import aligned, read_checkpoint
 from nein.metrics.base import MetricError
 
 #: Under which key a training checkpoint has its model.
@@ -50,46 +50,9 @@ def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | N
     return name, given
 
 
-class _Inert:
-    """Stands for a class that a file names, and does nothing."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> _Inert:
-        return object.__new__(cls)
-
-    def __setstate__(self, state: Any) -> None:
-        self.__dict__.update(state if isinstance(state, dict) else {"state": state})
-
-
-def read_checkpoint(file: Path, *, inert: bool = False) -> Any:
-    """The content of a .safetensors file or a PyTorch pickle, of which nothing runs and only tensors and
-    plain containers are built.
-
-    inert  Other classes become objects that only hold their attributes; else such a file is refused.
-
-    Raises MetricError.
-    """
-    import pickle
-
-    from safetensors.torch import load_file
-
-    if not file.is_file():
-        raise MetricError(f"There is no file '{file}'; give the checkpoint.")
-    try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(str(file)) if inert else []
-        with torch.serialization.safe_globals([(_Inert, name) for name in names]):
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except (*UNREADABLE, EOFError, pickle.PickleError) as error:
-        raise MetricError(
-            f"'{file}' cannot be read as tensors alone, and nothing else in it is run: {first_line(error)}"
-        ) from None
-
-
 def state_dict(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint by name, without DistributedDataParallel's "module.". Raises
-    MetricError."""
-    state = read_checkpoint(file)
+    """The tensors of a checkpoint by name without DistributedDataParallel's "module."."""
+    state = read_checkpoint(file)[0]
     if isinstance(state, Mapping):
         state = next((state[key] for key in _STATES if key in state), state)
     if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):

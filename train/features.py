@@ -2,8 +2,7 @@
 
     FOLDER/<kind>-<block>.safetensors   tensors with a row per thing; the metadata say what was unreadable
 
-A block is named by the keys of what is in it, and keys change with size and time of the files: what has been
-replaced is encoded again. Files are written atomically, so the work can be stopped and started at any time.
+A block is named by the keys of what is in it: what has been replaced is encoded again.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -29,20 +28,6 @@ FORMAT = 3
 OPEN = 4096  # files mapped at a time: they cost no memory of their own
 
 
-class Things(Protocol):
-    """Numbered things that features are made of.
-
-    key   Tells one from everything else that may come into the folder, and changes when its files do.
-    read  What an encoder takes. Raises ImageError.
-    """
-
-    def __len__(self) -> int: ...
-
-    def key(self, index: int) -> str: ...
-
-    def read(self, index: int) -> Any: ...
-
-
 def stamp(*files: Path) -> str:
     """Size and time of files; another one when a file is replaced."""
     try:
@@ -52,19 +37,30 @@ def stamp(*files: Path) -> str:
 
 
 class FeatureFiles:
-    """The features of things, `size` to a file."""
+    """The features of numbered things, `size` to a file.
 
-    def __init__(self, folder: Path, kind: str, things: Things, size: int) -> None:
-        self.folder = folder
-        self._things, self._size = things, size
-        self._blocks = [range(start, min(start + size, len(things))) for start in range(0, len(things), size)]
-        self._files = [folder / f"{kind}-{self._address(block)}.safetensors" for block in self._blocks]
+    key   Number of a thing -> what tells it from all others in the folder, and changes when its files do.
+    read  Number of a thing -> what an encoder takes. Raises ImageError.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        count: int,
+        key: Callable[[int], str],
+        read: Callable[[int], Any],
+        size: int,
+    ) -> None:
+        self.folder, self._read_thing, self._size = folder, read, size
+        self._blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
+        self._files = []
+        for block in self._blocks:
+            content = json.dumps([FORMAT, *map(key, block)])
+            address = hashlib.sha256(content.encode()).hexdigest()[:24]
+            self._files.append(folder / f"{kind}-{address}.safetensors")
         self._lock = threading.Lock()
-        self._open = functools.lru_cache(OPEN)(self._mapped)
-
-    def _address(self, block: range) -> str:
-        keys = [FORMAT, *(self._things.key(index) for index in block)]
-        return hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:24]
+        self._open = functools.lru_cache(OPEN)(lambda file: safetensors.safe_open(file, framework="pt"))
 
     def make(
         self,
@@ -94,10 +90,10 @@ class FeatureFiles:
             if at_once is not None:
                 for _ in read_ahead(whole, missing, at_once - 1, one_thread):
                     bar.update()
-            else:
-                for number, block in read_ahead(self._read, missing, ahead):
-                    self._write(number, encode, *block)
-                    bar.update()
+                missing = []
+            for number, block in read_ahead(self._read, missing, ahead):
+                self._write(number, encode, *block)
+                bar.update()
         processes.barrier()
 
     def _read(self, number: int) -> tuple[dict[int, Any], dict[int, str]]:
@@ -106,7 +102,7 @@ class FeatureFiles:
         unreadable: dict[int, str] = {}
         for row, index in enumerate(self._blocks[number]):
             try:
-                readable[row] = self._things.read(index)
+                readable[row] = self._read_thing(index)
             except (ImageError, FileNotFoundError) as error:
                 unreadable[row] = str(error)
         return readable, unreadable
@@ -122,11 +118,12 @@ class FeatureFiles:
     @functools.cached_property
     def unreadable(self) -> dict[int, str]:
         """Why a thing has no features, by its number."""
-        return {
-            number * self._size + int(row): reason
-            for number, file in enumerate(self._files)
-            for row, reason in _unreadable(file).items()
-        }
+        found = {}
+        for number, file in enumerate(self._files):
+            with safetensors.safe_open(file, framework="pt") as opened:
+                reasons = json.loads((opened.metadata() or {})["unreadable"])
+            found |= {number * self._size + int(row): reason for row, reason in reasons.items()}
+        return found
 
     def row(self, index: int, name: str, *inner: int) -> torch.Tensor:
         """The row of a thing in the tensor `name`, or a part of it, on the CPU. Raises ImageError."""
@@ -135,12 +132,4 @@ class FeatureFiles:
         number, row = divmod(index, self._size)
         place = (row, *inner)
         with self._lock:
-            return self._open(number).get_slice(name)[place]
-
-    def _mapped(self, number: int) -> Any:
-        return safetensors.safe_open(self._files[number], framework="pt")
-
-
-def _unreadable(file: Path) -> dict[str, str]:
-    with safetensors.safe_open(file, framework="pt") as opened:
-        return json.loads((opened.metadata() or {})["unreadable"])
+            return self._open(self._files[number]).get_slice(name)[place]

@@ -69,11 +69,11 @@ def run(config: ContrastConfig) -> list[Path]:
 def train(config: ContrastConfig, session: Session) -> Path:
     """One run, at one alpha. Every process of a group calls it. Returns the folder of the model."""
     import torch
+    from accelerate.utils import send_to_device
 
     from nein.train import loop
     from nein.train.checkpoints import State
-    from nein.train.contrast import data, export, objective, schedule, towers
-    from nein.train.contrast.features import Features
+    from nein.train.contrast import data, objective, towers
     from nein.train.order import reseed
     from nein.train.record import Record
 
@@ -93,7 +93,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
         tower.teach(config.words)
     corpus = data.load(config)
     reader = data.Reader(config, corpus)
-    steps = schedule.steps(config, corpus)
+    steps = objective.steps(config, corpus)
     record = Record(config, session, corpus.facts, tower.dual.source.digest, steps)
     record.open()
     folder = config.out_dir / "model"
@@ -107,7 +107,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
         )
     features = None
     if config.trainable == "text":
-        features = Features(corpus, tower.dual, Path(config.features) if config.features else None)
+        features = data.Features(corpus, tower.dual, Path(config.features) if config.features else None)
         features.make(world, config.workers)
         reader = data.Reader(config, corpus, features)
 
@@ -122,7 +122,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
         betas=(float(config.beta1), float(config.beta2)),
         eps=float(config.epsilon),
     )
-    rate = schedule.make(config, optimizer, corpus)
+    rate = objective.make_schedule(config, optimizer, corpus)
     network, optimizer = accelerator.prepare(tower, optimizer)
     state = State(names, parameters, optimizer, rate, scaler=accelerator.scaler)
 
@@ -148,7 +148,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
         )
 
     def learn(step: int, parts: tuple[Any, ...]) -> loop.Loss:
-        *inputs, correct, places = (export.place(part, device) for part in parts)
+        *inputs, correct, places = send_to_device(parts, device, non_blocking=True)
         reseed(config.seed, world.rank, step * config.batch_size)  # for towers with dropout
         image, text, asked_about, options, scale = network(*inputs)  # (B, D), (B, D), (Q, D), (texts, D), ()
         loss = torch.zeros((), device=device)
@@ -172,7 +172,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
 
     # ------------------------------------------------------------------------------------------------ export
     if world.is_main:
-        export.export(config, tower, record.facts())
+        towers.export(config, tower, record.facts())
         record.complete()
         record.say(f"Result: {folder}")
     world.barrier()

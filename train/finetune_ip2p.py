@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(config: TuneConfig, session: Session) -> None:
     """The whole run. Every process of a group calls it."""
     import torch
+    from diffusers.training_utils import EMAModel
 
     from nein.train import loop
     from nein.train.checkpoints import State
     from nein.train.instruct import batches, model
     from nein.train.instruct.data import load
-    from nein.train.instruct.export import export, push
     from nein.train.instruct.features import Encoder, Features, frozen_hash
     from nein.train.instruct.validate import Validation
-    from nein.train.order import reseed
+    from nein.train.order import reseed, share
     from nein.train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
@@ -115,15 +115,16 @@ def train(config: TuneConfig, session: Session) -> None:
     names, parameters = map(list, zip(*model.trainable(unet), strict=True))
     optimizer = model.make_optimizer(config, parameters, device)
     schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
-    average = model.make_average(config, parameters)
+    # Decay min(ema, (1 + n) / (10 + n)), as LitEma in the original code.
+    average = EMAModel(parameters, decay=config.ema, foreach=True) if config.ema else None
     network, optimizer = accelerator.prepare(unet, optimizer)
     state = State(names, parameters, optimizer, schedule, average, scaler=accelerator.scaler)
 
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> list[Any]:
         """This process's pairs of a step, in micro-batches."""
-        parts = batches.slices(step, batch=config.batch_size, micro=micro, rank=world.rank, size=world.size)
-        return [loader.read(part) for part in parts]
+        whole = share(step, config.batch_size, world.rank, world.size)
+        return [loader.read(whole[start : start + micro]) for start in range(0, len(whole), micro)]
 
     def learn(step: int, parts: list[Any]) -> loop.Loss:
         reseed(config.seed, world.rank, step * config.batch_size)
@@ -145,33 +146,26 @@ def train(config: TuneConfig, session: Session) -> None:
             total += loss.detach()
         return total, {}
 
-    def follow(step: int) -> None:
-        if average is not None:
-            average.step(parameters)
-
-    def watch(step: int) -> Mapping[str, float]:
-        return validation.run(step, accelerator.unwrap_model(network), average, scheduler, scaling)
-
     loop.run(
         record,
         state,
         read=read,
         step=learn,
-        after=follow,
-        validate=watch,
+        after=lambda step: average.step(parameters) if average is not None else None,
+        validate=lambda step: validation.run(
+            step, accelerator.unwrap_model(network), average, scheduler, scaling
+        ),
         validate_every=config.validate_every,
         skipped=loader.skipped,
     )
 
     # ------------------------------------------------------------------------------------------------ export
     if world.is_main:
-        twin = model.averaged_copy(accelerator.unwrap_model(network), average)
-        folder = export(
-            config, base.pipeline, twin, accelerator.unwrap_model(network), average, record.facts()
-        )
+        learned = accelerator.unwrap_model(network)
+        folder = model.export(config, base.pipeline, learned, average, record.facts())
         record.complete()
         if config.push:
-            push(folder, config.push)
+            model.push(folder, config.push)
         record.say(f"Result: {folder}")
     world.barrier()
 

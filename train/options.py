@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +19,23 @@ from nein.engine.errors import UserError
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
     """A field. `decides`: its value changes the weights that come out, so a run cannot change it half-way."""
-    return options.option(default, text, group, decides=decides, **more)
+    return options.option(default, text, group, decides=decides, negatable=default is False, **more)
+
+
+def setting(default: Any, text: str, group: str) -> Any:
+    """A field that decides no weight."""
+    return option(default, text, group, decides=False)
 
 
 @dataclass(kw_only=True)
 class RunOptions(Stored, Tracked):
-    """What `Session`, `Record` and `loop.run` have to know, whatever learns.
+    """What `Session`, `Record` and `loop.run` read of every run.
 
     Subclasses have `base`, where the weights come from, `batch_size`, examples per step over all processes,
     and `clip`, the largest norm of the gradient (0: no limit).
-
-    ANOTHER   What to do where the folder holds another run. `CALMER`: where the loss is not finite.
     """
 
+    #: What to do where the folder holds another run, and where the loss is not finite.
     ANOTHER: ClassVar[str] = "choose another --out, or --overwrite to discard it"
     CALMER: ClassVar[str] = (
         "Try a lower --learning-rate, a longer --warmup, --clip 1, or --precision bf16 or fp32, in another "
@@ -46,21 +49,21 @@ class RunOptions(Stored, Tracked):
     precision: Literal["fp32", "bf16", "fp16"] = option(
         "fp32", "autocast; the weights that learn stay in float32", "Machine"
     )
-    models_from: str | None = option(
+    models_from: str | None = setting(
         None, "folder that nein fetch filled: models and data are read from it, and the network is not",
-        "Machine", decides=False,
+        "Machine",
     )  # fmt: skip
-    device: Literal["auto", "cpu"] = option("auto", "auto: a GPU if there is one", "Machine", decides=False)
-    workers: PositiveInt = option(4, "threads that read ahead", "Machine", decides=False)
-    threads: PositiveInt | None = option(None, "CPU threads of PyTorch per process", "Machine", decides=False)
+    device: Literal["auto", "cpu"] = setting("auto", "auto: a GPU if there is one", "Machine")
+    workers: PositiveInt = setting(4, "threads that read ahead", "Machine")
+    threads: PositiveInt | None = setting(None, "CPU threads of PyTorch per process", "Machine")
 
-    log_every: PositiveInt = option(10, "steps between logged figures", "Watching", decides=False)
-    trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False)
+    log_every: PositiveInt = setting(10, "steps between logged figures", "Watching")
+    trackers: Names = setting([], "tensorboard, wandb, trackio, ... or none", "Watching")
 
-    out: str = option("runs", "folder of the run", "Files", decides=False)
-    save_every: PositiveInt = option(500, "steps between checkpoints", "Files", decides=False)
-    keep: PositiveInt = option(2, "checkpoints that are kept", "Files", decides=False)
-    overwrite: bool = option(False, "discard an earlier run in --out", "Files", decides=False, negatable=True)
+    out: str = setting("runs", "folder of the run", "Files")
+    save_every: PositiveInt = setting(500, "steps between checkpoints", "Files")
+    keep: PositiveInt = setting(2, "checkpoints that are kept", "Files")
+    overwrite: bool = setting(False, "discard an earlier run in --out", "Files")
 
     @property
     def out_dir(self) -> Path:
@@ -70,9 +73,6 @@ class RunOptions(Stored, Tracked):
         """The options that decide the weights, for comparison with an earlier part of the same run."""
         items = options.fields(type(self))
         return {i.name: getattr(self, i.name) for i in items if options.metadata(type(self), i)["decides"]}
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 @dataclass(kw_only=True)
@@ -92,10 +92,14 @@ class Learning(RunOptions):
     weight_decay: NonNegativeFloat = option(0.01, "AdamW", "Optimisation")
     clip: NonNegativeFloat = option(1.0, "largest norm of the gradient; 0 is no limit", "Optimisation")
     seed: NonNegativeInt = option(0, "of data order, noise, dropout and augmentation", "Optimisation")
+    unreadable: Literal["stop", "skip"] = option(
+        "stop", "a picture that cannot be decoded: stop, or take the next in its place", "Data"
+    )
+    features: str | None = setting(None, "folder of stored features; default: the user's cache", "Machine")
 
-    def keep_one_length(self, argv: Sequence[str]) -> None:
+    def set_length(self, argv: Sequence[str]) -> None:
         """Forgets --steps or --epochs where a stronger source names the other one: the command line, then the
-        last configuration file, ..."""
+        last configuration file, ... Raises UserError unless exactly one is left."""
         reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         reader.add_argument("--config", action="append", type=Path, default=[])
         files = [yaml.safe_load(file.read_text()) for file in reader.parse_known_args(argv)[0].config]
@@ -105,7 +109,10 @@ class Learning(RunOptions):
             if len(named) == 1:
                 setattr(self, "epochs" if named == ["steps"] else "steps", None)
             if named:
-                return
+                break
+        if (self.epochs is None) == (self.steps is None):
+            brings = self.preset_option
+            raise UserError(f"Say either --epochs or --steps, not both (a --{brings} brings one of them).")
 
 
 def check_seeds(words: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ OUT/validation.jsonl    a line per validation
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import math
@@ -63,26 +64,27 @@ class Record:
 
         Raises UserError where an earlier part of it was another run.
         """
-        identity = {
+        if self.session.processes.is_main:
+            self._write_manifest()
+        self.session.processes.barrier()
+        self.finished = self._manifest()["status"] == COMPLETE
+
+    def _write_manifest(self) -> None:
+        facts = {
             **self.config.identity(),
             "base weights": self._base_sha256,
             "data records": self._data["records_sha256"],
             "total steps": self.steps,
         }
-        if self.session.processes.is_main:
-            self._write_manifest(json.loads(json.dumps(identity)))
-        self.session.processes.barrier()
-        self.finished = (self._manifest() or {}).get("status") == COMPLETE
-
-    def _write_manifest(self, identity: dict[str, Any]) -> None:
-        earlier = self._manifest()
+        identity = json.loads(json.dumps(facts))
+        earlier = self._manifest() if (self._out / MANIFEST).exists() else None
         difference = first_difference(earlier["identity"], identity) if earlier else None
         if difference and not self.config.overwrite:
             raise UserError(f"'{self._out}' holds a run with {difference}; {self.config.ANOTHER}.")
         if earlier and self.config.overwrite:
             for name in ("checkpoints", "validation", "model", "tracking"):
                 shutil.rmtree(self._out / name, ignore_errors=True)
-            for name in ("manifest.json", LOG, VALIDATION):
+            for name in (MANIFEST, LOG, VALIDATION):
                 (self._out / name).unlink(missing_ok=True)
             earlier = None
         invocation = {
@@ -95,16 +97,15 @@ class Record:
             "format": FORMAT,
             "status": earlier["status"] if earlier else INCOMPLETE,
             "identity": identity,
-            "config": self.config.as_dict(),
+            "config": dataclasses.asdict(self.config),
             "data": self._data,
             "seconds": earlier["seconds"] if earlier else 0.0,
             "invocations": [*(earlier["invocations"] if earlier else []), invocation],
         }
         atomic.write_json(self._out / MANIFEST, manifest)
 
-    def _manifest(self) -> dict[str, Any] | None:
-        path = self._out / MANIFEST
-        return atomic.read_json(path, _MANIFEST) if path.exists() else None
+    def _manifest(self) -> dict[str, Any]:
+        return atomic.read_json(self._out / MANIFEST, _MANIFEST)
 
     def resume(self, done: int, checkpoint: Path | None) -> None:
         """Cuts what was logged after the checkpoint, which stands at `done` steps."""
@@ -125,10 +126,8 @@ class Record:
 
     def complete(self) -> None:
         """Marks the run as finished."""
-        manifest = self._manifest() or {}
-        atomic.write_json(
-            self._out / MANIFEST, {**manifest, "status": COMPLETE, "seconds": round(self.seconds(), 1)}
-        )
+        ends = {"status": COMPLETE, "seconds": round(self.seconds(), 1)}
+        atomic.write_json(self._out / MANIFEST, {**self._manifest(), **ends})
 
     def facts(self) -> dict[str, Any]:
         """What a model card says about how the model came about."""
@@ -197,11 +196,12 @@ class Record:
         self._since = time.perf_counter()
 
     def _append(self, name: str, prefix: str, row: Mapping[str, Any]) -> None:
-        """Writes a row into a file and to the trackers, which are started by the first."""
+        """Writes a row into a file and to the trackers, which the first row starts."""
         accelerator = self.session.accelerator
         if self.session.processes.is_main:
             if self.config.trackers and not accelerator.trackers:
-                accelerator.init_trackers(tracking.FOLDER, config=tracking.plain(self.config.as_dict()))
+                options = tracking.plain(dataclasses.asdict(self.config))
+                accelerator.init_trackers(tracking.FOLDER, config=options)
             with (self._out / name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         figures = {f"{prefix}/{key}": value for key, value in row.items() if key != "step"}

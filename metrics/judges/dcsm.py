@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from nein.loading.weights import read_checkpoint
 from nein.metrics.base import MetricError
 from nein.metrics.encoders.clip import ClipEncoder
 from nein.metrics.judges.heads import Method
-from nein.metrics.loading import read_checkpoint
 
 #: Words with a column of their own, where a file says nothing else (run_evals.py).
 WORDS = (
@@ -62,7 +62,7 @@ class Dcsm(Method):
 
     @classmethod
     def read(cls, file: Path, base: ClipEncoder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        content = read_checkpoint(file, inert=True)  # the file has a tokenizer and a module beside
+        content = read_checkpoint(file, inert=True)[0]  # the file has a tokenizer and a module beside
         wanted = ("model_state_dict", "external_logic_token_embeddings")
         if not isinstance(content, Mapping) or any(content.get(key) is None for key in wanted):
             raise MetricError(f"'{file}' is no DCSM: it needs {' and '.join(wanted)}.")

@@ -1,8 +1,13 @@
-"""Where weights lie in memory."""
+"""Weights: read from files without running anything of theirs, and where they lie in memory."""
 
 from __future__ import annotations
 
+import pickle
+import zipfile
+from pathlib import Path
 from typing import Any
+
+from nein.loading.errors import UserError
 
 ALIGNMENT = 64  # bytes, as PyTorch aligns what it allocates itself
 
@@ -17,3 +22,69 @@ def aligned(module: Any) -> Any:
         if weight.device.type == "cpu" and weight.data_ptr() % ALIGNMENT:
             weight.data = weight.data.clone()
     return module
+
+
+class _Inert:
+    """Stands for a class that a file names: takes whatever the file says of it, and does nothing."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return object.__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state if isinstance(state, dict) else {"state": state})
+
+
+class _Dictionary(_Inert):
+    """The same for a kind of dictionary, which the file goes on to fill."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return {}
+
+
+class _List(_Inert):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return []
+
+
+def _stand_in(name: str) -> type:
+    if name.endswith(("dict", "Dict")):
+        return _Dictionary
+    return _List if name == "collections.deque" else _Inert
+
+
+def read_checkpoint(
+    file: Path, *, inert: bool = False, advice: str = "use a copy with safetensors"
+) -> tuple[Any, list[str]]:
+    """(content, names of the classes left out) of a .safetensors file or a pickle of PyTorch.
+
+    Of a pickle nothing but tensors and plain containers is built, and nothing of it runs.
+
+    inert   Every other class that the file names is replaced by an object that only holds what the file says
+            of it; else such a file is refused, with the advice.
+
+    Raises UserError.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    names: list[str] = []
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file), names
+        if inert:
+            names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(file)))
+        with torch.serialization.safe_globals([(_stand_in(name), name) for name in names]):
+            return torch.load(file, "cpu", weights_only=True, mmap=zipfile.is_zipfile(file) or None), names
+    except pickle.UnpicklingError as error:
+        if not inert:
+            raise UserError(
+                f"'{file}' is a pickle that holds more than tensors and could run code when read; {advice}"
+            ) from None
+        said = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"'{file}' cannot be read without running code from it ({said}); do not use this file"
+        ) from None
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot read '{file}' ({type(error).__name__}: {said}); fetch it again") from None

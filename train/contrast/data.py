@@ -1,12 +1,12 @@
 """What a step sees: pictures with captions, pictures with questions, each a function of (seed, position).
 
-A position counts the examples of its kind seen by all processes since the beginning. Nothing depends on what
-was asked before, so a resumed run, or one on another number of processes, sees the same examples.
+A position counts as in `train.order`. A frozen vision tower's features of the pictures are stored once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -14,23 +14,30 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
+from nein.datasets.negbench.media import Drawn, Files
 from nein.datasets.negbench.records import Media, Question, RetrievalItem
+from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
+from nein.engine.processes import Processes
+from nein.nano.data import world_version
 from nein.nano.worlds import is_nano, world
+from nein.train.contrast import table
 from nein.train.contrast.options import ContrastConfig
+from nein.train.features import FeatureFiles, stamp
 from nein.train.order import Passes, generator, share
 
 log = logging.getLogger(__name__)
-Record = TypeVar("Record", RetrievalItem, Question)
 #: Neighbours tried in the place of a picture that cannot be decoded.
 PATIENCE = 100
+BLOCK = 256  # pictures per file of features
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,6 @@ class Corpus:
 
     caption_media, question_media  One object where a reference names the same picture in both files.
     facts  JSON-serialisable: where they come from, how many there are, `records_sha256`.
-
-    Rows of files are read when they are asked for: memory holds 8 bytes of each.
     """
 
     captions: Sequence[RetrievalItem]
@@ -58,8 +63,6 @@ class Corpus:
 def load(config: ContrastConfig) -> Corpus:
     """Reads or draws both files. Raises UserError for what cannot be used."""
     from nein.datasets.negbench import drawn
-    from nein.datasets.negbench.media import Drawn, Files
-    from nein.train.contrast import table
 
     root = Path(config.image_root) if config.image_root else None
 
@@ -68,17 +71,10 @@ def load(config: ContrastConfig) -> Corpus:
 
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
-    digests: list[str] = []
+    scenes, seed, words = config.nano_scenes, config.seed, config.wordings
     if is_nano(config.captions):
-        captions = drawn.negcap(
-            "train",
-            config.nano_scenes,
-            config.seed,
-            world(config.captions),
-            config.wordings,
-            config.original_captions,
-        )[: config.limit]
-        digests.append(_digest(captions))
+        where = world(config.captions)
+        captions = drawn.negcap("train", scenes, seed, where, words, config.original_captions)[: config.limit]
     else:
         captions = table.Captions(
             Path(config.captions),
@@ -87,20 +83,13 @@ def load(config: ContrastConfig) -> Corpus:
             captions=config.caption_column,
             delimiter={"comma": ",", "tab": "\t"}[config.separator],
         )
-        digests.append(captions.sha256)
     if is_nano(config.questions):
-        questions = drawn.negmcq(
-            "train",
-            config.nano_scenes,
-            config.seed,
-            world(config.questions),
-            config.wordings,
-            config.caption_questions,
-        )[: config.limit]
-        digests.append(_digest(questions))
+        where = world(config.questions)
+        questions = drawn.negmcq("train", scenes, seed, where, words, config.caption_questions)[
+            : config.limit
+        ]
     else:
         questions = table.Questions(Path(config.questions), config.limit)
-        digests.append(questions.sha256)
         if len(questions.options) > 1:
             raise UserError(
                 f"'{config.questions}' has questions with {' and '.join(map(str, questions.options))} "
@@ -121,7 +110,9 @@ def load(config: ContrastConfig) -> Corpus:
         "rows_of_captions": len(captions),
         "rows_without_caption": getattr(captions, "left_out", 0),
         "number_of_questions": len(questions),
-        "records_sha256": hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
+        "records_sha256": hashlib.sha256(
+            json.dumps([_digest(captions), _digest(questions)]).encode()
+        ).hexdigest(),
     }
     shown = media(config.captions)
     drawn_too = is_nano(config.captions), is_nano(config.questions)
@@ -133,31 +124,12 @@ def load(config: ContrastConfig) -> Corpus:
 
 
 def _digest(records: Sequence[Any]) -> str:
+    if isinstance(records, table.Table):
+        return records.sha256
     digest = hashlib.sha256()
     for record in records:
         digest.update(repr(dataclasses.astuple(record)).encode())
     return digest.hexdigest()
-
-
-class Shuffled(Generic[Record]):
-    """Which row stands at a position: all of them in a new order, before any comes again.
-
-    part   0 for captions, 1 for questions: its place in `Corpus.parts`.
-    share  Part of a pass after which the next begins.
-    """
-
-    def __init__(self, records: Sequence[Record], part: int, seed: int, share: float = 1.0) -> None:
-        self.records: Sequence[Record] = records
-        self.part = part
-        name = ("captions", "questions")[part]
-        self._passes = Passes(
-            max(1, int(len(records) * share)),
-            lambda number: generator(seed, f"{name}/{number}").permutation(len(records)),
-        )
-
-    def row(self, position: int, shift: int = 0) -> int:
-        """The row at a position, or the `shift`-th after it in the file (for one that is unreadable)."""
-        return (self._passes.at(position) + shift) % len(self.records)
 
 
 @dataclass(frozen=True)
@@ -175,54 +147,151 @@ class Members:
     correct: list[int]
 
 
-class Stored(Protocol):
-    """Pictures whose features are stored: `number` raises ImageError where there are none."""
+class CorpusPictures:
+    """The distinct pictures of a corpus, numbered as they first appear.
 
-    def number(self, part: int, row: int) -> int: ...
+    Memory holds 8 bytes of each row of both files and 8 of each picture.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._parts = corpus.parts
+        self._starts = [0, len(corpus.captions)]
+        one_media = corpus.caption_media is corpus.question_media
+
+        def key(text: str) -> int:  # of 10^8 texts two agree with a chance of 1 in 3,700
+            return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+
+        keys = (
+            key(record.image if one_media else f"{part}: {record.image}")
+            for part, (records, _) in enumerate(self._parts)
+            for record in records
+        )
+        count = sum(len(records) for records, _ in self._parts)
+        _, first, inverse = np.unique(
+            np.fromiter(keys, np.uint64, count), return_index=True, return_inverse=True
+        )
+        by_appearance = np.argsort(first)
+        rank = np.empty_like(by_appearance)
+        rank[by_appearance] = np.arange(len(first))
+        self._number = rank[inverse]  # row of both files, one behind the other -> number of its picture
+        self._row = first[by_appearance]  # number of a picture -> the first row that has it
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def number(self, part: int, row: int) -> int:
+        """The picture of a row of the captions (part 0) or the questions (1)."""
+        return int(self._number[self._starts[part] + row])
+
+    def _find(self, index: int) -> tuple[str, Media]:
+        row = int(self._row[index])
+        part = int(row >= self._starts[1])
+        records, media = self._parts[part]
+        return records[row - self._starts[part]].image, media
+
+    def key(self, index: int) -> str:
+        reference, media = self._find(index)
+        if not isinstance(media, Files):
+            return f"{world_version()}/{reference}"
+        try:
+            file = media.path(reference)
+        except ImageError:
+            return reference
+        return f"{file.resolve()} {stamp(file)}"
+
+    def read(self, index: int) -> np.ndarray:
+        reference, media = self._find(index)
+        return media.frames(reference)[0]
+
+
+class Features:
+    """One (D,) float32 row per picture of a corpus, addressed by the model and the picture.
+
+    dual  The model, whose `encode` takes (H, W, 3) uint8 pictures.
+    """
+
+    def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
+        self._dual = dual
+        self._pictures = CorpusPictures(corpus)
+        root = folder or atomic.cache_root() / "clip-features"
+        count, key, read = len(self._pictures), self._pictures.key, self._pictures.read
+        self._files = FeatureFiles(root / dual.fingerprint, "pictures", count, key, read, BLOCK)
+
+    def make(self, processes: Processes, ahead: int = 1) -> None:
+        """Computes what is missing, shared among the processes."""
+
+        def encode(pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:
+            return {"rows": torch.from_numpy(np.asarray(self._dual.encode(pictures), np.float32))}
+
+        before = torch.get_num_threads()
+        device = next(self._dual.model.parameters()).device.type
+        # On a CPU a block is computed on one thread, and several at once, as everywhere.
+        at_once = processes.workers(device) if device == "cpu" else None
+        self._files.make(encode, processes, ahead=ahead, at_once=at_once)
+        torch.set_num_threads(before)
+
+    def number(self, part: int, row: int) -> int:
+        """The number of the picture of a row of the captions (part 0) or the questions (1).
+
+        Raises ImageError for one that has no features.
+        """
+        number = self._pictures.number(part, row)
+        if number in self._files.unreadable:
+            raise ImageError(self._files.unreadable[number])
+        return number
+
+    def rows(self, numbers: Sequence[int]) -> torch.Tensor:
+        """(N, D) float32 on the CPU."""
+        return torch.stack([self._files.row(number, "rows") for number in numbers])
 
 
 class Reader:
     """Reads the parts of a step. Threads may share one.
 
-    stored  Pictures whose features are stored: they are not read, `Members` holds their numbers.
+    stored  Features of the pictures: these are not read then, `Members` holds their numbers.
     """
 
-    def __init__(self, config: ContrastConfig, corpus: Corpus, stored: Stored | None = None) -> None:
+    def __init__(self, config: ContrastConfig, corpus: Corpus, stored: Features | None = None) -> None:
         self._config, self._corpus, self._stored = config, corpus, stored
-        alpha, seed = config.alphas[0], config.seed
-        of_pass = float(config.epoch_share) if config.protocol == "fixed" else 1.0  # there loaders go on
-        self.captions = Shuffled(corpus.captions, 0, seed, of_pass) if alpha > 0 else None
-        self.questions = Shuffled(corpus.questions, 1, seed, of_pass) if alpha < 1 else None
-        self.skipped: set[str] = set()
+        alpha, self.skipped = config.alphas[0], set[str]()
+        # By paper the loaders go on after a share of a pass.
+        of_pass = float(config.epoch_share) if config.protocol == "fixed" else 1.0
+        self.passes = [
+            Passes(max(1, int(len(records) * of_pass)), functools.partial(self._order, part))
+            for part, (records, _) in enumerate(corpus.parts)
+        ]
+        self._sizes = (config.batch_size if alpha > 0 else 0, config.questions_per_step if alpha < 1 else 0)
+
+    def _order(self, part: int, number: int) -> np.ndarray:
+        rng = generator(self._config.seed, f"{('captions', 'questions')[part]}/{number}")
+        return rng.permutation(len(self._corpus.parts[part][0]))
 
     def read(self, step: int, rank: int, size: int) -> Members:
         """The members of process `rank` of `size`: its contiguous part of both batches of the step."""
         members = Members([], [], [], [], [])
-        if self.captions is not None:
-            for position in share(step, self._config.batch_size, rank, size):
-                item, picture = self._picture(self.captions, position)
-                rng = random.Random(sample_seed(self._config.seed, f"caption/{position}"))
-                members.captions.append(rng.choice(item.captions))
-                members.pictures.append(self._cropped(picture, rng))
-        if self.questions is not None:
-            for position in share(step, self._config.questions_per_step, rank, size):
-                question, picture = self._picture(self.questions, position)
-                rng = random.Random(sample_seed(self._config.seed, f"question/{position}"))
-                members.options.append(tuple(option.text for option in question.options))
-                members.correct.append(question.correct)
-                members.question_pictures.append(self._cropped(picture, rng))
+        for position in share(step, self._sizes[0], rank, size):
+            item, picture = self._picture(0, position)
+            rng = random.Random(sample_seed(self._config.seed, f"caption/{position}"))
+            members.captions.append(rng.choice(item.captions))
+            members.pictures.append(self._cropped(picture, rng))
+        for position in share(step, self._sizes[1], rank, size):
+            question, picture = self._picture(1, position)
+            rng = random.Random(sample_seed(self._config.seed, f"question/{position}"))
+            members.options.append(tuple(option.text for option in question.options))
+            members.correct.append(question.correct)
+            members.question_pictures.append(self._cropped(picture, rng))
         return members
 
-    def _picture(self, stream: Shuffled[Record], position: int) -> tuple[Record, Any]:
+    def _picture(self, part: int, position: int) -> tuple[Any, Any]:
         """The record at a position, and its picture or the number of its features."""
-        media = self._corpus.parts[stream.part][1]
-        reason = ""
+        (records, media), reason = self._corpus.parts[part], ""
+        first = self.passes[part].at(position)
         for shift in range(PATIENCE if self._config.unreadable == "skip" else 1):
-            row = stream.row(position, shift)
-            record = stream.records[row]
+            row = (first + shift) % len(records)
+            record = records[row]
             try:
                 if self._stored is not None:
-                    return record, self._stored.number(stream.part, row)
+                    return record, self._stored.number(part, row)
                 return record, media.frames(record.image)[0]
             except ImageError as error:
                 reason = str(error)

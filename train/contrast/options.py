@@ -1,7 +1,6 @@
-"""The options of a contrastive fine-tuning run.
+"""The options of a contrastive fine-tuning run. Imports nothing heavy, so that `--help` is immediate.
 
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
-Imports nothing heavy, so that `--help` is immediate.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from nein.config.options import Names
 from nein.datasets.negbench.sentences import VARIED
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
-from nein.train.options import Learning, option
+from nein.train.options import Learning, option, setting
 
 COMMAND = "train/finetune_clip.py"
 PRESETS = ("nano", "varied", "paper")
@@ -34,8 +33,8 @@ class ContrastConfig(Learning):
     presets = "train/clip-"
     preset_names = PRESETS
 
-    preset: Literal["nano", "varied", "paper"] = option(
-        "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "What", decides=False
+    preset: Literal["nano", "varied", "paper"] = setting(
+        "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "What"
     )
     base: str = option(
         "nano:clip",
@@ -67,9 +66,7 @@ class ContrastConfig(Learning):
     questions: str = option(
         "nano", "nano, nano:WORLD, or a CSV file of multiple-choice questions (NegMCQ)", "Data"
     )
-    image_root: str | None = option(
-        None, "folder of the pictures, if not beside the CSV files", "Data", decides=False
-    )
+    image_root: str | None = setting(None, "folder of the pictures, if not beside the CSV files", "Data")
     nano_scenes: PositiveInt = option(8000, "scenes drawn for nano data", "Data")
     wordings: Names = option(
         ["code"], f"nano data: wordings of the sentences, of {', '.join(TAUGHT)}", "Data"
@@ -78,14 +75,11 @@ class ContrastConfig(Learning):
         0, "nano data: captions per scene as they are, beside the negated ones", "Data"
     )
     caption_questions: bool = option(
-        False, "nano data: a second question per scene, its caption with four claims", "Data", negatable=True
+        False, "nano data: a second question per scene, its caption with four claims", "Data"
     )
     limit: PositiveInt | None = option(None, "only the first N pictures of either file", "Data")
     augment: Literal["none", "crop"] = option(
         "none", "crop: a random crop of 90 to 100 %% of the area, as open_clip trains", "Data"
-    )
-    unreadable: Literal["stop", "skip"] = option(
-        "stop", "a picture that cannot be decoded: stop, or take the next one in its place", "Data"
     )
 
     protocol: Literal["paper", "fixed"] = option(
@@ -99,10 +93,6 @@ class ContrastConfig(Learning):
     batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimisation")
     questions_per_step: PositiveInt = option(64, "questions per step, over all processes", "Optimisation")
 
-    features: str | None = option(
-        None, "folder of kept features; default: the user's cache", "Machine", decides=False
-    )
-
     learning_rate: PositiveFloat = 1e-8
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     beta2: NonNegativeFloat = 0.98
@@ -111,11 +101,10 @@ class ContrastConfig(Learning):
     clip: NonNegativeFloat = 0.0
     out: str = "runs/finetune-clip"
 
-    evaluate: str | None = option(
+    evaluate: str | None = setting(
         None,
         "nano, or a folder with NegBench's CSV files: ends in the trade-off of recall and accuracy",
         "Watching",
-        decides=False,
     )
 
     @property
@@ -148,15 +137,13 @@ def parse(argv: Sequence[str]) -> tuple[ContrastConfig, bool]:
         prog=COMMAND,
         description="Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench).",
     )
-    config.keep_one_length(argv)
+    config.set_length(argv)
     check(config)
     return config, dry_run
 
 
 def check(config: ContrastConfig) -> None:
     """Everything that can be wrong with the options themselves. Raises UserError."""
-    if (config.epochs is None) == (config.steps is None):
-        raise UserError("Say either --epochs or --steps, and not both (a --preset brings one of them).")
     if config.protocol == "paper" and config.schedule == "linear":
         raise UserError("--protocol paper knows the schedules constant and cosine; take one of them.")
     if not config.alpha:

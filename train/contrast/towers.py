@@ -1,6 +1,6 @@
 """A two-tower model that learns: features with gradients, which weights move, and the folder that comes out.
 
-What loads and what preprocesses is `metrics.dual`, so that training sees what evaluation will see.
+What loads and what preprocesses is `metrics.dual`: training sees what evaluation will see.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_token
 from nein.metrics.encoders.clip import pooled
 from nein.metrics.preprocess import map_images
 from nein.models import references
+from nein.nano.worlds import is_nano
+from nein.train.contrast.options import ContrastConfig
+from nein.train.export import MODEL, card, finished_model, portable, without_paths
 from nein.train.words import teach
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
@@ -45,17 +48,7 @@ class Tower(nn.Module):
                 f"'{reference}' cannot be fine-tuned; give a CLIP or SigLIP of transformers or open_clip."
             )
         self.reference = reference
-        self.model = dual.model
-        self._dual = [dual]  # in a list: it is no submodule
-
-    @property
-    def dual(self) -> Any:
-        return self._dual[0]
-
-    @property
-    def scale(self) -> torch.Tensor:
-        """The logit scale, not its logarithm."""
-        return self.model.logit_scale.exp()
+        self.model, self.dual = dual.model, dual
 
     def learn(self, trainable: str) -> None:
         """Chooses the weights that move: "all", or "text" (everything but the vision tower)."""
@@ -134,16 +127,13 @@ class Tower(nn.Module):
         asked: Tensors | None,
         options: Tensors | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, Any]:
-        """Features of the four inputs, None where there is none, and the logit scale.
-
-        options  Sentences, in any order.
-        """
+        """Features of the four inputs, None where there is none, and the logit scale, not its logarithm."""
         return (
             self.image(pictures) if pictures is not None else None,
             self.text(captions) if captions is not None else None,
             self.image(asked) if asked is not None else None,
             self.text(options) if options is not None else None,
-            self.scale,
+            self.model.logit_scale.exp(),
         )
 
     # --- what comes out ----------------------------------------------------------------------
@@ -151,8 +141,7 @@ class Tower(nn.Module):
     def save(self, folder: Path) -> None:
         """Writes the model into an existing folder, in the layout of its library, float32 safetensors."""
         if isinstance(self.dual, OpenClipDual):
-            self._save_open_clip(folder)
-            return
+            return self._save_open_clip(folder)
         from transformers import AutoImageProcessor, AutoTokenizer
 
         from nein.metrics.loading import _no_bar, from_pretrained
@@ -203,3 +192,38 @@ def load(reference: str, device: str = "cpu") -> Tower:
     )
     dual = metrics.load_dual(where, revision=revision, device=device, dtype="float32", batch_size=64)
     return Tower(dual, where)
+
+
+#: Options that a card states also where they have their defaults.
+ALWAYS = ("alpha", "trainable", "batch_size", "questions_per_step", "learning_rate", "weight_decay")
+NANO = (
+    "Drawn scenes of 64x64 pixels are all it has learned: its figures are real measurements of a miniature "
+    "model and not comparable with a paper's."
+)
+
+
+def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Path:
+    """Writes OUT/model, whole or not at all, and returns it."""
+    facts = portable(facts)
+    with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
+        tower.save(draft)
+        without_paths(draft)
+    return config.out_dir / MODEL
+
+
+def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
+    """The model card: what it is, what it learned from, how to use it."""
+    data, alpha = facts["data"], config.alphas[0]
+    words = [
+        f"Started from `{facts['base']}` (weights {facts['base_weights_sha256'][:12]}). Trained with "
+        f"NegBench's objective, {alpha:g} x contrastive loss over negated captions + {1 - alpha:g} x "
+        "cross-entropy over multiple-choice options (Alhamoud et al., CVPR 2025).",
+        f"{facts['steps']} steps of {config.batch_size} captions and {config.questions_per_step} questions, "
+        f"from {data['rows_of_captions']} rows of captions ({data['captions']}) and "
+        f"{data['number_of_questions']} questions ({data['questions']}), in {facts['seconds']} s on "
+        f"{facts['processes']} process(es).",
+        NANO if any(is_nano(data[key]) for key in ("captions", "questions")) else "",
+        "Evaluate: `nein negbench eval --model FOLDER`.",
+    ]
+    tags = ["tags: [nein, negbench, clip, negation]"]
+    return card(facts, tags, "A CLIP fine-tuned on negation", words, ContrastConfig().identity(), ALWAYS)

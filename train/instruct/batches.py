@@ -1,7 +1,6 @@
 """From a step to tensors: which examples and random numbers belong to a position, and what is read of them.
 
-A position counts the pairs seen by all processes since the beginning. Order and random numbers are functions
-of (seed, position), so a resumed run, or one on another number of processes, sees the same.
+A position counts as in `train.order`: order and random numbers are functions of (seed, position).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nein.engine.images import ImageError
 from nein.train.instruct.data import Example, Pairs, prepare
 from nein.train.instruct.features import Encoder, Features
 from nein.train.instruct.options import TuneConfig
-from nein.train.order import Passes, generator, share
+from nein.train.order import Passes, generator
 
 PARTS = 1_000_000  # the share of affirmative pairs is kept in millionths: exact at any position
 
@@ -35,16 +34,17 @@ class Order:
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
         self._streams = {"negative": pairs.negative, "affirmative": pairs.affirmative}
-        self._groups = {name: pairs.groups(examples) for name, examples in self._streams.items()}
         self._share = round(mix * PARTS) if pairs.affirmative else 0
-        self._seed = seed
+        groups = {name: pairs.groups(examples) for name, examples in self._streams.items()}
+
+        def shuffled(name: str, number: int) -> np.ndarray:
+            rng, parts = generator(seed, f"order/{name}/{number}"), groups[name]
+            return np.concatenate([rng.permutation(parts[part]) for part in rng.permutation(len(parts))])
+
         self._passes = {
-            name: Passes(len(examples), functools.partial(self._shuffled, name))
+            name: Passes(len(examples), functools.partial(shuffled, name))
             for name, examples in self._streams.items()
         }
-
-    def _affirmative_before(self, position: int) -> int:
-        return position * self._share // PARTS
 
     def length(self, epochs: float) -> int:
         """Positions that `epochs` passes over the negative examples take."""
@@ -53,8 +53,8 @@ class Order:
 
     def place(self, position: int) -> tuple[str, int]:
         """(stream, number of the example within it)."""
-        before = self._affirmative_before(position)
-        if self._affirmative_before(position + 1) > before:
+        before = position * self._share // PARTS
+        if (position + 1) * self._share // PARTS > before:
             return "affirmative", self._passes["affirmative"].at(before)
         return "negative", self._passes["negative"].at(position - before)
 
@@ -63,11 +63,6 @@ class Order:
         stream, number = self.place(position)
         examples: Sequence[Example] = self._streams[stream]
         return examples[(number + shift) % len(examples)]
-
-    def _shuffled(self, stream: str, number: int) -> np.ndarray:
-        rng = generator(self._seed, f"order/{stream}/{number}")
-        groups = self._groups[stream]
-        return np.concatenate([rng.permutation(groups[group]) for group in rng.permutation(len(groups))])
 
 
 @dataclass(frozen=True)
@@ -141,8 +136,14 @@ class Batch:
         return Batch(**moved)
 
 
+Member = tuple[Example, dict[str, torch.Tensor], Draw]
 #: Latents differ here where an edit changed something; the VAE's own noise stays below (nano and SD 1.5).
 CHANGED = 0.4
+
+
+def changed(condition: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """(B, C, h, w) of input and target -> (B, 1, h, w) bool: where they differ."""
+    return (mean - condition).abs().mean(1, keepdim=True) > CHANGED
 
 
 class Loader:
@@ -162,81 +163,71 @@ class Loader:
         shape: tuple[int, ...],
         timesteps: int,
     ) -> None:
-        if (encoder is None) == (features is None):
-            raise AssertionError("a loader needs an encoder or features, and not both")
         self._config, self._pairs, self._order = config, pairs, order
         self._encoder, self._features = encoder, features
         self._shape, self._timesteps = shape, timesteps
         self._lock = threading.Lock()
         self.skipped: set[str] = set()
 
-    def read(self, positions: range) -> list[tuple[Example, Draw, dict[str, torch.Tensor]]]:
+    def read(self, positions: range) -> list[Member]:
         """The examples at the positions, their draws, and what is stored or pictured of them."""
-        return [self._read_one(position) for position in positions]
-
-    def _read_one(self, position: int) -> tuple[Example, Draw, dict[str, torch.Tensor]]:
         c = self._config
-        drawn = draw(
-            c.seed, position, shape=self._shape, timesteps=self._timesteps, flip=c.flip, dropout=c.dropout
-        )
+        members = []
+        for position in positions:
+            drawn = draw(
+                c.seed, position, shape=self._shape, timesteps=self._timesteps, flip=c.flip, dropout=c.dropout
+            )
+            members.append((*self._readable(position, drawn.flip), drawn))
+        return members
+
+    def _readable(self, position: int, flip: bool) -> tuple[Example, dict[str, torch.Tensor]]:
         for shift in range(TRIES):
             example = self._order.example(position, shift)
             try:
-                return example, drawn, self._fetch(example, drawn.flip)
+                return example, self._fetch(example, flip)
             except ImageError as error:
-                if c.unreadable == "stop":
+                if self._config.unreadable == "stop":
                     raise UserError(
                         f"The pair '{example.id}' cannot be used: {error}. Mend it, leave it out with "
                         f"--exclude {example.id}, or say --unreadable skip; checkpoints are kept."
                     ) from None
                 with self._lock:
                     self.skipped.add(example.id)
-        raise UserError(f"{TRIES} pairs in a row cannot be read; is '{c.data}' still there?")
+        raise UserError(f"{TRIES} pairs in a row cannot be read; is '{self._config.data}' still there?")
 
     def _fetch(self, example: Example, flip: bool) -> dict[str, torch.Tensor]:
         if self._features is not None:
             return self._features.pair(example.pair, swapped=example.swapped, flip=flip)
-        first, second = self._pairs.pictures.read(example.pair)
-        pair = prepare(self._config, first, second)
+        pair = prepare(self._config, *self._pairs.pictures.read(example.pair))
         pictures = [torch.from_numpy(p.copy()) for p in (pair[::-1] if example.swapped else pair)]
         # Mirrored together, or the edit would also move the object.
         source, target = (p.flip(1) if flip else p for p in pictures)
         return {"source": source, "target": target}
 
-    def to_batch(
-        self, members: list[tuple[Example, Draw, dict[str, torch.Tensor]]], device: torch.device
-    ) -> Batch:
+    def to_batch(self, members: list[Member], device: torch.device) -> Batch:
         """The batch on the device; encodes pictures here when nothing is stored."""
-        texts = ["" if drawn.drop_text else example.instruction for example, drawn, _ in members]
+        examples, contents, draws = zip(*members, strict=True)
+        texts = ["" if d.drop_text else e.instruction for e, d in zip(examples, draws, strict=True)]
         if self._features is not None:
-            features = self._features
-            stacked = {k: torch.stack([m[2][k] for m in members]) for k in ("condition", "mean", "logvar")}
-            states = torch.stack([features.sentence(text) for text in texts])  # B, tokens, width
+            mean, logvar, condition = (
+                torch.stack([content[key] for content in contents]) for key in ("mean", "logvar", "condition")
+            )
+            states = torch.stack([self._features.sentence(text) for text in texts])  # B, tokens, width
         else:
             assert self._encoder is not None
-            encoder = self._encoder
-            pictures = torch.stack([m[2]["source"] for m in members] + [m[2]["target"] for m in members])
-            means, logvars = encoder.pictures(pictures)  # 2B, H, W, 3, uint8 => 2B, C, h, w, float32
-            count = len(members)
-            stacked = {"condition": means[:count], "mean": means[count:], "logvar": logvars[count:]}
-            states = torch.stack([encoder.sentence(text) for text in texts])
-        draws = [drawn for _, drawn, _ in members]
+            pictures = torch.stack([content[side] for side in ("source", "target") for content in contents])
+            means, logvars = self._encoder.pictures(pictures)  # 2B, H, W, 3, uint8 => 2B, C, h, w, float32
+            condition, mean, logvar = *means.chunk(2), logvars.chunk(2)[1]
+            states = torch.stack([self._encoder.sentence(text) for text in texts])
         keep = torch.tensor([not d.drop_picture for d in draws]).view(-1, 1, 1, 1)
-        changed = (stacked["mean"] - stacked["condition"]).abs().mean(1, keepdim=True) > CHANGED
         batch = Batch(
-            condition=stacked["condition"] * keep.to(stacked["condition"].device),
-            mean=stacked["mean"],
-            logvar=stacked["logvar"],
+            condition=condition * keep.to(condition.device),
+            mean=mean,
+            logvar=logvar,
             states=states,
-            changed=changed,
+            changed=changed(condition, mean),
             timestep=torch.tensor([d.timestep for d in draws]),
             posterior=torch.stack([d.posterior for d in draws]),
             noise=torch.stack([d.noise for d in draws]),
         )
         return batch.to(device)
-
-
-def slices(step: int, *, batch: int, micro: int, rank: int, size: int) -> list[range]:
-    """The positions of one process in one step, cut into micro-batches."""
-    whole = share(step, batch, rank, size)
-    return [whole[start : start + micro] for start in range(0, len(whole), micro)]

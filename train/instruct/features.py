@@ -3,19 +3,13 @@
     FEATURES/<key>/pictures-*.safetensors    input_mean, input_logvar, target_mean, target_logvar
     FEATURES/<key>/texts-*.safetensors       states
 
-Means and log-variances are kept, not samples, so that training still draws from the posterior. The key hashes
-VAE, text encoder and tokenizer (their weights, not their names), the geometry, the number type, and the
-records of the data.
+Means and log-variances are kept, not samples, so that training still draws from the posterior.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
-import hashlib
-import json
 from collections import OrderedDict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +17,12 @@ import numpy as np
 import torch
 
 from nein.benchmarks.nein.runs import identity_hash
-from nein.editors.checkpoint import public_config, quiet
+from nein.editors.checkpoint import content_hash, quiet
 from nein.engine import atomic
 from nein.engine.errors import Problems, UserError
 from nein.engine.processes import Processes
 from nein.train.features import FeatureFiles
-from nein.train.instruct.data import Pairs, Pictures, prepare
+from nein.train.instruct.data import Pairs, prepare
 from nein.train.instruct.options import TuneConfig
 
 FORMAT = 3
@@ -102,51 +96,11 @@ class Encoder:
 
 def frozen_hash(pipeline: Any) -> str:
     """SHA-256 hex over configuration and weights of VAE and text encoder and the rules of the tokenizer."""
-    digest = hashlib.sha256()
-    for part in ("vae", "text_encoder"):
-        digest.update(module_hash(getattr(pipeline, part)).encode())
-    backend = getattr(pipeline.tokenizer, "backend_tokenizer", None)
-    rules = backend.to_str() if backend is not None else sorted(pipeline.tokenizer.get_vocab().items())
-    digest.update(json.dumps([rules, pipeline.tokenizer.model_max_length]).encode())
-    return digest.hexdigest()
-
-
-def module_hash(module: Any) -> str:
-    """SHA-256 hex over the public configuration and every tensor of a module, as float32."""
-    digest = hashlib.sha256(json.dumps(public_config(module.config), sort_keys=True, default=str).encode())
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        values: np.ndarray = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
-        digest.update(values.data)
-    return digest.hexdigest()
+    parts = {"vae": pipeline.vae, "text_encoder": pipeline.text_encoder}
+    return content_hash(parts, [pipeline.tokenizer])
 
 
 # ----------------------------------------------------------------------------------------------- kept on disk
-
-
-class PreparedPairs:
-    """Some pairs of pictures, as the model learns them."""
-
-    def __init__(self, config: TuneConfig, pictures: Pictures, chosen: Sequence[int]) -> None:
-        self._config, self._pictures, self._chosen = config, pictures, chosen
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def key(self, index: int) -> str:
-        return self._pictures.key(self._chosen[index])
-
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        return prepare(self._config, *self._pictures.read(self._chosen[index]))
-
-
-class Sentences(list[str]):
-    """Sentences, which are their own keys."""
-
-    def key(self, index: int) -> str:
-        return self[index]
-
-    read = key
 
 
 class Features:
@@ -158,7 +112,8 @@ class Features:
     def __init__(self, config: TuneConfig, pairs: Pairs, frozen: str) -> None:
         self._config, self._pairs = config, pairs
         chosen = sorted({example.pair for example in (*pairs.negative, *pairs.affirmative)})
-        texts = Sentences(pairs.sentences())
+        texts = pairs.sentences()
+        text = texts.__getitem__
         self._rows = {pair: row for row, pair in enumerate(chosen)}
         self._text_rows = {text: row for row, text in enumerate(texts)}
         self._orientations = 2 if config.flip else 1
@@ -174,10 +129,16 @@ class Features:
         }
         root = Path(config.features) if config.features else atomic.cache_root() / "features"
         self.folder = root / identity_hash(facts)
-        prepared = PreparedPairs(config, pairs.pictures, chosen)
-        self._pictures = FeatureFiles(self.folder, "pictures", prepared, config.feature_block)
-        self._texts = FeatureFiles(self.folder, "texts", texts, TEXT_BLOCK)
-        self._sentence = functools.lru_cache(maxsize=8192)(self._read_sentence)
+        read, key = pairs.pictures.read, pairs.pictures.key
+        self._pictures = FeatureFiles(
+            self.folder,
+            "pictures",
+            len(chosen),
+            lambda row: key(chosen[row]),
+            lambda row: prepare(config, *read(chosen[row])),
+            config.feature_block,
+        )
+        self._texts = FeatureFiles(self.folder, "texts", len(texts), text, text, TEXT_BLOCK)
 
     def make(self, encoder: Encoder, processes: Processes) -> None:
         """Makes this process's share of what is missing, and waits for the others."""
@@ -200,10 +161,10 @@ class Features:
         self._texts.make(sentences, processes)
 
     def check(self, where: str) -> None:
-        """Raises a UserError that names every pair without features; nothing where all have them."""
-        names, problems = list(self._rows), Problems()
+        """Raises a UserError that names every pair without features."""
+        pairs, problems = list(self._rows), Problems()
         for row, reason in self._pictures.unreadable.items():
-            problems.add("unreadable pair", f"{self._pairs.pictures.name(names[row])}: {reason}")
+            problems.add("unreadable pair", f"{self._pairs.pictures.name(pairs[row])}: {reason}")
         try:
             problems.raise_if_any(where)
         except UserError as error:
@@ -226,7 +187,4 @@ class Features:
 
     def sentence(self, text: str) -> torch.Tensor:
         """Hidden states (tokens, width) float32 on the CPU."""
-        return self._sentence(self._text_rows[text])
-
-    def _read_sentence(self, row: int) -> torch.Tensor:
-        return self._texts.row(row, "states").float()
+        return self._texts.row(self._text_rows[text], "states").float()

@@ -1,25 +1,29 @@
-"""The editor to fine-tune: where it comes from, what learns, by which optimiser, average and loss."""
+"""The editor to fine-tune: where it comes from, what learns, by which optimiser and loss, what comes out."""
 
 from __future__ import annotations
 
 import copy
+import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import DDPMScheduler, StableDiffusionInstructPix2PixPipeline
-from diffusers.training_utils import EMAModel, compute_snr
+from diffusers import DDPMScheduler
+from diffusers.training_utils import compute_snr
 
 from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
+from nein.editors.ldm import SUFFIXES
+from nein.editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
 from nein.models import references
+from nein.train.export import MODEL, card, finished_model, portable, without_paths
 from nein.train.instruct.batches import Batch
-from nein.train.instruct.features import frozen_hash, module_hash
+from nein.train.instruct.features import placed
 from nein.train.instruct.options import TuneConfig
 
 log = logging.getLogger(__name__)
-LDM_SUFFIXES = (".ckpt", ".safetensors")
 ADAPTER = "nein"
 #: --trainable NAME -> what the names of those parameters contain.
 PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
@@ -28,41 +32,23 @@ PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
 def load_base(config: TuneConfig) -> LoadedPipeline:
     """The pipeline to start from, on the CPU in float32; its UNet takes 8 channels.
 
-    An InstructPix2Pix checkpoint keeps its UNet; a text-to-image checkpoint (4 channels) is widened. Raises
-    UserError or EditorError.
+    An InstructPix2Pix checkpoint keeps its UNet; a text-to-image checkpoint (4 channels) is widened. Of a
+    file in the original format the averaged weights are taken where it has them, as its own command line
+    does (`ema_scope`). Raises UserError.
     """
-    if Path(config.base).suffix in LDM_SUFFIXES:
-        return _load_ldm(Path(config.base).expanduser(), config.base_config)
-    where, revision = references.resolve(config.base)
-    loaded = load_pipeline(where, revision, channels=(4, 8))
+    if Path(config.base).suffix in SUFFIXES:
+        if not Path(config.base).expanduser().is_file():
+            raise UserError(
+                f"There is no checkpoint '{config.base}'; --base takes a file, a folder or a hub id."
+            )
+        loaded = load_pipeline(config.base, ema="auto", config=config.base_config, channels=(4, 8))
+    else:
+        loaded = load_pipeline(*references.resolve(config.base), channels=(4, 8))
     if loaded.pipeline.unet.config.in_channels == 4:
         log.warning("'%s' is no instruction editor yet; its UNet gets four more input channels", config.base)
         with torch.random.fork_rng(devices=[]):
             widen(loaded.pipeline.unet)
     return loaded
-
-
-def _load_ldm(file: Path, configuration: str) -> LoadedPipeline:
-    """A checkpoint of the original code. Its averaged weights are taken where it has them, as its own
-    command line does (`ema_scope`); diffusers alone would take the others."""
-    if not file.is_file():
-        raise UserError(f"There is no checkpoint '{file}'; --base takes a file, a folder or a hub id.")
-    try:
-        with torch.random.fork_rng(devices=[]), quiet():
-            load: Any = StableDiffusionInstructPix2PixPipeline.from_single_file
-            pipeline = load(str(file), config=configuration, safety_checker=None, extract_ema=True)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"'{file}' cannot be read as an LDM checkpoint ({type(error).__name__}: {reason}). A .ckpt that "
-            "pickles more than tensors is refused: save its 'state_dict' as .safetensors once. --base-config "
-            "names the folder or hub id with the configuration (model_index.json, unet/config.json, ...)."
-        ) from None
-    pipeline.to(torch.float32)
-    if pipeline.unet.config.in_channels == 4:
-        widen(pipeline.unet)
-    suffix = file.suffix.removeprefix(".")
-    return LoadedPipeline(pipeline, suffix, f"{frozen_hash(pipeline)}-{module_hash(pipeline.unet)}")
 
 
 def widen(unet: Any) -> None:
@@ -145,14 +131,6 @@ def make_optimizer(config: TuneConfig, parameters: list[torch.nn.Parameter], dev
     return torch.optim.AdamW(parameters, fused=device.type in ("cuda", "cpu"), **options)
 
 
-def make_average(config: TuneConfig, parameters: list[torch.nn.Parameter]) -> Any:
-    """The exponential moving average, or None. Decay min(ema, (1 + n) / (10 + n)), as LitEma in the original
-    code."""
-    if not config.ema:
-        return None
-    return EMAModel(parameters, decay=config.ema, foreach=True)
-
-
 def averaged_copy(unet: Any, average: Any) -> Any:
     """A copy of the (unwrapped) UNet with the averaged weights, LoRA merged in; training is not touched."""
     with torch.no_grad():
@@ -202,3 +180,101 @@ def losses(
         snr = compute_snr(scheduler, batch.timestep)
         each = each * snr.clamp(max=snr_gamma) / (snr if kind == "epsilon" else snr + 1)
     return each
+
+
+# ---------------------------------------------------------------------------------------------------- export
+
+#: Options that a card states also where they have their defaults.
+ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "ema", "precision", "seed")
+
+
+def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Mapping[str, Any]) -> Path:
+    """Writes OUT/model, whole or not at all, and returns it: a plain diffusers folder with a card.
+
+    Where LoRA was trained its matrices are merged into the UNet, and written apart as well, in `lora/`.
+    """
+    facts = portable(facts)
+    with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
+        save_pipeline(pipeline, averaged_copy(unet, average), draft)
+        if config.trainable == "lora":  # for `pipeline.load_lora_weights(folder)`
+            from peft.utils import get_peft_model_state_dict
+
+            learned = copy.deepcopy(unet)
+            if average is not None:
+                average.copy_to([p for _, p in trainable(learned)])
+            matrices = get_peft_model_state_dict(learned, adapter_name=ADAPTER)
+            layers = {k: v.cpu() for k, v in matrices.items()}
+            with quiet():
+                type(pipeline).save_lora_weights(str(draft / "lora"), unet_lora_layers=layers)
+    return config.out_dir / MODEL
+
+
+def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
+    """The pipeline with another UNet, all in float32; neither is changed.
+
+    The scheduler becomes Euler-ancestral with linspace spacing, the sampler of the original code: the base's
+    own may start at a lower noise level.
+    """
+    made = copy.copy(pipeline)
+    made.scheduler = euler_ancestral(pipeline.scheduler.config)
+    with quiet():
+        for part, module in (("unet", unet), ("vae", pipeline.vae), ("text_encoder", pipeline.text_encoder)):
+            setattr(made, part, placed(module, "cpu", torch.float32))
+        made.save_pretrained(folder, safe_serialization=True)
+    without_paths(folder)
+    index = folder / "model_index.json"
+    parts = json.loads(index.read_text()) | {"_class_name": "StableDiffusionInstructPix2PixPipeline"}
+    index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")
+
+
+def describe(config: TuneConfig, facts: Mapping[str, Any]) -> str:
+    """The model card: what it is, what it learned from, how to use it."""
+    data = facts["data"]
+    held = ", ".join(data["hold_out_objects"]) or "none"
+    templates = ", ".join(str(t) for t in data["hold_out_templates"]) or "none"
+    affirmative = "No affirmative instruction was mixed in: expect it to remove whatever is named."
+    if data.get("affirmative"):
+        share, pairs = 100 * config.mix_affirmative, data["affirmative"]["pairs"]
+        affirmative = f"{share:.0f} % of the pairs seen were affirmative instructions ({pairs} pairs)."
+    words = [
+        f"`StableDiffusionInstructPix2PixPipeline`, started from `{facts['base']}` "
+        f"(weights {facts['base_weights_sha256'][:12]}), which learned what a picture should not "
+        "contain from pairs of NeIn (Bui et al., CVPR Workshops 2025): input F, negative sentence, target I.",
+        f"{data['used']} of {data['samples']} samples were used; objects held out: {held}; templates "
+        f"held out: {templates}. {affirmative}",
+        f"{facts['steps']} steps of {config.batch_size} pairs in {facts['seconds']} s on "
+        f"{facts['processes']} process(es); {'averaged' if config.ema else 'last'} weights.",
+        "```python\nfrom diffusers import StableDiffusionInstructPix2PixPipeline\n"
+        "pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(FOLDER, safety_checker=None)\n```",
+        "Evaluate: `nein eval --editor FOLDER`.",
+    ]
+    if rows := facts["validation"]:
+        keys = [key for key in rows[-1] if key != "step"]
+        lines = [f"| step | {' | '.join(keys)} |", "|---" * (len(keys) + 1) + "|"]
+        for row in rows:
+            cells = [f"{row[key]:.3f}" if key in row else "" for key in keys]
+            lines.append(f"| {row['step']} | {' | '.join(cells)} |")
+        words.append("\n".join(["Validation on a fixed subset:", "", *lines]))
+    head = ["library_name: diffusers", "pipeline_tag: image-to-image"]
+    head += ["tags: [nein, instruct-pix2pix, negation]"]
+    title = f"{config.push or 'An editor'} fine-tuned on NeIn"
+    return card(facts, head, title, words, TuneConfig().identity(), ALWAYS)
+
+
+def push(folder: Path, name: str) -> None:
+    """Uploads the folder to the hub as OWNER/NAME. Raises UserError when that fails; the folder stays."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+
+    try:
+        api = HfApi()
+        api.create_repo(name, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=str(folder), commit_message="Upload the fine-tuned editor"
+        )
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"The upload to '{name}' failed ({reason}); log in with `hf auth login` and run the same "
+            f"command again; training is done and '{folder}' is kept."
+        ) from None

@@ -1,8 +1,6 @@
-"""The options of a fine-tuning run and the one order in which they are put together.
+"""The options of a fine-tuning run. Imports nothing heavy, so that `--help` is immediate.
 
-Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default. A command
-line that names no recipe, file, base or data is of the recipe "nano". Imports nothing heavy, so that `--help`
-is immediate.
+Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, Options, argument, read
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
-from nein.train.options import Learning, option
+from nein.train.options import Learning, option, setting
 
 COMMAND = "train/finetune_ip2p.py"
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
@@ -39,36 +37,25 @@ class TuneConfig(Learning):
     default_preset = None
     epilog = "Recipes and their sources: configs/train/*.yaml."
 
-    recipe: str | None = option(
-        None,
-        f"a file of configs/train: {', '.join(RECIPES)}; nano where no --base, --data and --config is given",
-        "What",
-        decides=False,
+    recipe: str | None = setting(
+        None, f"{', '.join(RECIPES)}; nano where no --base, --data and --config is given", "What"
     )
     base: str = option(
         "nano:ip2p",
-        "editor to start from: nano:NAME, OWNER/NAME[@REVISION], a folder, or an LDM .ckpt/.safetensors",
+        "editor: nano:NAME, OWNER/NAME[@REVISION], a folder, or an LDM .ckpt/.safetensors",
         "What",
     )
-    base_config: str = option(
-        "timbrooks/instruct-pix2pix", "configuration that belongs to an LDM checkpoint: id or folder", "What"
-    )
+    base_config: str = option("timbrooks/instruct-pix2pix", "of an LDM file: id or folder", "What")
     trainable: Literal["all", "transformer", "cross_attention", "lora"] = option(
-        "all",
-        "which weights of the UNet learn: all, its transformer blocks, what reads the sentence, or LoRA",
-        "What",
+        "all", "weights of the UNet that learn; cross_attention: those that read the sentence", "What"
     )
     lora_rank: PositiveInt = option(16, "rank of the LoRA matrices", "What")
     lora_alpha: PositiveFloat | None = option(None, "scale of LoRA; default: the rank", "What")
     lora_dropout: NonNegativeFloat = option(0.0, "dropout inside LoRA", "What")
-    lora_targets: Names = option(
-        ["to_q", "to_k", "to_v", "to_out.0"], "layers of the UNet that get LoRA", "What"
-    )
+    lora_targets: Names = option(["to_q", "to_k", "to_v", "to_out.0"], "layers with LoRA", "What")
 
     data: str = option(
-        "nano",
-        "nano, nano:WORLD, a folder in NeIn's layout, hub:OWNER/NAME[@REVISION], or shards:FOLDER_OR_URL",
-        "Data",
+        "nano", "nano, nano:WORLD, a NeIn folder, hub:OWNER/NAME[@REVISION], or shards:FOLDER_OR_URL", "Data"
     )
     split: str = option("train", "which split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
@@ -78,93 +65,60 @@ class TuneConfig(Learning):
     limit: PositiveInt | None = option(None, "only the first N samples", "Data")
     nano_sources: PositiveInt = option(2000, "scenes drawn for --data nano", "Data")
     resolution: PositiveInt = option(256, "pictures are squashed to a square of this side", "Data")
-    target_align: Literal["r64_fit", "none"] = option(
-        "r64_fit", "r64_fit: cut the target as the sample was cut; none: squash both as they are", "Data"
-    )
+    target_align: Literal["r64_fit", "none"] = option("r64_fit", "r64_fit: cut target as sample", "Data")
     align_resolution: PositiveInt = option(512, "resolution at which the samples were cut", "Data")
     flip: NonNegativeFloat = option(0.5, "share of pairs mirrored, input and target alike", "Data")
-    mix_affirmative: NonNegativeFloat = option(
-        0.0, "share of affirmative pairs (add, remove, ...) in what is seen", "Data"
-    )
+    mix_affirmative: NonNegativeFloat = option(0.0, "share of affirmative pairs (add, remove)", "Data")
     affirmative_pairs: PositiveInt = option(4000, "affirmative pairs drawn for --data nano", "Data")
     hold_out_objects: Names = option([], "objects that no instruction may name", "Data")
     hold_out_templates: Names = option([], "negative templates (0 to 12) left out", "Data")
     exclude: Names = option([], "ids of samples left out", "Data")
-    unreadable: Literal["stop", "skip"] = option(
-        "stop", "a picture that cannot be decoded: stop, or take the next pair in its place", "Data"
-    )
 
     precompute: bool = option(
-        False,
-        "store VAE and text features once and learn from them (makes what is missing)",
-        "Features",
-        negatable=True,
+        False, "store VAE and text features once and learn from them (makes what is missing)", "Features"
     )
-    precompute_only: bool = option(
-        False, "make the features and stop", "Features", decides=False, negatable=True
-    )
-    features: str | None = option(
-        None, "folder of features; default: the user's cache", "Features", decides=False
-    )
-    feature_dtype: Literal["float32", "float16", "bfloat16"] = option(
-        "float16", "number type of stored features", "Features"
-    )
-    feature_block: PositiveInt = option(256, "pairs per file of features", "Features", decides=False)
+    precompute_only: bool = setting(False, "make the features and stop", "Features")
+    feature_dtype: Literal["float32", "float16", "bfloat16"] = option("float16", "of features", "Features")
+    feature_block: PositiveInt = setting(256, "pairs per file of features", "Features")
 
     batch_size: PositiveInt = option(64, "pairs per optimiser step, over all processes", "Optimisation")
-    micro_batch: PositiveInt | None = option(
-        None, "pairs per forward and process; the rest is accumulated", "Optimisation", decides=False
-    )
-    optimizer: Literal["adamw", "adamw8bit"] = option(
-        "adamw", "adamw8bit needs the package bitsandbytes", "Optimisation"
-    )
-    dropout: NonNegativeFloat = option(
-        0.05, "p: text dropped in p, picture in p, both in p of the pairs", "Optimisation"
-    )
+    micro_batch: PositiveInt | None = setting(None, "pairs per forward and process", "Optimisation")
+    optimizer: Literal["adamw", "adamw8bit"] = option("adamw", "adamw8bit needs bitsandbytes", "Optimisation")
+    dropout: NonNegativeFloat = option(0.05, "p: drop text in p, picture in p, both in p", "Optimisation")
     ema: NonNegativeFloat = option(0.9999, "decay of the averaged weights; 0 is none", "Optimisation")
-    snr_gamma: PositiveFloat | None = option(
-        None, "Min-SNR weighting of the loss; 5 is usual", "Optimisation"
-    )
-    changed_weight: PositiveFloat = option(
-        1.0, "weight in the loss of what the edit changes; 1 as published", "Optimisation"
-    )
+    snr_gamma: PositiveFloat | None = option(None, "Min-SNR weights; 5 is usual", "Optimisation")
+    changed_weight: PositiveFloat = option(1.0, "loss weight of what the edit changes", "Optimisation")
 
-    gradient_checkpointing: bool = option(
-        False, "less memory, a third more time", "Machine", decides=False, negatable=True
-    )
+    gradient_checkpointing: bool = setting(False, "less memory, a third more time", "Machine")
 
-    validate_every: NonNegativeInt = option(
-        0, "steps between validations; 0 is none", "Watching", decides=False
-    )
-    validation_data: str = option("nano", "data of the validation, as --data", "Watching", decides=False)
-    validation_split: str = option("dev", "split of the validation", "Watching", decides=False)
-    validation_samples: PositiveInt = option(32, "how many samples", "Watching", decides=False)
-    validation_metrics: Names = option(
-        ["l1", "removal_vqa", "retention_vqa"], "metrics of nein eval", "Watching", decides=False
-    )
-    validation_preset: Literal["nano", "paper"] = option(
-        "nano", "judges, encoders and sampler of this preset of nein eval", "Watching", decides=False
-    )
+    validate_every: NonNegativeInt = setting(0, "steps between validations; 0 is none", "Watching")
+    validation_data: str = setting("nano", "data of the validation, as --data", "Watching")
+    validation_split: str = setting("dev", "split of the validation", "Watching")
+    validation_samples: PositiveInt = setting(32, "how many samples", "Watching")
+    validation_metrics: Names = setting(["l1", "removal_vqa", "retention_vqa"], "of nein eval", "Watching")
+    validation_preset: Literal["nano", "paper"] = setting("nano", "preset of nein eval to use", "Watching")
 
-    trackers: Names = option(
-        ["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Watching", decides=False
-    )
+    trackers: Names = setting(["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Watching")
 
     out: str = "runs/finetune"
-    push: str | None = option(None, "hub id OWNER/NAME to upload the result to", "Files", decides=False)
+    push: str | None = setting(None, "hub id OWNER/NAME to upload the result to", "Files")
 
     def needs(self) -> list[Need]:
         from nein.models import needs
 
         file = Path(self.base).expanduser().is_file()
         base = needs.of_settings(self.base_config) if file else needs.of_pipeline(self.base)
-        return [*base, *needs.of_data(self.data), *(self._judged() if self.validate_every else [])]
-
-    def _judged(self) -> list[Need]:
+        if not self.validate_every:
+            return [*base, *needs.of_data(self.data)]
         from nein.benchmarks.nein.config import EvalConfig
 
-        preset, data, asked = self.validation_preset, self.validation_data, self.validation_metrics
-        return EvalConfig.of(preset=preset, data=data, metrics=asked, stages=["score"]).needs()
+        judged = EvalConfig.of(
+            preset=self.validation_preset,
+            data=self.validation_data,
+            metrics=self.validation_metrics,
+            stages=["score"],
+        )
+        return [*base, *needs.of_data(self.data), *judged.needs()]
 
 
 @dataclass(kw_only=True)
@@ -213,19 +167,15 @@ def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:
         prog=COMMAND,
         description="Fine-tune an instruction editor on NeIn, so that it understands what should be absent.",
     )
-    config.keep_one_length(argv)
+    config.set_length(argv)
     check(config)
     return config, dry_run
 
 
 def check(config: TuneConfig) -> None:
     """Everything that can be wrong with the options themselves. Raises UserError."""
-    if (config.epochs is None) == (config.steps is None):
-        raise UserError("Say either --epochs or --steps, and not both (a --recipe brings one of them).")
-    for key in ("flip", "dropout", "mix_affirmative"):
-        limit = {"flip": 1.0, "dropout": 1 / 3, "mix_affirmative": 0.99}[key]
-        if getattr(config, key) > limit:
-            value = getattr(config, key)
+    for key, limit in {"flip": 1.0, "dropout": 1 / 3, "mix_affirmative": 0.99}.items():
+        if (value := getattr(config, key)) > limit:
             raise UserError(f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}.")
     if config.recipe not in (None, *NANO_RECIPES) and config.data.partition(":")[0] == "nano":
         raise UserError(

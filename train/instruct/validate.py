@@ -25,7 +25,7 @@ from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan, records_hash, validate_images
-from nein.editors.checkpoint import LoadedPipeline, quiet
+from nein.editors.checkpoint import LoadedPipeline, module_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine import images
 from nein.engine.blocks import sample_seed
@@ -35,9 +35,9 @@ from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
 from nein.engine.stages import Step
 from nein.reporting import figures as frames
-from nein.train.instruct.batches import CHANGED, Batch
+from nein.train.instruct.batches import Batch, changed
 from nein.train.instruct.data import prepare
-from nein.train.instruct.features import Encoder, module_hash
+from nein.train.instruct.features import Encoder
 from nein.train.instruct.model import averaged_copy, losses
 from nein.train.instruct.options import TuneConfig
 
@@ -167,7 +167,7 @@ class Validation:
         pipeline.vae = copy.deepcopy(self._base.pipeline.vae)
         pipeline.text_encoder = copy.deepcopy(self._base.pipeline.text_encoder)
         row = editors.preset_row(_reference(self._config.base), self._config.validation_preset)
-        loaded = LoadedPipeline(pipeline, "memory", module_hash(twin))
+        loaded = LoadedPipeline(pipeline, "memory", module_hash(unet=twin))
         return InstructPix2Pix(
             loaded,
             name="in training",
@@ -213,9 +213,7 @@ class Validation:
                     mean=mean[1:].expand(shape),
                     logvar=logvar[1:].expand(shape),
                     states=states.expand(count, *states.shape),
-                    changed=((mean[1:] - mean[:1]).abs().mean(1, keepdim=True) > CHANGED).expand(
-                        count, 1, *shape[2:]
-                    ),
+                    changed=changed(mean[:1], mean[1:]).expand(count, 1, *shape[2:]),
                     timestep=torch.tensor([int(t * timesteps) for t in LOSS_TIMESTEPS]),
                     posterior=torch.randn(shape, generator=generator),
                     noise=torch.randn(shape, generator=generator),

@@ -21,8 +21,7 @@ from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.engine.processes import Processes
 from nein.train.contrast import table
-from nein.train.contrast.data import Reader, Shuffled, load
-from nein.train.contrast.features import Features
+from nein.train.contrast.data import Features, Reader, load
 from nein.train.contrast.options import ContrastConfig, spelled
 from tests.helpers.memory import Peak
 
@@ -234,14 +233,6 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     again = Features(corpus, Grey(), tmp_path / "kept")
     again.make(Processes())
     assert (again.rows(drawn.pictures) == kept.rows(drawn.pictures)).all()
-
-
-def test_an_order_has_every_row_once_a_pass_and_any_number_of_processes_sees_it() -> None:
-    order = Shuffled(tuple(range(50)), 0, 3)  # type: ignore[type-var]
-    first, second = ([order.row(50 * epoch + k) for k in range(50)] for epoch in (0, 1))
-    assert sorted(first) == sorted(second) == list(range(50))
-    assert first != second
-    assert [Shuffled(tuple(range(50)), 0, 4).row(k) for k in range(50)] != first  # type: ignore[type-var]
 
 
 def test_a_model_with_dropout_learns_the_same_each_time(

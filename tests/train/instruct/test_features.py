@@ -77,7 +77,7 @@ def test_flips_turn_input_and_target_together_and_add_goes_from_the_source_to_th
     s = setup(flip=flip, mix_affirmative=0.5)
     members = s.batch(False)[1].read(range(24))
     assert len({example.swapped for example, _, _ in members}) == 2
-    for example, drawn, found in members:
+    for example, found, drawn in members:
         pair = s.pairs.pictures.read(example.pair)
         assert example.swapped == example.instruction.startswith("Add ")
         assert drawn.flip == bool(flip)

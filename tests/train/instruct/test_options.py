@@ -121,7 +121,7 @@ def test_only_what_decides_the_weights_belongs_to_the_identity():
     one, other = parse(["--steps=3"])[0], parse(["--steps=3", "--workers=1", "--out=x", "--push=a/b"])[0]
     assert one.identity() == other.identity()
     assert parse(["--steps=3", "--seed=1"])[0].identity() != one.identity()
-    assert set(one.identity()) < set(one.as_dict())
+    assert set(one.identity()) < set(vars(one))
 
 
 def test_help_is_immediate_and_loads_no_model_library():
@@ -143,4 +143,4 @@ def test_help_is_immediate_and_loads_no_model_library():
 def test_help_names_every_option():
     parser = make_parser(options.TuneConfig, "", "")
     flags = {flag for action in parser._actions for flag in action.option_strings}
-    assert all(f"--{key.replace('_', '-')}" in flags for key in options.TuneConfig().as_dict())
+    assert all(f"--{key.replace('_', '-')}" in flags for key in vars(options.TuneConfig()))
