@@ -110,35 +110,6 @@ def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make_clip(tmp_path_factory.mktemp("models") / "clip", seed=3)
 
 
-@pytest.fixture(scope="session")
-def siglip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
-
-    folder = tmp_path_factory.mktemp("models") / "siglip"
-    words = tiny.tokenizer([], bos="<s>", eos="</s>", pad="<pad>", limit=20)
-    words.model_input_names = ["input_ids"]
-    with tiny.seeded(4):
-        config = SiglipConfig(
-            text_config={
-                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "vocab_size": len(words), "max_position_embeddings": 20, "projection_size": 32,
-                "pad_token_id": words.pad_token_id, "bos_token_id": words.bos_token_id,
-                "eos_token_id": words.eos_token_id,
-            },
-            vision_config={
-                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "image_size": 32, "patch_size": 8,
-            },
-        )  # fmt: skip
-        model = SiglipModel(config)
-        model.logit_bias.data.fill_(-3.0)
-        model.logit_scale.data.fill_(1.5)
-        model.save_pretrained(folder)
-    words.save_pretrained(folder)
-    SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
-    return folder
-
-
 #: A ViT of open_clip, small enough for a test.
 OPEN_CLIP = {
     "embed_dim": 24,
@@ -221,7 +192,7 @@ def evaluate(
 def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, list[str]]:
     """Task and wording -> the rows of a run, from its blocks."""
     made: dict[str, list[str]] = {}
-    for row in run.NEGBENCH.rows(files.ResultsDir(tmp_path / "out" / model / dataset)):  # type: ignore[misc]
+    for row in run.NEGBENCH.rows(files.ResultsDir(tmp_path / "out" / model / dataset)):
         made.setdefault(f"{row['task']}.{row['variant']}", []).append(json.dumps(row))
     return made
 

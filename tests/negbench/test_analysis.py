@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nein.benchmarks.negbench.analysis import command
-from nein.benchmarks.negbench.analysis.measures import MEASURES, components, measure
+from nein.benchmarks.negbench.analysis.measures import MEASURES, measure
 from nein.benchmarks.negbench.analysis.templates import (
     AFFIRMED,
     DENIED,
@@ -115,23 +115,6 @@ def test_structureless_features_give_the_stated_values() -> None:
     assert same["collapse_denied"] == pytest.approx(1.0)
 
 
-def test_scale_changes_no_measure() -> None:
-    features = encoder(object=1.0, negation=0.5)
-    scaled = features * np.random.default_rng(1).uniform(0.1, 10, (len(features), 1))
-    for name, value in measure(features, OWN).items():
-        assert measure(scaled, OWN)[name] == pytest.approx(value, abs=1e-9)
-
-
-def test_components_are_those_of_the_covariance() -> None:
-    x = np.random.default_rng(0).standard_normal((60, 5))
-    points, shares = components(x)
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    values = np.linalg.eigvalsh(np.cov(unit.T))[::-1]
-    assert shares == pytest.approx(values[:2] / values.sum())
-    assert points.var(0, ddof=1) == pytest.approx(values[:2])
-    assert (points[np.abs(points).argmax(0), [0, 1]] > 0).all()
-
-
 def test_the_command_writes_numbers_and_pictures(
     tmp_path: Path, clip_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,21 +159,6 @@ def test_a_sentence_transformer_is_read_through_its_library(
     assert "| st " in capsys.readouterr().out.replace("|:", "| ")
 
 
-def test_two_models_of_one_name_are_both_in_the_table(
-    tmp_path: Path, clip_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import shutil
-
-    other = Path(shutil.copytree(clip_folder, tmp_path / "other" / clip_folder.name))
-    line = ["--model", f"{clip_folder},{other}", "--objects", "dog/cat,car/cup", "--device", "cpu"]
-    command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out")]))
-    capsys.readouterr()
-    file = csv.DictReader((tmp_path / "out" / "figures.csv").open())
-    rows = [row for row in file if row["source"] != "chance"]
-    assert {row["model"] for row in rows} == {str(clip_folder), str(other)}
-    assert len(rows) == 2 * len(MEASURES)
-
-
 @pytest.mark.parametrize(
     "line, said",
     [
@@ -205,10 +173,3 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, line: list[str], said: str) -
     with pytest.raises(UserError) as caught:
         command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out")]))
     assert said in str(caught.value)
-
-
-def test_an_unknown_sentence_transformer_is_one_sentence(tmp_path: Path) -> None:
-    from nein import metrics
-
-    with pytest.raises(metrics.MetricError, match="There is no model folder 'nowhere'"):
-        command.run(AnalyseConfig.parse(["--model", "sentence:nowhere", "--out", str(tmp_path / "out")]))

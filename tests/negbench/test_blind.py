@@ -13,7 +13,7 @@ from nein.benchmarks import baselines
 from nein.benchmarks.negbench import asking, retrieval, scores, sections
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.media import Drawn
-from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
+from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.engine.blocks import Blocks
 from nein.metrics.choices import Reply
 from nein.models import references
@@ -98,6 +98,10 @@ def test_controls_get_chance_in_every_half(tmp_path: Path, model: str) -> None:
         assert figure["low"] <= 0.25 <= figure["high"]
         recall = frames.pick(run.figures, metric=f"{name}@5", kind="negated", direction=scores.TEXT_TO_IMAGE)
         assert recall["value"] == pytest.approx(5 / 40)
+    chance = {"accuracy": (0.25, {"type": "all"}), "recall@5": (5 / 40, {"direction": scores.TEXT_TO_IMAGE})}
+    for metric, (share, where) in chance.items():
+        figure = frames.pick(run.figures, metric=metric, **where)
+        assert figure["low"] <= share <= figure["high"]
     if model == "constant":
         assert frames.pick(run.figures, metric="gain over text", type="all")["value"] == 0
 
@@ -213,16 +217,3 @@ def test_baselines_stand_in_the_tables_and_in_the_exported_file(tmp_path: Path) 
     run = exported.read(folder)
     assert isinstance(run, interchange.Exported)
     assert {"text only", "picture only@5"} <= {result.metric for result in run.results}
-
-
-def test_the_item_of_a_caption_without_a_picture_has_no_baseline() -> None:
-    original = tuple(RetrievalItem(str(k), f"{k}.png", (f"caption {k}",)) for k in range(3))
-    task = RetrievalTask("x/retrieval", original, (), NOTHING)
-    whole = encoded(task.references)
-    pictures = Encoded(
-        whole.features[:2], {name: k for name, k in whole.rows.items() if k < 2}, {"2.png": "lost"}
-    )
-    rows = list(scores.retrieval_rows(task, pictures, encoded(task.sentences, seed=1)))
-    lost = [row for row in rows if row["reason"]]
-    assert {row["text only@1"] for row in lost} == {None}
-    assert len(lost) == 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nein.datasets.negbench import media
-from nein.datasets.negbench.media import Drawn, Files
+from nein.datasets.negbench.media import Files
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from tests.metrics import tiny
@@ -50,23 +50,13 @@ def test_a_longer_tail_of_the_path_decides_between_equal_names(tmp_path: Path) -
         files.frames("/data/x.png")
 
 
-def test_a_missing_picture_is_named(pictures: Path) -> None:
+def test_what_is_not_below_the_folder_is_not_found(pictures: Path) -> None:
     with pytest.raises(ImageError, match=r"999.png: there is no file of this name"):
         Files(pictures).frames("/data/999.png")
-
-
-def test_a_reference_does_not_leave_the_folder(pictures: Path) -> None:
     with pytest.raises(ImageError):
         Files(pictures / "deep").frames(f"../../{pictures.name}/nothing.png")
-
-
-def test_a_missing_folder_is_refused() -> None:
     with pytest.raises(UserError, match="There is no folder 'nowhere'"):
         Files(Path("nowhere"))
-
-
-def test_drawn_pictures_come_from_the_function() -> None:
-    assert (Drawn(lambda name: tiny.picture(int(name))).frames("5")[0] == tiny.picture(5)).all()
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 40, 300, 301])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import scores, sections
+from nein.benchmarks.negbench import scores
 from nein.datasets.negbench import loading, pairs
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.pairs import Pair
@@ -17,7 +17,6 @@ from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from nein.statistics import two_way
 from tests.negbench import conftest
-from tests.negbench.conftest import evaluate
 
 RNG = np.random.default_rng(5)
 
@@ -51,20 +50,6 @@ def measured(values: np.ndarray) -> Any:
 def value(frame: Any, **where: Any) -> Any:
     figure = frames.pick(frame, **where)
     return None if figure is None else figure["value"]
-
-
-def test_the_parts_are_those_of_a_decomposition_without_a_rest() -> None:
-    values = RNG.normal(size=(50, 2, 2))
-    text, picture, interaction = two_way.parts(values).T
-    for c, i in np.ndindex(2, 2):
-        signs = (1 - 2 * c, 1 - 2 * i)
-        made = (
-            values.mean((1, 2))
-            + (signs[0] * text + signs[1] * picture + signs[0] * signs[1] * interaction) / 2
-        )
-        np.testing.assert_allclose(
-            made, values[:, c, i], rtol=1e-12, atol=1e-12
-        )  # rounding of four additions
 
 
 def test_a_pair_is_understood_where_the_interaction_is_above_text_and_picture() -> None:
@@ -122,7 +107,6 @@ def test_a_pair_without_one_of_its_scores_is_unscored_and_one_cut_off_is_none() 
     rows[0] |= {"scores": None, "shares": None, "credit": None, "reason": "unreadable"}
     frame = frames.frame(conftest.measured(rows[:-1]))
     effect = frames.pick(frame, metric="effect", part="text")
-    assert effect is not None
     assert (effect["n"], effect["unscored"]) == (1, 1)
 
 
@@ -167,17 +151,3 @@ def test_neins_files_give_pairs_whose_truth_the_scenes_know() -> None:
         denied = right.text == sample.negative
         assert denied == (right.template == "negation")
         assert shows == (sample.coco if denied else sample.nein)
-
-
-def test_the_split_stands_in_the_figures_and_in_the_report(tmp_path: Path) -> None:
-    found = evaluate(
-        tmp_path, "nano", None, "--scenes", "4", "--datasets", "nein,beaf", "--model", "constant,random"
-    )
-    run = found["random/nano-nein"]
-    shares = [frames.pick(run.figures, metric="part", part=part)["value"] for part in two_way.PARTS]
-    assert sum(shares) == pytest.approx(1)
-    assert frames.pick(found["constant/nano-beaf"].figures, metric="effect", part="text")["value"] == 0
-    sheet = sections.PARTS.sheet(frames.label(run.figures, model="random"))
-    assert {"text effect", "interaction %", "text alone %", "same caption %", "n"} <= set(sheet.columns)
-    assert any(sections.PARTS in section.tables for section in sections.SECTIONS)
-    assert any(sections.SPLIT in section.plots for section in sections.SECTIONS)

@@ -69,7 +69,6 @@ def test_missing_and_broken_pictures_are_unscored_and_counted(
     line = ("--model", str(clip_folder), "--datasets", "coco")
     found = evaluate(tmp_path, data, own, *line, page=True)["clip/coco"]
     entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
-    assert entry is not None
     assert (entry["n"], entry["unscored"]) == (9, 3)
     text = (tmp_path / "out" / "table.md").read_text()
     assert "3 unscored" in text
@@ -110,7 +109,6 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
     ]
     assert set(asked) == {"too hot", "cold"}
     entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
-    assert entry is not None
     assert (entry["n"], entry["unscored"]) == (12 - len(asked), len(asked))
     assert any("too hot" in reason for reason in frames.reasons(entry))
     monkeypatch.undo()
@@ -164,14 +162,6 @@ def test_an_absent_set_says_where_it_is(tmp_path: Path, data: Path) -> None:
 def _empty(tmp_path: Path) -> Path:
     (tmp_path / "empty").mkdir()
     return tmp_path / "empty"
-
-
-def test_other_settings_are_not_mixed_into_a_run(tmp_path: Path, data: Path, pictures: Path) -> None:
-    evaluate(tmp_path, data, pictures, "--model", "random")
-    with pytest.raises(UserError, match="made with protocol fixed, not paper"):
-        evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper")
-    found = evaluate(tmp_path, data, pictures, "--model", "random", "--protocol", "paper", "--overwrite")
-    assert found["random/coco"].facts["protocol"] == "paper"
 
 
 def test_a_file_with_another_number_of_rows_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

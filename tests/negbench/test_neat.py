@@ -56,14 +56,6 @@ def test_the_sum_is_that_of_the_formula() -> None:
     assert float(neat.loss(t, p, v, i)) == pytest.approx(entropy + reversion + triplet, rel=1e-9)
 
 
-def test_a_captions_picture_is_guessed_by_what_it_affirms_and_denies() -> None:
-    p, n, pictures = unit(5, 3, seed=1), unit(5, 3, seed=2), unit(8, 3, seed=3)
-    guessed = neat.guess(p, n, pictures)
-    for k in range(5):
-        scores = [float(p[k] @ one) * (1 - max(0.0, float(n[k] @ one))) for one in pictures]
-        assert torch.equal(guessed[k], pictures[scores.index(max(scores))])
-
-
 def by_hand(encoder: Any, batches: list[list[Reading]], pictures: np.ndarray) -> tuple[list[Any], Any]:
     """The same in a plain loop: a copy of the model whose normalisation layers are trained."""
     ours = copy.copy(encoder)
@@ -98,7 +90,7 @@ def test_steps_are_those_of_a_plain_loop(encoder: DualEncoder) -> None:
     batches = [READINGS[:3], READINGS[3:]]
     pictures = gallery(encoder.width)
     expected, moving = by_hand(encoder, batches, pictures)
-    before = [one.clone() for one in encoder.model.parameters()]  # type: ignore[attr-defined]
+    before = [one.clone() for one in encoder.model.parameters()]
     made, norms = neat.adapt(encoder, batches, pictures)
     # AdamW divides by the size of a gradient, so that rounding of one near nothing may turn its step round.
     for ours, theirs in zip((one for pair in norms.parameters for one in pair), moving, strict=True):
@@ -107,7 +99,7 @@ def test_steps_are_those_of_a_plain_loop(encoder: DualEncoder) -> None:
         np.testing.assert_allclose(normalise(ours), theirs, atol=2e-5)
     plain = encoder.encode_text([one.text for one in READINGS])
     assert np.abs(normalise(np.concatenate(made)) - normalise(plain)).max() > 1e-4
-    after = list(encoder.model.parameters())  # type: ignore[attr-defined]
+    after = list(encoder.model.parameters())
     assert all(map(torch.equal, before, after))
     assert all(one.grad is None for one in after)
 

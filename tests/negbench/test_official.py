@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nein.datasets.negbench import drawn, official
-from nein.datasets.negbench.records import AFFIRMATION, HYBRID, KINDS, NEGATION, ORIGINAL
+from nein.datasets.negbench import official
+from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, ORIGINAL
 from nein.engine.errors import UserError
 from tests.negbench import conftest
 
@@ -38,12 +38,6 @@ def test_released_questions_are_read_as_they_are(tmp_path: Path) -> None:
 def test_a_training_question_about_one_object_is_an_affirmation(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(MCQ.replace(",positive,", ",modified_positive,"))
     assert official.read_questions(tmp_path / "a.csv")[0].type == AFFIRMATION
-
-
-def test_the_synthetic_set_has_its_own_table_of_wrong_options(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(MCQ)
-    found = official.read_questions(tmp_path / "a.csv", "synthetic")
-    assert [o.template for o in found[1].options] == [NEGATION, HYBRID, HYBRID, NEGATION]
 
 
 def test_the_right_option_of_the_synthetic_set_may_stand_anywhere(tmp_path: Path) -> None:
@@ -171,17 +165,3 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"filepath,captions\n\xff\xfe,[]\n")
     with pytest.raises(UserError, match="not UTF-8"):
         official.read_retrieval(tmp_path / "a.csv")
-
-
-def test_what_records_repeat_is_held_once(tmp_path: Path) -> None:
-    """A scene of the miniature world has 9 options and 5 names, most of which others have too."""
-    paths = drawn.write(tmp_path, "val", 12)
-    original, negated = (
-        official.read_retrieval(path, kind) for path, kind in zip(paths, KINDS, strict=False)
-    )
-    asked = official.read_questions(paths[2])
-    options = [option for question in asked for option in question.options]
-    assert len({id(option) for option in options}) == len(set(options)) < len(options)
-    names = [text for record in (*original, *negated, *asked) for text in (record.image, record.source)]
-    assert len({id(name) for name in names}) == len(set(names))
-    assert not hasattr(asked[0], "__dict__")  # 100 bytes of each

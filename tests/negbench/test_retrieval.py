@@ -12,7 +12,6 @@ from nein.benchmarks.negbench import retrieval
 from nein.benchmarks.negbench.retrieval import Ranks
 from nein.metrics.dual.base import prepare
 from tests.helpers.memory import Peak
-from tests.negbench.conftest import brute_force
 
 
 def features(seed: int, rows: int, width: int = 6) -> np.ndarray:
@@ -40,26 +39,6 @@ def _plainly(matrix: np.ndarray, own: np.ndarray) -> Ranks:
     first = np.where((same & own).any(1), (same & own).argmax(1), 0)
     before = [int((row[:at] & ~mine[:at]).sum()) for row, mine, at in zip(same, own, first, strict=True)]
     return Ranks(best, over.sum(1), (same & ~own).sum(1), (same & own).sum(1), np.array(before))
-
-
-def naive_recall(matrix: np.ndarray, own: list[list[int]], k: int) -> list[float]:
-    """Sort every row of the whole matrix; is one of its own among the first k?"""
-    order = np.argsort(-matrix, axis=1, kind="stable")
-    return [float(bool(set(row[:k].tolist()) & set(mine))) for row, mine in zip(order, own, strict=True)]
-
-
-def test_recall_is_that_of_the_whole_matrix() -> None:
-    images, texts = features(0, 40), features(1, 90)
-    place = np.arange(90) % 40
-    matrix = brute_force(texts, images)
-    found, other = ranked(texts, images, place)
-    backwards = [[j for j in range(90) if j % 40 == i] for i in range(40)]
-    for k in (1, 5, 39):
-        assert found.recall(k).tolist() == naive_recall(matrix, [[i] for i in place], k)
-        assert other.recall(k).tolist() == naive_recall(matrix.T, backwards, k)
-    assert 0 < found.recall(1).mean() < found.recall(5).mean() < 1  # not a trivial case
-    assert found.better.tolist() == [int((row > row[i]).sum()) for row, i in zip(matrix, place, strict=True)]
-    assert found.best == pytest.approx(matrix[np.arange(90), place], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -124,22 +103,6 @@ def test_released_ties_go_to_the_first_of_the_file() -> None:
     found = ranked(same, pictures[:3], [2, 0, 0, 1, 1])[1]
     assert found.before.tolist() == [1, 3, 0]
     assert found.recall(1, "paper").tolist() == [0, 0, 1]
-
-
-def test_a_constant_scorer_gets_k_in_n_and_no_more() -> None:
-    constant = np.ones((50, 3))
-    for found in ranked(constant, constant, np.arange(50)):
-        assert found.recall(1) == pytest.approx(1 / 50)
-        assert found.recall(5) == pytest.approx(5 / 50)
-
-
-def test_scaling_a_feature_changes_nothing() -> None:
-    images, texts = features(6, 30), features(7, 30)
-    plain, _ = ranked(texts, images, np.arange(30))
-    factors = np.random.default_rng(8).uniform(0.01, 100, (30, 1)).astype(np.float32)
-    scaled, _ = ranked(texts * factors, images * factors[::-1], np.arange(30))
-    assert (plain.better == scaled.better).all()
-    assert scaled.best == pytest.approx(plain.best, abs=1e-6)
 
 
 def test_the_size_of_a_block_decides_no_value(monkeypatch: pytest.MonkeyPatch) -> None:

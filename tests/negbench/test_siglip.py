@@ -139,13 +139,6 @@ def test_sentences_are_read_in_lower_case_and_at_full_length(
     assert np.abs(short - model.encode_text(["no car."])).max() > 1e-3
 
 
-def test_gemmas_tokenizer_alone_would_tell_capitals_apart(fixed_folder: Path) -> None:
-    from transformers import AutoTokenizer
-
-    words = AutoTokenizer.from_pretrained(fixed_folder)
-    assert words("No Car")["input_ids"] != words("no car")["input_ids"]
-
-
 def test_naflex_keeps_the_shape_of_a_picture(naflex_folder: Path) -> None:
     model = metrics.load_dual(str(naflex_folder), batch_size=2)
     inputs = model.processor(images=PICTURES, return_tensors="pt", input_data_format="channels_last")

@@ -18,7 +18,7 @@ TEXTS = ("a cat", "a photo of a dog and a cat", "no dog")
 
 def feature_of(encoder: DualEncoder, state: np.ndarray) -> np.ndarray:
     """What the model makes of the last layer's states."""
-    model, x = encoder.model, torch.from_numpy(state)  # type: ignore[attr-defined]
+    model, x = encoder.model, torch.from_numpy(state)
     with torch.no_grad():
         if hasattr(model, "text_model"):
             return model.text_projection(model.text_model.final_layer_norm(x)).numpy()

@@ -94,7 +94,7 @@ def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absen
             json.dumps({"images": images, "annotations": content, "categories": kinds})
         )
     given = {name: str(tmp_path / f"{name}.json") for name in ("captions", "instances")}
-    first, second, third = sources.load(BuildConfig(source="coco", **given))  # type: ignore[arg-type]
+    first, second, third = sources.load(BuildConfig(source="coco", **given))
     assert (first.negatives, first.notes) == (("cat",), (IN_CAPTION,))
     assert second.captions == ()
     assert (third.negatives, third.notes) == (("car",), ())
@@ -105,7 +105,7 @@ def test_videos_are_listed_where_videos_are_asked_for(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
         (tmp_path / name).with_suffix(".txt").write_text("A dog.")
     for thing, names in (("image", ["b.jpg"]), ("video", ["a.mp4", "b.jpg"])):
-        config = BuildConfig(source="captions", captions=str(tmp_path), thing=thing)  # type: ignore[arg-type]
+        config = BuildConfig(source="captions", captions=str(tmp_path), thing=thing)
         assert [c.path for c in sources.load(config)] == names
 
 

@@ -15,8 +15,7 @@ from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.media import Drawn
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.engine.stages import Model
-from nein.generate.negbench import dataset, files, listing, work
+from nein.generate.negbench import dataset, files, listing
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.work import Job
 from tests.helpers.memory import Peak
@@ -108,29 +107,3 @@ def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path: Path) -
     assert [*listing.members(folder, 0), *listing.members(folder, 1)] == odd
     assert listing.write(None, odd, 3).sha256 == found.sha256
     assert found.notes == {"listed twice, left out the second time": 1}
-
-
-class Counting:
-    """A verifier that sees nothing and remembers how many pictures it was shown at a time."""
-
-    protocol = "fixed"
-
-    def __init__(self) -> None:
-        self.shown: list[int] = []
-
-    def scores(self, images: list[np.ndarray], names: list[list[str]]) -> list[dict[str, float]]:
-        self.shown.append(len(images))
-        return [dict.fromkeys(row, 0.0) for row in names]
-
-    def present(self, score: float) -> bool:
-        return score >= 0.5
-
-
-def test_the_pictures_of_a_batch_are_in_memory_and_not_those_of_a_shard(tmp_path: Path) -> None:
-    job = job_of(tmp_path, scenes(4), verify="negatives", batch_size=3)
-    eye: Any = Counting()
-    rows = work.stage(job, "verify", Model("detector", lambda: eye, lambda _: {})).work(
-        eye, 0, ("work/verify",)
-    )["work/verify"]
-    assert eye.shown == [3, 1]
-    assert [row["id"] for row in rows] == ["0", "1", "2", "3"]

@@ -105,27 +105,6 @@ def test_killed_again_and_again_it_ends_in_the_same_files_and_asks_nothing_twice
     assert sum(asked.values()) - len(asked) <= CONCURRENCY * len(moments)
 
 
-@pytest.mark.slow
-def test_two_processes_of_accelerate_give_what_one_gives_and_share_the_questions(
-    captioned: Path, whole: tuple[dict[str, bytes], int], tmp_path: Path, server: Server
-) -> None:
-    server.rule = rule = Slow()
-    given = ("negbench", *arguments(captioned, tmp_path, server))
-    done = commands.in_a_process(*given, script=commands.on_two_processes(29637))
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("Data set:") == 1
-    assert contents(tmp_path) == whole[0]
-    # Each question is asked once, or twice where both processes come to it at the same moment: with five
-    # shards of three images they do so at the end of every stage.
-    asked = Counter(rule.answered)
-    assert len(asked) == whole[1]
-    assert sum(asked.values()) - len(asked) < len(asked) / 4
-    for stage in ("concepts", "verify", "paraphrase"):
-        assert sorted(path.name for path in (tmp_path / "work" / stage / "000").iterdir()) == [
-            f"{number:06d}.jsonl" for number in range(5)
-        ]
-
-
 def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_is_kept(
     captioned: Path,
     whole: tuple[dict[str, bytes], int],
