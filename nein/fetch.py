@@ -126,20 +126,18 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
     atomic.check_writable(folder)
     root = folder.expanduser().absolute()
     sets = store.read_manifest(root) if (root / store.MANIFEST).is_file() else {}
-    asked = fetching.ask(wanted, root)
-    size, left = sum(one.size for one in asked.sets), fetching.left(asked.sets, sets, root)
-    files = sum(len(one.files) for one in asked.sets)
+    found, refused = fetching.ask(wanted, root)
+    size, left = sum(one.size for one in found), fetching.left(found, sets, root)
+    files = sum(len(one.files) for one in found)
     say(
-        f"{len(asked.sets)} models and data sets, {files} files, {gigabytes(size)}; {gigabytes(left)} to "
-        f"download."
+        f"{len(found)} models and data sets, {files} files, {gigabytes(size)}; {gigabytes(left)} to download."
     )
     if (free := shutil.disk_usage(root).free) < left:
         raise UserError(
             f"'{root}' has room for {gigabytes(free)} and {gigabytes(left)} are to be downloaded; choose a "
             "folder on another disk with --out, or fewer models with --benchmarks and --editor."
         )
-    refused = list(asked.refused)
-    for one in asked.sets:
+    for one in found:
         try:
             sets[one.need.key] = fetching.download(one, root)
         except fetching.Refused as error:

@@ -382,7 +382,6 @@ def test_a_dry_run_lists_repositories_files_and_places_and_asks_nobody(
     same = outcome(capsys, "fetch", "eval", *words[:4], "--dry-run", "--data", "hub:a/b@c").stdout
     assert {line.replace(str(tmp_path), "models") for line in lines} == set(same.splitlines())
     assert not list(tmp_path.iterdir())
-    assert fetching.PATTERNS.keys() == fetching.LAYOUTS.keys()
 
 
 def test_nano_needs_nothing(tmp_path: Path) -> None:

@@ -164,13 +164,13 @@ def calibrate(
     return target
 
 
-def manner_of(config: EvalConfig) -> judges.Manner:
+def manner_of(config: EvalConfig) -> judges.JudgeOptions:
     """How the judges of a run are asked."""
-    return judges.Manner(config.article, config.threshold)
+    return judges.JudgeOptions(config.article, config.threshold)
 
 
 def ask_all(
-    kind: str, judge: Any, cases: Sequence[Case], manner: judges.Manner, out: Path, batch_size: int = 16
+    kind: str, judge: Any, cases: Sequence[Case], manner: judges.JudgeOptions, out: Path, batch_size: int = 16
 ) -> list[dict[str, Any]]:
     """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
 
@@ -194,7 +194,7 @@ def _key(case: Case, word: Word) -> str:
 
 
 def _ask(
-    kind: str, judge: Any, batch: Sequence[Case], manner: judges.Manner
+    kind: str, judge: Any, batch: Sequence[Case], manner: judges.JudgeOptions
 ) -> dict[str, tuple[asking.Row, bool]]:
     pictures = [asking.decoded(case.picture) for case in batch]
     said = judges.ask(kind, judge, pictures, [case.words for case in batch], manner)

@@ -14,9 +14,8 @@ from nein import editors
 from nein.editors.function import place_name
 from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.engine.errors import UserError
-from nein.models import references
-from nein.models.external_edits import Published, PublishedEditor
-from nein.models.external_edits import find as find_published
+from nein.models import external_edits, references
+from nein.models.external_edits import ExternalEdits
 from nein.models.references import folder_of, resolve, slug
 from nein.models.remedies import editors as remedies
 
@@ -31,25 +30,28 @@ class EditorChoice:
     row         Name given to `editors.get_editor`.
     checkpoint  Model reference as written in the table or by the user; None for editors without a model.
     options     Sampler settings of the row, overridden by the command line.
-    published   Pictures made elsewhere, which stand in for an editor on one track (`--edited`).
-    made        An editor in memory, from a caller in Python.
-    cure        The arm that stands before it (`nein.models.remedies`); "" for the editor as it is.
+    made        An editor in memory: a caller's in Python, or pictures made elsewhere, on one track.
+    cure        The remedy around it (`nein.models.remedies`); "" for the editor as it is.
     """
 
     asked: str
     slug: str
     row: str
-    checkpoint: str | None
-    revision: str | None
+    checkpoint: str | None = None
+    revision: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    published: Published | None = None
     made: editors.Editor | None = None
     cure: str = ""
 
     @property
+    def external(self) -> ExternalEdits | None:
+        """Pictures made elsewhere, which stand in for an editor (`--edited`)."""
+        return self.made if isinstance(self.made, ExternalEdits) else None
+
+    @property
     def has_maps(self) -> bool:
         """Whether the editor can return intermediate pictures."""
-        return self.published is None and self.made is None and editors.can(self.row, "maps")
+        return self.made is None and editors.can(self.row, "maps")
 
     @property
     def plain(self) -> str:
@@ -62,51 +64,45 @@ class EditorChoice:
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, without its cure, with its weights in memory. Raises EditorError."""
-        if self.published is not None:
-            return PublishedEditor(self.published)
         if self.made is not None:
             return self.made
         where: dict[str, Any] = {}
         if self.checkpoint is not None:
             where["checkpoint"], revision = resolve(self.checkpoint)
             where["revision"] = revision or self.revision
-        further = {name: folder_of(self.options[name]) for name in self._further()}
         return editors.get_editor(
-            self.row,
-            device=device,
-            dtype=dtype,
-            batch_size=batch_size,
-            **where,
-            **{**self.options, **further},
-        )
+            self.row, device=device, dtype=dtype, batch_size=batch_size, **where,
+            **{**self.options, **self._further()},
+        )  # fmt: skip
 
     def check_references(self) -> None:
         """Looks for the embedded models and local files among the editor's models, loading none.
 
         Raises UserError or EditorError for one that is not there.
         """
-        if self.published is not None or self.made is not None:
+        if self.made is not None:
             return
         if self.checkpoint is not None:
             resolve(self.checkpoint)
-        further = {name: folder_of(self.options[name]) for name in self._further()}
-        editors.check_models(self.row, **further)
+        editors.check_models(self.row, **self._further())
 
-    def _further(self) -> list[str]:
-        return [name for name in editors.model_options(self.row) if name in self.options]
+    def _further(self) -> dict[str, str]:
+        """The options that name a model, with the folders of embedded ones."""
+        named = (name for name in editors.model_options(self.row) if name in self.options)
+        return {name: folder_of(self.options[name]) for name in named}
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
-        return {**self._identity(), **({"mend": self.cure} if self.cure else {})}
-
-    def _identity(self) -> dict[str, Any]:
-        if self.published is not None:
-            return {"editor": self.row, "made": "elsewhere"}  # the fingerprint covers the pictures
-        if self.made is not None:
-            return {"editor": self.row, "made": "in memory", "fingerprint": self.made.fingerprint}
-        facts = {"editor": self.row, "checkpoint": self.checkpoint, "revision": self.revision}
-        decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
-        return {**facts, **{f"editor.{key}": value for key, value in sorted(decisive.items())}}
+        facts: dict[str, Any] = {"editor": self.row}
+        if self.external is not None:
+            facts |= {"made": "elsewhere"}  # the fingerprint covers the pictures
+        elif self.made is not None:
+            facts |= {"made": "in memory", "fingerprint": self.made.fingerprint}
+        else:
+            decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
+            facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
+            facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
+        return {**facts, **({"mend": self.cure} if self.cure else {})}
 
 
 def resolve_editors(
@@ -126,31 +122,29 @@ def resolve_editors(
     with each of which every editor follows once more.
     """
     if edited is not None:
-        external = find_published(Path(edited).expanduser())
         return [
-            EditorChoice(
-                f"{p.method}/{p.track}",
-                re.sub(r"[^A-Za-z0-9._-]+", "-", p.method),
-                p.method,
-                None,
-                None,
-                published=p,
-            )
-            for p in external
+            EditorChoice(f"{one.method}/{one.track}", _as_folder(one.method), one.method, made=one)
+            for one in external_edits.find(Path(edited).expanduser())
         ]
     asked: list[str] = []
     for name in names:
         asked += every_editor(preset) if name == "all" else [name]
     asked = list(dict.fromkeys(asked))
     for option in overrides:
-        if not any(_takes(name, option) for name in asked):
+        # An editor in memory got the options that it takes when it was made.
+        if not any(
+            references.offered(name) is not None or editors.takes(references.split_editor(name)[1], option)
+            for name in asked
+        ):
             editors.check(references.split_editor(asked[0])[1], **{option: overrides[option]})
-    choices = [
-        one
-        for name in asked
-        for plain in [choose_editor(name, preset, overrides)]
-        for one in (plain, *(_mended(plain, cure) for cure in mend))
-    ]
+    choices = []
+    for name in asked:
+        plain = choose_editor(name, preset, overrides)
+        choices.append(plain)
+        for cure in mend:
+            remedies.check(cure, plain.row)
+            names_it = {"asked": f"{plain.asked}+{cure}", "slug": f"{plain.slug}+{_as_folder(cure)}"}
+            choices.append(replace(plain, **names_it, cure=cure))
     for folder, count in Counter(choice.slug for choice in choices).items():
         if count > 1:
             twins = [choice.asked for choice in choices if choice.slug == folder]
@@ -160,48 +154,37 @@ def resolve_editors(
     return choices
 
 
-def _takes(name: str, option: str) -> bool:
-    """Whether an editor has the option. One in memory got those it takes when it was made."""
-    return references.offered(name) is not None or editors.takes(references.split_editor(name)[1], option)
-
-
-def _mended(choice: EditorChoice, cure: str) -> EditorChoice:
-    remedies.check(cure, choice.row)
-    short = re.sub(r"[^A-Za-z0-9._-]+", "-", cure)
-    return replace(choice, asked=f"{choice.asked}+{cure}", slug=f"{choice.slug}+{short}", cure=cure)
+def _as_folder(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
 def every_editor(preset: str) -> list[str]:
     """What `all` stands for: the paper's editors as far as they are there, then the controls."""
-    there, absent = [], {}
-    for name in PAPER_EDITORS:
-        row = editors.PRESETS.get(DEFAULT_ROWS.get((name, preset), ""))
-        if row is None:
-            absent[name] = f"it has no {preset} preset"
-        elif row.checkpoint is None:
-            absent[name] = row.obtain
-        elif not all(_ships(model) for model in (row.checkpoint, *row.models.values())):
-            absent[name] = "its weights are not in this installation"
-        else:
-            try:
-                local = {k: model for k, model in row.models.items() if not model.startswith("nano:")}
-                editors.check_models(row.name, **local)
-            except editors.EditorError as error:
-                absent[name] = str(error)
-            else:
-                there.append(name)
-    for name, reason in absent.items():
-        log.warning("'--editor all' leaves out %s: %s.", name, reason)
-    return [*there, *CONTROLS[preset]]
-
-
-def _ships(reference: str) -> bool:
-    """Whether an embedded model is there; True for what is not embedded."""
-    if not reference.startswith("nano:"):
-        return True
     from nein.nano import zoo
 
-    return reference.removeprefix("nano:") in zoo.available()
+    there = []
+    for name in PAPER_EDITORS:
+        row, reason = editors.PRESETS.get(DEFAULT_ROWS.get((name, preset), "")), ""
+        if row is None:
+            reason = f"it has no {preset} preset"
+        elif row.checkpoint is None:
+            reason = row.obtain
+        else:
+            models = {"": row.checkpoint, **row.models}
+            embedded = {key for key, model in models.items() if model.startswith("nano:")}
+            if not {models[key].removeprefix("nano:") for key in embedded} <= {*zoo.available()}:
+                reason = "its weights are not in this installation"
+            else:
+                try:
+                    local = {k: model for k, model in row.models.items() if k not in embedded}
+                    editors.check_models(row.name, **local)
+                except editors.EditorError as error:
+                    reason = str(error)
+        if reason:
+            log.warning("'--editor all' leaves out %s: %s.", name, reason)
+        else:
+            there.append(name)
+    return [*there, *CONTROLS[preset]]
 
 
 def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
@@ -210,10 +193,10 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     Of `overrides` it takes what it knows. Raises EditorError or UserError.
     """
     if (made := references.offered(asked)) is not None:
-        return EditorChoice(asked, asked, asked, None, None, made=made)
+        return EditorChoice(asked, asked, asked, made=made)
     if editors.is_place(asked):
         editors.check(asked)
-        return EditorChoice(asked, place_name(asked), asked, None, None, dict(overrides))
+        return EditorChoice(asked, place_name(asked), asked, options=dict(overrides))
     given, name, checkpoint = references.split_editor(asked)
     if given is not None:
         references.check_name(given, editors.available())
@@ -225,7 +208,7 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     if name in editors.available() and not editors.needs_checkpoint(name):
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
-        return EditorChoice(asked, name, name, None, None, taken)
+        return EditorChoice(asked, name, name, options=taken)
     row = editors.preset_row(name, preset)
     editors.check(row.name, **taken)
     options = {**row.options(), **taken}

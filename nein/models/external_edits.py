@@ -21,12 +21,17 @@ from nein.engine.errors import UserError, shortlist
 
 
 @dataclass(frozen=True)
-class Published:
-    """One method's pictures on one instruction track."""
+class ExternalEdits:
+    """One method's pictures on one instruction track: an `editors.Editor` that answers every request with the
+    picture of its id; a missing one is a failed edit. The fingerprint covers names and contents."""
 
     method: str
     track: str
     folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.method
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -37,103 +42,77 @@ class Published:
                 pictures.setdefault(path.stem, path)
         return pictures
 
-
-class PublishedEditor:
-    """Answers every request with the picture published for its id; a missing one is a failed edit.
-
-    Implements `editors.Editor`. The fingerprint covers names and contents of all files.
-    """
-
-    def __init__(self, published: Published) -> None:
-        self.published = published
-        self.name = published.method
-
-    def describe(self) -> dict[str, Any]:
-        """Says that the pictures were made elsewhere, and how many there are."""
-        return {
-            "editor": self.name,
-            "class": type(self).__name__,
-            "folder": self.published.folder.name,
-            "files": len(self.published.files),
-            "content": self._content,
-        }
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 hex over names and contents."""
-        return self._content
-
     @cached_property
-    def _content(self) -> str:
+    def fingerprint(self) -> str:
         total = hashlib.sha256()
-        for name, path in self.published.files.items():
+        for name, path in self.files.items():
             total.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
         return total.hexdigest()
 
+    def describe(self) -> dict[str, Any]:
+        facts = {"editor": self.method, "class": type(self).__name__, "folder": self.folder.name}
+        return {**facts, "files": len(self.files), "content": self.fingerprint}
+
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         """One result per request, in order; (H, W, 3) uint8 RGB as the file has it."""
-        return [self._one(request.id) for request in requests]
+        results = []
+        for sample_id in (request.id for request in requests):
+            path = self.files.get(sample_id)
+            try:
+                image = None if path is None else images.decode(path)
+                why = (
+                    f"there is no edited picture of {sample_id} in '{self.method}'" if path is None else None
+                )
+                results.append(EditResult(sample_id, image, why))
+            except images.ImageError as error:
+                results.append(EditResult(sample_id, None, str(error).replace(str(self.folder), self.method)))
+        return results
 
-    def _one(self, sample_id: str) -> EditResult:
-        path = self.published.files.get(sample_id)
-        if path is None:
-            return EditResult(sample_id, None, f"there is no edited picture of {sample_id} in '{self.name}'")
-        try:
-            return EditResult(sample_id, images.decode(path))
-        except images.ImageError as error:
-            return EditResult(sample_id, None, str(error).replace(str(path.parent), self.name))
 
-
-def find(folder: Path) -> list[Published]:
+def find(folder: Path) -> list[ExternalEdits]:
     """Every method and track below `folder`, by name. Raises UserError when there is no picture at all."""
     if not folder.is_dir():
         raise UserError(
             f"--edited is '{folder}'; it must be a folder of edited pictures, one folder per method."
         )
-    if _pictures(folder):
-        return [Published(folder.resolve().name, "negative", folder)]
-    methods = []
-    for method in sorted(
-        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
-    ):
-        if _pictures(method):
-            methods.append(Published(method.name, "negative", method))
-        methods += [Published(method.name, t, method / t) for t in TRACKS if _pictures(method / t)]
-    if not methods:
+    if _holds_pictures(folder):
+        return [ExternalEdits(folder.resolve().name, "negative", folder)]
+    found: dict[tuple[str, str], Path] = {}
+    for method in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
+        for track, place in (("negative", method), *((track, method / track) for track in TRACKS)):
+            if not _holds_pictures(place):
+                continue
+            if (method.name, track) in found:
+                raise UserError(
+                    f"'{folder}' holds {method.name}/{track} twice: as pictures, and as a folder of that "
+                    "name."
+                )
+            found[method.name, track] = place
+    if not found:
         raise UserError(
             f"'{folder}' holds no edited pictures; expected {folder.name}/<method>/<NeIn id>.jpg (or .png, "
             f".webp)."
         )
-    twice = [
-        f"{one.method}/{one.track}" for one in methods if sum(_same(one, other) for other in methods) > 1
-    ]
-    if twice:
-        raise UserError(f"'{folder}' holds {twice[0]} twice: as pictures, and as a folder of that name.")
-    return methods
+    return [ExternalEdits(*key, place) for key, place in found.items()]
 
 
-def check_names(methods: Sequence[Published], wanted: Sequence[str]) -> list[str]:
+def check_names(methods: Sequence[ExternalEdits], wanted: Sequence[str]) -> list[str]:
     """Warnings about pictures that no sample asks for. Raises UserError for a method without any match."""
     ids, warnings = set(wanted), []
-    for published in methods:
-        strangers = [name for name in published.files if name not in ids]
-        if len(strangers) == len(published.files):
+    for one in methods:
+        strangers = [name for name in one.files if name not in ids]
+        if len(strangers) == len(one.files):
             raise UserError(
-                f"None of the {len(strangers)} pictures in '{published.folder}' is named after a sample; "
-                f"they are "
+                f"None of the {len(strangers)} pictures in '{one.folder}' is named after a sample; they are "
                 f"called {shortlist(strangers, 2)}, samples are called {shortlist(wanted, 2)}."
             )
         if strangers:
             warnings.append(
-                f"{published.method}/{published.track}: {len(strangers)} pictures belong to no sample "
+                f"{one.method}/{one.track}: {len(strangers)} pictures belong to no sample "
                 f"({shortlist(strangers, 3)})"
             )
     return warnings
 
 
-def _pictures(folder: Path) -> bool:
+def _holds_pictures(folder: Path) -> bool:
     return folder.is_dir() and any(path.suffix in IMAGE_SUFFIXES for path in folder.iterdir())
-
-
-def _same(one: Published, other: Published) -> bool:
-    return (one.method, one.track) == (other.method, other.track)

@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.error import URLError
@@ -49,13 +49,10 @@ OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 CONVERSION = ("Adding `safetensors` variant of this model", "SFconvertbot")
 _CHECKPOINTS = Path("hub", "checkpoints")  # where torch looks below TORCH_HOME
 
-Names = Sequence[str]
-
 
 @dataclass(frozen=True)
 class File:
-    """One file of a set. `size` in bytes, `sha256` where the hub says it, `revision` where it is another
-    one's."""
+    """`size` in bytes, `sha256` where the hub says it, `revision` where it is another one's."""
 
     name: str
     size: int
@@ -76,53 +73,48 @@ class Set:
         return sum(file.size for file in self.files)
 
 
-@dataclass
-class Asked:
-    """What the hub says about needs: `sets` to download, and a sentence for every need that is not to be
-    had."""
-
-    sets: list[Set] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-
-
-def ask(needs: Iterable[Need], folder: Path) -> Asked:
-    """Looks every need up; downloads no more than configurations that name further needs. Raises UserError
-    where the hub does not answer at all."""
-    asked, waiting = Asked(), list(dict.fromkeys(needs))
-    seen = set(waiting)
-    for need in waiting:  # grows
-        try:
-            found = _look_up(need)
-            further = _further(need, found, folder)
-        except Refused as error:
-            asked.refused.append(str(error))
-            continue
-        asked.sets.append(found)
-        waiting += [other for other in further if other not in seen]
-        seen.update(further)
-    return asked
-
-
 class Refused(Exception):
     """A need that is not to be had: one sentence."""
 
 
+def ask(needs: Iterable[Need], folder: Path) -> tuple[list[Set], list[str]]:
+    """What is to be downloaded, and a sentence for every need that is not to be had. Downloads no more than
+    configurations that name further needs. Raises UserError where the hub does not answer at all."""
+    sets: list[Set] = []
+    refused: list[str] = []
+    waiting = list(dict.fromkeys(needs))
+    seen = set(waiting)
+    for need in waiting:  # grows
+        try:
+            with _sentences(need):
+                found = _look_up(need)
+                further = _further(need, found, folder)
+        except Refused as error:
+            refused.append(str(error))
+            continue
+        sets.append(found)
+        waiting += [other for other in further if other not in seen]
+        seen.update(further)
+    return sets, refused
+
+
 def _look_up(need: Need) -> Set:
-    with _sentences(need):
-        if need.layout == "torch":
-            return _address(need)
-        api, kind = HfApi(), _kind(need)
-        ask_about: Callable[..., Any] = api.dataset_info if kind == "dataset" else api.model_info
-        info = ask_about(need.reference, revision=need.revision, files_metadata=True, timeout=TIMEOUT)
-        if info.gated:
-            api.auth_check(need.reference, repo_type=kind)
+    if need.layout == "torch":
+        answer = httpx.head(need.reference, follow_redirects=True, timeout=TIMEOUT)
+        answer.raise_for_status()
+        name, size = need.reference.rpartition("/")[2], int(answer.headers.get("Content-Length", 0))
+        return Set(need, need.revision or "", (File(name, size, need.revision),))
+    api, kind = HfApi(), _kind(need)
+    ask_about: Callable[..., Any] = api.dataset_info if kind == "dataset" else api.model_info
+    info = ask_about(need.reference, revision=need.revision, files_metadata=True, timeout=TIMEOUT)
+    if info.gated:
+        api.auth_check(need.reference, repo_type=kind)
     files = {item.rfilename: _file(item) for item in info.siblings or []}
     chosen = [files[name] for name in choose(need.layout, list(files))]
     if not chosen:
         raise Refused(f"'{need}' holds nothing of what a model of the kind '{need.layout}' is read from.")
-    if _weightless(need.layout, chosen):
-        with _sentences(need):
-            chosen += _conversion(api, need)
+    if need.layout == "transformers" and not any(file.name.endswith(".safetensors") for file in chosen):
+        chosen += _conversion(api, need)
     return Set(need, info.sha, tuple(chosen))
 
 
@@ -134,78 +126,50 @@ def _kind(need: Need) -> str:
     return "dataset" if need.layout == "dataset" else "model"
 
 
-def choose(layout: str, names: Names) -> list[str]:
+def choose(layout: str, names: Sequence[str]) -> list[str]:
     """The files of a repository that a layout reads, of their paths in it."""
     base, _, file = layout.partition(":")
+    top = [name for name in names if "/" not in name]
+    parts = [name for name in names if "/" in name and name.split("/")[0] not in FOREIGN]
+    if base in ("pipeline", "settings"):
+        parts = [name for name in parts if not name.startswith(f"{CHECKER}/")]
     if base == "file":
         return [name for name in names if name == file]
-    return sorted(LAYOUTS[base](names, file))
+    if base == "dataset":
+        return sorted(name for name in names if name != ".gitattributes")
+    texts, weights = top, list[str]()  # layout "text"
+    if base == "transformers":
+        texts = top + [name for name in names if name.startswith("additional_chat_templates/")]
+        weights = _weights(top)
+    elif base == "open_clip":
+        wanted = (f"{file.rpartition('.')[0]}.safetensors", file) if file else OPEN_CLIP
+        weights = [name for name in wanted if name in names][:1]
+    elif base == "sentence":
+        texts = top + parts
+        weights = _weights(texts)
+    elif base == "settings":
+        texts = top + parts
+    elif base in ("pipeline", "pipeline and checker"):
+        texts, weights = top + parts, _weights(parts)
+        old = _weights(parts, ".bin")
+        # Of a pipeline that lacks safetensors of one part, all are read from .bin files.
+        if not {PurePosixPath(name).parent for name in old} <= {PurePosixPath(n).parent for n in weights}:
+            weights = old
+    return sorted([*(name for name in texts if name.endswith(TEXTS)), *weights])
 
 
-def _transformers(names: Names, _: str) -> Iterator[str]:
-    yield from _texts(
-        name for name in names if "/" not in name or name.startswith("additional_chat_templates/")
-    )
-    yield from _weights([name for name in names if "/" not in name], ".safetensors")
-
-
-def _text(names: Names, _: str) -> Iterator[str]:
-    yield from _texts(name for name in names if "/" not in name)
-
-
-def _open_clip(names: Names, file: str) -> Iterator[str]:
-    yield from _texts(name for name in names if "/" not in name)
-    wanted = (f"{file.rpartition('.')[0]}.safetensors", file) if file else OPEN_CLIP
-    yield from [name for name in wanted if name in names][:1]
-
-
-def _sentence(names: Names, _: str) -> Iterator[str]:
-    ours = [name for name in names if name.split("/")[0] not in FOREIGN]
-    yield from _texts(ours)
-    for folder in {str(PurePosixPath(name).parent) for name in ours}:
-        yield from _weights([n for n in ours if str(PurePosixPath(n).parent) == folder], ".safetensors")
-
-
-def _pipeline(names: Names, _: str) -> Iterator[str]:
-    yield from _with_checker([name for name in names if not name.startswith(f"{CHECKER}/")], "")
-
-
-def _with_checker(names: Names, _: str) -> Iterator[str]:
-    parts = [name for name in names if "/" in name and name.split("/")[0] not in FOREIGN]
-    yield from _texts([name for name in names if "/" not in name] + parts)
-    held = {
-        suffix: {folder: _weights(group, suffix) for folder, group in _by_folder(parts).items()}
-        for suffix in (".safetensors", ".bin")
-    }
-    # Of a pipeline that lacks safetensors of one part, all are read from .bin files.
-    whole = all(held[".safetensors"][folder] for folder, found in held[".bin"].items() if found)
-    for found in held[".safetensors" if whole else ".bin"].values():
-        yield from found
-
-
-def _settings(names: Names, _: str) -> Iterator[str]:
-    yield from _texts(name for name in names if name.split("/")[0] not in (*FOREIGN, CHECKER))
-
-
-def _dataset(names: Names, _: str) -> Iterator[str]:
-    yield from (name for name in names if name != ".gitattributes")
-
-
-#: Layout -> (paths in a repository, what stands behind its colon) -> those that are read.
-LAYOUTS: dict[str, Callable[[Names, str], Iterator[str]]] = {
-    "transformers": _transformers,
-    "text": _text,
-    "open_clip": _open_clip,
-    "sentence": _sentence,
-    "pipeline": _pipeline,
-    "pipeline and checker": _with_checker,
-    "settings": _settings,
-    "dataset": _dataset,
-}
+def _weights(names: Iterable[str], suffix: str = ".safetensors") -> list[str]:
+    """Weights of every folder; the shards only where there is no file of them all."""
+    folders: dict[str, list[str]] = {}
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        if file.endswith(suffix) and WEIGHTS.fullmatch(file):
+            folders.setdefault(folder, []).append(name)
+    return [n for there in folders.values() for n in [x for x in there if "-of-" not in x] or there]
 
 
 _TEXTS = " ".join(f"*{ending}" for ending in TEXTS)
-#: The same in patterns, for who asks before the hub does: `nein fetch --dry-run`.
+#: Layout -> what `choose` chooses in patterns, for who asks before the hub does: `nein fetch --dry-run`.
 PATTERNS: dict[str, str] = {
     "transformers": f"{_TEXTS} model*.safetensors additional_chat_templates/*",
     "text": _TEXTS,
@@ -232,27 +196,6 @@ def expected(needs: Iterable[Need], folder: Path) -> Iterator[str]:
             yield f"{need.reference}@{need.revision or 'main'}: {asked} -> {folder / HUB / repository(need)}"
 
 
-def _texts(names: Iterable[str]) -> Iterator[str]:
-    yield from (name for name in names if name.endswith(TEXTS))
-
-
-def _by_folder(names: Iterable[str]) -> dict[str, list[str]]:
-    folders: dict[str, list[str]] = {}
-    for name in names:
-        folders.setdefault(name.rpartition("/")[0], []).append(name)
-    return folders
-
-
-def _weights(names: Names, suffix: str) -> list[str]:
-    """Weights of one folder; the shards only where there is no file of them all."""
-    there = [n for n in names if n.endswith(suffix) and WEIGHTS.fullmatch(n.rpartition("/")[2])]
-    return [name for name in there if "-of-" not in name] or there
-
-
-def _weightless(layout: str, chosen: Sequence[File]) -> bool:
-    return layout == "transformers" and not any(file.name.endswith(".safetensors") for file in chosen)
-
-
 def _conversion(api: HfApi, need: Need) -> list[File]:
     """The safetensors that transformers takes for a repository without any: those of the hub's own service,
     in a pull request."""
@@ -262,23 +205,13 @@ def _conversion(api: HfApi, need: Need) -> list[File]:
             revision = f"refs/pr/{one.num}"
             info = api.model_info(need.reference, revision=revision, files_metadata=True, timeout=TIMEOUT)
             there = {item.rfilename: item for item in info.siblings or []}
-            shards = _weights(list(there), ".safetensors")
-            names = shards + [name for name in there if name == "model.safetensors.index.json"]
-            if shards:
+            if shards := _weights(name for name in there if "/" not in name):
+                names = [*shards, *({"model.safetensors.index.json"} & there.keys())]
                 return [_file(there[name], revision) for name in names]
     raise Refused(
         f"'{need}' has no weights as safetensors, and pickles are not loaded; save it again with "
-        f"save_pretrained, or "
-        "name a revision that has them: OWNER/NAME@REVISION."
+        "save_pretrained, or name a revision that has them: OWNER/NAME@REVISION."
     )
-
-
-def _address(need: Need) -> Set:
-    name = need.reference.rpartition("/")[2]
-    answer = httpx.head(need.reference, follow_redirects=True, timeout=TIMEOUT)
-    answer.raise_for_status()
-    size = int(answer.headers.get("Content-Length", 0))
-    return Set(need, need.revision or "", (File(name, size, need.revision),))
 
 
 def _further(need: Need, found: Set, folder: Path) -> list[Need]:
@@ -287,10 +220,9 @@ def _further(need: Need, found: Set, folder: Path) -> list[Need]:
         return []
     from nein.metrics.dual.openclip import text_origins
 
-    with _sentences(need):
-        path = hf_hub_download(
-            need.reference, "open_clip_config.json", revision=need.revision, cache_dir=folder / HUB
-        )
+    path = hf_hub_download(
+        need.reference, "open_clip_config.json", revision=need.revision, cache_dir=folder / HUB
+    )
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))["model_cfg"]
         return [Need(*origin) for origin in text_origins(config)]
@@ -305,7 +237,7 @@ def download(found: Set, folder: Path) -> dict[str, Any]:
     entry: dict[str, Any] = {"reference": need.reference, "layout": need.layout}
     entry |= {"revision": need.revision, "commit": found.commit, "files": {}}
     with _sentences(need):
-        places = _address_to(found, folder) if need.layout == "torch" else _repository_to(found, folder)
+        places = _download(found, folder)
     for file, path in zip(found.files, places, strict=True):
         digest = file_sha256(path) if path.is_file() else None
         if digest is None:
@@ -320,21 +252,18 @@ def download(found: Set, folder: Path) -> dict[str, Any]:
     return entry
 
 
-def _address_to(found: Set, folder: Path) -> list[Path]:
-    from torch.hub import download_url_to_file
-
-    [file] = found.files
-    target = folder / TORCH / _CHECKPOINTS / file.name
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        download_url_to_file(found.need.reference, str(target))
-    return [target]
-
-
-def _repository_to(found: Set, folder: Path) -> list[Path]:
+def _download(found: Set, folder: Path) -> list[Path]:
+    """The places of a set's files."""
     need, hub = found.need, folder / HUB
-    snapshots = hub / repository(need) / "snapshots"
-    ours = snapshots / found.commit
+    if need.layout == "torch":
+        from torch.hub import download_url_to_file
+
+        target = folder / TORCH / _CHECKPOINTS / found.files[0].name
+        if not target.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            download_url_to_file(need.reference, str(target))
+        return [target]
+    ours = hub / repository(need) / "snapshots" / found.commit
     for revision in dict.fromkeys(file.revision for file in found.files):
         names = [file.name for file in found.files if file.revision == revision]
         got = snapshot_download(
@@ -344,19 +273,16 @@ def _repository_to(found: Set, folder: Path) -> list[Path]:
             cache_dir=hub,
             allow_patterns=[glob.escape(name) for name in names],
         )
-        for name in names if revision else ():
+        for place in (ours / name for name in names if revision):
             # Offline nobody can look for the conversion: its weights lie where the repository's would.
-            _link(ours / name, Path(got, name))
+            target = Path(got, place.relative_to(ours))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.unlink(missing_ok=True)
+            try:
+                place.symlink_to(os.path.relpath(target.resolve(), place.parent))
+            except OSError:  # a file system without links
+                shutil.copyfile(target, place)
     return [ours / file.name for file in found.files]
-
-
-def _link(name: Path, target: Path) -> None:
-    name.parent.mkdir(parents=True, exist_ok=True)
-    name.unlink(missing_ok=True)
-    try:
-        name.symlink_to(os.path.relpath(target.resolve(), name.parent))
-    except OSError:  # a file system without links
-        shutil.copyfile(target, name)
 
 
 @contextmanager
@@ -411,10 +337,11 @@ def _first(error: BaseException) -> str:
 
 def left(sets: Iterable[Set], known: Mapping[str, Any], folder: Path) -> int:
     """Bytes that are still to be downloaded, by what the manifest and the cache already have."""
-    return sum(file.size for one in sets for file in one.files if not _is_there(one, file, known, folder))
-
-
-def _is_there(found: Set, file: File, known: Mapping[str, Any], folder: Path) -> bool:
-    entry = known.get(found.need.key, {})
-    names = [name for name in entry.get("files", {}) if name.endswith(f"/{file.name}")]
-    return entry.get("commit") == found.commit and any((folder / name).is_file() for name in names)
+    size = 0
+    for one in sets:
+        entry = known.get(one.need.key, {})
+        there = [name for name in entry.get("files", ()) if (folder / name).is_file()]
+        for file in one.files:
+            known_here = any(name.endswith(f"/{file.name}") for name in there)
+            size += 0 if known_here and entry["commit"] == one.commit else file.size
+    return size

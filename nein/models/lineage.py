@@ -8,7 +8,6 @@ one keeps together the other keeps apart, and some matrices lie the other way ro
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from nein.engine import shapes
+from pydantic import BaseModel
 
 #: OpenAI's own weights, by the repositories that have them.
 PLAIN = re.compile(r"openai/clip-vit-[\w-]+|timm/[\w.-]*clip[\w.-]*\.openai")
@@ -35,10 +33,17 @@ WORDS = (
 #: apart are at 1.4, and fine-tuning moves them by some hundredths.
 NEAR = 0.5
 WEIGHTS = ("model.safetensors", "open_clip_model.safetensors")
-_TOWER = (dict, None)
-_CONFIG = {"model_cfg?": dict, "model_type?": (str, None), "text_config?": _TOWER, "vision_config?": _TOWER}
 #: Counts and temperatures, which say nothing about whose weights they are.
 _ASIDE = ("position_ids", "logit_scale", "attn_mask")
+
+
+class _Config(BaseModel, protected_namespaces=()):
+    """What is read of a configuration: open_clip's has `model_cfg`, transformers' the others."""
+
+    model_cfg: dict[str, Any] | None = None
+    model_type: str | None = None
+    text_config: dict[str, Any] | None = None
+    vision_config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,15 +79,13 @@ def _quick(folder: Path) -> bool | None:
     """What the configuration says; None where there is none of a CLIP."""
     for name in ("open_clip_config.json", "config.json"):
         try:
-            config = json.loads((folder / name).read_text(encoding="utf-8"))
+            config = _Config.model_validate_json((folder / name).read_bytes())
         except (OSError, ValueError):
             continue
-        if shapes.fault(config, _CONFIG):
-            continue
-        if "model_cfg" in config:
-            return bool(config["model_cfg"].get("quick_gelu", False))
-        if config.get("model_type") == "clip":
-            towers = [config.get(tower) or {} for tower in ("text_config", "vision_config")]
+        if config.model_cfg is not None:
+            return bool(config.model_cfg.get("quick_gelu", False))
+        if config.model_type == "clip":
+            towers = [config.text_config or {}, config.vision_config or {}]
             return all(tower.get("hidden_act", "quick_gelu") == "quick_gelu" for tower in towers)
     return None
 
@@ -114,61 +117,48 @@ def of_cache(references: Sequence[str]) -> list[Tower]:
 def notes(towers: Sequence[Tower]) -> list[str]:
     """A sentence for every model that is plain CLIP under another name, and for every one whose weights were
     trained with QuickGELU and whose configuration says GELU."""
-    plain = [tower for tower in towers if tower.plain]
-    return [note for tower in towers if not tower.plain for note in _about(tower, plain)]
-
-
-def _about(tower: Tower, plain: Sequence[Tower]) -> Iterator[str]:
-    for other in plain:
-        distance = _distance(tower, other)
-        if distance is None or distance >= NEAR:
+    found = []
+    for tower in (tower for tower in towers if not tower.plain):
+        apart = ((other, _distance(tower, other)) for other in towers if other.plain)
+        other, distance = next(((one, d) for one, d in apart if d < NEAR), (None, 0.0))
+        if other is None:
             continue
         if distance == 0 and _digests(tower) == _digests(other):
-            yield (
+            found.append(
                 f"'{tower.name}' is plain CLIP: every weight is that of '{other.name}', and so are its "
                 "figures."
             )
         if other.quick and not tower.quick:
-            yield (
+            found.append(
                 f"'{tower.name}' has weights of OpenAI's CLIP, trained with QuickGELU ('{other.name}'), and "
                 "its configuration says GELU: its figures are lower than the weights allow. If nobody meant "
                 "that, set quick_gelu (open_clip) or hidden_act (transformers) in its configuration."
             )
-        return
-
-
-def _distance(one: Tower, other: Tower) -> float | None:
-    """Relative distance of the embeddings of words; None where they differ in shape."""
-    a, b = _tensor(one), _tensor(other)
-    if a.shape != b.shape:
-        return None
-    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
-
-
-def _tensor(tower: Tower) -> np.ndarray:
-    from safetensors import safe_open
-
-    with safe_open(tower.file, framework="pt") as handle:
-        return handle.get_tensor(tower.words).float().numpy()
-
-
-def _digests(tower: Tower) -> set[str]:
-    """SHA-256 of every weight as float32, whichever layout has it."""
-    from safetensors import safe_open
-
-    found = set()
-    with safe_open(tower.file, framework="pt") as handle:
-        for name in handle.keys():
-            if name.endswith(_ASIDE):
-                continue
-            tensor = handle.get_tensor(name).float().numpy()
-            parts = np.split(tensor, 3) if ".in_proj_" in name else [tensor]
-            found |= {_digest(part) for part in parts}
     return found
 
 
-def _digest(part: np.ndarray) -> str:
-    """The same for a vector with and without an axis of length 1, and for a matrix either way round."""
-    part = np.squeeze(part)
-    ways = [part, part.T] if part.ndim == 2 else [part]
-    return min(hashlib.sha256(np.ascontiguousarray(way).tobytes()).hexdigest() for way in ways)
+def _tensors(tower: Tower, names: Sequence[str] | None = None) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, float32) of the weights of those names, or of all."""
+    from safetensors import safe_open
+
+    with safe_open(tower.file, framework="pt") as handle:
+        for name in names or handle.keys():
+            yield name, handle.get_tensor(name).float().numpy()
+
+
+def _distance(one: Tower, other: Tower) -> float:
+    """Relative distance of the embeddings of words; infinite where they differ in shape."""
+    [(_, a)], [(_, b)] = _tensors(one, [one.words]), _tensors(other, [other.words])
+    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0)) if a.shape == b.shape else np.inf
+
+
+def _digests(tower: Tower) -> set[str]:
+    """SHA-256 of every weight as float32, whichever layout has it: the same for a vector with and without an
+    axis of length 1, and for a matrix either way round."""
+    found = set()
+    for name, tensor in _tensors(tower):
+        if not name.endswith(_ASIDE):
+            for part in map(np.squeeze, np.split(tensor, 3) if ".in_proj_" in name else [tensor]):
+                ways = [part, part.T] if part.ndim == 2 else [part]
+                found.add(min(hashlib.sha256(np.ascontiguousarray(way)).hexdigest() for way in ways))
+    return found

@@ -6,7 +6,6 @@ this machine, embedded, or behind an endpoint. Nothing is loaded.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from nein.models import references, rewards
 from nein.models.editor_choice import choose_editor
 from nein.models.remedies import best_of
 from nein.models.remedies.editors import LLM
-
-log = logging.getLogger(__name__)
 
 
 def of_model(kind: str, reference: str | None) -> list[Need]:
@@ -53,10 +50,10 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
             needs += of_editors(there, preset, overrides)
             continue
         choice = choose_editor(name, preset, overrides or {})
-        if choice.made is None and choice.published is None:
-            origins = editors.origins(
-                choice.row, choice.checkpoint, choice.revision, **_models(choice.row, choice.options)
-            )
+        if choice.made is None:
+            keys = [key for key in (*editors.model_options(choice.row), "config") if choice.options.get(key)]
+            models = {key: choice.options[key] for key in keys}
+            origins = editors.origins(choice.row, choice.checkpoint, choice.revision, **models)
             needs += [Need(*origin) for origin in origins]
     return needs
 
@@ -89,11 +86,6 @@ def of_settings(reference: str | None) -> list[Need]:
     """Of the configurations and the tokenizer that a single file is read with."""
     origin = Origin.of("settings", reference or editors.DEFAULT_CONFIG, None)
     return [Need(*origin)] if origin is not None else []
-
-
-def _models(row: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an editor's options those that name a model or a configuration."""
-    return {name: options[name] for name in (*editors.model_options(row), "config") if options.get(name)}
 
 
 def of_data(source: str | None) -> list[Need]:

@@ -98,9 +98,8 @@ def identity(reference: str) -> str:
     if (made := offered(reference)) is not None:
         return f"in memory, {made.fingerprint}"
     _, reference = named(reference)
-    if not is_endpoint(reference):
-        return reference
-    return f"{reference.partition(':')[0]}:#{reference.rpartition('#')[2]}"
+    kind, model = reference.partition(":")[0], reference.rpartition("#")[2]
+    return f"{kind}:#{model}" if is_endpoint(reference) else reference
 
 
 def place(reference: str) -> str:
@@ -116,8 +115,7 @@ def moved(reference: str) -> str | None:
 
 def folder_of(reference: str) -> str:
     """The reference with an embedded model's name turned into its folder, and `~` into the home folder."""
-    where, revision = resolve(reference)
-    return f"{where}@{revision}" if revision else where
+    return "@".join(filter(None, resolve(reference)))
 
 
 def spelled_editor(name: str) -> str:
@@ -136,11 +134,11 @@ def split_editor(name: str) -> tuple[str | None, str, str | None]:
     """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
     not there."""
     given, rest = named(name)
-    if given is None or editors.is_known(rest):
-        return given, rest, None  # an editor is no checkpoint: in "ip2p=hqedit" the first name is the user's
-    editor, checkpoint = named(rest)
-    if editor is not None and editors.is_known(editor):
-        return given, editor, checkpoint
-    if editors.is_known(given):
-        return None, given, rest
+    if given is not None and not editors.is_known(rest):
+        # An editor is no checkpoint: in "ip2p=hqedit" the first name is the user's.
+        editor, checkpoint = named(rest)
+        if editor is not None and editors.is_known(editor):
+            return given, editor, checkpoint
+        if editors.is_known(given):
+            return None, given, rest
     return given, rest, None

@@ -17,7 +17,7 @@ from nein.metrics.judges.base import Answer, template
 from nein.metrics.rewards import RewardJudge as RewardJudge
 from nein.metrics.rewards.base import check_edits
 from nein.metrics.served import is_served
-from nein.models.remembered import Remembered, RememberedSpeaker
+from nein.models.cached import CachedModel, CachedSpeaker
 from nein.wording import denials
 
 #: The run's judge of Removal; every other reference is one of `metrics.rewards`.
@@ -57,35 +57,24 @@ class RemovalReward(RewardJudge):
             ),
             asked,
         )
-        by_place = dict(zip(asked, answers, strict=True))
-        return [
-            _least(words, by_place[k]) if words else Score(None, NAMES_NOTHING)
-            for k, words in enumerate(named)
-        ]
+        scores = [Score(None, NAMES_NOTHING)] * len(named)
+        for k, replies in zip(asked, answers, strict=True):
+            scores[k] = Score(None, replies) if isinstance(replies, str) else _least(named[k], replies)
+        return scores
 
 
-def _least(names: Sequence[str], answers: Sequence[Answer] | str) -> Score:
-    if isinstance(answers, str):
-        return Score(None, answers)
+def _least(names: Sequence[str], answers: Sequence[Answer]) -> Score:
     detail = {"answers": {name: answer.text for name, answer in zip(names, answers, strict=True)}}
-    shares = [_gone(answer) for answer in answers]
-    known = [share for share in shares if share is not None]
-    if len(known) < len(shares):
-        unclear = answers[shares.index(None)].text
-        return Score(None, f"the answer {unclear!r} is neither yes nor no", detail)
-    return Score(
-        min(known),
-        ", ".join(f"no {name}: {share:.3f}" for name, share in zip(names, known, strict=True)),
-        detail,
-    )
-
-
-def _gone(answer: Answer) -> float | None:
-    yes, no = answer.p_yes, answer.p_no
-    if yes is not None and no is not None and yes + no > 0:
-        return no / (yes + no)
-    present = parse_yes_no(answer.text)
-    return None if present is None else float(not present)
+    shares = {}
+    for name, answer in zip(names, answers, strict=True):
+        yes, no, present = answer.p_yes, answer.p_no, parse_yes_no(answer.text)
+        if yes is not None and no is not None and yes + no > 0:
+            shares[name] = no / (yes + no)
+        elif present is None:
+            return Score(None, f"the answer {answer.text!r} is neither yes nor no", detail)
+        else:
+            shares[name] = float(not present)
+    return Score(min(shares.values()), ", ".join(f"no {k}: {v:.3f}" for k, v in shares.items()), detail)
 
 
 def to_be_gone(instructions: Sequence[str]) -> list[tuple[str, ...]]:
@@ -121,7 +110,7 @@ def load(
     judge = rewards.load_reward(reference, device=device, dtype=dtype)
     if cache is not None and is_served(rewards.split(reference)[1]):
         if isinstance(judge, Pairwise):
-            return Pairwise(Remembered(judge.model, cache))
+            return Pairwise(CachedModel(judge.model, cache))
         if isinstance(judge, EditScore):
-            judge.model = RememberedSpeaker(judge.model, cache)
+            judge.model = CachedSpeaker(judge.model, cache)
     return judge

@@ -17,7 +17,7 @@ import pytest
 from nein.engine import answers
 from nein.engine.answers import AnswerCache, BlockAnswers
 from nein.engine.errors import UserError
-from nein.models.questions import Questions
+from nein.models.cached import Questions
 
 
 def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path: Path) -> None:

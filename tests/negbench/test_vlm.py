@@ -21,7 +21,7 @@ from nein.engine.folder import Folder
 from nein.engine.images import ImageError
 from nein.engine.stages import Model, Step
 from nein.metrics.choices import Asked, Reply, of_judge
-from nein.models.remembered import Remembered
+from nein.models.cached import CachedModel
 from nein.reporting import figures as frames
 from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges
@@ -35,7 +35,7 @@ def ask(model: Any, folder: Path, task: ChoiceTask = TASK, **manner: Any) -> dic
     """Question id -> row, of a run in `folder`."""
     run, cache = Folder(folder / "run"), AnswerCache(folder / "answers.sqlite")
     asked = Model(
-        "test", lambda: Remembered(model, cache), lambda loaded: {"model": (loaded.fingerprint, {})}
+        "test", lambda: CachedModel(model, cache), lambda loaded: {"model": (loaded.fingerprint, {})}
     )
     blocks = Blocks.first(len(task.questions), 3)
     stage = asking.asking("answers", task, blocks, manner=asking.Manner(**manner), model=asked)

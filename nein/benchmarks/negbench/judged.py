@@ -238,7 +238,7 @@ def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str
     for start in range(0, len(shown), size):
         images, pictures = zip(*shown[start : start + size], strict=True)
         asked = [about[image] for image in images]
-        answers = judges.ask("vqa", judge, pictures, asked, judges.Manner())
+        answers = judges.ask("vqa", judge, pictures, asked, judges.JudgeOptions())
         for image, these, row in zip(images, asked, answers, strict=True):
             said |= {(image, word.word): answer for word, answer in zip(these, row, strict=True)}
     return said

@@ -26,8 +26,8 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, shared
 from nein.models import judges, references
+from nein.models.cached import CachedModel, batched
 from nein.models.remedies.encoders import Arm
-from nein.models.remembered import Remembered, batched
 from nein.reporting.scores import ScoreTable
 
 
@@ -172,8 +172,8 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
 
     if choice.kind == "vlm":
 
-        def remembered() -> Remembered:
-            return Remembered(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
+        def remembered() -> CachedModel:
+            return CachedModel(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
 
         model = Model.one(choice.slug, remembered, place, batched if config.fits else None)
         manner = asking.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)

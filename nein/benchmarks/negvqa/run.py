@@ -31,8 +31,8 @@ from nein.metrics.choices import Asked, Reply
 from nein.metrics.served import is_served
 from nein.metrics.served.endpoint import is_endpoint
 from nein.models import references
+from nein.models.cached import CachedModel, batched
 from nein.models.remedies import answers as remedies
-from nein.models.remembered import Remembered, batched
 from nein.reporting.scores import ScoreTable
 
 JUDGE = "judge"
@@ -95,7 +95,7 @@ def _run(
     config: NegvqaConfig,
     asked: Questions,
     device: str,
-    load: Callable[[], Remembered],
+    load: Callable[[], CachedModel],
     cure: str,
 ) -> Run:
     """cure: the arm of `--mend`; "" for the model as it is."""
@@ -208,13 +208,13 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
 # --- asking ------------------------------------------------------------------------------------
 
 
-def _remembered(reference: str, config: NegvqaConfig, device: str) -> Remembered:
+def _remembered(reference: str, config: NegvqaConfig, device: str) -> CachedModel:
     cache = config.out_dir / "cache" / "answers.sqlite"
-    return Remembered(load_model(reference, config, device), AnswerCache(cache))
+    return CachedModel(load_model(reference, config, device), AnswerCache(cache))
 
 
 def _asking(
-    reference: str, config: NegvqaConfig, items: Sequence[Item], load: Callable[[], Remembered], cure: str
+    reference: str, config: NegvqaConfig, items: Sequence[Item], load: Callable[[], CachedModel], cure: str
 ) -> list[Stage]:
     """Every question and its negation; and for some of them the baselines."""
     by_id = {item.id: item for item in items}

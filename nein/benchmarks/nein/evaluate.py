@@ -100,8 +100,8 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"'{config.data}' does not; take --data nano:scope, or other metrics."
             )
     if config.edited is not None:
-        published = [choice.published for choice in choices if choice.published is not None]
-        for warning in check_names(published, [sample.id for sample in plan.dataset.samples]):
+        external = [choice.external for choice in choices if choice.external is not None]
+        for warning in check_names(external, [sample.id for sample in plan.dataset.samples]):
             log.warning("%s", warning)
     scored: list[Step] = []
 
@@ -114,11 +114,11 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     made = []
     loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
-        name = f"{choice.asked}/{choice.published.track}" if choice.published else choice.asked
+        name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
         load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
         plain = loaders.setdefault(choice.plain, shared(load))
         editor = editor_model(name, functools.partial(_load, config, choice, device, plain), fits=config.fits)
-        for track in [choice.published.track] if choice.published else config.tracks:
+        for track in [choice.external.track] if choice.external else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)
             scored += [Step(folder, stage) for stage in stages if stage.model is scorer]

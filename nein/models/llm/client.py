@@ -13,6 +13,7 @@ from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.metrics.base import RecordStore
 from nein.metrics.served.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
+from nein.models.cached import Questions
 from nein.models.llm.parsing import (
     CUT_OFF,
     NONSENSE,
@@ -22,7 +23,6 @@ from nein.models.llm.parsing import (
     instructions,
     parse,
 )
-from nein.models.questions import Questions
 
 MODEL_FAILED = "model failed"
 #: Nobody to answer: after HOPELESS such failures, one after the other, the rest is not tried.

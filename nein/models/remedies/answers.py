@@ -17,6 +17,8 @@ from nein.metrics.choices.base import Prompt
 from nein.metrics.letters import LETTERS, parse
 from nein.wording.affirmed import affirmed
 
+Images = Sequence[np.ndarray]
+Table = Sequence[Sequence[Asked]]
 Rows = list[list[Reply]]
 STEPS = "Let's think step by step."
 _THEREFORE = "\nTherefore, the letter of the answer is"
@@ -24,31 +26,23 @@ NOT_TWO = "only of two options can the other be taken"
 NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made consistent"
 
 
-def _flipped(
-    model: Any,
-    images: Sequence[np.ndarray],
-    asked: Sequence[Sequence[Asked]],
-    scorings: Sequence[str],
-    wording: str,
-) -> Rows:
+def _flipped(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """Every question that denies is asked without its denial, and the other option taken."""
-    plain = [[affirmed(one.question) for one in row] for row in asked]
-    instead = [
-        [one if text is None else _reworded(one, text, wording) for one, text in zip(row, texts, strict=True)]
-        for row, texts in zip(asked, plain, strict=True)
-    ]
+
+    def reworded(one: Asked) -> Asked:
+        text = affirmed(one.question)
+        if text is None:
+            return one
+        return Asked(choices.prompt(wording, text, one.texts), one.options, text, one.texts)
+
+    instead = _each(reworded, asked)
     replies = model.answer(images, instead, scorings)
-    return [
-        [
-            reply if text is None else _other(reply, one)
-            for reply, one, text in zip(answers, row, texts, strict=True)
-        ]
-        for answers, row, texts in zip(replies, asked, plain, strict=True)
-    ]
+    return _each(lambda r, one, other: r if other is one else _other(r, one), replies, asked, instead)
 
 
-def _reworded(one: Asked, question: str, wording: str) -> Asked:
-    return Asked(choices.prompt(wording, question, one.texts), one.options, question, one.texts)
+def _each(work: Callable[..., Any], *tables: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """`work` of the cells of tables of one shape, in their shape."""
+    return [[work(*cells) for cells in zip(*rows, strict=True)] for rows in zip(*tables, strict=True)]
 
 
 def _other(reply: Reply, asked: Asked) -> Reply:
@@ -63,23 +57,18 @@ def _other(reply: Reply, asked: Asked) -> Reply:
     return dataclasses.replace(reply, text=text, logprobs=logprobs, each=None)
 
 
-def _consistent(
-    model: Any,
-    images: Sequence[np.ndarray],
-    asked: Sequence[Sequence[Asked]],
-    scorings: Sequence[str],
-    wording: str,
-) -> Rows:
+def _consistent(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """A question and its negation, which follow each other, get different letters: of the two ways to do that
     the likelier, by the product of the probabilities."""
     replies = model.answer(images, asked, sorted({*scorings, "logprob"}))
-    made = []
-    for answers, row in zip(replies, asked, strict=True):
-        pairs = zip(answers[::2], answers[1::2], row[::2], strict=True)
-        made.append(
-            [reply for first, second, one in pairs for reply in _agreed(first, second, one, scorings)]
-        )
-    return made
+    return [
+        [
+            reply
+            for pair in zip(row[::2], row[1::2], of[::2], strict=True)
+            for reply in _agreed(*pair, scorings)
+        ]
+        for row, of in zip(replies, asked, strict=True)
+    ]
 
 
 def _agreed(first: Reply, second: Reply, asked: Asked, scorings: Sequence[str]) -> tuple[Reply, Reply]:
@@ -90,49 +79,34 @@ def _agreed(first: Reply, second: Reply, asked: Asked, scorings: Sequence[str]) 
     if failure:
         reply = Reply(error=failure, silent=first.silent or second.silent)
         return reply, reply
-    joint = (ends[0][0] + ends[1][1], ends[0][1] + ends[1][0])  # A and B, B and A
-    return _letter(joint, scorings), _letter(joint[::-1], scorings)
+    made = []
+    for a, b in ((ends[0][0] + ends[1][1], ends[0][1] + ends[1][0]),  # A and B, B and A
+                 (ends[0][1] + ends[1][0], ends[0][0] + ends[1][1])):  # fmt: skip
+        text = "" if a == b else LETTERS[int(b > a)]  # none where both are as likely
+        made.append(
+            Reply(text if "generated" in scorings else None, (a, b) if "logprob" in scorings else None)
+        )
+    return made[0], made[1]
 
 
-def _letter(logprobs: tuple[float, float], scorings: Sequence[str]) -> Reply:
-    """The likelier letter as an answer; no text where both are as likely."""
-    text = "" if logprobs[0] == logprobs[1] else LETTERS[int(logprobs[1] > logprobs[0])]
-    return Reply(
-        text if "generated" in scorings else None, tuple(logprobs) if "logprob" in scorings else None
-    )
-
-
-def _thought(
-    model: Any,
-    images: Sequence[np.ndarray],
-    asked: Sequence[Sequence[Asked]],
-    scorings: Sequence[str],
-    wording: str,
-) -> Rows:
+def _thought(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """Asked twice: first to think, then for the letter behind what was thought."""
-    thinking = [[dataclasses.replace(one, prompt=_longer(one.prompt, STEPS)) for one in row] for row in asked]
+
+    def longer(one: Asked, words: str) -> Asked:
+        before, after = one.prompt
+        return dataclasses.replace(one, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
+
+    thinking = _each(lambda one: longer(one, STEPS), asked)
     thoughts = model.answer(images, thinking, ["generated"])
-    concluding = [
-        [
-            dataclasses.replace(one, prompt=_longer(one.prompt, f"{STEPS}\n{thought.text or ''}{_THEREFORE}"))
-            for one, thought in zip(row, told, strict=True)
-        ]
-        for row, told in zip(asked, thoughts, strict=True)
-    ]
-    answers = model.answer(images, concluding, scorings)
-    return [
-        [thought if thought.error else reply for thought, reply in zip(told, row, strict=True)]
-        for told, row in zip(thoughts, answers, strict=True)
-    ]
+    concluding = _each(
+        lambda one, thought: longer(one, f"{STEPS}\n{thought.text or ''}{_THEREFORE}"), asked, thoughts
+    )
+    replies = model.answer(images, concluding, scorings)
+    return _each(lambda thought, reply: thought if thought.error else reply, thoughts, replies)
 
 
-def _longer(prompt: Prompt, words: str) -> Prompt:
-    return Prompt(prompt.before, f"{prompt.after.rstrip()}\n{words}")
-
-
-Answer = Callable[[Any, Sequence[np.ndarray], Sequence[Sequence[Asked]], Sequence[str], str], Rows]
 #: Name -> its function of (model, pictures, questions, scorings, wording).
-REMEDIES: dict[str, Answer] = {
+REMEDIES: dict[str, Callable[[Any, Images, Table, Sequence[str], str], Rows]] = {
     "flip": _flipped,
     "consistent": _consistent,
     "chain-of-thought": _thought,  # zero-shot, arXiv:2205.11916
@@ -162,9 +136,7 @@ class WithRemedy:
     def describe(self) -> dict[str, Any]:
         return {**self._model.describe(), "mended": self._arm}
 
-    def answer(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
-    ) -> Rows:
+    def answer(self, images: Images, asked: Table, scorings: Sequence[str]) -> Rows:
         """See `metrics.choices.base.ChoiceModel`; "consistent" takes questions in pairs."""
         return REMEDIES[self._arm](self._model, images, asked, scorings, self._wording)
 

@@ -80,9 +80,10 @@ class Arm:
         """The model with the remedy. NEAT alone has a protocol, and a seed under "paper"."""
         if self.kind == "decompose":
             return Decomposed(model, self.number)
+        content = self._content() if self.file else None
         if self.adapts:
-            return Adapted(model, protocol, seed, self._content() if self.file else None)
-        return Steered(model, self.number, self._content() if self.file else remedy_texts.drawn_pairs())
+            return Adapted(model, protocol, seed, content)
+        return Steered(model, self.number, remedy_texts.drawn_pairs() if content is None else content)
 
     def _content(self) -> Any:
         reader = _KINDS[self.kind][2]
@@ -91,7 +92,29 @@ class Arm:
         return reader(self.file)
 
 
-class Decomposed:
+class _Around:
+    """A `DualEncoder` around another one, whose features of pictures stay."""
+
+    def __init__(self, model: DualEncoder, about: Mapping[str, Any]) -> None:
+        from nein.metrics.loading import fingerprint  # with torch, which a list of models does without
+
+        self._model, self._about = model, dict(about)
+        self.width, self.scale, self.bias = model.width, model.scale, model.bias
+        self.quick_gelu = model.quick_gelu
+        self.fingerprint = fingerprint({"model": model.fingerprint, **about})
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._model.describe(), "mended": self._about}
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        return self._model.encode(images)
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:20]
+
+
+class Decomposed(_Around):
     """A query is taken apart: the score of a picture and a caption is that of what the caption affirms minus
     `weight` times that of what it denies.
 
@@ -106,43 +129,31 @@ class Decomposed:
     """
 
     def __init__(self, model: DualEncoder, weight: float) -> None:
-        self._model, self.weight = model, weight
-        self.width = model.width + 1
-        self.scale, self.bias = model.scale * (1 + weight), model.bias
-        self.quick_gelu = model.quick_gelu
-        from nein.metrics.loading import fingerprint  # with torch, which a list of models does without
-
-        self.fingerprint = fingerprint({"model": model.fingerprint, "decompose": weight})
-
-    def describe(self) -> dict[str, Any]:
-        return {**self._model.describe(), "mended": {"arm": "decompose", "lambda": self.weight}}
+        super().__init__(model, {"arm": "decompose", "lambda": weight})
+        self.weight = weight
+        self.width, self.scale = model.width + 1, model.scale * (1 + weight)
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        features = self._model.encode(images)
-        return np.concatenate([features, np.zeros((len(features), 1), features.dtype)], axis=1)
+        return np.pad(self._model.encode(images), ((0, 0), (0, 1)))  # (N, width) -> (N, width + 1)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        parts = [(read.affirmed, [_photo(name) for name in read.absent]) for read in denials.read(texts)]
+        parts = [
+            (read.affirmed, [f"A photo of {with_article(name)}." for name in read.absent])
+            for read in denials.read(texts)
+        ]
         wanted = list(dict.fromkeys(text for told, denied in parts for text in (told, *denied) if text))
-        encoded = normalise(self._model.encode_text(wanted)) if wanted else np.zeros((0, self._model.width))
-        rows = dict(zip(wanted, encoded, strict=True))
-        nothing = np.zeros(self._model.width)
-        vectors = np.stack(
-            [
-                rows.get(told, nothing)
-                - self.weight * np.mean([rows[name] for name in denied] or [nothing], axis=0)
-                for told, denied in parts
-            ]
-        )
+        encoded = normalise(self._model.encode_text(wanted)) if wanted else ()
+        rows, nothing = dict(zip(wanted, encoded, strict=True)), np.zeros(self._model.width)
+        vectors = np.stack([
+            rows.get(told, nothing)
+            - self.weight * np.mean([rows[name] for name in denied] or [nothing], axis=0)
+            for told, denied in parts
+        ])  # fmt: skip
         lengths = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)
         return np.concatenate([vectors, np.sqrt(lengths.clip(0))], axis=1).astype(np.float32)
 
 
-def _photo(name: str) -> str:
-    return f"A photo of {with_article(name)}."
-
-
-class Steered:
+class Steered(_Around):
     """The text encoder is moved towards denial, layer by layer, in captions that deny something.
 
     The state x at the end of a sentence after layer l becomes (1 - alpha) x + alpha |x| v_l; v_l, of length
@@ -153,25 +164,12 @@ class Steered:
 
     def __init__(self, model: DualEncoder, alpha: float, pairs: remedy_texts.Pairs) -> None:
         from nein.metrics.dual import steering
-        from nein.metrics.loading import fingerprint
 
-        self._model, self.alpha = model, alpha
-        self.width, self.scale, self.bias = model.width, model.scale, model.bias
-        self.quick_gelu = model.quick_gelu
-        learned_from = hashlib.sha256(repr(pairs).encode()).hexdigest()[:20]
-        self.fingerprint = fingerprint({"model": model.fingerprint, "steer": alpha, "pairs": learned_from})
-        self._about = {"arm": "steer", "alpha": alpha, "pairs": len(pairs), "sha256": learned_from}
-        affirmed, denied = zip(*pairs, strict=True)
-        self.directions = [
-            direction(a, d)
-            for a, d in zip(steering.states(model, affirmed), steering.states(model, denied), strict=True)
-        ]
-
-    def describe(self) -> dict[str, Any]:
-        return {**self._model.describe(), "mended": self._about}
-
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        return self._model.encode(images)
+        facts = {"arm": "steer", "alpha": alpha, "pairs": len(pairs), "sha256": _digest(pairs)}
+        super().__init__(model, facts)
+        self.alpha = alpha
+        states = (steering.states(model, sentences) for sentences in zip(*pairs, strict=True))
+        self.directions = [direction(a, d) for a, d in zip(*states, strict=True)]
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         from nein.metrics.dual import steering
@@ -204,7 +202,7 @@ def direction(affirmed: np.ndarray, denied: np.ndarray) -> np.ndarray:
 BATCH = 256
 
 
-class Adapted:
+class Adapted(_Around):
     """NEAT: all captions are encoded by a text encoder that has adapted to those which deny something, among
     the pictures that are searched (`metrics.dual.neat`); pictures by the model as it is.
 
@@ -221,23 +219,13 @@ class Adapted:
         self, model: DualEncoder, protocol: str, seed: int, published: Mapping[str, Parts] | None = None
     ) -> None:
         from nein.metrics.dual.steering import stream
-        from nein.metrics.loading import fingerprint
 
         stream(model)  # another model is refused before it is asked
-        self._model, self.protocol, self._seed, self._published = model, protocol, seed, published or {}
-        self.width, self.scale, self.bias = model.width, model.scale, model.bias
-        self.quick_gelu = model.quick_gelu
-        self._about: dict[str, Any] = {"arm": "neat", "protocol": protocol, "batch": BATCH, "seed": seed}
-        if self._published:
-            learned_from = repr(sorted(self._published.items()))
-            self._about["published"] = hashlib.sha256(learned_from.encode()).hexdigest()[:20]
-        self.fingerprint = fingerprint({"model": model.fingerprint, **self._about})
-
-    def describe(self) -> dict[str, Any]:
-        return {**self._model.describe(), "mended": self._about}
-
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        return self._model.encode(images)
+        self.protocol, self._seed, self._published = protocol, seed, published or {}
+        facts: dict[str, Any] = {"arm": "neat", "protocol": protocol, "batch": BATCH, "seed": seed}
+        if published:
+            facts["published"] = _digest(sorted(published.items()))
+        super().__init__(model, facts)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """By the model as it is: without pictures there is nothing to adapt to."""
@@ -253,7 +241,12 @@ class Adapted:
 
         captions = list(dict.fromkeys(captions))
         released = self.protocol == "paper"
-        readings = self._readings(captions, neat.cleaned if released else str) if len(gallery) else {}
+        readings: dict[int, Reading] = {}  # index of a caption that denies something -> its parts
+        if len(gallery):
+            change = neat.cleaned if released else str
+            for k, (text, rule) in enumerate(zip(captions, remedy_texts.invert(captions), strict=True)):
+                if parts := self._published.get(text, rule):
+                    readings[k] = neat.Reading(*map(change, (text, *parts)))
         order = np.random.default_rng(sample_seed(self._seed, "neat")).permutation(list(readings)).tolist()
         batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
         made, norms = neat.adapt(self._model, [[readings[k] for k in batch] for batch in batches], gallery)
@@ -265,11 +258,3 @@ class Adapted:
             for k, text in enumerate(texts):
                 features[k] = then.get(text, features[k])
         return features
-
-    def _readings(self, texts: Sequence[str], change: Callable[[str], str] = str) -> dict[int, Reading]:
-        """Index of a text that denies something -> what it is taken apart into."""
-        from nein.metrics.dual.neat import Reading
-
-        ruled = remedy_texts.invert(texts)
-        parts = [self._published.get(text, rule) for text, rule in zip(texts, ruled, strict=True)]
-        return {k: Reading(*map(change, (texts[k], *these))) for k, these in enumerate(parts) if these}

@@ -14,8 +14,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.metrics.choices import Asked, Prompt, Reply, answer_each
 from nein.metrics.served.endpoint import NoAnswer
-from nein.models.questions import Questions
-from nein.models.remembered import Remembered
+from nein.models.cached import CachedModel, Questions
 
 PICTURES = [np.full((4, 4, 3), value, np.uint8) for value in (10, 20)]
 
@@ -74,37 +73,37 @@ def cache(tmp_path: Path) -> Any:
 def test_replies_come_in_place_side_by_side_and_the_same_from_the_cache(cache: AnswerCache) -> None:
     model = Model()
     questions = [asked("a", "b", "c", "d"), asked("a")]
-    first = Remembered(model, cache).answer(PICTURES, questions, ["generated"])
+    first = CachedModel(model, cache).answer(PICTURES, questions, ["generated"])
     assert [[reply.text for reply in row] for row in first] == [["A", "B", "C", "D"], ["A"]]
     assert 2 <= model.most <= 3
     again = Model()
-    assert Remembered(again, cache).answer(PICTURES, questions, ["generated"]) == first
+    assert CachedModel(again, cache).answer(PICTURES, questions, ["generated"]) == first
     assert (len(model.calls), again.calls) == (5, [])
 
 
 def test_equal_questions_of_one_call_are_asked_once(cache: AnswerCache) -> None:
     model = Model()
-    found = Remembered(model, cache).answer([PICTURES[0]] * 2, [asked("a", "a"), asked("a")], ["generated"])
+    found = CachedModel(model, cache).answer([PICTURES[0]] * 2, [asked("a", "a"), asked("a")], ["generated"])
     assert [reply.text for row in found for reply in row] == ["A"] * 3
     assert model.calls == [["a"]]
 
 
 @pytest.mark.parametrize("change", ["prompt", "picture", "scoring", "options", "model"])
 def test_an_answer_serves_only_the_question_it_answers(cache: AnswerCache, change: str) -> None:
-    Remembered(Model(), cache).answer(PICTURES[:1], [asked("a")], ["generated"])
+    CachedModel(Model(), cache).answer(PICTURES[:1], [asked("a")], ["generated"])
     model = Model()
     if change == "model":
         model.fingerprint = "other"
     one = Asked(Prompt("", "b" if change == "prompt" else "a"), 3 if change == "options" else 2)
     scorings = ["logprob"] if change == "scoring" else ["generated"]
-    Remembered(model, cache).answer([PICTURES[change == "picture"]], [[one]], scorings)
+    CachedModel(model, cache).answer([PICTURES[change == "picture"]], [[one]], scorings)
     assert len(model.calls) == 1
 
 
 def test_a_failure_is_one_reply_and_asked_again(cache: AnswerCache) -> None:
     for _ in range(2):
         model = Model()
-        found = Remembered(model, cache).answer(PICTURES[:1], [asked("a", "broken")], ["generated"])[0]
+        found = CachedModel(model, cache).answer(PICTURES[:1], [asked("a", "broken")], ["generated"])[0]
         assert (found[0].text, found[1].text) == ("A", None)
         assert found[1].error == "ValueError: a bad question"
     assert model.calls == [["broken"]] * len(model.calls)
@@ -112,7 +111,7 @@ def test_a_failure_is_one_reply_and_asked_again(cache: AnswerCache) -> None:
 
 def test_silence_is_counted_over_calls_and_ends_every_one(cache: AnswerCache) -> None:
     model = Model()
-    remembered = Remembered(model, cache)
+    remembered = CachedModel(model, cache)
     for number in range(9):
         reply = remembered.answer(PICTURES[:1], [asked(f"silent {number}")], ["generated"])[0][0]
         assert reply.silent
@@ -134,9 +133,9 @@ def test_an_answer_is_kept_before_the_next_question_and_a_mistake_of_ours_is_rai
             return super().reply(text)
 
     with pytest.raises(AssertionError, match="defect"):
-        Remembered(Broken(1), cache).answer(PICTURES[:1], [asked("a", "b", "c", "d")], ["generated"])
+        CachedModel(Broken(1), cache).answer(PICTURES[:1], [asked("a", "b", "c", "d")], ["generated"])
     model = Model()
-    Remembered(model, cache).answer(PICTURES[:1], [asked("a", "b", "c", "d")], ["generated"])
+    CachedModel(model, cache).answer(PICTURES[:1], [asked("a", "b", "c", "d")], ["generated"])
     assert sorted(model.calls) == [["c"], ["d"]]
 
 
@@ -146,7 +145,7 @@ def test_stop_ends_calls_that_wait_in_other_threads_and_later_ones(cache: Answer
             self.stopped.wait(30)
             return Reply(error="not tried again", silent=True)
 
-    remembered = Remembered(Slow(), cache)
+    remembered = CachedModel(Slow(), cache)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         waiting = pool.submit(remembered.answer, PICTURES[:1], [asked(*"abcdefgh")], ["generated"])
         time.sleep(0.3)
@@ -161,7 +160,7 @@ def test_stop_ends_calls_that_wait_in_other_threads_and_later_ones(cache: Answer
 
 def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(cache: AnswerCache) -> None:
     model = Model()
-    remembered = Remembered(model, cache)
+    remembered = CachedModel(model, cache)
     parts = [asked(*(f"{name} {number}" for number in range(6))) for name in "abcd"]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         found = list(pool.map(lambda part: remembered.answer(PICTURES[:1], [part], ["generated"]), parts))
@@ -170,7 +169,7 @@ def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(cache: Ans
 
 
 def test_what_isolates_a_failing_question_lets_the_end_through(cache: AnswerCache) -> None:
-    remembered = Remembered(Model(), cache)
+    remembered = CachedModel(Model(), cache)
     many = asked(*(f"silent {number}" for number in range(99)))
     with pytest.raises(UserError, match="10 questions in a row"):
         answer_each(remembered, PICTURES[:1], [many], ["generated"])
@@ -179,10 +178,10 @@ def test_what_isolates_a_failing_question_lets_the_end_through(cache: AnswerCach
 def test_a_local_models_questions_stay_together_and_are_not_kept(cache: AnswerCache) -> None:
     model = Model(concurrent=0)
     for _ in range(2):
-        found = Remembered(model, cache).answer(PICTURES, [asked("a", "b"), asked("c")], ["generated"])
+        found = CachedModel(model, cache).answer(PICTURES, [asked("a", "b"), asked("c")], ["generated"])
         assert [[reply.text for reply in row] for row in found] == [["A", "B"], ["C"]]
     assert model.calls == [["a", "b", "c"]] * 2
-    found = Remembered(model, cache).answer(PICTURES[:1], [asked("a", "broken")], ["generated"])
+    found = CachedModel(model, cache).answer(PICTURES[:1], [asked("a", "broken")], ["generated"])
     assert [reply.text for reply in found[0]] == ["A", None]
 
 

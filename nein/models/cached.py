@@ -1,0 +1,271 @@
+"""Questions to a model that answers them one by one, several at a time: nothing twice, and never for ever.
+
+`Questions` keeps, counts and ends them; the classes below it are models around models behind an endpoint.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nein.engine.images import pixel_hash
+from nein.loading.digests import json_digest
+from nein.loading.errors import UnavailableError
+from nein.metrics.base import RecordStore
+from nein.metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
+from nein.metrics.judges.base import Answer
+from nein.metrics.served.endpoint import NoAnswer, side_by_side
+
+CLAIMED = 0.2  # seconds between two looks at a question that another command asks
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class SilentError(UnavailableError):
+    """Nobody answers; what isolates a failing question lets that through."""
+
+
+class Questions:
+    """All questions to one model; threads may share it.
+
+    cache    Where answers are kept, or None; one is there before `answer` returns. Failures are not kept.
+    space    Their address: everything about the model that decides an answer.
+    at_once  Questions in flight side by side, over all calls; 0: one, in the thread of the caller.
+    limit    So many questions in a row, over all calls, without an answer end the work.
+
+    After that, and after `stop`, nothing is asked any more: every call that is still waiting, and every later
+    one, raises at once.
+    """
+
+    def __init__(self, cache: RecordStore | None, space: str, *, at_once: int, limit: int) -> None:
+        self._cache, self._space = cache, space
+        self._at_once, self._limit = at_once, limit
+        self._mutex = threading.Lock()
+        self._change, self._in_flight = threading.Condition(), set[str]()
+        self._room = threading.BoundedSemaphore(max(1, at_once))
+        self._silent = 0
+        self._end: BaseException | None = None
+
+    def answer(self, key: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The kept answer to the question `key`, or what `ask` returns, a JSON object, which is kept.
+
+        Raises NoAnswer where `ask` does, SilentError once nobody answers, and CancelledError after `stop`.
+        """
+        if (kept := self._recall(key)) is not None:
+            return kept
+        with self._alone(key), self._seat():
+            while True:
+                claim = getattr(self._cache, "claimed", lambda *_: contextlib.nullcontext(True))
+                with claim(self._space, key) as mine:
+                    if (kept := self._recall(key)) is not None:
+                        return kept  # answered while this one waited for its turn
+                    if mine:
+                        return self._asked(key, ask)
+                time.sleep(CLAIMED)  # another command asks it
+                self._go_on()
+
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        """(item, work(item)) as they come, on threads of their own (`side_by_side`), or
+        one after the other where `at_once` is 0."""
+        if not self._at_once:
+            return ((item, work(item)) for item in items)
+        return side_by_side(work, items, self._at_once, self._go_on)
+
+    def stop(self) -> None:
+        """Ends all calls, for the program ends."""
+        self._end = self._end or concurrent.futures.CancelledError("the questions were stopped")
+
+    def _recall(self, key: str) -> dict[str, Any] | None:
+        return self._cache.get(self._space, key) if self._cache is not None else None
+
+    def _asked(self, key: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            value = ask()
+        except NoAnswer as error:
+            self._count(error)
+            raise
+        self._count(None)
+        if self._cache is not None:  # at a kill, no more is lost than was on its way
+            self._cache.put(self._space, key, value)
+        return value
+
+    @contextlib.contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """Of equal questions here the first is asked, the others find its answer."""
+        with self._change:
+            while key in self._in_flight:
+                self._change.wait(0.2)
+                self._go_on()
+            self._in_flight.add(key)
+        try:
+            yield
+        finally:
+            with self._change:
+                self._in_flight.remove(key)
+                self._change.notify_all()
+
+    @contextlib.contextmanager
+    def _seat(self) -> Iterator[None]:
+        """One of the places for questions in flight, unless all is over meanwhile."""
+        while not self._room.acquire(timeout=0.2):
+            self._go_on()
+        try:
+            self._go_on()
+            yield
+        finally:
+            self._room.release()
+
+    def _go_on(self) -> None:
+        if self._end is not None:
+            raise self._end
+
+    def _count(self, failure: NoAnswer | None) -> None:
+        with self._mutex:
+            self._silent = self._silent + 1 if failure is not None and failure.silent else 0
+            if self._silent < self._limit:
+                return
+            self._end = self._end or SilentError(
+                f"The model left {self._silent} questions in a row without an answer ({failure}); see that "
+                "it runs, then give the same command again to go on: answers so far are kept."
+            )
+        self._go_on()
+
+
+class _Cached:
+    """A model whose questions are asked one by one (`Questions`): `concurrent` at a time, given up where
+    `2 * concurrent + 4` in a row stay without an answer.
+
+    The model's fingerprint is part of the address of an answer: its name, and not the URL, for servers move.
+    `stop` is to be called when the program ends early (Ctrl-C) and calls are made in threads that the
+    interpreter would wait for.
+    """
+
+    def __init__(self, model: Any, cache: RecordStore, space: str) -> None:
+        self.model, self.concurrent, self.fingerprint = model, model.concurrent, space
+        limit = 2 * model.concurrent + 4
+        self._questions = Questions(cache, space, at_once=model.concurrent, limit=limit)
+        self.describe, self.each = model.describe, self._questions.each
+
+    def usage(self) -> dict[str, Any]:
+        """What the model's work has taken, where it says so."""
+        return getattr(self.model, "usage", dict)()
+
+    def stop(self) -> None:
+        if self.concurrent:
+            self._questions.stop()
+            self.model.stop()
+
+    def _all(self, asked: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, dict[str, Any] | NoAnswer]:
+        """Key -> the kept answer, or what asking gives."""
+
+        def work(key: str) -> dict[str, Any] | NoAnswer:
+            try:
+                return self._questions.answer(key, asked[key])
+            except NoAnswer as error:
+                return error
+
+        return dict(self.each(work, list(asked)))
+
+
+class CachedModel(_Cached):
+    """A `metrics.choices.ChoiceModel` around another one, `answer_each` included: a question the model fails
+    on has a reply with the error, and only that one.
+
+        model = CachedModel(choices.load(reference), AnswerCache(folder / "answers.sqlite"))
+        replies = model.answer(pictures, asked, scorings)
+
+    A local model's questions (`concurrent` 0) go to it in the batches they come in and are not kept one by
+    one: the last bits of an answer depend on the batch.
+    """
+
+    def __init__(self, model: ChoiceModel, cache: RecordStore) -> None:
+        super().__init__(model, cache, model.fingerprint)
+        self.scorings = model.scorings
+
+    def answer(
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        """See `metrics.choices.base.ChoiceModel`. Raises UserError when the endpoint is silent."""
+        if not self.concurrent:
+            return answer_each(self.model, images, asked, scorings)
+        check(images, asked)
+        keys: list[list[str]] = []
+        for image, row in zip(images, asked, strict=True):
+            # Everything that decides the answer but the model.
+            picture, ways = pixel_hash(image) if row else "", sorted(scorings)
+            words = ((a.prompt.before, a.prompt.after, a.options, a.question, a.texts) for a in row)
+            keys.append([json.dumps([picture, *parts, ways]) for parts in words])
+        longest = max(map(len, asked), default=0)  # the first questions of all pictures go first
+        places = [(i, k) for k in range(longest) for i, row in enumerate(asked) if k < len(row)]
+        replies = self._all(
+            {keys[i][k]: functools.partial(self._ask, images[i], asked[i][k], scorings) for i, k in places}
+        )
+        return [[_reply(replies[key]) for key in row] for row in keys]
+
+    def _ask(self, image: np.ndarray, one: Asked, scorings: Sequence[str]) -> dict[str, Any]:
+        [[reply]] = answer_each(self.model, [image], [[one]], scorings)
+        if reply.error:
+            raise NoAnswer(reply.error, silent=reply.silent)
+        return {"text": reply.text, "logprobs": reply.logprobs, "each": reply.each}
+
+
+def _reply(kept: dict[str, Any] | NoAnswer) -> Reply:
+    if isinstance(kept, NoAnswer):
+        return Reply(error=str(kept), silent=kept.silent)
+    logprobs, each = (None if kept[name] is None else tuple(kept[name]) for name in ("logprobs", "each"))
+    return Reply(kept["text"], logprobs, each)
+
+
+class CachedJudge(_Cached):
+    """A VQA judge behind an endpoint (`metrics.judges.endpoint.EndpointJudge`); one question without an
+    answer raises NoAnswer for all of a call, and the others are remembered when they are asked again."""
+
+    def __init__(self, judge: Any, cache: RecordStore) -> None:
+        super().__init__(judge, cache, judge.fingerprint)
+        self.template = judge.template
+
+    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+        """See `metrics.judges.base`. Raises NoAnswer, and UserError when the endpoint is silent."""
+        asked: dict[str, Callable[[], dict[str, Any]]] = {}
+        keys: list[list[str]] = []
+        for image, row in zip(images, questions, strict=True):
+            picture = pixel_hash(image) if row else ""
+            keys.append([json.dumps([picture, one]) for one in row])
+            for key, one in zip(keys[-1], row, strict=True):
+                asked[key] = lambda image=image, one=one: asdict(self.model.ask([image], [[one]])[0][0])
+        replies = self._all(asked)
+        for answer in replies.values():
+            if isinstance(answer, NoAnswer):  # all the others are asked and kept by now
+                raise answer
+        return [[Answer(**replies[key]) for key in row] for row in keys]  # type: ignore[arg-type]
+
+
+class CachedSpeaker(_Cached):
+    """A `metrics.rewards.editscore.ServedSpeaker`."""
+
+    def __init__(self, speaker: Any, cache: RecordStore) -> None:
+        # As everywhere, where the server is does not count.
+        facts = {key: value for key, value in speaker.describe().items() if key != "reference"}
+        super().__init__(speaker, cache, json_digest(facts))
+
+    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
+        """See `metrics.rewards.editscore.Speaker`. Raises NoAnswer, and UserError for a silent endpoint."""
+        key = json.dumps([[pixel_hash(picture) for picture in pictures], text, seed, temperature])
+        ask = lambda: {"text": self.model.say(pictures, text, seed, temperature)}  # noqa: E731
+        return str(self._questions.answer(key, ask)["text"])
+
+
+def batched(loaded: Any) -> list[Any]:
+    """The model behind wrappers that has a `batch_size`, if any has."""
+    while loaded is not None and not hasattr(loaded, "batch_size"):
+        loaded = getattr(loaded, "model", getattr(loaded, "_model", None))
+    return [] if loaded is None else [loaded]
