@@ -1,7 +1,4 @@
-"""The scores of a run as one table: a row per sample and metric, of which all figures are made.
-
-A benchmark makes it once, of the rows of its blocks; estimates, pairs and the file scores.csv come from it.
-"""
+"""The scores of a run as one table, of the rows of its blocks: all figures are made of it."""
 
 from __future__ import annotations
 
@@ -22,10 +19,7 @@ from nein.statistics import Estimate
 
 #: Columns of every table, besides "value". source: what samples that depend on each other share: a picture.
 COLUMNS = ("id", "source", "metric", "variant", "reason")
-
-
-#: Rows that are handed on together.
-_AT_ONCE = 4096
+_AT_ONCE = 4096  # rows that are handed on together
 
 
 class Pairs(NamedTuple):
@@ -53,12 +47,8 @@ class ScoreTable:
         rows     `value` (a number; None: unscored, for the `reason`), `id`, and what else they have of
                  `COLUMNS` and `details`. Without a `source` a sample is its own, without a `metric` it is
                  "accuracy".
-        details  Further columns.
         """
-        names = (*COLUMNS, *details)
-        codes: dict[str, dict[Any, int]] = {name: {} for name in names}
-        columns = {name: array("i") for name in names}
-        each = [(name, codes[name], columns[name]) for name in names]
+        each = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
         values = array("d")
         for row in rows:
             defaults = {"source": row["id"], "metric": "accuracy"}
@@ -103,8 +93,9 @@ class ScoreTable:
         """One row at a time: None where there is no value, "" where there is no entry."""
         for start in range(0, len(self), _AT_ONCE):
             part = self.frame.iloc[start : start + _AT_ONCE]
-            columns = {name: _plain(part[name]) for name in part}
-            yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+            none = {name: None if name == "value" else "" for name in part}
+            columns = [[none[name] if e != e else e for e in part[name].tolist()] for name in part]
+            yield from (dict(zip(part, row, strict=True)) for row in zip(*columns, strict=True))
 
     @property
     def scored(self) -> ScoreTable:
@@ -138,10 +129,8 @@ class ScoreTable:
     def figure(
         self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any
     ) -> dict[str, Any]:
-        """`estimate` as a row of the frame of figures, with how many rows are unscored and why.
-
-        what  Columns that say what it is of (`nein.reporting.figures`).
-        """
+        """`estimate` as a row of the frame of figures, with how many rows are unscored and why; `what`: the
+        columns that say what it is of."""
         return self.described(self.estimate(low, high), unit=unit, **what)
 
     def described(self, estimate: Estimate | None, *, unit: str, **what: Any) -> dict[str, Any]:
@@ -154,10 +143,9 @@ class ScoreTable:
     ) -> pd.DataFrame:
         """The frame with a figure of every group of rows that share metric, variant and the columns `by`."""
         columns = tuple(dict.fromkeys(("metric", "variant", *by)))
+        options: dict[str, Any] = {"unit": unit, "low": low, "high": high, **what}
         return frames.frame(
-            part.figure(
-                unit=unit, low=low, high=high, **what, **dict(zip(columns, map(str, key), strict=True))
-            )
+            part.figure(**options, **dict(zip(columns, map(str, key), strict=True)))
             for key, part in self.groups(*columns)
         )
 
@@ -176,16 +164,12 @@ class ScoreTable:
         first, second, clusters = told.pair(self.where(variant=negated))
         test = statistics.pairs_test(first, second, clusters)
         tests: dict[str, Any] = {"p": test.p, "p_least": test.least} if test else {}
+        difference, lost = test.difference if test else None, len(told) - len(first)
+        ends = zip((affirmed, negated), test.means if test else (None, None), strict=True)
         return [
-            *(
-                frames.number(mean, unit="%", n=len(first), variant=name, **what)
-                for name, mean in zip((affirmed, negated), test.means if test else (None, None), strict=True)
-            ),
-            frames.figure(
-                test.difference if test else None, unit="points", unscored=len(told) - len(first),
-                variant="gap", **tests, **what,
-            ),
-        ]  # fmt: skip
+            *(frames.number(mean, unit="%", n=len(first), variant=name, **what) for name, mean in ends),
+            frames.figure(difference, unit="points", unscored=lost, variant="gap", **tests, **what),
+        ]
 
     def pair(self, other: ScoreTable, on: Sequence[str] = ("id",)) -> Pairs:
         """The values of both tables where they have the same entries `on`, which name one row of each."""
@@ -202,8 +186,3 @@ class ScoreTable:
             shown[name] = shown[name].map(frames.harmless)
         with atomic.writing(path) as file:
             shown.to_csv(file, index=False, lineterminator="\n", mode="wb")
-
-
-def _plain(column: pd.Series) -> list[Any]:
-    none = None if column.name == "value" else ""
-    return [none if entry != entry else entry for entry in column.tolist()]

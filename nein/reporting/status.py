@@ -1,8 +1,7 @@
-"""Runs as files, whoever works on them: `nein status`, `nein retry` and `nein merge`.
+"""`nein status`, `nein retry` and `nein merge`: runs as files, whoever works on them.
 
-A block is a file with the same bytes whoever made it, so that the blocks of a run can be put together like
-cards. What follows from blocks (tables, pages) is not copied where several folders hold parts of one run: the
-run's command writes it, and finds all blocks made. What was set aside is tried again.
+A block is a file with the same bytes whoever made it, so that blocks of several folders can be put together.
+What follows from them (tables, pages) is not copied then: the run's command writes it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ class RetryConfig(Runs):
 
 def status(config: StatusConfig) -> str:
     """The stages of every run, who is at work, and who died."""
-    return "\n".join(line for folder in _folders(config.runs) for line in _lines(folder)) + "\n"
+    folders = (Folder(folder) for path in config.runs for folder in _below(path))
+    return "\n".join(line for folder in folders for line in _lines(folder)) + "\n"
 
 
 def retry(config: RetryConfig) -> str:
@@ -44,28 +44,25 @@ def retry(config: RetryConfig) -> str:
     may come from anybody."""
     lines: list[str] = []
     commands: dict[str, None] = {}
-    for folder in _folders(config.runs):
+    for folder in (Folder(folder) for path in config.runs for folder in _below(path)):
         blocks = scheduler.try_again(folder)
         lines.append(f"{folder.path}: {blocks} block{'s' * (blocks != 1)} set aside, to be tried again.")
         for latest in folder.manifest()["invocations"][-1:] if blocks else ():
-            commands[_typed(latest.get("command", []), latest.get("directory", "."))] = None
+            directory = latest.get("directory", ".")
+            there = "" if Path(directory) == Path.cwd() else f"cd {shlex.quote(directory)} && "
+            typed = f"  {there}{shlex.join(['nein', *latest.get('command', [])])}"
+            # No character of it moves the cursor.
+            commands["".join(c if c.isprintable() else "?" for c in typed)] = None
     if commands:
         lines += ["They are made when the command of the run is given again:", *commands]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _typed(words: list[str], directory: str) -> str:
-    """A command to copy, with the folder that it was given in; no character of it moves the cursor."""
-    there = "" if Path(directory) == Path.cwd() else f"cd {shlex.quote(directory)} && "
-    return "".join(c if c.isprintable() else "?" for c in f"  {there}{shlex.join(['nein', *words])}")
-
-
-def _folders(paths: list[Path]) -> Iterator[Folder]:
-    for path in paths:
-        below = runs_below(path)
-        if not below:
-            raise UserError(f"There is no run in '{path}'; name the --out of a command, or a run in it.")
-        yield from map(Folder, below)
+def _below(path: Path) -> list[Path]:
+    """The runs at or below a path. Raises UserError without any."""
+    if not (below := runs_below(path)):
+        raise UserError(f"There is no run in '{path}'; name the --out of a command, or a run in it.")
+    return below
 
 
 def _lines(folder: Folder) -> Iterator[str]:
@@ -111,11 +108,8 @@ class MergeConfig(Runs):
 
 @dataclass
 class Merged:
-    """What became of one run.
-
-    taken  Source -> blocks that came from there. `differing`: blocks that two sources have with other bytes;
-           the first counts.
-    """
+    """What became of one run: blocks by the source that they came from, and those that two sources have with
+    other bytes, of which the first counts."""
 
     name: str
     taken: Counter[str] = field(default_factory=Counter)
@@ -144,18 +138,15 @@ def merge(config: MergeConfig) -> str:
 
 
 def merged(folders: Sequence[Path], out: Path) -> list[Merged]:
-    """Puts the runs at or below `folders` into `out`, which may hold a part already, and leaves the folders
-    as they are. A merge that was interrupted goes on when it is given again.
+    """Puts the runs at or below `folders` into `out`, which may hold a part already. A merge that was
+    interrupted goes on when it is given again.
 
-    Raises UserError, before anything is written, for a folder without a run, for parts of one run that were
-    made with different settings, and for a link in one of them, which may lead anywhere.
+    Raises UserError, before anything is written, for a folder without a run, parts that were made with
+    different settings, and a link, which may lead anywhere.
     """
     runs: dict[Path, list[Path]] = {}
     for folder in folders:
-        below = runs_below(folder)
-        if not below:
-            raise UserError(f"There is no run in '{folder}'; name the --out of a command, or a run in it.")
-        for run in below:
+        for run in _below(folder):
             place = Path(folder.resolve().name) if run == folder else run.relative_to(folder)
             runs.setdefault(place, []).append(run)
     for place, parts in runs.items():
@@ -207,8 +198,8 @@ def _merged(place: Path, parts: list[Path], target: Path) -> Merged:
 
 
 def _files(part: Path, *, whole: bool) -> Iterator[Path]:
-    """Those to copy, in the order in which they were written: a block that is older than what it was made of
-    is made again. whole: with what is written from the blocks, and what was set aside."""
+    """Those to copy, in the order in which they were written (a block that is older than what it was made of
+    is made again). whole: with what is written from the blocks, and what was set aside."""
     folder = Folder(part)
     skipped = {
         folder.block_path(output, note["block"]).relative_to(part).with_suffix("")

@@ -37,17 +37,19 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd.DataFrame) -> None:
-    """Gives the figures of a command to its trackers, each as NAME, NAME/low, NAME/high and NAME/unscored,
-    where NAME says what it is of; files lie in OUT/tracking."""
+    """Gives the figures of a command to its trackers, as NAME, NAME/low, NAME/high and NAME/unscored, NAME
+    being "nein/ip2p/negative/results/removal_vqa", say; files lie in OUT/tracking."""
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     PartialState()  # trackers ask it which process this is
     values: dict[str, float] = {}
+    known = {*frames.LEADING, *frames.TRAILING}
     for row in frames.records(figures):
         if row["value"] is None:
             continue
-        name = _name(row)
+        more = [text for key, text in row.items() if key not in known and isinstance(text, str)]
+        name = "/".join(filter(None, (*(row[key] for key in frames.LEADING), *more)))
         values[name] = row["value"]
         values |= {f"{name}/{end}": row[end] for end in ("low", "high", "unscored") if row[end] is not None}
     for tracker in wanted:
@@ -57,11 +59,3 @@ def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd
         made.store_init_configuration(plain(config))
         made.log(values, step=0)
         made.finish()
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    """What a figure is of: "nein/ip2p/negative/results/removal_vqa"."""
-    parts = [row[name] for name in ("benchmark", "model", "task", "metric", "variant")]
-    known = {*frames.LEADING, *frames.TRAILING}
-    parts += [value for name, value in row.items() if name not in known and isinstance(value, str)]
-    return "/".join(part for part in parts if part)

@@ -1,8 +1,5 @@
-"""Figures that are no means: Cohen's kappa, Krippendorff's alpha and the area under the ROC curve.
-
-Their standard errors are cluster-robust; the interval is Clopper-Pearson's at the effective size, as that of
-a mean in their range.
-"""
+"""Cohen's kappa, Krippendorff's alpha and the area under the ROC curve: their standard errors are
+cluster-robust, their intervals Clopper-Pearson's at the effective size."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ def cohen_kappa(
     second: Mapping[str, float | None],
     cluster_of: Mapping[str, Hashable],
 ) -> Estimate | None:
-    """Agreement of two judges' yes/no verdicts beyond chance; None without a sample both have judged, and
-    where both give one and the same verdict throughout.
+    """Agreement of two judges' yes/no verdicts beyond chance; None where it does not exist.
 
     With the shares a, b, c, d of (1,1), (1,0), (0,1), (0,0): kappa = (p_o - p_e) / (1 - p_e), p_o = a + d,
     p_e = (a + b)(a + c) + (c + d)(b + d). Source: Cohen, Educational and Psychological Measurement 20 (1960).
@@ -77,13 +73,11 @@ def _alpha(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _jackknife(
     function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], table: np.ndarray, clusters: Clusters
 ) -> Estimate | None:
-    """A figure from -1 to 1 of column sums with its interval; None where it is NaN.
+    """A figure from -1 to 1 of column sums with its interval; None where it is NaN. Every cluster is left out
+    once; a figure that then does not exist counts as -1.
 
-    function  (B, D) sums -> (B,) figures, and (B,) how far chance disagrees: samples tell less where one
-              verdict is rare.
+    function  (B, D) sums -> (B,) figures, and (B,) how far chance disagrees.
     table     (n, D), a row per sample.
-
-    Every cluster is left out once; a figure that then does not exist counts as -1.
     """
     columns = cluster_columns(clusters)
     sums = np.stack([np.bincount(columns.member, each, columns.count) for each in table.T], 1)  # (G, D)

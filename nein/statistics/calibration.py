@@ -23,12 +23,8 @@ MIN_YOUDEN = 0.2
 
 @dataclass(frozen=True)
 class Rates:
-    """Error rates of a judge.
-
-    sensitivity, specificity  With intervals clustered by image; None without such a case.
-    auc                       Area under the ROC curve of the soft score; None where the judge gives none.
-    n_unscored                Cases in which the judge gave no verdict; they enter neither rate.
-    """
+    """Error rates of a judge, None without such a case; auc: of its soft score; n_unscored: cases without a
+    verdict, which enter neither rate."""
 
     sensitivity: Estimate | None
     specificity: Estimate | None
@@ -46,12 +42,9 @@ class Rates:
 
 
 def propagated(function: Callable[..., float], *parts: Estimate) -> tuple[float, float, float]:
-    """(value, low, high) of a function of independent estimates, from their own intervals (MOVER).
-
-    Each estimate is moved to either end of its interval; the distances of the function add up as squares. An
-    estimate without an interval counts as known. Source: Zou & Donner, Statistics in Medicine 27 (2008);
-    Newcombe, Communications in Statistics 40 (2011).
-    """
+    """(value, low, high) of a function of independent estimates, from their own intervals (MOVER): the
+    distances at their ends add up as squares. An estimate without an interval counts as known. Source: Zou &
+    Donner, Statistics in Medicine 27 (2008); Newcombe, Communications in Statistics 40 (2011)."""
     values = [part.value for part in parts]
     value = function(*values)
     down = up = 0.0
@@ -69,34 +62,24 @@ def rates(
     clusters: Sequence[Hashable],
     scores: Sequence[float | None] | None = None,
 ) -> Rates:
-    """Error rates from cases of known truth.
+    """Error rates from cases of known truth. verdicts: None where nothing can be read; scores: the soft ones
+    for "present"."""
+    cases = list(zip(present, verdicts, clusters, scores or [None] * len(verdicts), strict=True))
 
-    present   The truth.       verdicts  What the judge said; None: nothing that can be read.
-    clusters  The image, or the group of images, of every case.     scores  Its soft score for "present".
-    """
-    cases = list(zip(present, verdicts, clusters, strict=True))
-    seen = [(float(bool(said)), where) for truth, said, where in cases if truth and said is not None]
-    unseen = [(float(not said), where) for truth, said, where in cases if not truth and said is not None]
-    soft = [
-        (score, truth, where)
-        for (truth, _, where), score in zip(cases, scores or [None] * len(cases), strict=True)
-        if score is not None
-    ]
+    def share(there: bool) -> Estimate | None:
+        of = [(bool(said) == there, where) for truth, said, where, _ in cases
+              if bool(truth) == there and said is not None]  # fmt: skip
+        return statistics.bounded_mean([right for right, _ in of], [where for _, where in of])
+
+    soft = [(score, truth, where) for truth, _, where, score in cases if score is not None]
     auc = roc_auc(*zip(*soft, strict=True)) if soft else None
-    return Rates(
-        statistics.bounded_mean([v for v, _ in seen], [w for _, w in seen]),
-        statistics.bounded_mean([v for v, _ in unseen], [w for _, w in unseen]),
-        auc,
-        sum(said is None for said in verdicts),
-    )
+    return Rates(share(True), share(False), auc, sum(said is None for said in verdicts))
 
 
 @dataclass(frozen=True)
 class Corrected:
     """A share corrected for the judge's errors; `value` is None where that is refused, with the reason.
-
-    n  Samples behind the correction, where that is not the number of the raw figure.
-    """
+    n: samples behind the correction, where that is not the number of the raw figure."""
 
     value: float | None
     low: float | None
@@ -122,10 +105,8 @@ def correct_retention(judged: Estimate, judge: Rates) -> Corrected:
     """The share of objects really still there, from the mean share the judge still sees: the same correction
     with the rates exchanged, (r + Sp - 1) / (Se + Sp - 1).
 
-    Retention is a weighted share of (object, sample) verdicts and the correction is linear, so it holds for
-    the mean. It treats an object the judge saw in the unedited picture as one that was there. Those objects
-    are easier to see than others, so the calibrated sensitivity is at best a lower bound of the one at work
-    here; a figure that is too high for it is refused.
+    It treats an object the judge saw in the unedited picture as one that was there. Those are easier to see
+    than others, so the calibrated sensitivity is at best a lower bound; a figure too high for it is refused.
     """
     return _rogan_gladen(judged, judge.sensitivity, judge.specificity, judge)
 
@@ -162,10 +143,9 @@ def prediction_powered(
     """The mean of the truth, from a judge's verdicts on all samples and people's labels on some, all 0 or 1.
 
     mean of the verdicts + mean of (label - verdict) over the labelled samples; unbiased however bad the judge
-    is, where the labelled samples are a random part. With w the labelled share of the samples this is
-    (1 - w) times the mean verdict of the others plus the mean of label - (1 - w) verdict; the interval is
-    `propagated` from theirs. Refused without a sample that has both. Source: Angelopoulos et al.,
-    "Prediction-powered inference", Science 382 (2023), for the mean.
+    is, where those are a random part. With w their share this is (1 - w) times the mean verdict of the others
+    plus the mean of label - (1 - w) verdict; the interval is `propagated` from theirs. Source: Angelopoulos
+    et al., "Prediction-powered inference", Science 382 (2023).
     """
     scored = {key: value for key, value in judged.items() if value is not None}
     both = [key for key in labels if key in scored]

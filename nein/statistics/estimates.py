@@ -1,7 +1,6 @@
 """Estimates with 95 % intervals and paired tests, clustered by source image.
 
-NeIn makes up to five samples from one source image; their scores are alike, so 500 samples tell less than 500
-independent ones would. Source images are the independent units everywhere:
+Samples of one source image are alike: source images are the independent units everywhere.
 
 - a share or a mean of values in a range: Clopper-Pearson at the effective size;
 - a paired difference of such: Bonett-Price at the effective size; a ratio: Bonett-Price's for ratios;
@@ -30,10 +29,9 @@ Clusters: TypeAlias = "Sequence[Hashable] | Columns"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its interval.
+    """A figure with its interval, in the unit of the input.
 
-    value           The mean, share, difference or ratio, in the unit of the input.
-    low, high       Ends of the 95 % interval; None when it cannot be had: a mean of one cluster, or one whose
+    low, high       Of the 95 % interval; None where it cannot be had: a mean of one cluster, or one whose
                     clusters all agree, which is no certainty.
     standard_error  Cluster-robust; None with one cluster.
     n, clusters     Values and distinct clusters that entered.
@@ -47,7 +45,6 @@ class Estimate:
     clusters: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, JSON-serialisable."""
         return asdict(self)
 
     @classmethod
@@ -65,9 +62,8 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate |
 
         SE^2 = G / (G - 1) * sum_g e_g^2 / n^2,      interval = m -/+ t_{G-1, 0.975} SE.
 
-    This is the sandwich estimator (CR1) for a regression on a constant: Cameron & Miller, "A Practitioner's
-    Guide to Cluster-Robust Inference", Journal of Human Resources 50 (2015), eq. 11-12. With one value per
-    cluster it is the ordinary standard error of a mean.
+    The sandwich estimator (CR1) for a regression on a constant: Cameron & Miller, Journal of Human Resources
+    50 (2015), eq. 11-12.
     """
     if not len(values):
         return None
@@ -77,7 +73,9 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate |
     error = _error(sums / len(x), float(np.abs(x).max()))
     if not error:
         return Estimate(value, None, None, error, len(x), len(sums))
-    reach = t_quantile(len(sums) - 1) * error
+    from scipy.special import stdtrit
+
+    reach = float(stdtrit(len(sums) - 1, (1 + LEVEL) / 2)) * error
     return Estimate(value, value - reach, value + reach, error, len(x), len(sums))
 
 
@@ -88,13 +86,9 @@ def bounded_mean(
     high: float = 1.0,
     weights: Sequence[float] | np.ndarray | None = None,
 ) -> Estimate | None:
-    """Mean of values in [low, high], or None for no values: a share is the mean of zeros and ones.
-
-    weights  Of the values, or None for equal ones: sum w x / sum w.
-
-    The interval is Clopper-Pearson's at the effective size; with a negative `low` the values are paired
-    differences, and it is Bonett-Price's.
-    """
+    """Mean, sum w x / sum w, of values in [low, high], or None for no values; a share is one of zeros and
+    ones. The interval is Clopper-Pearson's at the effective size; with a negative `low` the values are paired
+    differences, and it is Bonett-Price's."""
     x = np.asarray(values, dtype=np.float64)
     w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
     total = float(w.sum())
@@ -152,8 +146,7 @@ def bounded(value: float, pulls: np.ndarray, columns: Columns, n: float, count: 
     """A figure from `low` to 1 that is no mean, with Clopper-Pearson's interval at the effective size.
 
     pulls  What every cluster adds to the error of the figure, (G,).
-    n      How many yes/no samples would have at most its variance.
-    count  Samples.
+    n      How many yes/no samples would have at most its variance; count: samples.
     """
     scale = 1 - low
     share, error = (value - low) / scale, _error(pulls / scale, 1.0)
@@ -193,11 +186,7 @@ def paired_difference(
 ) -> Estimate | None:
     """Mean of first - second over the ids scored in both; None when there is no such id.
 
-    span  How far apart two values can be, 1 for shares: the difference is bounded by it, and None for values
-          whose range says nothing (`mean`).
-
-    Pairing by sample removes the difficulty of the sample from the difference: the two means alone would
-    give a wider interval wherever their values rise and fall together.
+    span  How far apart two values can be, 1 for shares; None for values whose range says nothing (`mean`).
     """
     one, other, clusters = pairs(first, second, cluster_of)
     return _difference(one - other, clusters, span)
@@ -213,12 +202,10 @@ def difference_of_means(
     second: Sequence[float] | np.ndarray,
     second_clusters: Sequence[Hashable],
 ) -> Estimate | None:
-    """Mean of `first` minus mean of `second`, both of values from 0 to 1; values of one cluster are alike,
-    also across the two.
+    """Mean of `first` minus mean of `second`, both of values from 0 to 1; None where one has none.
 
     Where the two go pair by pair through the same clusters, this is the paired difference; otherwise the
-    interval is Agresti-Caffo's at the effective sizes. `n` is the larger of the two numbers of values. None
-    where one of them is 0.
+    interval is Agresti-Caffo's at the effective sizes, and `n` the larger of the two numbers of values.
     """
     if not len(first) or not len(second):
         return None
@@ -256,10 +243,8 @@ def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Est
 class PairedTest:
     """The difference of two runs over the samples scored in both, with its test.
 
-    difference   Mean of first - second, as `paired_difference` gives it.
-    means        Of both, over the same samples.
-    p            Two-sided, with all pairs: of bounded values by `_permutation_test`, of others the t test of
-                 the interval; 1.0 where nothing differs, None where unbounded values have no standard error.
+    p            Two-sided: of bounded values by `_permutation_test`, of others the t test of the interval;
+                 1.0 where nothing differs, None where unbounded values have no standard error.
     least        The smallest p that so many clusters can give; None for unbounded values.
     detectable   The smallest true difference found with probability `POWER` at this size.
     needed       Clusters needed to find a true difference of the size observed with probability `POWER`; None
@@ -285,11 +270,8 @@ ROUNDING = 1e-12
 def pairs_test(
     one: np.ndarray, other: np.ndarray, clusters: Clusters, span: float | None = 1.0
 ) -> PairedTest | None:
-    """Compares two runs sample by sample, (n,) float64 each, source images being the independent units; None
-    without pairs.
-
-    span  How far apart two values can be; None for values whose range says nothing.
-    """
+    """Compares two runs sample by sample, (n,) float64 each; None without pairs. span: as of
+    `paired_difference`."""
     columns = cluster_columns(clusters)
     difference = _difference(one - other, columns, span)
     if difference is None:
@@ -308,13 +290,9 @@ def pairs_test(
 
 
 def _permutation_test(difference: Estimate, sums: np.ndarray) -> tuple[float, float]:
-    """(p, level) where every cluster with its sum (G,) may change sides: equal runs leave that to chance.
-
-    level  The largest p below 5 % that these sums can give: the size of the test. 5 % where they give none.
-
-    The t test takes its place where more than `MANY` clusters differ, and where p is below what `PATTERNS`
-    draws can tell.
-    """
+    """(p, level) where every cluster with its sum (G,) may change sides; level: the largest p below 5 % that
+    these sums can give, the size of the test. The t test takes its place where more than `MANY` clusters
+    differ, and where p is below what `PATTERNS` draws can tell."""
     from scipy.stats import permutation_test
 
     sums = sums[np.abs(sums) > ROUNDING * np.abs(sums).max(initial=0.0)]
@@ -324,13 +302,9 @@ def _permutation_test(difference: Estimate, sums: np.ndarray) -> tuple[float, fl
     if len(sums) > MANY:
         return by_t, 1 - LEVEL
     found = permutation_test(
-        (sums,),
-        lambda x, axis: x.sum(axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=PATTERNS,
-        rng=0,
-    )
+        (sums,), lambda x, axis: x.sum(axis), permutation_type="samples", vectorized=True,
+        n_resamples=PATTERNS, rng=0,
+    )  # fmt: skip
     p = float(found.pvalue)
     if 2 ** len(sums) > PATTERNS:
         return (p if p * PATTERNS > 20 else min(p, by_t)), 1 - LEVEL
@@ -370,18 +344,12 @@ def t_p_value(value: float, error: float, freedom: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the order given: the chance that any of the claims is false stays below the
-    level.
-
-    Sorted ascending, p_(k) is multiplied by m - k + 1 and never falls below its predecessor. Source: Holm,
-    Scandinavian Journal of Statistics 6 (1979).
-    """
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
+    """Adjusted p values, in the order given: sorted ascending, p_(k) is multiplied by m - k + 1 and never
+    falls below its predecessor. Source: Holm, Scandinavian Journal of Statistics 6 (1979)."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = p.argsort(kind="stable")
+    p[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
+    return [float(each) for each in p]
 
 
 @dataclass(frozen=True)
@@ -413,10 +381,3 @@ def _cluster_sums(clusters: Clusters, *values: np.ndarray) -> list[np.ndarray]:
     if any(len(columns.member) != len(each) for each in values):
         raise AssertionError(f"{len(values[0])} values but {len(columns.member)} cluster names")
     return [np.bincount(columns.member, weights=each, minlength=columns.count) for each in values]
-
-
-def t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, (1 + LEVEL) / 2))

@@ -8,9 +8,7 @@ and 1 the one without it, the two-way decomposition without a rest is
 
 "text" the mean of the affirming less the mean of the denying caption, "picture" the mean with less the mean
 without the thing, and "interaction" the mean of the two pairs that are true less that of the two that are
-false. The interaction alone is understanding: each picture chooses its caption where it is above |text|, each
-caption its picture where it is above |picture|. Averaging over the other input is the additive projection of
-Hessel & Lee (EMNLP 2020, arXiv:2010.06572), on the four scores.
+false. Source: the additive projection of Hessel & Lee (EMNLP 2020, arXiv:2010.06572), on the four scores.
 """
 
 from __future__ import annotations
@@ -37,12 +35,10 @@ def effects(
 
     span  Length of the range of the scores, which bounds a part by it in either direction; None for none.
     """
-    columns = parts(scores).T
+    named = zip(PARTS, parts(scores).T, strict=True)
     if span is None:
-        return {name: mean(column, clusters) for name, column in zip(PARTS, columns, strict=True)}
-    return {
-        name: bounded_mean(column, clusters, -span, span) for name, column in zip(PARTS, columns, strict=True)
-    }
+        return {name: mean(column, clusters) for name, column in named}
+    return {name: bounded_mean(column, clusters, -span, span) for name, column in named}
 
 
 def shares(scores: np.ndarray, clusters: Sequence[Hashable]) -> dict[str, Estimate | None]:

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from nein.benchmarks.negvqa import figures, page, paper_numbers, scores, sections
+from nein.benchmarks.negvqa import figures, paper_numbers, scores, sections
+from nein.benchmarks.negvqa import report as own
 from nein.reporting import cards, plots, report
 from nein.reporting import figures as frames
 
@@ -44,7 +45,7 @@ def frame(said: dict[str, list[dict[str, Any]]], asking: str | None = None) -> p
 def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> None:
     said = {"good": answers(("A", "B")), "flat": answers(("A", "A")), "mute": answers(("A", "?"))}
     asked = {name: (partial(iter, rows), BOTH) for name, rows in said.items()}
-    questions = page.questions(asked, None, 100, {})
+    questions = own.questions(asked, None, 100, {})
     shown = questions.described()
     assert len(shown.ids) == 9
     assert shown.facets["Pair"][0] == ["both right", "only original", "unscored"]
@@ -53,9 +54,9 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
     assert first.said[0].cells[0].aside == "generated A, logprob A"
     assert first.said[0].rows[0] == ("original 0?", "A", "generated A, logprob A", "-0.10 / –")
     assert [value[0] for value in shown.values[2]] == [1.0, None]
-    chosen = page.questions(asked, None, 100, {"flat": "logprob", "mute": "logprob"})
+    chosen = own.questions(asked, None, 100, {"flat": "logprob", "mute": "logprob"})
     assert chosen.described().facets["Pair"][0] == ["both right", "only original"]
-    some = list(page.questions(asked, None, 4, {}).asked)
+    some = list(own.questions(asked, None, 4, {}).asked)
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
     parts = [cards.browser(lambda: (questions.described(), questions.details()))]

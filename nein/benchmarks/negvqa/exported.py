@@ -14,7 +14,7 @@ from nein.datasets.negvqa.categories import AVERAGE
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import interchange
-from nein.reporting.interchange import Exported, Result, Sample, public
+from nein.reporting.interchange import Exported, Sample, public
 
 
 def read(path: Path) -> Exported:
@@ -22,31 +22,28 @@ def read(path: Path) -> Exported:
     manifest = public(Folder(path, "answers").manifest())
     data = manifest.get("data", {})
     figures = frames.read(path / "figures.csv")
-    rows = frames.records(frames.select(figures, task="accuracy"))
-    rows = [row for row in rows if row["metric"] == "accuracy" and row["interval"] == "clustered"]
-    rows += [
-        row for row in frames.records(frames.select(figures, task="blind")) if row["metric"] in BASELINES
-    ]
-    results = [_result(row) for row in rows if row["value"] is not None]
+    rows = frames.records(frames.select(figures, task="accuracy", metric="accuracy", interval="clustered"))
+    rows += frames.records(frames.select(figures, task="blind", metric=BASELINES))
+    results = [
+        interchange.share(_key(row), row, f"{row['metric'].capitalize()}, {row['variant']} questions, "
+                          f"{row['scoring']}, {row['category']}")
+        for row in rows if row["value"] is not None
+    ]  # fmt: skip
     told = frames.select(figures, task="gap", category=AVERAGE, protocol="fixed", headline="yes")
     by = {row["metric"]: row for row in frames.records(told)}
     if by.get("gap", {}).get("value") is not None:
         measure = f"accuracy ({by['gap']['scoring']})"
         results.append(interchange.gap(measure, by["original"], by["negated"], by["gap"]))
     shown = ("kind", "questions", "sha256", "split", "revision")
-    source = str(data.get("source") or "")
-    reference = hub.reference(source)
+    reference = hub.reference(str(data.get("source") or ""))
+    # OWNER/NAME of the hub, "nano:WORLD", or a file.
+    name = data.get("name") or data.get("world") or data.get("file") or data.get("kind")
     return Exported(
         "negvqa", "NegVQA", path.name, "", str(manifest["reference"]),
-        {"name": _name(data), **{key: data.get(key) for key in shown}},
+        {"name": str(name), **{key: data.get(key) for key in shown}},
         data.get("name") or (reference.name if reference else None), str(manifest.get("preset")),
         str(manifest.get("protocol")), results, lambda: _samples(path), manifest, path,
     )  # fmt: skip
-
-
-def _name(data: dict[str, Any]) -> str:
-    """What the data are called: OWNER/NAME of the hub, "nano:WORLD", or a file."""
-    return str(data.get("name") or data.get("world") or data.get("file") or data.get("kind"))
 
 
 def _key(row: dict[str, Any]) -> str:
@@ -54,11 +51,6 @@ def _key(row: dict[str, Any]) -> str:
     return "/".join(
         filter(None, (row["variant"], row["scoring"], row["protocol"], row["category"], baseline))
     )
-
-
-def _result(row: dict[str, Any]) -> Result:
-    title = f"{row['metric'].capitalize()}, {row['variant']} questions, {row['scoring']}, {row['category']}"
-    return interchange.share(_key(row), row, title)
 
 
 def _samples(path: Path) -> Iterator[Sample]:

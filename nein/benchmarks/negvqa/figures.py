@@ -1,14 +1,13 @@
-"""Figures of a run from its score rows, which are all that this module reads.
+"""Figures of a run from its score rows.
 
-Intervals come in two kinds: "clustered" by picture, as everywhere in this package, and "normal", the paper's
-p -/+ 1.96 sqrt(p (1 - p) / n), which takes questions about one picture for independent.
+Intervals come in two kinds: "clustered" by picture, and "normal", the paper's p -/+ 1.96 sqrt(p (1 - p) / n).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +32,7 @@ OUTCOMES = {
 
 
 def normal_interval(value: float, n: int) -> tuple[float, float]:
-    """value -/+ 1.96 sqrt(value (1 - value) / n), not cut off at 0 and 1.
-
-    The 95 % interval of NegVQA (arXiv:2505.22946), Table 1: it reproduces the printed bounds
-    (`nein.benchmarks.negvqa.paper_numbers`). Raises ValueError unless 0 <= value <= 1 and n >= 1.
-    """
-    if not 0 <= value <= 1 or n < 1:
-        raise ValueError(f"{value} of {n} is no proportion")
+    """The 95 % interval of NegVQA (arXiv:2505.22946), Table 1, not cut off at 0 and 1."""
     reach = 1.96 * math.sqrt(value * (1 - value) / n)
     return value - reach, value + reach
 
@@ -60,16 +53,16 @@ def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
                 without the question: "text only", "picture only", and "gain over text", accuracy minus the
                 former, paired
 
-    scores  As `nein.benchmarks.negvqa.scores` makes it.
     asking  How a judge was asked; None for other models.
     """
     made: list[dict[str, Any]] = []
     scored = scores.where(metric="accuracy")
     for (scoring, protocol), rows in scored.groups("scoring", "protocol"):
-        parts = [_accuracies(rows, protocol), _unread(rows)]
+        parts: list[Iterable[dict[str, Any]]] = [_accuracies(rows, protocol), _unread(rows)]
         if protocol == "fixed":
             blind = scores.where(scoring=scoring, metric=BASELINES)
-            parts += [_by_subset(rows), _blind(rows, blind), _pairs(rows), _positions(rows)]
+            parts += [_by_subset(rows), _blind(rows, blind), _positions(rows)]
+            parts += [paired(_in(rows, category), category) for category in categories_of(rows)]
         made += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     both = agreement(scored)
     frame = frames.frame([*made, *([both] if both else [])])
@@ -154,17 +147,9 @@ def _blind(rows: ScoreTable, blind: ScoreTable) -> Iterator[dict[str, Any]]:
             yield frames.figure(gain, unit="points", unscored=unscored, metric=GAIN, **what)
 
 
-def _pairs(rows: ScoreTable) -> Iterator[dict[str, Any]]:
-    for category in categories_of(rows):
-        yield from paired(_in(rows, category), category)
-
-
 def paired(rows: ScoreTable, category: str) -> list[dict[str, Any]]:
-    """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's.
-
-    The gap is the mean of (original - negated) over pairs scored in both, clustered by picture, and "ratio"
-    accuracy on the original over accuracy on the negated questions. Its `p` respects pictures
-    (`nein.statistics.pairs_test`); that of "mcnemar" takes pairs for independent.
+    """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's,
+    which takes pairs for independent. "ratio": accuracy on the original over that on the negated questions.
     """
     first, second = (rows.where(variant=variant) for variant in VARIANTS)
     original, negated, clusters = first.pair(second)
@@ -177,23 +162,21 @@ def paired(rows: ScoreTable, category: str) -> list[dict[str, Any]]:
     in_gap: dict[str, Any] = {"task": "gap", "category": category}
     in_outcomes: dict[str, Any] = {"task": "outcomes", "category": category, "unscored": unscored}
     mcnemar_p = mcnemar(counts["only_original"], counts["only_negated"])
+
+    def share(count: int, metric: str, what: dict[str, Any]) -> dict[str, Any]:
+        return frames.number(count / n if n else None, unit="%", n=n, metric=metric, **what)
+
+    gap, ratio = test.difference if test else None, statistics.pairs_ratio(original, negated, clusters)
+    tests: dict[str, Any] = {"p": test.p, "p_least": test.least} if test else {}
     return [
-        frames.number(told / n if n else None, unit="%", n=n, metric="original", **in_gap),
-        frames.number(denied / n if n else None, unit="%", n=n, metric="negated", **in_gap),
-        frames.figure(
-            test.difference if test else None, unit="points", unscored=unscored, metric="gap",
-            p=test and test.p, p_least=test and test.least, **in_gap,
-        ),
-        frames.figure(
-            statistics.pairs_ratio(original, negated, clusters), unit="", metric="ratio", **in_gap
-        ),
-        *(
-            frames.number(count / n if n else None, unit="%", n=n, metric=name, **in_outcomes)
-            for name, count in counts.items()
-        ),
+        share(told, "original", in_gap),
+        share(denied, "negated", in_gap),
+        frames.figure(gap, unit="points", unscored=unscored, metric="gap", **tests, **in_gap),
+        frames.figure(ratio, unit="", metric="ratio", **in_gap),
+        *(share(count, name, in_outcomes) for name, count in counts.items()),
         frames.number(None, unit="", n=n, metric="mcnemar", p=mcnemar_p, **in_outcomes),
         frames.number(None, unit="", n=n, metric="clustered", p=test and test.p, **in_outcomes),
-    ]  # fmt: skip
+    ]
 
 
 def mcnemar(first: int, second: int) -> float:
@@ -205,8 +188,7 @@ def mcnemar(first: int, second: int) -> float:
 
 
 def _positions(rows: ScoreTable) -> Iterator[dict[str, Any]]:
-    """Share of "A" among the letters given, with its clustered interval, and among the right letters of the
-    same questions: a model without a bias has the two alike."""
+    """Share of "A" among the letters given and among the right letters of the same questions."""
     for variant in VARIANTS:
         members = rows.where(variant=variant)
         given = ScoreTable(members.frame[members.frame["letter"].notna()])
@@ -235,7 +217,6 @@ def agreement(scored: ScoreTable) -> dict[str, Any] | None:
 def _unread(rows: ScoreTable) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
         reasons = Counter(rows.where(variant=variant).frame["reason"].dropna())
+        what: dict[str, Any] = {"unit": "count", "task": "unread", "metric": "answers", "variant": variant}
         for reason, count in reasons.most_common():
-            yield frames.number(
-                count, unit="count", task="unread", metric="answers", variant=variant, reason=reason
-            )
+            yield frames.number(count, reason=reason, **what)

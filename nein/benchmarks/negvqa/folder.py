@@ -1,10 +1,8 @@
 """The files of one run: one model on one set of questions.
 
-OUT/<model>/manifest.json, answers/*.jsonl   see `nein.engine.folder`
-OUT/<model>/scores.csv           every answer read under both protocols, value or reason; for people
-OUT/<model>/figures.csv          every figure with intervals, n and unscored; reports on edited pictures cite
-                                 those of their judge
-OUT/cache/                       answers of endpoints
+OUT/<model>/   manifest.json, answers/*.jsonl (`nein.engine.folder`), scores.csv: every answer read under both
+               protocols, figures.csv: every figure, which reports on edited pictures cite of their judge
+OUT/cache/     answers of endpoints
 OUT/report.html, .md, .csv, .tex, *.png
 """
 
@@ -27,26 +25,13 @@ BLOCKS: Mapping[str, Shape] = {
     ANSWERS: _ANSWER, BLIND: {**_ANSWER, "baseline": str}, MATCHES: _MATCH,
 }  # fmt: skip
 _MANIFEST = {
-    "preset": str,
-    "protocol": str,
-    "reference": str,
-    "identity": {"prompt": str, "asking?": (str, None)},
-    "scoring": [str],
-    "letters": str,
-    "matcher": str,
-    "limit": (int, None),
+    "preset": str, "protocol": str, "reference": str, "identity": {"prompt": str, "asking?": (str, None)},
+    "scoring": [str], "letters": str, "matcher": str, "limit": (int, None),
     "data": {
-        "kind": str,
-        "sha256": str,
-        "questions": int,
-        "split?": str,
-        "columns?": ({}, None),
-        "name?": str,
-        "revision?": (str, None),
-        "file?": str,
-        "world?": str,
+        "kind": str, "sha256": str, "questions": int, "split?": str, "columns?": ({}, None), "name?": str,
+        "revision?": (str, None), "file?": str, "world?": str,
     },
-}
+}  # fmt: skip
 
 
 class AnswersDir(Folder):

@@ -1,9 +1,7 @@
 """VLMEvalKit's second step: a language model is asked about answers in which the letter rule finds none.
 
-The toolkit asks by default (gpt-3.5-turbo-0125), and reads its answer by the same rule, up to three times;
-then it draws one of the letters or none. Without a key it asks nobody, and such an answer is wrong. NegVQA's
-released script sets a key, and its paper does not say whether a language model was asked: that none was
-(`--matcher exact`) is our assumption.
+It is asked three times at most; then one of the letters or none is drawn. The paper does not say whether one
+was asked: that none was (`--matcher exact`) is our assumption.
 """
 
 from __future__ import annotations
@@ -97,15 +95,21 @@ def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
     open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, letters)}
     done: dict[tuple[str, str], Row] = {}
     for attempt in range(ATTEMPTS):
-        requests = [llm.Request(_prompt(row), seed=attempt) for row in open_.values()]
+        prompts = [choices.matching(row["question"], row["options"], row["text"]) for row in open_.values()]
+        requests = [llm.Request(prompt, seed=attempt) for prompt in prompts]
         for key, outcome in zip(list(open_), client.complete(requests, Said), strict=True):
-            made = _row(key, outcome, open_[key]["options"], letters)
-            if made is not None:
-                done[key] = made
-                del open_[key]
+            if outcome.value is None:
+                made = {"error": f"the matcher gave no answer: {outcome.reason}"}
+            else:
+                letter = parse(outcome.value.text, open_[key]["options"], letters)
+                if letter.letter is None and not letter.declined:
+                    continue
+                reason = READ if letter.letter else "the matcher finds no option in the answer"
+                made = {"said": outcome.value.text, "letter": letter.letter, "reason": reason}
+            done[key] = {**_blank(key), **made}
+            del open_[key]
     for key, row in open_.items():
-        drawn = draw(key, len(row["options"]))
-        done[key] = {**_blank(key), "letter": drawn, "reason": DRAWN}
+        done[key] = {**_blank(key), "letter": draw(key, len(row["options"])), "reason": DRAWN}
     return [done[key] for row in rows if (key := (row["id"], row["variant"])) in done]
 
 
@@ -121,23 +125,6 @@ def _unread(row: Row, letters: str) -> bool:
         return False
     letter = parse(row["text"], row["options"], letters)
     return letter.letter is None and not letter.declined
-
-
-def _prompt(row: Row) -> str:
-    return choices.matching(row["question"], row["options"], row["text"])
-
-
-def _row(
-    key: tuple[str, str], outcome: llm.Outcome[Said], options: Sequence[str], letters: str
-) -> Row | None:
-    """What the matcher's answer says; None where it has to be asked again."""
-    if outcome.value is None:
-        return {**_blank(key), "error": f"the matcher gave no answer: {outcome.reason}"}
-    letter = parse(outcome.value.text, options, letters)
-    if letter.letter is None and not letter.declined:
-        return None
-    reason = READ if letter.letter else "the matcher finds no option in the answer"
-    return {**_blank(key), "said": outcome.value.text, "letter": letter.letter, "reason": reason}
 
 
 def _blank(key: tuple[str, str]) -> Row:

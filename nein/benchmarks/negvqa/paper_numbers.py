@@ -1,7 +1,5 @@
-"""NegVQA's Table 1 as printed: 20 models, original and negated questions, four categories and the average.
-
-`paper_numbers.csv` holds the figures in per cent. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946), Table
-1.
+"""NegVQA's Table 1 as printed, in per cent in `paper_numbers.csv`: 20 models, original and negated questions,
+four categories and the average. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946).
 """
 
 from __future__ import annotations
@@ -122,16 +120,11 @@ def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
     runs  Name -> (figures, reference) of what was asked NegVQA's own questions.
     """
     rows: list[dict[str, Any]] = []
-    measured = {
-        name: (_as_printed(figures), printed_as(reference)) for name, (figures, reference) in runs.items()
-    }
     for printed in (*dict.fromkeys(cell.model for cell in cells()), None):
-        for there in (cell for cell in cells() if cell.model == printed):
-            what = {"model": there.model, "variant": there.variant, "category": there.category}
-            rows.append({**_figure(there), **what, "source": "printed"})
-        for name, (figures, twin) in measured.items():
-            if twin == printed:
-                rows += [{**row, "model": name, "source": "here"} for row in frames.records(figures)]
+        rows += [{**_figure(there), "source": "printed"} for there in cells() if there.model == printed]
+        for name, (figures, reference) in runs.items():
+            if printed_as(reference) == printed:
+                rows += [{**row, "model": name, "source": "here"} for row in _as_printed(figures)]
     return frames.label(frames.frame(rows), task="table1")
 
 
@@ -144,25 +137,29 @@ def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
     """
     printed, size = printed_as(reference), family(printed_as(reference) or reference)
     rows: list[dict[str, Any]] = []
-    for row in frames.records(_as_printed(figures)) if printed else []:
-        what = {key: row[key] for key in ("metric", "variant", "category")}
+    for row in _as_printed(figures) if printed else []:
         there = cell(printed or "", row["variant"], row["category"])
         if there is not None:
-            what |= {"model": model, "task": "beside", "printed_as": printed}
-            rows.append({**row, **what, "source": "here"})
-            rows.append({**_figure(there), **what, "source": "printed"})
-    for row in frames.records(_as_printed(figures, headline="yes")) if size else []:
-        named = {"model": model, "task": "scaling", "source": "here"}
-        rows.append({**row, **named, "family": size[0], "size": f"{size[1]:g}"})  # type: ignore[index]
+            what = {"model": model, "task": "beside", "printed_as": printed}
+            rows += [{**row, **what, "source": "here"}, {**_figure(there), **what, "source": "printed"}]
+    if size is not None:
+        named = {
+            "model": model,
+            "task": "scaling",
+            "source": "here",
+            "family": size[0],
+            "size": f"{size[1]:g}",
+        }
+        rows += [{**row, **named} for row in _as_printed(figures, headline="yes")]
     return frames.frame(rows)
 
 
-def _as_printed(figures: pd.DataFrame, **where: str) -> pd.DataFrame:
+def _as_printed(figures: pd.DataFrame, **where: str) -> list[dict[str, Any]]:
     """A model's accuracies as Table 1 has them, of what it wrote where it was asked to write."""
     shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **where)
     shares = shares[shares["value"].notna()]
-    there = list(shares["scoring"].unique())
-    return frames.select(shares, scoring="generated" if "generated" in there else next(iter(there), ""))
+    scorings = sorted(shares["scoring"].unique())  # "generated" comes first
+    return frames.records(frames.select(shares, scoring=tuple(scorings[:1])))
 
 
 def by_size() -> pd.DataFrame:
@@ -171,15 +168,15 @@ def by_size() -> pd.DataFrame:
     for printed in cells():
         size = family(printed.model)
         if size is not None and printed.model not in NOT_DRAWN:
-            what = {"task": "scaling", "model": printed.model, "variant": printed.variant}
-            row = {**_figure(printed), **what, "category": printed.category, "source": "printed"}
-            rows.append({**row, "low": None, "high": None, "family": size[0], "size": f"{size[1]:g}"})
+            named = {"task": "scaling", "source": "printed", "family": size[0], "size": f"{size[1]:g}"}
+            rows.append({**_figure(printed), **named, "low": None, "high": None})
     return frames.frame(rows)
 
 
 def _figure(printed: Cell) -> dict[str, Any]:
     row = frames.number(printed.value, unit="%", n=SIZES[printed.category], metric="accuracy")
-    return {**row, "low": printed.low, "high": printed.high}
+    what = {"model": printed.model, "variant": printed.variant, "category": printed.category}
+    return {**row, **what, "low": printed.low, "high": printed.high}
 
 
 def family(name: str) -> tuple[str, float] | None:

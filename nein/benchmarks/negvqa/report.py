@@ -1,52 +1,81 @@
-"""What the report of finished runs says besides its tables and plots."""
+"""What the report of finished runs says besides its tables and plots, and what every model answered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from nein.benchmarks.negvqa import page, paper_numbers, sections
+from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
+from nein.benchmarks.negvqa.folder import ANSWERS
+from nein.benchmarks.runner import selected
 from nein.benchmarks.runs import Finished, Page
 from nein.datasets.negvqa.categories import AVERAGE
-from nein.datasets.negvqa.questions import Item
+from nein.datasets.negvqa.questions import VARIANTS, Item
+from nein.engine import images
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.metrics.letters import LETTERS
+from nein.reporting import cards, thumbnails
 from nein.reporting import figures as frames
+from nein.reporting.cards import Cell
 from nein.reporting.format import Gap, widest
+
+SIDE = 256
+OUTCOMES: dict[tuple[float | None, float | None], str] = {
+    (1.0, 1.0): "both right",
+    (1.0, 0.0): "only original",
+    (0.0, 1.0): "only negated",
+    (0.0, 0.0): "neither",
+}
+MARKS = {1.0: "right", 0.0: "wrong", None: "none"}
+MEASURES = tuple(cards.Measure(variant, f"{variant} question") for variant in VARIANTS)
+COLUMNS = ("question", "answer", "read as", "log p")
+Line = Mapping[str, Any]
 
 
 def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Page:
     """What a report says besides tables and plots. Raises UserError when runs asked different questions."""
-    _check_same(finished)
-    named = {one.name: one for one in finished}
+    first, *others = finished
+    for other in others:
+        if other.manifest["data"]["sha256"] != first.manifest["data"]["sha256"]:
+            raise UserError(
+                f"'{first.name}' and '{other.name}' were asked different questions; report them apart."
+            )
     figures = frames.concat(one.figures for one in finished)
-    parts = []
-    if options.samples:
-        chief = frames.select(figures, headline="yes").drop_duplicates("model")
-        headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
-        folders: dict[str, Any] = {name: one.folder for name, one in named.items()}
-        parts = [page.part(folders, _items(finished, options), options.samples, headlines)]
-    manifests = {name: one.manifest for name, one in named.items()}
-    protocols = {manifest["protocol"] for manifest in manifests.values()}
-    protocol = protocols.pop() if len(protocols) == 1 else "fixed"
-    return Page(
-        "NegVQA", _subtitle(manifests), _notes(manifests), finding(figures), parts,
-        figures=beside_the_paper(finished),
-        headline=[sections.accuracy(protocol, "clustered"), sections.BLIND, sections.GAP],
-    )  # fmt: skip
+    chief = frames.select(figures, headline="yes").drop_duplicates("model")
+    headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
+    items = _items(first, options) if options.samples else None
 
+    def samples() -> tuple[cards.Samples, Iterator[cards.Detail]]:
+        answers = {
+            one.name: (functools.partial(selected, one.folder, ANSWERS), one.manifest["scoring"])
+            for one in finished
+        }
+        shown = questions(answers, items, options.samples, headlines)
+        return shown.described(), shown.details()
 
-def beside_the_paper(finished: Sequence[Finished]) -> list[pd.DataFrame]:
-    """The paper's Table 1; beside it stand runs on the paper's data only."""
     comparable = {
         one.name: (one.figures, one.manifest["reference"])
         for one in finished
         if paper_numbers.is_negvqa(one.manifest["data"])
     }
     beside = [paper_numbers.beside(own, name, reference) for name, (own, reference) in comparable.items()]
-    return [*beside, paper_numbers.table_1(comparable)]
+    manifests = {one.name: one.manifest for one in finished}
+    protocols = {manifest["protocol"] for manifest in manifests.values()}
+    protocol = protocols.pop() if len(protocols) == 1 else "fixed"
+    return Page(
+        "NegVQA", _subtitle(manifests), _notes(manifests), finding(figures),
+        [cards.browser(samples, title="Answers")] if options.samples else [],
+        figures=[*beside, paper_numbers.table_1(comparable)],
+        headline=[sections.accuracy(protocol, "clustered"), sections.BLIND, sections.GAP],
+    )  # fmt: skip
 
 
 def finding(figures: pd.DataFrame) -> list[str]:
@@ -59,15 +88,6 @@ def finding(figures: pd.DataFrame) -> list[str]:
             gaps.append(Gap(model, by["original"], by["negated"], by["gap"]))
     sentence = widest(gaps, what="accuracy", change="a question becomes its negation")
     return [sentence] if sentence else []
-
-
-def _check_same(finished: Sequence[Finished]) -> None:
-    first, *others = finished
-    for other in others:
-        if other.manifest["data"]["sha256"] != first.manifest["data"]["sha256"]:
-            raise UserError(
-                f"'{first.name}' and '{other.name}' were asked different questions; report them apart."
-            )
 
 
 def _subtitle(manifests: dict[str, dict[str, Any]]) -> str:
@@ -89,12 +109,11 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
     nano = "Miniature models on drawn questions: real measurements, not comparable with the paper's"
     prompts = ", ".join(sorted({manifest["identity"]["prompt"] for manifest in manifests.values()}))
     rules = "; ".join(sorted({f"{m['letters']}, matcher {m['matcher']}" for m in manifests.values()}))
-    ours = [name for name, manifest in manifests.items() if not paper_numbers.is_negvqa(manifest["data"])]
     notes = [
         f"Preset: {nano if presets == {'nano'} else ', '.join(sorted(presets))}. Prompt: {prompts}. "
         f"Letters under protocol 'paper': {rules}."
     ]
-    if ours:
+    if not all(paper_numbers.is_negvqa(manifest["data"]) for manifest in manifests.values()):
         notes.append("These are not NegVQA's own questions: nothing measured here stands beside its Table 1.")
     for name, manifest in manifests.items():
         if manifest["identity"].get("asking") == "options":
@@ -109,11 +128,11 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
     return notes
 
 
-def _items(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Sequence[Item] | None:
-    """The questions the runs were asked, where they can be found; None otherwise."""
+def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item] | None:
+    """The questions that runs were asked, where they can be found; None otherwise."""
     from nein.datasets.negvqa import questions
 
-    origin = finished[0].manifest["data"]
+    origin = run.manifest["data"]
     if "world" in origin:
         return questions.load(origin["world"], questions=origin["questions"]).items
     if options.data is None:
@@ -123,7 +142,122 @@ def _items(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -
         split=origin.get("split", "test"),
     )  # fmt: skip
     if found.sha256 != origin["sha256"]:
-        raise UserError(
-            f"'{options.data}' does not hold the questions that '{finished[0].folder.path}' was asked."
-        )
+        raise UserError(f"'{options.data}' does not hold the questions that '{run.folder.path}' was asked.")
     return found.items
+
+
+# --- single questions --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What was asked, said and read, of the questions that are shown.
+
+    asked     Question id -> its two lines, of the first model.
+    replies   (model, question id, variant) -> its row in a block.
+    verdicts  The same -> how it was read under the protocol "fixed", the scoring that decides first.
+    pictures  Question id -> its picture; empty: no pictures.
+    """
+
+    asked: Mapping[str, Sequence[Line]]
+    models: Sequence[str]
+    replies: Mapping[tuple[str, str, str], Line]
+    verdicts: Mapping[tuple[str, str, str], Sequence[Line]]
+    pictures: Mapping[str, Item]
+
+    def value(self, model: str, identity: str, variant: str) -> float | None:
+        """1.0 right, 0.0 wrong, None unscored or not asked."""
+        read = self.verdicts.get((model, identity, variant))
+        return read[0]["value"] if read else None
+
+    def outcome(self, model: str, identity: str) -> str:
+        pair = self.value(model, identity, "original"), self.value(model, identity, "negated")
+        return OUTCOMES.get(pair, "unscored")
+
+    def described(self) -> cards.Samples:
+        subsets = [lines[0]["subset"] for lines in self.asked.values()]
+        outcomes = [sorted({self.outcome(model, name) for model in self.models}) for name in self.asked]
+        values = [
+            [[self.value(model, name, variant) for name in self.asked] for variant in VARIANTS]
+            for model in self.models
+        ]
+        return cards.Samples(
+            list(self.asked), [lines[0]["question"] for lines in self.asked.values()], subsets,
+            {"Subset": [[subset] for subset in subsets], "Pair": outcomes},
+            [cards.Member(model) for model in self.models], MEASURES, values, chosen=VARIANTS[1],
+            rivals=(*VARIANTS, "Negation decides"), words=("questions", "Model", "Asked"), heads=VARIANTS,
+            columns=COLUMNS,
+        )  # fmt: skip
+
+    def details(self) -> Iterator[cards.Detail]:
+        for name, lines in self.asked.items():
+            options = zip(LETTERS, lines[0]["options"], strict=False)
+            texts = [
+                f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
+            ]
+            pictures: list[tuple[str, thumbnails.Thumbnail]] = []
+            if name in self.pictures:
+                try:
+                    pictures = [("", thumbnails.of_picture(self.pictures[name].load(), SIDE))]
+                except images.ImageError as error:
+                    pictures = [("", {"none": str(error)})]
+            yield cards.Detail(
+                pictures,
+                [*texts, "   ".join(f"{letter}: {text}" for letter, text in options)],
+                [self._said(model, name) for model in self.models],
+            )
+
+    def _said(self, model: str, name: str) -> cards.Said:
+        cells, rows = [], []
+        for variant in VARIANTS:
+            row = self.replies.get((model, name, variant))
+            if row is None:
+                cells.append(Cell("not asked", mark="none"))
+                continue
+            verdicts = self.verdicts[model, name, variant]
+            read = ", ".join(f"{r['scoring']} {r['letter'] or r['reason']}" for r in verdicts)
+            said = row["error"] or row["text"] or ""
+            logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
+            cells.append(Cell(said, read, MARKS[self.value(model, name, variant)]))
+            rows.append((row["question"], said, read, logs))
+        return cards.Said(cells=cells, rows=rows)
+
+
+def questions(
+    answers: Mapping[str, tuple[Callable[[], Iterable[Line]], Sequence[str]]],
+    items: Sequence[Item] | None,
+    limit: int,
+    headlines: Mapping[str, str],
+) -> Questions:
+    """The first model's questions in data order, `limit` random ones if there are more. Raises UserError for
+    one without its other half.
+
+    answers    Model -> (reads the rows of its answers, how they are scored).
+    items      The questions with their pictures, or None: no pictures.
+    headlines  Model -> the scoring that makes an answer right or wrong, where it has that.
+    """
+    first = next(iter(answers))
+
+    def pairs() -> Iterator[tuple[int, str, list[Line]]]:
+        groups = itertools.groupby(answers[first][0](), lambda row: row["id"])
+        for number, (name, lines) in enumerate(groups):
+            both = list(lines)
+            if [line["variant"] for line in both] != [*VARIANTS]:
+                raise UserError(
+                    f"The answers of '{first}' lack a half of question '{name}'; give its command again."
+                )
+            yield number, name, both
+
+    drawn = sorted(heapq.nsmallest(limit, pairs(), key=lambda pair: sample_seed(0, pair[1])))
+    asked = {name: both for _, name, both in drawn}
+    replies, verdicts = {}, {}
+    for model, (read, scorings) in answers.items():
+        order = sorted(scorings, key=lambda scoring: (scoring != headlines.get(model), scoring))
+        rows = itertools.chain.from_iterable(asked.values()) if model == first else read()
+        for row in rows:
+            if row["id"] in asked:
+                key = model, row["id"], row["variant"]
+                replies[key] = row
+                verdicts[key] = [{"scoring": s, **scores.read(row, s, "fixed", "fixed")} for s in order]
+    pictures = {item.id: item for item in items or () if item.id in asked}
+    return Questions(asked, list(answers), replies, verdicts, pictures)

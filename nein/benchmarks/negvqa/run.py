@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from nein import metrics
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
@@ -41,7 +39,10 @@ NO_PICTURE = "no picture: "
 
 def runs(config: NegvqaConfig, device: str) -> list[Run]:
     """One run per model, everything looked at and nothing loaded."""
-    asked = load_questions(config)
+    columns = tuple(sorted(config.columns.items()))
+    asked = _questions(
+        config.data, config.negated, config.images, config.split, columns, config.questions
+    )  # read once
     absent = questions.missing_pictures(asked.items)
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
@@ -49,7 +50,8 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     models: dict[str, str] = {}  # name of its run -> as it was asked for
     for model in dict.fromkeys(config.model):
         _, reference = references.named(model)
-        _check_reference(reference, config)
+        if references.offered(reference) is None:
+            metrics.check_reference(references.resolve(_behind(reference, config))[0])
         scorings(reference, config)
         twin = models.setdefault(run_name(model, config), model)
         if twin != model:
@@ -62,29 +64,28 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
         load = shared(functools.partial(_remembered, reference, config, device))
         for cure in ("", *config.mend):
             remedies.possible(cure, scorings(reference, config), model)
-            made.append(
-                _run(f"{name}+{cure}" if cure else name, reference, config, asked, device, load, cure)
-            )
+            named = f"{name}+{cure}" if cure else name
+            made.append(_run(named, reference, config, asked, device, load, cure))
     return made
 
 
 @functools.lru_cache(maxsize=2)
-def _questions(*key: Any) -> Questions:
-    source, negated, pictures, split, columns, count = key
+def _questions(
+    source: str, negated: str | None, images: str | None, split: str, columns: Any, count: int
+) -> Questions:
     return questions.load(
-        source, negated=negated, pictures=pictures, split=split, columns=dict(columns), questions=count
+        source, negated=negated, pictures=images, split=split, columns=dict(columns), questions=count
     )
 
 
-def load_questions(config: NegvqaConfig) -> Questions:
-    """The questions of a command, read once."""
-    columns = tuple(sorted(config.columns.items()))
-    return _questions(config.data, config.negated, config.images, config.split, columns, config.questions)
+def _behind(reference: str, config: NegvqaConfig) -> str:
+    """The model that a reference stands for."""
+    return config.judge if reference == JUDGE else reference
 
 
 def manner(reference: str, config: NegvqaConfig) -> choices.Manner:
     """The wording of the question, and the longest answer in tokens."""
-    toolkit = choices.manner(config.judge if reference == JUDGE else reference)
+    toolkit = choices.manner(_behind(reference, config))
     wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
     return choices.Manner(wording, config.max_new_tokens or toolkit.max_new_tokens)
 
@@ -101,7 +102,7 @@ def _run(
     """cure: the arm of `--mend`; "" for the model as it is."""
     how = manner(reference, config)
     identity = {
-        "model": references.identity(config.judge if reference == JUDGE else reference),
+        "model": references.identity(_behind(reference, config)),
         "role": JUDGE if reference == JUDGE else "model",
         "data": asked.sha256,
         "prompt": how.prompt,
@@ -121,26 +122,19 @@ def _run(
         "letters": config.letters,
         "matcher": EXACT if (model := matching.reference(config)) is None else f"{LLM}{model}",
         "data": {
-            **asked.origin,
-            "sha256": asked.sha256,
-            "questions": len(asked.items),
+            **asked.origin, "sha256": asked.sha256, "questions": len(asked.items),
             "subsets": Counter(item.subset for item in asked.items),
         },
         "limit": config.limit,
-    }
+    }  # fmt: skip
     stages, outputs = _asking(reference, config, asked.items, load, cure), {}
-    if matches(reference, config):
+    # A judge's answers about one option at a time are no texts to match.
+    texts = reference != JUDGE or config.judge_asking == "letters"
+    if config.matcher != EXACT and texts and "generated" in identity["scoring"]:
         folder = AnswersDir(config.out_dir / name)
         stages.append(matching.stage(config, folder, stages[0].blocks, device))
         outputs[MATCHES] = matching.identity(config)
     return Run(name, name, identity, tuple(stages), facts, outputs)
-
-
-def matches(reference: str, config: NegvqaConfig) -> bool:
-    """Whether a language model is asked about answers of this model: a judge's about one option at a time are
-    no texts to match."""
-    texts = reference != JUDGE or config.judge_asking == "letters"
-    return config.matcher != EXACT and texts and "generated" in scorings(reference, config)
 
 
 def run_name(model: str, config: NegvqaConfig) -> str:
@@ -173,36 +167,22 @@ def scorings(reference: str, config: NegvqaConfig) -> list[str]:
 # --- models ------------------------------------------------------------------------------------
 
 
-def _check_reference(reference: str, config: NegvqaConfig) -> None:
-    """Finds a wrong name or folder without loading a model."""
-    if references.offered(reference) is not None:
-        return
-    where, _ = references.resolve(config.judge if reference == JUDGE else reference)
-    metrics.check_reference(where)
-
-
 def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
     """The model behind one of `--model`'s names. Raises MetricError or UserError."""
     if (made := references.offered(reference)) is not None:
         return made
-    options: dict[str, Any]
-    sending = {"concurrency": config.concurrency, "timeout": config.timeout, "retries": config.retries}
-    if reference == JUDGE:
-        where, revision = references.resolve(config.judge)
-        plain = config.judge_quantization == "none"
-        options = {} if plain else {"quantization": config.judge_quantization}
-        options |= sending if is_endpoint(where) else {}
-        return choices.of_judge(
-            metrics.load_judge("vqa", where, revision=revision, device=device, dtype=config.dtype, **options),
-            config.judge_asking,
-        )
-    where, revision = references.resolve(reference)
-    options = {"batch_size": config.block_size, "max_new_tokens": manner(reference, config).max_new_tokens}
+    where, revision = references.resolve(_behind(reference, config))
+    options: dict[str, Any] = {"revision": revision, "device": device, "dtype": config.dtype}
     if is_endpoint(where):
-        options |= sending
-    elif metrics.special_reference(where) and not is_served(where):
+        options |= {key: getattr(config, key) for key in ("concurrency", "timeout", "retries")}
+    if reference == JUDGE:
+        if config.judge_quantization != "none":
+            options["quantization"] = config.judge_quantization
+        return choices.of_judge(metrics.load_judge("vqa", where, **options), config.judge_asking)
+    if not is_endpoint(where) and metrics.special_reference(where) and not is_served(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
-    return choices.load(where, revision=revision, device=device, dtype=config.dtype, **options)
+    longest = manner(reference, config).max_new_tokens
+    return choices.load(where, batch_size=config.block_size, max_new_tokens=longest, **options)
 
 
 # --- asking ------------------------------------------------------------------------------------
@@ -222,7 +202,7 @@ def _asking(
     model = Model.one(
         f"{reference}+{cure}" if cure else reference,
         (lambda: remedies.WithRemedy(load(), cure, wording)) if cure else load,
-        references.place(config.judge if reference == JUDGE else reference),
+        references.place(_behind(reference, config)),
         batched if config.fits else None,
     )
 
@@ -251,7 +231,11 @@ def _asking(
     blocks = Blocks.first(len(items), config.block_size, config.limit)
     stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (MATCHES,))]
     if config.blind:
-        stages.append(stage(BLIND, _baselines(cure), spread(blocks, config.blind)))
+        # Without the picture both questions, without the question the options alone, which both have: nothing
+        # for a cure to ask that takes the two together.
+        unseen = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
+        asked = unseen if cure in remedies.IN_PAIRS else [*unseen, Asking("", PICTURE_ONLY)]
+        stages.append(stage(BLIND, asked, spread(blocks, config.blind)))
     return stages
 
 
@@ -265,11 +249,8 @@ def _picture(item: Item) -> Any:
 
 @dataclass(frozen=True)
 class Asking:
-    """A way in which a question is asked.
-
-    variant   "original" or "negated"; "" without the question, of which there is then but one.
-    baseline  Of `nein.benchmarks.baselines`; "" for picture and question.
-    """
+    """A way in which a question is asked: its variant, "" without the question, and the baseline
+    (`nein.benchmarks.baselines`), "" for picture and question."""
 
     variant: str
     baseline: str = ""
@@ -278,14 +259,6 @@ class Asking:
         question = item.questions[self.variant] if self.variant else ""
         words = choices.prompt(wording, question, item.options)
         return Asked(words, len(item.options), question, item.options)
-
-
-def _baselines(cure: str) -> list[Asking]:
-    """Without the picture both questions, without the question the options alone, which both have: nothing
-    for a cure to ask that takes the two together."""
-    unseen = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
-    in_pairs = cure in remedies.IN_PAIRS
-    return unseen if in_pairs else [*unseen, Asking("", PICTURE_ONLY)]
 
 
 def _answers(
@@ -316,22 +289,15 @@ def _rows(item: Item, asking: Asking, reply: Reply) -> list[Row]:
     """What was asked and answered; what was said without the question counts for it and for its negation."""
     return [
         {
-            "id": item.id,
-            "variant": variant,
-            "subset": item.subset,
-            "category": item.category,
-            "source": item.source,
-            **({"baseline": asking.baseline} if asking.baseline else {}),
-            "question": item.questions[variant],
-            "options": list(item.options),
-            "answer": item.answers[variant],
-            "text": reply.text,
+            "id": item.id, "variant": variant, "subset": item.subset, "category": item.category,
+            "source": item.source, **({"baseline": asking.baseline} if asking.baseline else {}),
+            "question": item.questions[variant], "options": list(item.options),
+            "answer": item.answers[variant], "text": reply.text,
             "logprobs": None if reply.logprobs is None else list(reply.logprobs),
-            **({} if reply.each is None else {"each": list(reply.each)}),
-            "error": reply.error,
+            **({} if reply.each is None else {"each": list(reply.each)}), "error": reply.error,
         }
         for variant in ([asking.variant] if asking.variant else VARIANTS)
-    ]
+    ]  # fmt: skip
 
 
 def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
@@ -340,22 +306,10 @@ def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
     return table.where(metric="accuracy", protocol=facts["protocol"], scoring=facts["scoring"][0])
 
 
-def estimates(table: ScoreTable, folder: Folder) -> pd.DataFrame:
-    return figures.figures(table, folder.manifest()["identity"].get("asking"))
-
-
 NEGVQA = Benchmark(
-    "negvqa",
-    "NegVQA",
-    NegvqaConfig,
-    runs,
+    "negvqa", "NegVQA", NegvqaConfig, runs,
     lambda folder: scores.table(scores.of_folder(AnswersDir(folder.path))),
-    estimates=estimates,
-    decides=decides,
-    sections=sections.SECTIONS,
-    page=report.describe,
-    report_config=ReportConfig,
-    read=exported.read,
-    printed=paper_numbers.gaps,
-    folder=AnswersDir,
-)
+    estimates=lambda table, folder: figures.figures(table, folder.manifest()["identity"].get("asking")),
+    decides=decides, sections=sections.SECTIONS, page=report.describe, report_config=ReportConfig,
+    read=exported.read, printed=paper_numbers.gaps, folder=AnswersDir,
+)  # fmt: skip

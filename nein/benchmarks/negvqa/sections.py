@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -35,6 +35,11 @@ _INTERVALS = {
     "normal": "95 % intervals by the normal approximation, p ± 1.96 √(p(1 − p)/n), as in the paper",
 }
 _MODEL, _SCORING = Row("model"), Row("scoring")
+_COUNTS = (
+    Column("n", {"category": AVERAGE}, tables.count()),
+    Column("unscored", {"category": AVERAGE}, tables.count("unscored")),
+)
+_CATEGORIES = Across("category", names=TITLES, order=ORDER)
 _CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
 
 
@@ -43,16 +48,11 @@ def accuracy(protocol: str, interval: str) -> Table:
     which = _INTERVALS[interval]
     if (protocol, interval) == ("paper", "clustered"):
         which += "; by random weights of pictures where subsets are averaged"
-    average = {"category": AVERAGE}
     return Table(
         f"accuracy_{protocol}_{interval}",
         f"Accuracy, protocol '{protocol}', {interval} intervals",
         rows=(_MODEL, _SCORING, _QUESTIONS),
-        columns=(
-            Across("category", names=TITLES, order=ORDER, higher_is_better=True),
-            Column("n", average, tables.count()),
-            Column("unscored", average, tables.count("unscored")),
-        ),
+        columns=(replace(_CATEGORIES, higher_is_better=True), *_COUNTS),
         where={"task": "accuracy", "protocol": protocol, "interval": interval},
         note=f"{_HOW[protocol]} {which}.",
     )
@@ -81,11 +81,7 @@ BLIND = Table(
     "blind",
     "Without the picture, without the question",
     rows=(_MODEL, _SCORING, _QUESTIONS, Row("metric", "shown")),
-    columns=(
-        Across("category", names=TITLES, order=ORDER),
-        Column("n", {"category": AVERAGE}, tables.count()),
-        Column("unscored", {"category": AVERAGE}, tables.count("unscored")),
-    ),
+    columns=(_CATEGORIES, *_COUNTS),
     where={"task": "blind"},
     note="Per cent right of the questions that were also asked so (--blind, evenly spread): text only with a "
     "grey picture, picture only with the options and no question, whose one answer counts for the question "
@@ -146,17 +142,19 @@ AGREEMENT = Table(
 SUBSETS = Table(
     "subsets",
     "Accuracy by subset",
-    rows=(_MODEL, _SCORING, Row("subset")),
-    columns=(
+    (_MODEL, _SCORING, Row("subset")),
+    (
         *(Column(variant, {"metric": "accuracy", "variant": variant}) for variant in VARIANTS),
         Column("difference", {"metric": "difference"}),
-        Column(
-            "n", {"metric": "accuracy"}, lambda figures: " / ".join(str(figure["n"]) for figure in figures)
-        ),
+        Column("n", {"metric": "accuracy"}, lambda figures: " / ".join(str(one["n"]) for one in figures)),
     ),
-    where={"task": "subsets"},
-    note=f"{_CLUSTERED}.",
+    {"task": "subsets"},
+    f"{_CLUSTERED}.",
 )
+
+
+def _difference(figures: Sequence[Figure]) -> str:
+    return format.number(figures[0]["value"] - figures[1]["value"], "points", sign=True)
 
 
 def _inside(figures: Sequence[Figure]) -> str:
@@ -168,11 +166,7 @@ TABLE_1 = Table(
     "table1",
     "NegVQA, Table 1, and the models measured here",
     rows=(_MODEL, Row("source", "figures", {"printed": "printed", "here": "measured here"}), _QUESTIONS),
-    columns=(
-        Across("category", names=TITLES, order=ORDER),
-        Column("n", {"category": AVERAGE}, tables.count()),
-        Column("unscored", {"category": AVERAGE}, tables.count("unscored")),
-    ),
+    columns=(_CATEGORIES, *_COUNTS),
     where={"task": "table1"},
     note=f"Accuracy in per cent. Printed: arXiv:2505.22946 (May 2025), hub:{HUB}, "
     f"{paper_numbers.QUESTIONS:,} questions. Measured here: protocol 'paper', on these questions only; data, "
@@ -185,12 +179,7 @@ BESIDE = Table(
     columns=(
         Column("here", {"source": "here"}),
         Column("printed", {"source": "printed"}),
-        Column(
-            "difference",
-            show=lambda figures: format.number(
-                figures[0]["value"] - figures[1]["value"], "points", sign=True
-            ),
-        ),
+        Column("difference", show=_difference),
         Column("inside", show=_inside),
     ),
     where={"task": "beside"},
