@@ -219,7 +219,7 @@ class Folder:
     def inside(self, path: Path) -> Path:
         """`path`, which a file of this folder names. Raises UserError where it leads out of the folder, by
         ".." or a link: a folder may come from anybody."""
-        if not path.resolve().is_relative_to(self.path.resolve()):
+        if "\0" in str(path) or not path.resolve().is_relative_to(self.path.resolve()):
             raise UserError(
                 f"'{path}' leads out of '{self.path}'; nothing outside a run's folder is touched."
             )

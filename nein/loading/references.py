@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,16 @@ from nein.loading.errors import UserError
 #: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
 #: that `path(NAME)` returns.
 REFERENCES = "nein.references"
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with its `~` written out; that of an unknown user stays, where `Path.expanduser` raises."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
+def is_local(path: str | Path) -> bool:
+    """Whether a file or folder of this name exists; no for names that no file system takes."""
+    return os.path.exists(expanded(path))  # noqa: PTH110
 
 
 def located(reference: str) -> str:
@@ -55,7 +66,7 @@ class Origin(NamedTuple):
         """Of `owner/name` or `owner/name@revision`; None of an installed package's model and of what is on
         this machine."""
         path_or_id = located(path_or_id)
-        if Path(path_or_id).expanduser().exists():
+        if is_local(path_or_id):
             return None
         name, _, given = path_or_id.partition("@")
         return cls(layout, name, revision or given or None)

@@ -13,11 +13,11 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from nein import editors, metrics
 from nein.engine.errors import UserError
+from nein.loading.references import expanded, is_local
 from nein.metrics.served.endpoint import is_endpoint
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def offered(reference: str) -> Any | None:
 def named(asked: str) -> tuple[str | None, str]:
     """("mine", "FOLDER") of "mine=FOLDER"; (None, asked) where no name is given."""
     name, equals, reference = asked.partition("=")
-    if equals and reference and _NAME.fullmatch(name) and not Path(asked).expanduser().exists():
+    if equals and reference and _NAME.fullmatch(name) and not is_local(asked):
         return name, reference
     return None, asked
 
@@ -67,11 +67,11 @@ def slug(reference: str) -> str:
     given, name = named(reference)
     if given is not None:
         return given
-    if _NAME.fullmatch(name) and not Path(name).exists():
+    if _NAME.fullmatch(name) and not is_local(name):
         return name
-    whole = str(Path(name).expanduser().resolve()) if Path(name).expanduser().exists() else name
+    whole = str(expanded(name).resolve()) if is_local(name) else name
     tail = re.sub(r"[^A-Za-z0-9._-]+", "-", whole.rstrip("/").rpartition("/")[2]).strip("-.") or "editor"
-    return f"{tail}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return f"{tail[-100:]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def resolve(reference: str) -> tuple[str, str | None]:
@@ -86,8 +86,8 @@ def resolve(reference: str) -> tuple[str, str | None]:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
     if metrics.special_reference(reference):
         return reference, None
-    if Path(reference).expanduser().exists():
-        return str(Path(reference).expanduser()), None
+    if is_local(reference):
+        return str(expanded(reference)), None
     name, _, revision = reference.partition("@")
     return name, revision or None
 

@@ -17,6 +17,7 @@ from nein import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
 from nein.engine.store import Need
+from nein.loading.references import is_local
 from nein.models import lineage, references
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
@@ -212,8 +213,7 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
     if kind == "dual" and metrics.dual_prefix(reference) is not None:
         return reference, None
     if not reference.startswith("nano:") and kind == "dual":
-        path = Path(reference).expanduser()
-        if not path.exists() and ("/" not in reference or reference.startswith((".", "/", "~"))):
+        if not is_local(reference) and ("/" not in reference or reference.startswith((".", "/", "~"))):
             near = near_match(reference, MODELS)
             hint = f"did you mean '{near}'? " if near else ""
             raise UserError(

@@ -78,7 +78,8 @@ class RunDir(Folder):
         self.out, self.editor, self.track, self.label = out, editor, track, f"{editor}/{track}"
 
     def image_path(self, sample_id: str) -> Path:
-        return self.path / "images" / f"{sample_id}.png"
+        """Where the edit is. Raises UserError for an id that leads out of the folder."""
+        return self.inside(self.path / "images" / f"{sample_id}.png")
 
     def sheet_path(self, sample_id: str) -> Path:
         return self.path / "maps" / f"{sample_id}.png"

@@ -19,6 +19,7 @@ from PIL import Image
 from nein.datasets.negbench.official import file_name
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError, decode
+from nein.loading.references import is_local
 
 Box = tuple[float, float, float, float]
 _BOX = "#box="
@@ -70,7 +71,7 @@ class Files:
         parts = tuple(part for part in parts if part not in ("/", "..", "."))
         for start in range(len(parts)):
             candidate = self.root.joinpath(*parts[start:])
-            if candidate.is_file():
+            if is_local(candidate):
                 return candidate
         named = self._by_name.get(file_name(reference), [])
         if not named:

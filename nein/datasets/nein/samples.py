@@ -336,7 +336,7 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
             problems.add(f"field '{name}' of another form", f"{label}: {fault}")
             return None
     for field in ("COCO", "NeIn"):  # they become file names: nothing that could leave the folder
-        plain = fields[field] == Path(fields[field]).name and fields[field].splitlines() == [fields[field]]
+        plain = fields[field] == Path(fields[field]).name and fields[field].isprintable()
         if not plain or fields[field].startswith("."):
             problems.add("name that is not a plain file stem", f"{field} {fields[field]!r}")
             return None

@@ -182,7 +182,7 @@ def _edit(name: str, run: Records, shown: str | None, verdicts: bool) -> Cell:
         return Cell(None, "not edited yet")
     if edit["image"] is None:
         return Cell(None, f"failed: {edit['error']}", color=RED)
-    cell = _picture(run.run.path / edit["image"])
+    cell = _picture(run.run.image_path(name))
     values = {row["metric"]: row["value"] for row in run.said(name)}
     badges = [
         verdict(judge, values[metric]) for metric, judge in REMOVALS.items() if verdicts and metric in values

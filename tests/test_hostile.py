@@ -1,0 +1,298 @@
+"""Data, run folders and servers of somebody else: every place where their text becomes a path, a command, a
+page, a cell or a line on the terminal, with drawn hostile text (docs/explanation/threats.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import html.parser
+import itertools
+import json
+import random
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from nein.benchmarks.nein.runs import RunDir
+from nein.datasets.negbench.media import Files, ImageError
+from nein.datasets.negvqa import questions
+from nein.datasets.nein.samples import load_folder
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder
+from nein.models import references
+from nein.reporting import status
+from tests.helpers.commands import outcome
+from tests.loopback import Server, say
+from tests.nein.conftest import write_data
+
+SECRET = "SECRET-42"
+#: Of paths, shells, pages, spreadsheets, terminals, archives and templates.
+PARTS = (
+    "../", "../../secret.txt", "/etc/passwd", "..", ".", "~", "~root/", "~nobody-here/", "..\\..\\x",
+    "%2e%2e%2f", "x\0y", "a/b", "\n", "\r", "$(touch pwned)", "`touch pwned`", "; touch pwned #",
+    "| touch pwned", "pipe:touch pwned", "-rf", "--out=x", "file:///etc/passwd", "http://127.0.0.1:9/",
+    "<script>x()</script>", "</script>", '"><img src=x onerror=x()>', "<svg/onload=x()>", "javascript:x()",
+    "=1+1", "+1", "@SUM(A1)", "|calc", "\t=1", "\x1b[2J", "\x1b]0;x\x07", "\u202e", "{{7*7}}", "${HOME}",
+    "%s%n", "'", '"', "\\", "CON", "x" * 300, "é", " ", "",
+)  # fmt: skip
+
+
+def drawn(seed: int, count: int) -> list[str]:
+    """Every part alone, then `count` joins of two or three."""
+    rng = random.Random(seed)
+    return [*PARTS, *("".join(rng.choices(PARTS, k=rng.choice((2, 3)))) for _ in range(count))]
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder. Outside it nothing may change, and nothing inside it may be made by a shell."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "a" / "room" / "cache"))
+    (tmp_path / "secret.txt").write_text(SECRET)
+    Image.new("RGB", (8, 8), (250, 0, 0)).save(tmp_path / "secret.png")
+    room = tmp_path / "a" / "room"
+    room.mkdir(parents=True)
+    monkeypatch.chdir(room)
+    before = outside(tmp_path)
+    yield room
+    assert outside(tmp_path) == before
+    assert not list(tmp_path.rglob("*pwned*"))
+
+
+def outside(place: Path) -> dict[str, str]:
+    files = (path for path in place.rglob("*") if path.is_file() and "room" not in path.parts)
+    return {str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+# --- a name becomes a path ----------------------------------------------------------------------
+
+
+def nein_ids(room: Path) -> Callable[[str], Path | None]:
+    write_data(room / "data", 1, 1)
+    file = room / "data" / "val.json"
+    records = json.loads(file.read_text())
+
+    def look(text: str) -> Path:
+        file.write_text(json.dumps([{**records[0], "NeIn": text}]))
+        return load_folder(room / "data").samples[0].sample_path
+
+    return look
+
+
+def negbench_pictures(room: Path) -> Callable[[str], Path | None]:
+    (room / "pictures").mkdir()
+    Image.new("RGB", (8, 8), (0, 0, 250)).save(room / "pictures" / "x.png")
+    files = Files(room / "pictures")
+
+    def look(text: str) -> None:
+        for name in (text, f"{text}/../../../secret.png", f"../../../{text}"):
+            try:
+                assert np.array_equal(files.frames(name)[0][0, 0], (0, 0, 250))
+            except ImageError:
+                continue
+
+    return look
+
+
+def hub_questions(room: Path) -> Callable[[str], Path | None]:
+    options = {"A": "cat", "B": "dog"}
+    record = {
+        "index": 1, "image": "", "question": "Is it a cat?", "negated_question": "Is it no cat?",
+        "original_answer": "A", "negated_answer": "B", **options,
+    }  # fmt: skip
+    (room / "pictures").mkdir()
+
+    def look(text: str) -> Path | None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(questions.hub, "read", lambda *given: [{**record, "image": text}])
+            picture = questions.load("hub:some/body", pictures=str(room / "pictures")).items[0].picture
+        return picture if isinstance(picture, Path) else None
+
+    return look
+
+
+def edits(room: Path) -> Callable[[str], Path | None]:
+    return RunDir(room / "run", "identity", "negative").image_path
+
+
+def model_folders(room: Path) -> Callable[[str], Path | None]:
+    def look(text: str) -> Path:
+        folder = references.slug(text)
+        assert folder not in ("", ".", "..")
+        assert Path(folder).name == folder
+        assert folder.isprintable()
+        return room / folder
+
+    return look
+
+
+def merged_rows(room: Path) -> Callable[[str], Path | None]:
+    def look(text: str) -> None:
+        part = room / "part" / "editor" / "track"
+        folder = Folder(part)
+        folder.update(status="incomplete", command=["eval"])
+        folder.write("edit", 0, [{"id": "0", "image": text}])
+        status.merged([room / "part"], room / "out")
+
+    return look
+
+
+@pytest.mark.parametrize(
+    "place", [nein_ids, negbench_pictures, hub_questions, edits, model_folders, merged_rows]
+)
+def test_no_name_leads_out_of_its_folder(place: Callable[[Path], Callable], room: Path) -> None:
+    look = place(room)
+    for text in drawn(7, 60):
+        try:
+            path = look(text)
+        except UserError:
+            continue
+        assert path is None or path.resolve().is_relative_to(room), text
+
+
+# --- text of a data set and of a server in pages, cells and on the terminal ------------------------
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would run or fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.active: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "iframe", "object", "embed", "base", "form", "link"):
+            self.active.append((tag, ""))
+        for name, value in attrs:
+            address = (value or "").strip().lower()
+            outer = name in ("src", "href", "action") and not address.startswith(("data:", "#"))
+            if name.startswith("on") or outer:
+                self.active.append((f"{tag} {name}", address))
+
+
+def active(file: Path) -> list[tuple[str, str]]:
+    page = Page()
+    page.feed(file.read_text())
+    return page.active
+
+
+def assert_harmless(room: Path, folder: str, said: str, plain: list[tuple[str, str]]) -> None:
+    assert all(c.isprintable() or c == "\n" for c in said)
+    assert active(room / folder / "p.html") == plain
+    tables = list((room / folder).rglob("*.csv"))
+    assert tables
+    for file in tables:
+        cells = pd.read_csv(file, dtype=str, keep_default_na=False).to_numpy().ravel()
+        formulas = ("=", "+", "-", "@", "|", "\t", "\r")
+        assert not [text for text in cells if text.startswith(formulas) and not is_number(text)], file
+    for file in (room / folder).rglob("*"):
+        assert not file.is_file() or SECRET.encode() not in file.read_bytes()
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_text_of_a_data_set_stays_text(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_data(room / "data", 4, 2) / "val.json"
+    records, plain = json.loads(file.read_text()), None
+    texts = itertools.cycle(text for text in drawn(3, 40) if text.strip() and text.isprintable())
+    for folder in ("plain", "a", "b", "c"):
+        if folder != "plain":
+            for record in records:
+                noun = next(texts)
+                record["T_original"] = next(texts)
+                record["T_negative"] = f"The image doesn't have any {noun}."
+                record["T_generated"] = f"Add a {noun}."
+            file.write_text(json.dumps(records))
+        words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", f"{folder}/run")
+        made = outcome(capsys, "eval", *words)
+        assert made.code == 0, made.stderr
+        report = outcome(capsys, "report", f"{folder}/run", "-o", f"{folder}/p.html")
+        assert report.code == 0, report.stderr
+        plain = active(room / folder / "p.html") if plain is None else plain
+        assert_harmless(room, folder, made.stdout + made.stderr + report.stdout + report.stderr, plain)
+
+
+def test_what_a_server_says_stays_text(
+    room: Path, capsys: pytest.CaptureFixture[str], server: Server
+) -> None:
+    plain = None
+    for folder in ("plain", "answers", "errors"):
+        texts = ["A"] if folder == "plain" else drawn(5, 20)
+        code = 400 if folder == "errors" else 200
+
+        def rule(body: object, count: int, texts: list[str] = texts, code: int = code) -> tuple:
+            text = texts[count % len(texts)]
+            return (code, {"error": {"message": text}} if code == 400 else say(text), {})
+
+        server.rule = rule
+        words = ("--model", f"m=openai:{server.url}#eye-7b", "--questions", "32", "--blind", "0")
+        made = outcome(capsys, "negvqa", *words, "--out", f"{folder}/run")
+        report = outcome(capsys, "report", f"{folder}/run", "-o", f"{folder}/p.html")
+        assert report.code == 0, made.stderr + report.stderr
+        plain = active(room / folder / "p.html") if plain is None else plain
+        assert_harmless(room, folder, made.stdout + made.stderr + report.stdout + report.stderr, plain)
+
+
+# --- a run folder of somebody else ------------------------------------------------------------------
+
+
+def test_a_run_folder_shows_no_picture_from_elsewhere(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_data(room / "data", 1, 2)
+    run = room / "run" / "identity" / "negative"
+    words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", "run")
+    assert outcome(capsys, "eval", *words).code == 0
+    first, second = (run / "images" / f"NeIn_00000000000{1}_{k}.png" for k in (1, 2))
+    first.unlink()
+    first.symlink_to(room.parents[1] / "secret.png")
+    for command in ("report", "grid"):
+        shown = outcome(capsys, command, "run", "-o", "p.html" if command == "report" else "g.png")
+        assert shown.code == 2
+        assert "leads out of" in shown.stderr
+    block = run / "edit" / "000" / "000000.jsonl"
+    text = block.read_text()
+    for name in ("../../../../../../secret", "/etc/x"):
+        block.write_text(text.replace(second.stem, name))
+        assert outcome(capsys, "grid", "run", "-o", "g.png").code == 2
+
+
+def test_a_command_of_a_run_folder_is_printed_as_words(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_data(room / "data", 1, 1)
+    words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", "run")
+    assert outcome(capsys, "eval", *words).code == 0
+    folder = Folder(room / "run" / "identity" / "negative")
+    for number, text in enumerate(drawn(9, 40), 3000):
+        aside = {"stage": "edit", "block": 0, "reason": text, "outputs": ["edit"]}
+        folder.note("aside", "edit-000000", aside)
+        words = ("eval", "--editor", text, "--out", text)
+        told = {"started": str(number), "command": words, "directory": "."}
+        folder.note("invocations", str(number), told)
+        said = outcome(capsys, "retry", "run")
+        assert said.code == 0, said.stderr
+        assert all(c.isprintable() or c == "\n" for c in said.stdout + said.stderr)
+        line = said.stdout.splitlines()[-1].partition("nein ")[2]
+        kept = "".join(c if c.isprintable() else "?" for c in text)
+        assert tuple(shlex.split(line)) == ("eval", "--editor", kept, "--out", kept)
+
+
+@pytest.mark.parametrize("reference", ["~nobody-here/x", "x" * 300, "~nobody-here"])
+@pytest.mark.parametrize("words", ["negvqa --model", "negbench eval --model"])
+def test_a_reference_that_no_file_system_takes_is_a_sentence(
+    room: Path, capsys: pytest.CaptureFixture[str], words: str, reference: str
+) -> None:
+    said = outcome(capsys, *words.split(), reference, "--out", "run")
+    assert said.code == 2
+    assert said.stderr.splitlines()[-1].startswith("error: ")
+    assert reference[:20] in said.stderr
