@@ -12,7 +12,7 @@ import functools
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-#: What a model that answers questions has (`metrics.choices.base.ChoiceModel`).
-_ANSWERS = ("answer", "scorings", "fingerprint", "describe")
 #: A function (image, instruction) -> image, a pipeline of diffusers, an `editors.Editor`, or what
 #: `nein eval --editor` takes: a name, a folder, a hub id, a place.
 Editing: TypeAlias = Any
@@ -62,34 +60,25 @@ def evaluate(
 ) -> EditingResult:
     """Edits, scores and reports, as `nein eval` does.
 
-    editor   `edit(image: PIL.Image.Image, instruction: str) -> PIL.Image.Image`, with a further parameter
-             `seed` if it draws anything; a pipeline of diffusers in memory; an `editors.Editor`; a name
-             ("magicbrush"), a folder, a hub id, a place ("my_module:edit"); several of these; or a mapping
-             from names to them.
+    editor   `edit(image: PIL.Image.Image, instruction: str) -> PIL.Image.Image`, with a parameter `seed` if
+             it draws anything; a diffusers pipeline; an `editors.Editor`; a name ("magicbrush"), a folder, a
+             hub id, a place ("my_module:edit"); several of these; or a mapping from names to them.
     data     "nano" (drawn scenes that ship with nein), a folder in NeIn's layout, or "hub:OWNER/NAME".
     limit    Only the first samples.
     metrics  Names of `metrics.METRICS`; all of the preset's if None.
     control  Affirmative twins to run as well, "remove" and "add"; the preset's ("remove") if None.
     preset   "nano", or "paper": the published checkpoints, judges and settings.
-    out      Folder of the results; what is there already is not computed again. If None, one below runs/
-             that belongs to these editors: another function of the same name gets another one.
+    out      Folder of the results, which are resumed. If None, one below runs/ for these editors: another
+             function of the same name gets another one.
     options  The others of `nein eval`, by name: `seed`, `batch_size`, `device`, `models={"vqa": ...}`.
 
-    Raises UserError, EditorError or MetricError (each a ValueError) with one sentence. What the function
-    raises for a sample is that sample's error, which is counted and shown.
+    Raises UserError, EditorError or MetricError (each a ValueError). What the function raises for a sample is
+    that sample's error, which is counted and shown.
     """
     asked, objects = _named(editor)
     with references.offering(objects):
-        config = EvalConfig.of(
-            preset=preset,
-            editor=asked,
-            data=data,
-            limit=limit,
-            metrics=metrics,
-            control=control,
-            out=out,
-            **options,
-        )
+        given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
+        config = EvalConfig.of(preset=preset, editor=asked, **given, **options)
     machine: dict[str, Any] = {"dtype": config.dtype, "batch_size": config.block_size, "preset": preset}
 
     # Options are for the editors that have a use for them; where none has, the first one says so.
@@ -116,28 +105,24 @@ def negvqa(
 ) -> Result:
     """Asks questions and their negations, as `nein negvqa` does.
 
-    model    `answer(image: PIL.Image.Image, question: str, options: list[str]) -> str`, which gives what a
-             model would write: a letter, or a sentence that begins with one; what `nein negvqa --model` takes
-             ("nano:negvqa", a folder, a hub id); several of these; or a mapping from names to them.
+    model    `answer(image: PIL.Image.Image, question: str, options: list[str]) -> str`: a letter, or a
+             sentence that begins with one; what `nein negvqa --model` takes ("nano:negvqa", a folder, a hub
+             id); several of these; or a mapping from names to them.
     data     "nano" (drawn questions), "hub:OWNER/NAME", or a file in NegVQA's layout.
-    limit, preset, out, options  As for `evaluate`, of `nein negvqa`.
 
-    Raises UserError or MetricError with one sentence. What the function raises is that question's error.
+    The others, and what is raised: as for `evaluate`.
     """
     asked, objects = _named(model)
-    functions = [name for name, thing in objects.items() if not _has(thing, *_ANSWERS)]
-    if functions and len(functions) == len(asked):
+    if len(objects) == len(asked) and not any(map(_answers, objects.values())):
         options.setdefault("scoring", ["generated"])  # a function gives no probabilities
     config = NegvqaConfig.of(preset=preset, model=asked, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
-        if _has(thing, *_ANSWERS):
+        if _answers(thing):
             return thing
         if not callable(thing):
-            raise UserError(
-                f"'{name}' is a {type(thing).__name__}; expected a function (image, question, options) -> "
-                "text."
-            )
+            kind = type(thing).__name__
+            raise UserError(f"'{name}' is a {kind}; expected a function (image, question, options) -> text.")
         content = content_of(thing)
         return FunctionChoices(thing, name=name, fingerprint=content.sha256[:20], by_type=content.by_type)
 
@@ -149,12 +134,7 @@ def negvqa(
 
 
 def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, **options: Any) -> Result:
-    """Evaluates on a benchmark by its name, one of a plug-in too, as its command does.
-
-    options  Of the command, by name.     preset, out  As for `evaluate`.
-
-    Raises UserError, EditorError or MetricError with one sentence.
-    """
+    """Evaluates on a benchmark by its name, one of a plug-in too, with the options of its command by name."""
     from nein.benchmarks import registry
 
     found = registry.get(benchmark)
@@ -180,9 +160,8 @@ def negbench(
              them. An object has a `fingerprint`, a text that changes with its weights, or goes by its code
              and the weights of the torch modules that it is or holds.
     data     "nano" (drawn scenes), or a folder with NegBench's released files.
-    limit, preset, out, options  As for `evaluate`, of `nein negbench eval`.
 
-    Raises UserError or MetricError with one sentence.
+    The others, and what is raised: as for `evaluate`.
     """
     asked, objects = _named([model] if isinstance(model, tuple) else model)
     config = NegbenchConfig.of(preset=preset, model=asked, data=data, limit=limit, out=out, **options)
@@ -193,13 +172,8 @@ def negbench(
             content = Content(given or "", ())
         else:
             content = content_of(thing)
-        return objects_of_two_towers(
-            thing,
-            name=name,
-            fingerprint=content.sha256,
-            batch_size=config.block_size,
-            by_type=content.by_type,
-        )
+        facts = {"fingerprint": content.sha256, "by_type": content.by_type}
+        return objects_of_two_towers(thing, name=name, batch_size=config.block_size, **facts)
 
     from nein.benchmarks.negbench.run import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS
@@ -213,12 +187,12 @@ def judge(
 ) -> pd.DataFrame:
     """What a judge answers about pictures, as it does for Removal.
 
-    images     A picture or several: `PIL.Image.Image`, or (H, W, 3) uint8.
-    questions  A question or several for every picture; or one list of questions per picture.
+    images     An image or several: `PIL.Image.Image`, or (H, W, 3) uint8.
+    questions  A question or several for every image; or one list of questions per image.
     model      As `--models.vqa` takes it.
 
-    A row per picture and question: `image` (its place, from 0), `question`, `answer`, `p_yes`, `p_no`. Raises
-    UserError or MetricError with one sentence.
+    A row per image and question: `image` (index), `question`, `answer`, `p_yes`, `p_no`. Raises UserError or
+    MetricError.
     """
     import numpy as np
     import pandas as pd
@@ -265,17 +239,12 @@ def _run(
         )
     with contextlib.closing(executors.start(config)) as executor:
         made = {name: make(name, thing, executor.device) for name, thing in objects.items()}
-        if config.out is None and made:
-            config.out = _folder(config, made)
+        if config.out is None and made:  # a folder for these models, by their names and a digest
+            marks = json_digest({name: thing.fingerprint for name, thing in made.items()})[:8]
+            config.out = f"{config.out_dir}-{'-'.join([*made][:3])}-{marks}"
         with references.offering(made):
             work(config, executor)
             return tuple(dict.fromkeys(run.name for run in benchmark.runs(config, executor.device)))
-
-
-def _folder(config: Any, made: Mapping[str, Any]) -> str:
-    """Below runs/, one for these models: the default folder of the command with their names and a digest."""
-    marks = json_digest({name: thing.fingerprint for name, thing in made.items()})[:8]
-    return f"{config.out_dir}-{'-'.join([*made][:3])}-{marks}"
 
 
 @dataclass(frozen=True)
@@ -407,47 +376,30 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
 
     given  A model, several, or a mapping from names to them: names, folders and places as texts or paths.
     """
-    if isinstance(given, Mapping):
-        pairs = [(_safe(str(name)), thing) for name, thing in given.items()]
-    else:
-        several = given if isinstance(given, list | tuple | set) else [given]
-        pairs = [("" if _is_text(thing) else _safe(_name_of(thing)), thing) for thing in several]
-    if any(thing is None for _, thing in pairs):
-        raise UserError(
-            "None is no editor and no model; give a function, an object, a name, or a list of them."
-        )
+    several = given if isinstance(given, Mapping | list | tuple | set) else [given]
+    pairs = several.items() if isinstance(several, Mapping) else [("", thing) for thing in several]
     asked: list[str] = []
     objects: dict[str, Any] = {}
     for name, thing in pairs:
-        if _is_text(thing):
-            asked.append(f"{name}={thing}" if name else str(thing))
-            continue
-        free = next(f"{name}{end}" for end in _endings() if f"{name}{end}" not in objects)
-        asked.append(free)
-        objects[free] = thing
+        if thing is None:
+            raise UserError(
+                "None is no editor and no model; give a function, an object, a name, or a list of them."
+            )
+        if not name and not isinstance(thing, str | Path):
+            name = name_of(thing[0] if isinstance(thing, tuple) and thing else thing)  # (model, processor)
+        safe = name and (re.sub(r"[^A-Za-z0-9._-]+", "-", str(name)).strip("-.") or "model")
+        if isinstance(thing, str | Path):
+            asked.append(f"{safe}={thing}" if safe else str(thing))
+        else:
+            endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+            free = next(f"{safe}{end}" for end in endings if f"{safe}{end}" not in objects)
+            asked.append(free)
+            objects[free] = thing
     if not asked:
         raise UserError("Nothing was given to evaluate; give a function, a name, or a list of them.")
     return asked, objects
 
 
-def _name_of(thing: Any) -> str:
-    """Its own; of (model, processor) that of the model."""
-    return name_of(thing[0] if isinstance(thing, tuple) and thing else thing)
-
-
-def _endings() -> Iterator[str]:
-    yield ""
-    yield from (f"-{number}" for number in itertools.count(2))
-
-
-def _is_text(thing: Any) -> bool:
-    return isinstance(thing, str | Path)
-
-
-def _has(thing: Any, *parts: str) -> bool:
-    return all(hasattr(thing, part) for part in parts)
-
-
-def _safe(name: str) -> str:
-    """A name that can be a folder's."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
+def _answers(thing: Any) -> bool:
+    """Whether it is a `metrics.choices.base.ChoiceModel`."""
+    return all(hasattr(thing, part) for part in ("answer", "scorings", "fingerprint", "describe"))

@@ -43,7 +43,7 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.config:ExportConfig", "nein.benchmarks.export:run",
     ),
     "leaderboard": Command(
-        "write one page of all models and cures on all benchmarks, by what a negation costs them",
+        "rank models and remedies by negation gap, on one page",
         "nein.benchmarks.config:LeaderboardConfig", "nein.benchmarks.leaderboard:run",
     ),
     "calibrate": Command(
@@ -63,19 +63,19 @@ COMMANDS: dict[str, Command] = {
         "nein.datasets.nein.command:CheckConfig", "nein.datasets.nein.command:check",
     ),
     "status": Command(
-        "say of runs what is done, running and failed, at which rate, and how long it will take",
+        "show progress of runs: done, running, failed, rate, ETA",
         "nein.reporting.status:StatusConfig", "nein.reporting.status:status",
     ),
     "merge": Command(
-        "put runs from several machines into one folder: their blocks, and what finishes them",
+        "merge run folders from several machines",
         "nein.reporting.status:MergeConfig", "nein.reporting.status:merge",
     ),
     "retry": Command(
-        "try again what was set aside because workers died of it",
+        "retry blocks that crashed workers",
         "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",
     ),
     "list": Command(
-        "say what editors, metrics, judges, models, data or benchmarks there are, and which are here",
+        "list editors, metrics, judges, models, data or benchmarks, and what is installed",
         "nein.listing:ListConfig", "nein.listing:run",
     ),
     "fetch": Command(
@@ -103,11 +103,11 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.report:run",
     ),
     "negbench judge": Command(
-        "ask a calibrated judge whether what negated captions find is without the thing",
+        "check whether images retrieved by negated captions really lack the object",
         "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run",
     ),
     "negbench analyse": Command(
-        "say how text encoders place affirmed and negated templates: numbers, and the paper's plots",
+        "show how text encoders place affirmed and negated templates: numbers, and the paper's plots",
         "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis.command:run",
     ),
     "negbench generate": Command(
@@ -160,7 +160,7 @@ def _run(words: Sequence[str]) -> int | None:
         return _submit(words[1:])
     if words[0] == "fetch" and len(words) > 1 and not words[1].startswith("-"):
         return _fetch(words[1:])
-    match = _match(words, table := COMMANDS) or _match(words, table := commands())
+    match, table = _match(words)
     if match is None:
         below = _below(words[0], table)
         if not below or (len(words) > 1 and words[1] not in ("-h", "--help")):
@@ -176,7 +176,7 @@ def _run(words: Sequence[str]) -> int | None:
 
 
 def _submit(words: Sequence[str]) -> int:
-    match = _match(words, COMMANDS) or _match(words, commands()) if words else None
+    match = _match(words)[0] if words else None
     if match is None or not match[1].shared:
         able = [name for name, command in COMMANDS.items() if command.shared]
         raise UserError(
@@ -190,8 +190,7 @@ def _submit(words: Sequence[str]) -> int:
 
 
 def _fetch(words: Sequence[str]) -> int:
-    match = _match(words, COMMANDS) or _match(words, commands())
-    if match is None:
+    if (match := _match(words)[0]) is None:
         raise _unknown(words[0], _first_words(COMMANDS))
     from nein.fetch import of_command
 
@@ -229,30 +228,33 @@ def commands() -> dict[str, Command]:
             why = str(error)
         table[point.name] = Command(f"is broken ({point.value}: {why})", "", "") if why else command
     for name, place in registry.plugins().items():
-        if name not in table:
-            table[name] = _of_benchmark(name, place)
+        if name in table:
+            continue
+        try:
+            found = registry.get(name)
+        except UserError as error:
+            table[name] = Command(f"is broken ({error})", "", "")
+            continue
+        options = f"{found.config.__module__}:{found.config.__qualname__}"
+        table[name] = Command(found.about or f"evaluate on {found.title}", options, place, shared=True)
     return table
 
 
-def _of_benchmark(name: str, place: str) -> Command:
-    try:
-        benchmark = registry.get(name)
-    except UserError as error:
-        return Command(f"is broken ({error})", "", "")
-    options = f"{benchmark.config.__module__}:{benchmark.config.__qualname__}"
-    return Command(benchmark.about or f"evaluate on {benchmark.title}", options, place, shared=True)
-
-
-def _match(words: Sequence[str], table: Mapping[str, Command]) -> tuple[str, Command, list[str]] | None:
-    """The command with the longest name that `words` begin with, and the words after its name.
+def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None, dict[str, Command]]:
+    """The command with the longest name that `words` begin with, and the words after its name; and the table
+    that was looked in: plug-ins only where none of ours is meant.
 
     A word that is no option cannot follow the name of a command that has subcommands ("negvqa reprot").
     """
     pair, rest = " ".join(words[:2]), list(words[1:])
-    if pair in table:
-        return pair, table[pair], rest[1:]
-    stray = bool(rest) and not rest[0].startswith("-") and bool(_below(words[0], table))
-    return (words[0], table[words[0]], rest) if words[0] in table and not stray else None
+    for table_of in (lambda: COMMANDS, commands):
+        table = table_of()
+        if pair in table:
+            return (pair, table[pair], rest[1:]), table
+        stray = bool(rest) and not rest[0].startswith("-") and bool(_below(words[0], table))
+        if words[0] in table and not stray:
+            return (words[0], table[words[0]], rest), table
+    return None, table
 
 
 def _below(group: str, table: Mapping[str, Command]) -> list[str]:

@@ -1,8 +1,5 @@
-"""`nein list KIND`: what there is, where it comes from, its licence, and whether it is on this machine.
-
-Every row follows from the table that loads the thing. Nothing is loaded, and nobody is asked over a network:
-a size is that of the files that are here.
-"""
+"""`nein list KIND`: what there is, where it comes from, its licence, and whether it is on this machine. Every
+row follows from the table that loads the thing; nothing is loaded, and no network is used."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from nein.config import options
 from nein.config.options import Options, argument
 from nein.engine import store
 from nein.engine.store import Need
-from nein.fetch import names, options_of
+from nein.fetch import gigabytes, names, options_of
 
 HEAD = ("name", "what", "from", "licence", "size", "here")
 WIDTH = 60  # of a column
@@ -51,8 +48,8 @@ class Thing:
     """A row.
 
     name     As it is typed.
-    origin   Where it comes from: a repository, "ships with nein", or how to come by it.
-    needs    What of it comes from elsewhere; empty where nothing does.
+    origin   A repository, "ships with nein", or how to come by it.
+    needs    What of it comes from elsewhere.
     folder   Of the files that ship.
     lacking  Why it is not here, where neither needs nor files decide that.
     """
@@ -69,11 +66,12 @@ class Thing:
         """The cells of `HEAD`."""
         sizes = [store.on_disk(need) for need in self.needs]
         absent = sizes.count(None)
-        size = sum(size for size in sizes if size) + (_size(self.folder) if self.folder else 0)
+        files = [path for path in self.folder.rglob("*") if path.is_file()] if self.folder else []
+        size = sum(size for size in sizes if size) + sum(path.stat().st_size for path in files)
         here = f"no: {absent} of {len(sizes)}" if 0 < absent < len(sizes) else "no" if absent else "yes"
         origin = self.origin if len(self.origin) <= WIDTH else f"{self.origin[: WIDTH - 3]}..."
-        cells = (self.name, self.what, origin, self.licence, _shown(size))
-        return (*cells, self.lacking or here)
+        shown = gigabytes(max(size, 100_000)) if size else ""
+        return (self.name, self.what, origin, self.licence, shown, self.lacking or here)
 
 
 def run(config: ListConfig) -> str:
@@ -101,7 +99,8 @@ def _editors() -> Iterator[Thing]:
         references = (row.checkpoint, *row.models.values())
         embedded = [name for name in references if name.startswith("nano:")]
         needs = () if embedded else tuple(Need(*origin) for origin in editors.origins(row.name, None))
-        lacking = "" if embedded else _by_hand(row.models.values())
+        files = [name for name in row.models.values() if name.endswith((".pth", ".ckpt", ".safetensors"))]
+        lacking = f"no {files[0]}" if files and not (embedded or Path(files[0]).exists()) else ""
         yield _of(row.name, what, row.checkpoint, needs, lacking=lacking)
     known = {name for row in rows for name in (row.name, row.editor)}
     for name in editors.available():
@@ -129,11 +128,8 @@ def _judges() -> Iterator[Thing]:
     yield Thing("module:attribute", "a judge of yours", "a Python file of yours", "")
     for name, what, origin in REWARDS:
         yield Thing(name, f"reward, {what}", origin, "see its card", lacking="by hand")
-    for form, package in (
-        ("openai:URL#MODEL", "openai"),
-        ("vllm:URL#MODEL", "openai"),
-        ("vllm:MODEL", "vllm"),
-    ):
+    served = {"openai:URL#MODEL": "openai", "vllm:URL#MODEL": "openai", "vllm:MODEL": "vllm"}
+    for form, package in served.items():
         absent = importlib.util.find_spec(package) is None
         what = "vqa, in vLLM here" if package == "vllm" else "vqa, behind an endpoint"
         yield Thing(form, what, f"the package {package}", "the model's", lacking="no" if absent else "")
@@ -222,9 +218,11 @@ NOTES = {
 def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lacking: str = "") -> Thing:
     """Of a reference: an embedded model, or what is downloaded."""
     from nein.models import licences
+    from nein.nano import zoo
 
     if reference.startswith("nano:"):
-        folder = _embedded(reference)
+        short = reference.removeprefix("nano:")
+        folder = zoo.ZOO / zoo.ALIASES.get(short, short)
         return Thing(name, what, SHIPPED, _card_licence(folder) or OURS, (), folder)
     origin = str(needs[0]) if needs else reference
     if needs and needs[0].layout == "torch":
@@ -247,11 +245,8 @@ def _played(kinds: Iterable[str], *, embedded: bool = True) -> Iterator[Thing]:
 
 
 def _needs(kind: str, reference: str) -> tuple[Need, ...]:
-    """What a model of a preset comes from elsewhere with.
-
-    What only a library knows that takes seconds to import is looked for by its name: the networks of lpips
-    and clean-fid, and of an open_clip tag the repositories that hold the same weights.
-    """
+    """What of a preset's model comes from elsewhere. Networks of lpips and clean-fid, and repositories with
+    an open_clip tag's weights, are looked for by name: to import these libraries takes seconds."""
     from nein import metrics
     from nein.benchmarks.negbench.models import MODELS
     from nein.models.needs import of_model
@@ -282,7 +277,9 @@ def _presets(command: str) -> Iterator[tuple[str, dict[str, Any]]]:
 @functools.cache
 def _named() -> tuple[tuple[str, str, str, str], ...]:
     """(command, preset, kind, reference) of every model that a preset names, or that is its default."""
-    found = []
+    from nein import metrics
+
+    found, kinds = [], {*metrics.ENCODERS, *metrics.JUDGES, "model"}
     for command in names():
         fields = {field.name: field for field in dataclasses.fields(options_of(command))}
         group = fields["models"].default_factory if "models" in fields else None
@@ -293,28 +290,9 @@ def _named() -> tuple[tuple[str, str, str, str], ...]:
                 models[kind] = values.get(option, models.get(kind))
             for kind, given in models.items():
                 for reference in given if isinstance(given, list) else [given]:
-                    if isinstance(reference, str) and kind in _kinds():
+                    if isinstance(reference, str) and kind in kinds:
                         found.append((command, preset, kind, reference))
     return tuple(found)
-
-
-def _kinds() -> set[str]:
-    from nein import metrics
-
-    return {*metrics.ENCODERS, *metrics.JUDGES, "model"}
-
-
-def _by_hand(models: Iterable[str]) -> str:
-    """What of further models is a file that has to be fetched by hand, and is not there."""
-    files = [name for name in models if Path(name).suffix in (".pth", ".ckpt", ".safetensors")]
-    return f"no {files[0]}" if files and not Path(files[0]).exists() else ""
-
-
-def _embedded(reference: str) -> Path:
-    from nein.nano import zoo
-
-    name = reference.removeprefix("nano:")
-    return zoo.ZOO / zoo.ALIASES.get(name, name)
 
 
 def _card_licence(folder: Path | None) -> str | None:
@@ -324,13 +302,3 @@ def _card_licence(folder: Path | None) -> str | None:
         return None
     said = re.search(r"^license: *(\S.*)$", card.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return said[1].strip() if said else None
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _shown(size: int) -> str:
-    if not size:
-        return ""
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{max(size / 1e6, 0.1):.1f} MB"

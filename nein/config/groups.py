@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -27,22 +26,18 @@ class Preset(Options):
 
 @dataclass(kw_only=True)
 class Limit(Options):
-    """A part of the data."""
+    """A part of the data. `counted`: what the limit counts."""
 
     limit: PositiveInt | None = option(None, "only the first N <counted>", "Data")
-
-    #: What the limit counts.
     counted: ClassVar[str] = "samples"
 
 
 @dataclass(kw_only=True)
 class Output(Options):
-    """A folder of results that goes on where it stopped."""
+    """A folder of results that is resumed. `default_out`: where they go; PRESET is filled in."""
 
     out: str | None = option(None, "folder of the results; default <default_out>", "Output")
     overwrite: bool = option(False, "discard what another configuration left in OUT", "Output")
-
-    #: Where results go; PRESET is filled in.
     default_out: ClassVar[str]
 
     @property
@@ -55,17 +50,17 @@ class Scored(Options):
     """Samples that get a score, or none with a reason."""
 
     fail_on_unscored: bool = option(
-        False, "end with exit code 3 where a sample has no score; how many is said in any case", "Output"
+        False, "exit 3 if any sample is unscored (the count is always printed)", "Output"
     )
 
 
 @dataclass(kw_only=True)
 class Blind(Options):
-    """What is right without looking, or without reading, stands beside what is right."""
+    """Accuracy without the image, or without the question, beside accuracy."""
 
     blind: NonNegativeInt = option(
         500,
-        "questions, evenly spread, that a model is also asked without the picture (and of NegVQA without the "
+        "questions, evenly spread, that a model is also asked without the image (and of NegVQA without the "
         "question); 0 for none. Encoders are measured on all and asked nothing",
         "How",
     )
@@ -73,14 +68,9 @@ class Blind(Options):
 
 @dataclass(kw_only=True)
 class Foreseen(Options):
-    """What a command will take can be said before."""
+    """An estimate of what a command will take."""
 
-    plan: bool = option(
-        False,
-        "compute nothing: calibrate for 20 seconds and print arithmetic, expected time and GPU hours; the "
-        "notes of the run that follows say planned against real",
-        "How",
-    )
+    plan: bool = option(False, "benchmark for 20 s, then print FLOPs, time and GPU hours", "How")
 
 
 @dataclass(kw_only=True)
@@ -121,9 +111,7 @@ class Stored(Options):
     """Models and data that were fetched beforehand."""
 
     models_from: str | None = option(
-        None,
-        "folder that nein fetch filled: models and data are read from it, and the network is not",
-        "Machine",
+        None, "folder that nein fetch filled: models and data are read from it, offline", "Machine"
     )
 
 
@@ -138,9 +126,7 @@ class OnDevice(Stored):
 class Batches(Options):
     """How much is computed together."""
 
-    batch_size: PositiveInt = option(
-        16, "how many are computed together; lower it when memory runs out", "Machine"
-    )
+    batch_size: PositiveInt = option(16, "batch size; lower it on out-of-memory", "Machine")
 
     @property
     def block_size(self) -> int:
@@ -153,10 +139,7 @@ class FittedBatches(Batches):
     """How much is computed together, as a number or as what memory holds. Before `Machine` among bases."""
 
     batch_size: PositiveInt | Literal["auto"] = option(
-        16,
-        "how many are computed together; auto: as many as memory holds of the default, tried out on every "
-        "machine anew",
-        "Machine",
+        16, "batch size; auto: the largest up to the default that fits, probed per machine", "Machine"
     )
 
     @property
@@ -167,15 +150,15 @@ class FittedBatches(Batches):
     @property
     def block_size(self) -> int:
         """With "auto" the command's default, however much of it fits at once."""
-        default: Any = next(field.default for field in dataclasses.fields(self) if field.name == "batch_size")
+        default = type(self).__dataclass_fields__["batch_size"].default
         return int(default if self.fits else self.batch_size)
 
 
 @dataclass(kw_only=True)
 class Typed(Options):
-    """In which numbers models compute."""
+    """The dtype that models compute in."""
 
-    dtype: Dtype = option("float32", "number type of the models", "Machine")
+    dtype: Dtype = option("float32", "dtype of the models", "Machine")
 
 
 @dataclass
@@ -195,9 +178,8 @@ class Machine(Typed, OnDevice, Batches):
 
     on: Literal["threads", "ranks", "ray", "slurm", "debug"] | None = option(
         None,
-        "who computes: threads of this process (default); ranks, the processes of accelerate launch or "
-        "torchrun (by itself where they started us); ray, a Ray cluster; slurm, an array of jobs; debug, one "
-        "block after the other",
+        "backend: threads (default), ranks (automatic under accelerate launch and torchrun), ray, slurm, "
+        "debug (one block after the other)",
         "Machine",
     )
     address: str | None = option(

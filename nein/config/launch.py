@@ -87,7 +87,9 @@ def _wait_for_jobs(name: str, config: Any, words: Sequence[str]) -> str:
     try:
         return jobs.wait_for_one(submitted).stdout() or ""
     finally:
-        jobs.cancel(submitted)
+        for job in submitted:
+            if not job.done():
+                job.cancel(check=False)
 
 
 def _submitted(name: str, config: Any, given: Sequence[str]) -> tuple[str, list[Any]]:
@@ -106,4 +108,6 @@ def _submitted(name: str, config: Any, given: Sequence[str]) -> tuple[str, list[
         (*name.split(), "--config", str(file)), tuple(credentials.without(word) for word in given)
     )
     submitted = jobs.submit([job] * config.slurm.array, config.slurm, folder)
-    return jobs.described(submitted, folder), submitted
+    ids = " to ".join(dict.fromkeys(str(one.job_id) for one in (submitted[0], submitted[-1])))
+    count = f"{len(submitted)} job{'s' * (len(submitted) > 1)}"
+    return f"Submitted {count}, {ids}; scripts and logs: {folder}", submitted

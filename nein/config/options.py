@@ -59,9 +59,9 @@ class Options:
     A field that a shared group declares keeps its help text where a subclass changes the default only.
     """
 
-    #: Start of the names of its presets below `configs` ("negbench/eval-"), or None where it has none.
+    #: Start of the names of its presets below `configs` ("negbench/eval-"), or None where it has none; the
+    #: option that names one of them, which there are, and the default.
     presets: ClassVar[str | None] = None
-    #: The option that names one of them, which there are, and which counts where none is named.
     preset_option: ClassVar[str] = "preset"
     preset_names: ClassVar[Sequence[str]] = PRESETS
     default_preset: ClassVar[str | None] = "nano"
@@ -94,25 +94,16 @@ class Options:
     def of(cls: type[Given], **values: Any) -> Given:
         """The checked options of a call in Python: what is None or not named comes from the preset."""
         known = [key(cls, item) for item in fields(cls)]
-        given = _given(values)
-        for name in given:
+        given = _written({name: value for name, value in values.items() if value is not None})
+        for name, value in given.items():
+            if isinstance(value, dict):
+                given[name] = {inner: one for inner, one in value.items() if one is not None}
             if name not in known:
                 raise unknown("argument", name, known)
         return _build(cls, _with_preset(cls, [given]))
 
 
 Given = TypeVar("Given", bound=Options)
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not None of the values of a call, paths as text."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return _given(value)
-        return str(value) if isinstance(value, Path) else value
-
-    return {name: plain(value) for name, value in values.items() if value is not None}
 
 
 def _without_credentials(value: Any) -> Any:
@@ -132,11 +123,10 @@ def _without_credentials(value: Any) -> Any:
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     """A field of a command's dataclass: `--name VALUE`.
 
-    text   What `--help` says; `<presets>`, `<counted>` and `<default_out>` stand for these attributes of the
-           class.
+    text   What `--help` says; `<presets>`, `<counted>` and `<default_out>` stand for class attributes.
     group  The heading of `--help` under which it stands.
-    more   Further metadata. `typed`: its name for who types it, where Python needs another. `negatable`:
-           --no-NAME is a flag too. `among`: the words a list may hold, and `what` one of them is called.
+    more   `typed`: its name on the command line, where Python needs another. `negatable`: --no-NAME is a flag
+           too. `among`: the words a list may hold, and `what` one of them is called.
     """
     metadata = {"help": text, "group": group, **more}
     if isinstance(default, list | dict):
@@ -156,12 +146,7 @@ def names(value: Any) -> Names:
     return [] if words == ["none"] else list(dict.fromkeys(words))
 
 
-def paths(value: Any) -> Paths:
-    """As `names`, for files and folders."""
-    return [Path(name) for name in names(value)]
-
-
-LISTS: dict[Any, Callable[[Any], Any]] = {Names: names, Paths: paths}
+LISTS: dict[Any, Callable[[Any], Any]] = {Names: names, Paths: lambda value: [*map(Path, names(value))]}
 
 
 def read(
@@ -172,12 +157,11 @@ def read(
     description: str = "",
     to_fetch: bool = False,
 ) -> tuple[Given, bool]:
-    """The checked options of a command line, and whether `--dry-run` was given. With `--models-from` they are
-    in force from here on.
+    """The checked options of a command line, and whether `--dry-run` was given. `--models-from` is in force
+    from here on.
 
     prog      What is typed before the options, for `--help` and complaints.
-    to_fetch  What the command needs is about to be downloaded: only that is asked of the options, and what
-              has to be on this machine is not looked for.
+    to_fetch  What the command needs is about to be downloaded: nothing has to be on this machine yet.
 
     Raises UserError for anything wrong; prints and raises SystemExit(0) for `--help`.
     """
@@ -211,9 +195,10 @@ def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]
             place.setdefault(inner, {})[entry] = text if of_text else _load(text, flag)
         else:
             plain.append(f"{flag}{equals}{value}")
+    places = _places(cls)
     for name, given in vars(parser.parse_args(plain)).items():
         outer, _, inner = name.partition(".")
-        if isinstance(given, list) and _types(cls).get(name) in LISTS and name not in _places(cls):
+        if isinstance(given, list) and _types(cls).get(name) in LISTS and name not in places:
             given = ",".join(given)
         if inner:
             typed.setdefault(outer, {})[inner] = given
@@ -258,8 +243,7 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
             made[field] = nested[field](**value)
         else:
             made[field] = _checked(types[field], value, name)
-    places = {item.name: item.metadata["metavar"] for item in fields(cls) if "metavar" in item.metadata}
-    if missing := [metavar for name, metavar in places.items() if not made.get(name)]:
+    if missing := [metavar for name, metavar in _places(cls).items() if not made.get(name)]:
         raise UserError(f"{prog} needs {' and '.join(missing)}; see {prog} --help.")
     given = cls(**made)
     for item in fields(cls):  # words of a list as they are written in `among`
@@ -288,8 +272,7 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
     """The value as its type has it: numbers and switches may be given as text. Raises UserError."""
     if hint in LISTS:
         return LISTS[hint](value)
-    optional = type(None) in typing.get_args(hint)
-    if optional and (value is None or value == "null"):
+    if value in (None, "null") and type(None) in typing.get_args(hint):
         return None
     try:
         if isinstance(value, bool) and bool not in (hint, *typing.get_args(hint)):
@@ -377,10 +360,9 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """The parser of a command; `--help` shows the values of a preset as defaults."""
     source = "--config, then the preset" if cls.presets is not None else "--config"
-    places = [item.metadata["metavar"] for item in fields(cls) if "metavar" in item.metadata]
     parser = _Parser(
         prog=prog,
-        usage=" ".join(["%(prog)s", *places, "[OPTIONS]"]),
+        usage=" ".join(["%(prog)s", *_places(cls).values(), "[OPTIONS]"]),
         description=description,
         epilog=f"{cls.epilog} Precedence: command line, then {source}. Documentation: README.md.".strip(),
         argument_default=argparse.SUPPRESS,
@@ -421,7 +403,8 @@ def _add(
         )
         return
     flag = name if "." in name else name.replace("_", "-")
-    more: dict[str, Any] = {"metavar": _metavar(hint, name)}
+    words = ",".join(literals(hint))
+    more: dict[str, Any] = {"metavar": f"{{{words}}}" if words else name.rpartition(".")[2].upper()}
     if facts.get("negatable") or hint == bool | None:
         more = {"action": argparse.BooleanOptionalAction}
     elif hint is bool:
@@ -435,11 +418,6 @@ def _add(
         shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
         text += f" (default: {shown.replace('%', '%%')})"
     group.add_argument(f"--{flag}", *([SHORT[flag]] if flag in SHORT else []), dest=name, help=text, **more)
-
-
-def _metavar(hint: Any, name: str) -> str:
-    words = literals(hint)
-    return f"{{{','.join(words)}}}" if words else name.rpartition(".")[2].upper()
 
 
 def literals(hint: Any) -> list[str]:
@@ -467,8 +445,9 @@ def _nested(cls: type) -> dict[str, Any]:
     return {name: hint for name, hint in _types(cls).items() if dataclasses.is_dataclass(hint)}
 
 
-def _places(cls: type) -> set[str]:
-    return {item.name for item in fields(cls) if "metavar" in item.metadata}
+def _places(cls: type) -> dict[str, str]:
+    """Name -> metavar of the arguments that are given by their place."""
+    return {item.name: item.metadata["metavar"] for item in fields(cls) if "metavar" in item.metadata}
 
 
 def _is_dict(hint: Any) -> bool:

@@ -6,16 +6,14 @@ needed that are named here, all others are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic
+from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 
 Box = tuple[float, float, float, float]
-Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,12 @@ class Annotations:
     categories: tuple[str, ...]
 
 
+_ID = (int, float, str)
+_LISTING = {"images": [{"id": _ID, "file_name": str}], "categories?": [{"id": _ID, "name": str}]}
+_CAPTIONS = {"annotations": [{"image_id": _ID}]}
+_INSTANCES = {**_LISTING, "annotations": [{"image_id": _ID, "category_id": _ID}]}
+
+
 def read(
     *, captions: Path | None = None, instances: Path | None = None, folder: Path | None = None
 ) -> Annotations:
@@ -78,74 +82,49 @@ def read(
     """
     listing = instances or captions
     assert listing is not None, "a caption file or an instance file"
-    content = _content(listing)
-    names: dict[float | str, str] = {}
-    for entry in _entries({"categories": [], **content}, "categories", listing):
-        if not isinstance(entry.get("name"), str):
-            raise UserError(f"'{listing}' has a category without 'name': {entry!r:.80}")
-        names[_id(entry, "id", listing)] = entry["name"]
-    said: dict[float | str, list[str]] = {}
+    content = _content(listing, _INSTANCES if instances else {**_LISTING, **_CAPTIONS})
+    names: dict[Any, str] = {entry["id"]: entry["name"] for entry in content.get("categories", ())}
+    said: dict[Any, list[str]] = {}
+    shown: dict[Any, list[Instance]] = {}
     if captions is not None:
-        for entry in _entries(content if instances is None else _content(captions), "annotations", captions):
-            number = _id(entry, "image_id", captions)
+        said_in = content if instances is None else _content(captions, _CAPTIONS)
+        for entry in said_in["annotations"]:
             if isinstance(entry.get("caption"), str):
-                said.setdefault(number, []).append(entry["caption"])
-    shown: dict[float | str, list[Instance]] = {}
+                said.setdefault(entry["image_id"], []).append(entry["caption"])
     if instances is not None:
-        for entry in _entries(content, "annotations", instances):
-            instance = _instance(entry, names, instances)
-            shown.setdefault(_id(entry, "image_id", instances), []).append(instance)
-    pictures = []
-    for entry in _entries(content, "images", listing):
-        if not isinstance(entry.get("file_name"), str) or "id" not in entry:
-            raise UserError(f"'{listing}' has an image without 'id' or 'file_name': {entry!r:.80}")
-        number = _id(entry, "id", listing)
-        pictures.append(
-            Picture(
-                entry["file_name"],
-                tuple(said.get(number, ())),
-                tuple(shown.get(number, ())),
-                listing.parent if folder is None else folder,
+        for entry in content["annotations"]:
+            if entry["category_id"] not in names:
+                raise UserError(
+                    f"'{instances}': an annotation names the unknown category {entry['category_id']}."
+                )
+            polygons = entry.get("segmentation")
+            instance = Instance(
+                names[entry["category_id"]],
+                _box(entry.get("bbox"), instances),
+                tuple(polygons) if isinstance(polygons, list) else (),
+                bool(entry.get("iscrowd")),
             )
-        )
+            shown.setdefault(entry["image_id"], []).append(instance)
+    home = listing.parent if folder is None else folder
+    pictures = [
+        Picture(entry["file_name"], tuple(said.get(entry["id"], ())), tuple(shown.get(entry["id"], ())), home)
+        for entry in content["images"]
+    ]
     return Annotations(tuple(pictures), tuple(dict.fromkeys(names.values())))
 
 
-def _instance(entry: Entry, names: Mapping[float | str, str], path: Path) -> Instance:
-    category = names.get(_id(entry, "category_id", path))
-    if category is None:
-        raise UserError(f"'{path}': an annotation names the unknown category {entry.get('category_id')}.")
-    box, polygons = entry.get("bbox"), entry.get("segmentation")
-    if box is not None:
-        try:
-            x, y, width, height = (float(value) for value in box)
-        except (TypeError, ValueError):
-            raise UserError(f"'{path}' has an object whose 'bbox' is not four numbers: {box!r:.80}") from None
-        box = (x, y, width, height)
-    shape = tuple(polygons) if isinstance(polygons, list) else ()
-    return Instance(category, box, shape, bool(entry.get("iscrowd")))
-
-
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path, shape: shapes.Shape) -> dict[str, Any]:
     content = atomic.read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(
-            f"'{path}' is no COCO file: it must hold a JSON object with the lists 'images' and 'annotations'."
-        )
+    if fault := shapes.fault(content, shape):
+        raise UserError(f"'{path}' is no COCO file: {fault}.")
     return content
 
 
-def _entries(content: Entry, key: str, path: Path) -> list[dict[str, Any]]:
-    entries = content.get(key)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise UserError(f"'{path}' is no COCO file: it must hold a list of objects '{key}'.")
-    return entries
-
-
-def _id(entry: Entry, key: str, path: Path) -> float | str:
-    value = entry.get(key)
-    if not isinstance(value, int | float | str):
-        raise UserError(
-            f"'{path}' has an entry without '{key}', or one that is no number or text: {entry!r:.80}"
-        )
-    return value
+def _box(given: Any, path: Path) -> Box | None:
+    if given is None:
+        return None
+    try:
+        x, y, width, height = map(float, given)
+    except (TypeError, ValueError):
+        raise UserError(f"'{path}' has an object whose 'bbox' is not four numbers: {given!r:.80}") from None
+    return x, y, width, height

@@ -57,22 +57,18 @@ def read(data: Reference, split: str) -> Table:
             data.name, repo_type="dataset", revision=data.revision
         )  # fmt: skip
         table = datasets.load_dataset(folder, split=split)
-    except (ConnectionError, LocalEntryNotFoundError) as error:
-        raise UserError(
-            f"The data set '{data.name}' could not be loaded from the hub: {_first_line(error)} The machine "
-            "has no network, or HF_HUB_OFFLINE is set, and the data set is not in the hub's cache; fetch "
-            "it beforehand (nein fetch), or name a file or folder instead."
-        ) from None
     except (OSError, ValueError, DatasetsError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        offline = (
+            " The machine has no network, or HF_HUB_OFFLINE is set, and the data set is not in the hub's "
+            "cache; fetch it beforehand (nein fetch), or name a file or folder instead."
+        )
+        if not isinstance(error, ConnectionError | LocalEntryNotFoundError):
+            offline = ""
         raise UserError(
-            f"The data set '{data.name}' could not be loaded from the hub: {_first_line(error)}"
+            f"The data set '{data.name}' could not be loaded from the hub: {first}.{offline}"
         ) from None
     for column, feature in table.features.items():
         if isinstance(feature, datasets.Image):
             table = table.cast_column(column, datasets.Image(decode=False))
     return table
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".") + "."

@@ -9,7 +9,6 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from nein.engine import atomic
@@ -20,13 +19,11 @@ WAIT = 60.0  # seconds to wait for another process that is writing
 
 
 class AnswerCache:
-    """JSON objects by (space, key) in one SQLite file, which threads and processes may share.
+    """JSON objects by (space, key) in one SQLite file, which threads and processes may share: a
+    `metrics.base.RecordStore`.
 
-    A `metrics.base.RecordStore`. An answer is on disk before `put` returns, and a kill at any moment leaves
-    every earlier one; what another process puts is seen at once. Nothing but the file's own index says what
-    there is, so memory does not grow with the number of answers.
-
-    Raises UserError where the file is damaged, or cannot be locked or written.
+    An answer is on disk before `put` returns; what another process puts is seen at once. Raises UserError
+    where the file is damaged, or cannot be locked or written.
     """
 
     def __init__(self, path: Path, *, wait: float = WAIT) -> None:
@@ -75,9 +72,7 @@ class AnswerCache:
     def __enter__(self) -> AnswerCache:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @contextlib.contextmanager
@@ -110,11 +105,9 @@ class AnswerCache:
 
 
 class BlockAnswers:
-    """A `metrics.base.RecordStore` for answers that were given about a block, `scope`, as a whole.
-
-    The last bits of such an answer depend on what else was in the batch. So the block is part of every
-    address, and what came of it is kept all at once by `flush`: a block is found whole or not at all, and no
-    result depends on what had been kept before. Every thread has its own; they may share the cache.
+    """A `metrics.base.RecordStore` for answers about a block, `scope`, as a whole: their last bits depend on
+    what else was in the batch. The block is part of every address, and `flush` keeps all of it at once. Every
+    thread has its own; they may share the cache.
     """
 
     def __init__(self, cache: AnswerCache, scope: str) -> None:
@@ -136,15 +129,13 @@ class BlockAnswers:
 
 
 def _address(space: str, key: str) -> bytes:
-    """16 bytes of SHA-256: of 10^9 answers two share an address with a chance of 1 in 10^20."""
+    """16 bytes of SHA-256."""
     return hashlib.sha256(json.dumps([space, key]).encode()).digest()[:16]
 
 
 class Unique:
-    """Names that have been added: 16 bytes each, in a temporary file that SQLite keeps and removes itself.
-
-    The bytes are the beginning of a name's SHA-256: of 10^9 names two agree with a chance of 1 in 10^20.
-    """
+    """Names that have been added: 16 bytes of SHA-256 each, in a temporary file that SQLite removes itself.
+    Of 10^9 names two agree with a chance of 1 in 10^20."""
 
     def __init__(self) -> None:
         self._db = sqlite3.connect("", isolation_level=None)

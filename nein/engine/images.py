@@ -14,7 +14,7 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -27,7 +27,6 @@ RULE = "rgb8-alpha-on-white-no-exif-v1"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 #: Pixels that a picture may have, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another limit.
 MAX_PIXELS = 50_000_000
-PNG_LEVEL = 1  # zlib level: the default (6) costs more than the decode for a few per cent of size
 
 
 class ImageError(UserError):
@@ -60,9 +59,7 @@ def thumbnail_of(path: Path, side: int) -> bytes:
 def _thumbnail(image: Image.Image, side: int) -> bytes:
     """JPEG takes a fifth of WebP's time."""
     image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    buffer = io.BytesIO()
-    image.save(buffer, format="JPEG", quality=75)
-    return buffer.getvalue()
+    return _encoded(image, format="JPEG", quality=75)
 
 
 def probe(path: Path) -> tuple[int, int]:
@@ -84,16 +81,17 @@ def _opened(path: Path | BinaryIO, label: str) -> Iterator[Image.Image]:
             yield image
     except ImageError:
         raise
+    except FileNotFoundError:
+        raise ImageError(f"{label}: the file is missing") from None
+    except UnidentifiedImageError:
+        raise ImageError(f"{label}: this is not an image file Pillow can read") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{label}: {_why(error)}") from None
+        raise ImageError(f"{label}: the image cannot be decoded ({error})") from None
 
 
 def encode_png(image: np.ndarray) -> bytes:
     """Lossless PNG bytes of an (H, W, 3) uint8 RGB picture; the same pixels give the same bytes."""
-    check(image)
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG", compress_level=PNG_LEVEL)
-    return buffer.getvalue()
+    return _encoded(check(image), format="PNG", compress_level=1)  # 6 costs more than the decode
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
@@ -103,10 +101,13 @@ def write_png(path: Path, image: np.ndarray) -> None:
 
 def write_jpeg(path: Path, image: np.ndarray) -> None:
     """Writes a JPEG at Pillow's default quality (75, 4:2:0), as NeIn's scripts do, atomically."""
-    check(image)
+    atomic.write_bytes(path, _encoded(check(image), format="JPEG"))
+
+
+def _encoded(image: np.ndarray | Image.Image, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="JPEG")
-    atomic.write_bytes(path, buffer.getvalue())
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(buffer, **options)
+    return buffer.getvalue()
 
 
 def pixel_hash(image: np.ndarray) -> str:
@@ -138,11 +139,3 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         canvas = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         image = Image.alpha_composite(canvas, layer)
     return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "the file is missing"
-    if isinstance(error, UnidentifiedImageError):
-        return "this is not an image file Pillow can read"
-    return f"the image cannot be decoded ({error})"

@@ -31,7 +31,8 @@ def fault(value: Any, shape: Shape, name: str = "") -> str:
         return ""
     except pydantic_core.ValidationError as error:
         first = error.errors(include_url=False)[0]
-    inner = ".".join([name] * bool(name) + [part for part in first["loc"] if isinstance(part, str)])
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]]
+    inner = "".join([name, *parts]).removeprefix(".")
     if first["type"] == "missing":
         return f"'{inner}' is missing"
     wanted = {"dict_type": "an object", "list_type": "a list"}.get(first["type"], first["msg"])

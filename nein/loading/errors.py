@@ -29,19 +29,16 @@ def unknown(what: str, name: str, allowed: Iterable[str], hint: str = "") -> Use
 
 def choose(what: str, name: str, allowed: Iterable[str]) -> str:
     """`name`, which must be one of `allowed` to the letter. Raises UserError as `unknown` says it."""
-    names = list(allowed)
-    if name not in names:
-        raise unknown(what, name, names)
-    return name
+    if name in (names := list(allowed)):
+        return name
+    raise unknown(what, name, names)
 
 
 def chosen(what: str, name: str, allowed: Iterable[str]) -> str:
     """The allowed name that is meant (`spelled`). Raises UserError as `unknown` says it."""
-    names = list(allowed)
-    match = spelled(name, names)
-    if match is None:
-        raise unknown(what, name, names)
-    return match
+    if (match := spelled(name, names := list(allowed))) is not None:
+        return match
+    raise unknown(what, name, names)
 
 
 def spelled(name: str, allowed: Iterable[str]) -> str | None:

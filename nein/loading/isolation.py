@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from nein.loading.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
-Failed = TypeVar("Failed")
 
 #: What a model or an image library raises on input that it cannot digest. A mistake in our own code
 #: (TypeError, AttributeError, ...) is not caught.
@@ -31,21 +29,6 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-@overload
-def isolated(
-    work: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item]
-) -> list[Result | str]: ...
-
-
-@overload
-def isolated(
-    work: Callable[[Sequence[Item]], Iterable[Result]],
-    items: Sequence[Item],
-    failed: Callable[[BaseException], Failed],
-    errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
-) -> list[Result | Failed]: ...
-
-
 def isolated(
     work: Callable[[Sequence[Item]], Iterable[Any]],
     items: Sequence[Item],
@@ -53,11 +36,8 @@ def isolated(
     errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
 ) -> list[Any]:
     """`work(items)`, one result per item; where that raises, one item at a time: only the culprit has
-    `failed(error)`, by default a sentence, in place of a result.
-
-    Only `errors` are caught. Lack of memory and a model that is not available are about the batch and
-    not about an item: they are raised and end the command, which then says what helps.
-    """
+    `failed(error)`, by default a sentence, in place of a result. Only `errors` are caught; out of memory, and
+    a model that is not available, end the command."""
     if not items:
         return []
     try:

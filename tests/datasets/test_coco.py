@@ -51,10 +51,10 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"images": 3}, "must hold a list of objects 'images'"),
-        ({"images": [{"id": 1}]}, "an image without 'id' or 'file_name'"),
-        ({"categories": [{"id": 1}]}, "a category without 'name'"),
-        ({"annotations": [{"category_id": 1}]}, "an entry without 'image_id'"),
+        ({"images": 3}, "'images' is 3, which must be a list"),
+        ({"images": [{"id": 1}]}, r"'images\[0\].file_name' is missing"),
+        ({"categories": [{"id": 1}]}, r"'categories\[0\].name' is missing"),
+        ({"annotations": [{"category_id": 1}]}, r"'annotations\[0\].image_id' is missing"),
         ({"annotations": [{"image_id": 7, "category_id": 9}]}, "the unknown category 9"),
         ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "not four numbers"),
     ],

@@ -35,7 +35,7 @@ SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [st
         ),
         (
             {"id": "a", "value": 1, "data": {"side": 3, "names": [1]}},
-            "'data.names' is 1, which must be a",
+            "'data.names[0]' is 1, which must be a",
         ),
         ({"id": "a", "value": 1, "data": []}, "'data' is [], which must be an object"),
         ([], "is [], which must be an object"),

@@ -26,15 +26,11 @@ class Executor(Protocol):
     def is_main(self) -> bool: ...
 
     def barrier(self) -> None:
-        """Returns when every process that was started together has come here. Before `compute`, once: no
-        process reads a folder that another is about to refuse or to remove."""
+        """Returns when every process that was started together has come here; once, before `compute`."""
 
     def compute(self, plan: Plan) -> list[int]:
-        """Makes what the folders lack; per step, how many blocks were made for this command.
-
-        When it returns, every wanted block of every step is there, whoever has made it. Nothing is loaded if
-        nothing is missing. Raises UserError, EditorError or MetricError; what is done stays.
-        """
+        """Makes what the folders lack; per step, how many blocks were made for this command. Nothing is
+        loaded if nothing is missing. Raises UserError, EditorError or MetricError; what is done stays."""
         ...
 
     def set_aside(self) -> dict[Path, int]:
@@ -55,12 +51,7 @@ def start(options: Any) -> Executor:
     if on == "ray":
         from nein.engine.executors.ray import Ray
 
-        return Ray(
-            options.device,
-            address=options.address,
-            workers=options.workers,
-            gpus_per_worker=options.gpus_per_worker,
-        )
+        return Ray(options.device, options.address, options.workers, options.gpus_per_worker)
     from nein.engine.executors.threads import Debug, Threads
 
     if on == "slurm":

@@ -83,13 +83,8 @@ def script(settings: Any, folder: Path) -> str:
     return made._make_submission_file_text(made._submitit_command_str, "")
 
 
-def described(jobs: Sequence[Any], folder: Path) -> str:
-    ids = f"{jobs[0].job_id} to {jobs[-1].job_id}" if len(jobs) > 1 else str(jobs[0].job_id)
-    return f"Submitted {len(jobs)} job{'s' * (len(jobs) > 1)}, {ids}; scripts and logs: {folder}"
-
-
 def executor(settings: Any, folder: Path, cluster: str) -> Any:
-    """submitit's, with the settings of the jobs. Raises UserError where it or Slurm is missing."""
+    """submitit's. Raises UserError where it or Slurm is missing."""
     submitit = _submitit()
     if cluster == "slurm" and shutil.which("srun") is None:
         raise UserError("There is no Slurm here (no srun on PATH); give the command on a login node.")
@@ -153,10 +148,3 @@ def wait_for_one(jobs: Sequence[Any]) -> Any:
         f"All {len(jobs)} jobs ended before the work did ({why.strip()}); see {jobs[-1].paths.stderr}, and "
         "give the same command again to go on."
     )
-
-
-def cancel(jobs: Sequence[Any]) -> None:
-    """Ends those that have not ended."""
-    for job in jobs:
-        if not job.done():
-            job.cancel(check=False)

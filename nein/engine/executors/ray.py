@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import attempts, environment, processes, store
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, sentence
 from nein.engine.executors.progress import Bars, announce
 from nein.engine.executors.threads import Threads
 from nein.engine.scheduler import Scheduler, all_set_aside
@@ -53,7 +53,11 @@ class Ray:
     name, is_main = "ray", True
 
     def __init__(
-        self, device: str, *, address: str | None, workers: int | None, gpus_per_worker: float
+        self,
+        device: str,
+        address: str | None = None,
+        workers: int | None = None,
+        gpus_per_worker: float = 1.0,
     ) -> None:
         self._ray, self._limit, self._share = _connect(address), workers or 2**31, gpus_per_worker
         self._steps: Sequence[Step] = ()
@@ -109,7 +113,12 @@ class Ray:
         except SystemError as error:  # in it Ray wraps what a signal's handler raised
             raise error.__cause__ or error from None
         finally:
-            self._end(running, steps, group)
+            for reference in running:  # still at something, none of which has died of it
+                self._ray.cancel(reference)  # as Ctrl-C does
+            if running:
+                self._ray.wait(running, num_returns=len(running), timeout=LEAVING)
+            for path in {step.folder.path for step in steps}:
+                attempts.forget(path, group=group)
             bars.close()
         return bars.made
 
@@ -121,8 +130,6 @@ class Ray:
 
     def _collect(self, reference: Any, bars: Bars) -> str:
         """Counts what a worker has made; or what it says that cannot work. Raises what is a defect."""
-        from nein.engine.errors import sentence
-
         try:
             for index, count in enumerate(self._ray.get(reference)):
                 bars.made[index] += count
@@ -134,15 +141,6 @@ class Ray:
             said = f"A worker of the Ray cluster is lost: {str(error).splitlines()[0]}"
         log.warning("a worker leaves: %s", said)
         return said
-
-    def _end(self, running: list[Any], steps: Sequence[Step], group: str) -> None:
-        """Ends workers that are still at something, none of which has died of it."""
-        for reference in running:
-            self._ray.cancel(reference)  # as Ctrl-C does
-        if running:
-            self._ray.wait(running, num_returns=len(running), timeout=LEAVING)
-        for path in {step.folder.path for step in steps}:
-            attempts.forget(path, group=group)
 
 
 def _connect(address: str | None) -> Any:
