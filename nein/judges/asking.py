@@ -1,24 +1,55 @@
-"""Questions of a calibration: finished batches are kept, and only what is missing is asked."""
+"""What the judges' commands share: the run that says which judges are asked, and how; and questions of which
+finished batches are kept, so that only what is missing is asked."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
+from nein.benchmarks.nein.runs import RunDir
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
+from nein.engine.store import Need
+from nein.models import needs
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
 ANSWERS = "answers.sqlite"
 
 
+def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[RunDir, EvalConfig]:
+    """The first run at or below `path`, and the configuration it was scored with.
+
+    judges  Kind -> reference, in place of the run's own.
+    """
+    below = runs.find(path)
+    if not below:
+        raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
+    fields = {item.name for item in dataclasses.fields(EvalConfig)}
+    given = dict((below[0].manifest() or {}).get("config", {}))
+    named = {item.name for item in dataclasses.fields(ModelsConfig)}
+    models = {key: value for key, value in given.pop("models", {}).items() if key in named}
+    config = EvalConfig(
+        **{k: v for k, v in given.items() if k in fields}, models=ModelsConfig(**models | dict(judges or {}))
+    )
+    return below[0], config
+
+
+def needs_of(kind: str, path: Path) -> list[Need]:
+    """Of the judge of a kind that the run has."""
+    _, config = read_config(path)
+    return needs.of_metrics([f"removal_{kind}"], config.models)
+
+
 def answered(
-    file: Path,
+    out: Path,
     space: str,
     items: Sequence[Item],
     keys: Callable[[Item], Sequence[str]],
@@ -28,13 +59,13 @@ def answered(
     title: str,
     unit: str,
 ) -> dict[str, Row]:
-    """Key -> row of every question, from the cache in `file` or asked now.
+    """Key -> row of every question, from `ANSWERS` in `out` or asked now.
 
     space  What decides the answers besides the question, as JSON.
     ask    A batch -> key -> its row, and whether it lasts: others are asked again by the next command.
     """
     rows: dict[str, Row] = {}
-    with AnswerCache(file) as cache:
+    with AnswerCache(out / ANSWERS) as cache:
         for key in (key for item in items for key in keys(item)):
             if (row := cache.get(space, key)) is not None:
                 rows[key] = row

@@ -25,8 +25,8 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
 from nein.judges import asking, preferences
-from nein.judges.config import REWARD, CalibrateConfig
-from nein.judges.scored import read_config
+from nein.judges.asking import read_config
+from nein.judges.config import REWARD, SETS, CalibrateConfig
 from nein.models import judges
 from nein.models.judges import Word
 from nein.statistics import calibration
@@ -42,6 +42,7 @@ def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
     from nein.benchmarks.nein import models
     from nein.judges import known_presence
+    from nein.models import rewards
 
     directory, config = read_config(options.run, options.named)
     out = options.out or directory.out / "calibration"
@@ -53,14 +54,23 @@ def run(options: CalibrateConfig) -> None:
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
     device = Processes().device(options.device or config.device)
+
+    def load(kind: str) -> Any:
+        return models.load_models([f"removal_{kind}"], config, device)[kind]
+
     for kind in kinds:
-        judge = models.load_models([f"removal_{kind}"], config, device)[kind]
-        file = calibrate(kind, judge, cases, config, out, options.block_size)
-        print(_summary(file))
-    if options.rewards:
-        pairs = gather_edits(material, options, config.align_resolution)
-        for reference in options.rewards:
-            print(preferences.summary(_prefer(reference, pairs, config, device, out, options.batch_size)))
+        file = calibrate(kind, load(kind), cases, config, out, options.block_size)
+        result = atomic.read_json(file)
+        rates = result["rates"]["fixed"]
+        parts = [asking.shown(name, rates[name]) for name in ("sensitivity", "specificity")]
+        print(f"{kind}: {', '.join(parts)}, unscored {rates['n_unscored']}; {file}")
+    pairs = gather_edits(material, options, config.align_resolution) if options.rewards else []
+    for reference in options.rewards:
+        judge = rewards.load(
+            reference, cache=AnswerCache(out / asking.ANSWERS), device=device, dtype=config.judge_dtype,
+            removal=lambda: rewards.RemovalReward(load("vqa"), config.article),
+        )  # fmt: skip
+        print(preferences.summary(preferences.calibrate(reference, judge, pairs, out, options.batch_size)))
 
 
 class Material(NamedTuple):
@@ -103,7 +113,7 @@ def gather(material: Material, options: CalibrateConfig) -> list[Case]:
         log.warning(
             "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
         )
-    wanted = [name for name in made if not options.sets or name in options.sets]
+    wanted = [name for name in made if name in (options.sets or SETS)]
     return [case for name in wanted for case in known_presence.thinned(made[name](), options.limit)]
 
 
@@ -111,29 +121,12 @@ def gather_edits(material: Material, options: CalibrateConfig, resolution: int) 
     """Pairs of edits of the sets asked for, or of all there are."""
     from nein.judges import known_edits, known_presence
 
-    pairs: list[Pair] = []
-    if not options.sets or "sources" in options.sets:
-        pairs += known_edits.unedited(material.dataset, resolution)
-    if material.annotations is not None and (not options.sets or "pasted" in options.sets):
+    wanted = options.sets or SETS
+    pairs = known_edits.unedited(material.dataset, resolution) if "sources" in wanted else []
+    if material.annotations is not None and "pasted" in wanted:
         pairs += known_edits.pasted(material.annotations, options.seed)
     groups = [[pair for pair in pairs if pair.set == name] for name in dict.fromkeys(p.set for p in pairs)]
     return [pair for group in groups for pair in known_presence.thinned(group, options.limit)]
-
-
-def _prefer(
-    reference: str, pairs: Sequence[Pair], config: EvalConfig, device: str, out: Path, batch_size: int
-) -> Path:
-    from nein.benchmarks.nein import models
-    from nein.models import rewards
-
-    def removal() -> rewards.RemovalReward:
-        return rewards.RemovalReward(
-            models.load_models(["removal_vqa"], config, device)["vqa"], config.article
-        )
-
-    cache = AnswerCache(out / asking.ANSWERS)
-    judge = rewards.load(reference, cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
-    return preferences.calibrate(reference, judge, pairs, out, batch_size)
 
 
 def calibrate(
@@ -142,7 +135,8 @@ def calibrate(
     """Asks a judge about the cases and writes what came of it; returns the .json file."""
     from nein.judges import known_presence
 
-    rows = ask_all(kind, judge, cases, manner_of(config), out, batch_size)
+    how = judges.JudgeOptions(config.article, config.threshold)
+    rows = ask_all(kind, judge, cases, how, out, batch_size)
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(target.with_suffix(".jsonl"), rows)
     rates = {
@@ -153,63 +147,45 @@ def calibrate(
         for protocol in ("fixed", "paper")
     }  # fmt: skip
     result = {
-        "kind": kind,
-        "fingerprint": judge.fingerprint,
-        "judge": judge.describe(),
-        **manner_of(config).of(kind),
+        "kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe(), **how.of(kind),
         "sets": {name: list(pair) for name, pair in known_presence.counts(cases).items()},
         "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
-    }
+    }  # fmt: skip
     atomic.write_json(target, result)
     return target
 
 
-def manner_of(config: EvalConfig) -> judges.JudgeOptions:
-    """How the judges of a run are asked."""
-    return judges.JudgeOptions(config.article, config.threshold)
-
-
 def ask_all(
-    kind: str, judge: Any, cases: Sequence[Case], manner: judges.JudgeOptions, out: Path, batch_size: int = 16
+    kind: str, judge: Any, cases: Sequence[Case], how: judges.JudgeOptions, out: Path, batch_size: int = 16
 ) -> list[dict[str, Any]]:
     """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
 
     Finished batches are kept in OUT/answers.sqlite; only what is missing is asked.
     """
+
+    def key(case: Case, word: Word) -> str:
+        return json.dumps([case.set, case.id, word.word])
+
+    def ask(batch: Sequence[Case]) -> dict[str, tuple[asking.Row, bool]]:
+        pictures = [asking.decoded(case.picture) for case in batch]
+        answers = judges.ask(kind, judge, pictures, [case.words for case in batch], how)
+        return {
+            key(case, word): ({
+                "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role,
+                "word": word.word, "present": word.present, **answer,
+            }, True)
+            for case, row in zip(batch, answers, strict=True)
+            for word, answer in zip(case.words, row, strict=True)
+        }  # fmt: skip
+
     rows = asking.answered(
-        out / asking.ANSWERS,
-        json.dumps(["calibration", judge.fingerprint, manner.of(kind)], sort_keys=True),
+        out,
+        json.dumps(["calibration", judge.fingerprint, how.of(kind)], sort_keys=True),
         cases,
-        lambda case: [_key(case, word) for word in case.words],
-        lambda batch: _ask(kind, judge, batch, manner),
+        lambda case: [key(case, word) for word in case.words],
+        ask,
         batch_size=batch_size,
         title=kind,
         unit="image",
     )
-    return [rows[_key(case, word)] for case in cases for word in case.words]
-
-
-def _key(case: Case, word: Word) -> str:
-    return json.dumps([case.set, case.id, word.word])
-
-
-def _ask(
-    kind: str, judge: Any, batch: Sequence[Case], manner: judges.JudgeOptions
-) -> dict[str, tuple[asking.Row, bool]]:
-    pictures = [asking.decoded(case.picture) for case in batch]
-    said = judges.ask(kind, judge, pictures, [case.words for case in batch], manner)
-    return {
-        _key(case, word): ({
-            "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role, "word": word.word,
-            "present": word.present, **answer,
-        }, True)
-        for case, answers in zip(batch, said, strict=True)
-        for word, answer in zip(case.words, answers, strict=True)
-    }  # fmt: skip
-
-
-def _summary(file: Path) -> str:
-    result = atomic.read_json(file)
-    rates = result["rates"]["fixed"]
-    parts = [asking.shown(name, rates[name]) for name in ("sensitivity", "specificity")]
-    return f"{result['kind']}: {', '.join(parts)}, unscored {rates['n_unscored']}; {file}"
+    return [rows[key(case, word)] for case in cases for word in case.words]

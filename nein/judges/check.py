@@ -17,20 +17,20 @@ from nein.judges.config import CheckConfig
 def run(options: CheckConfig) -> int:
     """Prints what passed and what failed; 0 when everything passes, 1 otherwise. Raises UserError."""
     from nein.engine.processes import Processes
-    from nein.judges.checks import editors, judges, parity
+    from nein.judges import contracts, parity
 
     device = Processes().device(options.device)
     pairs: list[parity.Pair] = []
     if options.judge:
         subject = build_judge(options.judge, options.subject, device, options.dtype)
-        outcomes = judges.check_judge(options.judge, subject, options.number)
+        outcomes = contracts.check_judge(options.judge, subject, options.number)
         if options.against:
             other = build_judge(options.judge, options.against, device, options.dtype)
             pairs = parity.compare(options.judge, subject, other, options.number)
             outcomes = itertools.chain(outcomes, parity.outcomes(pairs, options.against))
     else:
         subject = build_editor(options.subject, device, options.dtype, options.editor_options)
-        outcomes = editors.check_editor(subject, options.number)
+        outcomes = contracts.check_editor(subject, options.number)
     failed = 0
     for outcome in outcomes:
         word = {True: "pass", False: "FAIL", None: "info"}[outcome.passed]

@@ -45,7 +45,7 @@ class CalibrateConfig(Limit, Seed, Batches, OnDevice):
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
 
     def needs(self) -> list[Need]:
-        from nein.judges.scored import needs_of
+        from nein.judges.asking import needs_of
         from nein.models import needs
 
         found = [need for reference in self.rewards for need in needs.of_reward(reference)]
@@ -129,6 +129,6 @@ class RetrievedConfig(Batches, OnDevice):
     queries: PositiveInt = option(200, "negated captions of a task, evenly spread", "Data")
 
     def needs(self) -> list[Need]:
-        from nein.judges.scored import needs_of
+        from nein.judges.asking import needs_of
 
         return needs_of(self.kind, self.judged_by)

@@ -58,28 +58,19 @@ class Pair:
 def unedited(dataset: Dataset, resolution: int) -> list[Pair]:
     """One pair per sample whose object is to be gone. A target of another size than its sample is cropped as
     NeIn's samples were, at `resolution`."""
-    return [
-        Pair(
-            "unedited",
-            sample.id,
-            sample.source_id,
-            sample.object,
-            _of_sample(sample, resolution),
-            {AFFIRMED: removal(sample.object), NEGATED: sample.negative},
-        )
-        for sample in dataset.samples
-        if not sample.stays
-    ]
+    pairs = []
+    for sample in (sample for sample in dataset.samples if not sample.stays):
+        sentences = {AFFIRMED: removal(sample.object), NEGATED: sample.negative}
+        made = partial(_of_sample, sample, resolution)
+        pairs.append(Pair("unedited", sample.id, sample.source_id, sample.object, made, sentences))
+    return pairs
 
 
-def _of_sample(sample: Sample, resolution: int) -> Callable[[], Pictures]:
-    def made() -> Pictures:
-        source, target = images.decode(sample.sample_path), images.decode(sample.source_path)
-        if target.shape != source.shape:
-            target = stretch(r64_fit(target, resolution), (source.shape[1], source.shape[0]))
-        return Pictures(source, target, source)
-
-    return made
+def _of_sample(sample: Sample, resolution: int) -> Pictures:
+    source, target = images.decode(sample.sample_path), images.decode(sample.source_path)
+    if target.shape != source.shape:
+        target = stretch(r64_fit(target, resolution), (source.shape[1], source.shape[0]))
+    return Pictures(source, target, source)
 
 
 @dataclass(frozen=True)
@@ -110,26 +101,17 @@ def pasted(annotations: coco.Annotations, seed: int) -> list[Pair]:
                 parts[instance.category] = _Part(donor.path, instance, float(len(parts)), rng.random())
             if len(parts) == 2:
                 break
-        if len(parts) == 2:
-            pairs += _of_two(picture, parts, rng)
+        for gone, stays in (tuple(parts), tuple(parts)[::-1]) if len(parts) == 2 else ():
+            negative = negative_sentence(rng.randrange(len(NEGATIVE_TEMPLATES)), gone)
+            sentences = {AFFIRMED: removal(gone), NEGATED: negative}
+            name, cluster = f"{picture.stem}-{gone}", cluster_of(picture.stem)
+            for family in ("other", "along"):
+                made = partial(_of_two, picture.path, parts[gone], parts[stays], family == "along")
+                pairs.append(Pair(family, name, cluster, gone, made, sentences))
     return pairs
 
 
-def _of_two(picture: coco.Picture, parts: Mapping[str, _Part], rng: random.Random) -> list[Pair]:
-    pairs = []
-    for gone, stays in (tuple(parts), tuple(parts)[::-1]):
-
-        def made(along: bool, gone: str = gone, stays: str = stays) -> Pictures:
-            plain = images.decode(picture.path)
-            right = parts[stays].into(plain)
-            wrong = plain if along else parts[gone].into(plain)
-            return Pictures(parts[gone].into(right), right, wrong)
-
-        negative = negative_sentence(rng.randrange(len(NEGATIVE_TEMPLATES)), gone)
-        sentences = {AFFIRMED: removal(gone), NEGATED: negative}
-        pairs += [
-            Pair(name, f"{picture.stem}-{gone}", cluster_of(picture.stem), gone, partial(made, along),
-                 sentences)
-            for name, along in (("other", False), ("along", True))
-        ]  # fmt: skip
-    return pairs
+def _of_two(path: Path, gone: _Part, stays: _Part, along: bool) -> Pictures:
+    plain = images.decode(path)
+    right = stays.into(plain)
+    return Pictures(gone.into(right), right, plain if along else gone.into(plain))

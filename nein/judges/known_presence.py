@@ -8,8 +8,10 @@ pasted     source images with an annotated object of another picture pasted in; 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +22,7 @@ from nein.datasets.nein.samples import Dataset
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.metrics.objects import caption_objects
-from nein.models.judges import Word
+from nein.models.judges import CAPTION, OBJECT, Word
 
 #: Share of its picture that an object must cover to be cut out: visible, yet not everything.
 PASTED_AREA = (0.01, 0.3)
@@ -51,18 +53,16 @@ def sources(dataset: Dataset) -> list[Case]:
     for sample in dataset.samples:
         groups.setdefault(sample.source_id, []).append(sample)
     flat = [sample for group in groups.values() for sample in group]
-    nouns = dict(
-        zip((s.id for s in flat), caption_objects([s.caption for s in flat], protocol="fixed"), strict=True)
-    )
+    objects = caption_objects([sample.caption for sample in flat], protocol="fixed")
+    nouns = {sample.id: found for sample, found in zip(flat, objects, strict=True)}
     cases = []
     for source_id, group in groups.items():
         absent = dict.fromkeys(sample.object for sample in group)
         present = dict.fromkeys(noun for sample in group for noun in nouns[sample.id] if noun not in absent)
-        words = [
-            *(Word(name, False, "object") for name in absent),
-            *(Word(name, True, "caption") for name in present),
-        ]
-        cases.append(Case("sources", source_id, source_id, _decoder(group[0].source_path), tuple(words)))
+        words = [Word(name, False, OBJECT) for name in absent]
+        words += [Word(name, True, CAPTION) for name in present]
+        picture = partial(images.decode, group[0].source_path)
+        cases.append(Case("sources", source_id, source_id, picture, tuple(words)))
     return cases
 
 
@@ -92,12 +92,9 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
         present = sorted(picture.categories)
         others = [name for name in sorted(annotations.categories) if name not in picture.categories]
         absent = rng.sample(others, min(len(others), max(1, len(present))))
-        words = [Word(name, True, "object") for name in present] + [
-            Word(name, False, "object") for name in absent
-        ]
-        cases.append(
-            Case("instances", picture.stem, cluster_of(picture.stem), _decoder(picture.path), tuple(words))
-        )
+        words = tuple(Word(name, name in present, OBJECT) for name in (*present, *absent))
+        decode = partial(images.decode, picture.path)
+        cases.append(Case("instances", picture.stem, cluster_of(picture.stem), decode, words))
     return cases
 
 
@@ -114,16 +111,17 @@ def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
         if donor is None or instance is None:
             continue
         name, cluster, place = instance.category, cluster_of(picture.stem), (rng.random(), rng.random())
-
-        def with_object(
-            into: Path = picture.path, donor: Path = donor.path, what: Any = instance, place: Any = place
-        ) -> np.ndarray:
-            return paste(images.decode(into), images.decode(donor), what.box, what.polygons, place)
-
-        for sign, make, present in (("+", with_object, True), ("-", _decoder(picture.path), False)):
-            words = (Word(name, present, "object"),)
+        with_object = partial(_with_object, picture.path, donor.path, instance, place)
+        plain = partial(images.decode, picture.path)
+        for sign, make, present in (("+", with_object, True), ("-", plain, False)):
+            words = (Word(name, present, OBJECT),)
             cases.append(Case("pasted", f"{picture.stem}{sign}{name}", cluster, make, words))
     return cases
+
+
+def _with_object(into: Path, donor: Path, what: coco.Instance, place: tuple[float, float]) -> np.ndarray:
+    assert what.box is not None  # read_instances
+    return paste(images.decode(into), images.decode(donor), what.box, what.polygons, place)
 
 
 Stock: TypeAlias = Sequence[tuple[coco.Picture, coco.Instance]]
@@ -144,7 +142,9 @@ def donors(
         if instance.category in picture.categories or donor.stem == picture.stem:
             continue
         assert instance.box is not None  # read_instances
-        if fits(donor.path, instance.box):
+        width, height = images.probe(donor.path)
+        _, _, w, h = instance.box
+        if PASTED_AREA[0] <= w * h / (width * height) <= PASTED_AREA[1] and min(w, h) >= 4:
             yield donor, instance
 
 
@@ -163,10 +163,8 @@ def paste(
 
     x, y, width, height = box
     left, top = max(0, int(x)), max(0, int(y))
-    right, bottom = (
-        min(donor.shape[1], int(np.ceil(x + width))),
-        min(donor.shape[0], int(np.ceil(y + height))),
-    )
+    right = min(donor.shape[1], int(np.ceil(x + width)))
+    bottom = min(donor.shape[0], int(np.ceil(y + height)))
     part = Image.fromarray(donor[top:bottom, left:right])
     mask = Image.new("L", (donor.shape[1], donor.shape[0]), 0 if polygons else 255)
     for polygon in polygons:
@@ -180,20 +178,9 @@ def paste(
     return np.array(canvas)
 
 
-def fits(path: Path, box: coco.Box) -> bool:
-    """Whether the object in `box` of a picture is worth cutting out."""
-    low, high = PASTED_AREA
-    width, height = images.probe(path)
-    return low <= box[2] * box[3] / (width * height) <= high and min(box[2], box[3]) >= 4
-
-
 def cluster_of(name: str) -> str:
     """NeIn samples of one source image share its number; other pictures stand for themselves."""
     return f"COCO_{name.split('_')[1]}" if name.startswith("NeIn_") else name
-
-
-def _decoder(path: Path) -> Callable[[], np.ndarray]:
-    return lambda: images.decode(path)
 
 
 def thinned(cases: Sequence[Any], limit: int | None) -> list[Any]:
@@ -205,9 +192,5 @@ def thinned(cases: Sequence[Any], limit: int | None) -> list[Any]:
 
 def counts(cases: Sequence[Case]) -> Mapping[str, tuple[int, int]]:
     """Set -> (present, absent) questions."""
-    pairs: dict[str, list[int]] = {}
-    for case in cases:
-        pair = pairs.setdefault(case.set, [0, 0])
-        for word in case.words:
-            pair[0 if word.present else 1] += 1
-    return {name: (a, b) for name, (a, b) in pairs.items()}
+    words = Counter((case.set, word.present) for case in cases for word in case.words)
+    return {name: (words[name, True], words[name, False]) for name in dict.fromkeys(c.set for c in cases)}

@@ -33,7 +33,7 @@ def calibrate(
     """
     kind = reference.partition(":")[0]
     rows = asking.answered(
-        out / asking.ANSWERS,
+        out,
         json.dumps(["calibration", "rewards", judge.fingerprint]),
         pairs,
         lambda pair: [_key(pair, wording) for wording in pair.sentences],
@@ -48,12 +48,9 @@ def calibrate(
     atomic.write_lines(target.with_suffix(".jsonl"), listed)
     sets = dict.fromkeys(pair.set for pair in pairs)
     result = {
-        "kind": "reward",
-        "reference": reference,
-        "fingerprint": judge.fingerprint,
-        "judge": judge.describe(),
+        "kind": "reward", "reference": reference, "fingerprint": judge.fingerprint, "judge": judge.describe(),
         "sets": {name: rates([row for row in listed if row["set"] == name]) for name in sets},
-    }
+    }  # fmt: skip
     atomic.write_json(target, result)
     return target
 
@@ -77,13 +74,11 @@ def _ask(judge: RewardJudge, batch: Sequence[Pair]) -> dict[str, tuple[Row, bool
     rows = {}
     for (pair, wording, _), one in zip(questions, said, strict=True):
         score = Score(None, one, again=True) if isinstance(one, str) else one
-        row = {
+        rows[_key(pair, wording)] = {
             "set": pair.set, "id": pair.id, "cluster": pair.cluster, "object": pair.object,
-            "wording": wording,
-            "sentence": pair.sentences[wording], "right": score.value, "reason": score.reason,
-            "detail": dict(score.detail),
-        }  # fmt: skip
-        rows[_key(pair, wording)] = row, not score.again
+            "wording": wording, "sentence": pair.sentences[wording],
+            "right": score.value, "reason": score.reason, "detail": dict(score.detail),
+        }, not score.again  # fmt: skip
     return rows
 
 
@@ -106,22 +101,14 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
         scored = {key: value for key, value in of_id.items() if value is not None}
         shares[wording] = statistics.bounded_mean(list(scored.values()), [clusters[key] for key in scored])
     shares["gap"] = statistics.paired_difference(values[AFFIRMED], values[NEGATED], clusters)
-    shares["position"] = _position(rows)
+    said = [(letter, row["cluster"]) for row in rows for letter in row["detail"].get("letters", ()) if letter]
+    signs = [1.0 if letter == "A" else -1.0 for letter, _ in said]
+    shares["position"] = statistics.bounded_mean(signs, [cluster for _, cluster in said], -1.0, 1.0)
     return {
         **{name: one and one.as_dict() for name, one in shares.items()},
         "ties": sum(row["right"] == 0.5 for row in rows),
         "n_unscored": sum(row["right"] is None for row in rows),
     }
-
-
-def _position(rows: Sequence[Row]) -> Estimate | None:
-    said = [
-        (1.0 if letter == "A" else -1.0, row["cluster"])
-        for row in rows
-        for letter in row["detail"].get("letters", ())
-        if letter is not None
-    ]
-    return statistics.bounded_mean([value for value, _ in said], [where for _, where in said], -1.0, 1.0)
 
 
 def summary(file: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from nein.benchmarks.negbench import figures, judged, report, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import Asked
-from nein.benchmarks.negbench.judged import Query
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting import judge_tables
 from nein.benchmarks.nein.reporting.judge_tables import Calibration
@@ -18,10 +18,11 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
-from nein.judges.calibrate import ask_all, manner_of
+from nein.judges.asking import read_config
+from nein.judges.calibrate import ask_all
 from nein.judges.config import RetrievedConfig
 from nein.judges.known_presence import Case
-from nein.judges.scored import read_config
+from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames
 from nein.statistics.calibration import Rates
 
@@ -74,7 +75,12 @@ def _judge(options: RetrievedConfig, run: Asked, judge: Any, manner: NeinConfig,
     made, folder = [], run.folder
     for task in _retrievals(run):
         asked = judged.queries(task, *run.features(task), most=options.queries, seed=run.config.seed)
-        cases, how, place = _cases(task, asked), manner_of(manner), folder.path / "judged"
+        # Every picture that was found once, with all that is asked about it.
+        cases = [
+            Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
+            for image, words in judged.words(asked).items()
+        ]
+        how, place = JudgeOptions(manner.article, manner.threshold), folder.path / "judged"
         said = ask_all(options.kind, judge, cases, how, place, options.batch_size)
         verdicts = {(row["id"], row["word"]): row for row in said}
         rows = list(judged.rows_of(asked, verdicts, manner.protocol))
@@ -87,13 +93,5 @@ def _judge(options: RetrievedConfig, run: Asked, judge: Any, manner: NeinConfig,
     frames.write(judged.figures_file(folder), frames.concat(made))
 
 
-def _cases(task: RetrievalTask, asked: Sequence[Query]) -> list[Case]:
-    """Every picture that was found once, with all that is asked about it."""
-
-    def picture(image: str) -> Any:
-        return lambda: task.media.frames(image)[0]
-
-    return [
-        Case("retrieved", image, image, picture(image), tuple(words))
-        for image, words in judged.words(asked).items()
-    ]
+def _first_frame(task: RetrievalTask, image: str) -> Any:
+    return task.media.frames(image)[0]

@@ -10,8 +10,7 @@ import pytest
 
 from nein.editors import EditRequest, EditResult
 from nein.editors.basic import Identity, Solid
-from nein.judges.checks.editors import check_editor
-from nein.judges.checks.judges import check_judge
+from nein.judges.contracts import check_editor, check_judge
 from nein.metrics.judges.base import Answer
 from tests.helpers import commands
 from tests.rehearsal import ScriptedDetector, ScriptedJudge

@@ -17,7 +17,7 @@ import pytest
 
 from nein import metrics
 from nein.engine.folder import Folder
-from nein.judges.checks.base import picture
+from nein.judges.contracts import picture
 from nein.metrics import MetricError, choices
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.base import TEMPLATES

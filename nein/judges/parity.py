@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tabulate
 
-from nein.judges.checks.base import Outcome, picture
-from nein.judges.checks.judges import ask_about
+from nein.judges.contracts import Outcome, ask_about, picture
 from nein.metrics.base import parse_yes_no
 from nein.nano.data import source_scene
 from nein.nano.draw import CATEGORIES
@@ -48,7 +48,11 @@ class Pair:
 
 def compare(kind: str, judge: Any, other: Any, number: int) -> list[Pair]:
     """Both judges of a kind about everything in the first `number` pictures, and as much that is not."""
-    words = [_words(index) for index in range(number)]
+    words = []
+    for index in range(number):
+        there = list(source_scene("dev", index).categories)
+        others = [name for name in CATEGORIES if name not in there]
+        words.append([*there, *rng_for("dev", index, "parity").sample(others, len(there))])
     pictures = [picture(index) for index in range(number)]
     replies = [
         [_said(kind, answer) for row in ask_about(kind, each, pictures, words) for answer in row]
@@ -78,31 +82,18 @@ def outcomes(pairs: Sequence[Pair], against: str) -> Iterator[Outcome]:
 
 def table(pairs: Sequence[Pair], subject: str, against: str) -> str:
     """How often which verdict met which, and below it every flip; Markdown."""
-    rows = [[mine, *(_count(pairs, mine, theirs) for theirs in VERDICTS)] for mine in VERDICTS]
+    met = Counter((pair.first.verdict, pair.second.verdict) for pair in pairs)
+    rows = [[mine, *(met[mine, theirs] for theirs in VERDICTS)] for mine in VERDICTS]
     text = tabulate.tabulate(rows, [f"{subject} \\ {against}", *VERDICTS], tablefmt="pipe")
-    flips = [
-        [pair.picture, pair.word, *(word for said in (pair.first, pair.second) for word in _shown(said))]
-        for pair in pairs
-        if pair.flipped
-    ]
+    flips = []
+    for pair in (pair for pair in pairs if pair.flipped):
+        flips.append([pair.picture, pair.word])
+        for said in (pair.first, pair.second):
+            flips[-1] += [said.shown, "" if said.soft is None else f"{said.soft:.4f}"]
     if not flips:
         return f"{text}\n"
     heads = ["picture", "asked about", subject, "soft", against, "soft"]
     return f"{text}\n\n{tabulate.tabulate(flips, heads, tablefmt='pipe', disable_numparse=True)}\n"
-
-
-def _count(pairs: Sequence[Pair], mine: str, theirs: str) -> int:
-    return sum((pair.first.verdict, pair.second.verdict) == (mine, theirs) for pair in pairs)
-
-
-def _shown(said: Said) -> tuple[str, str]:
-    return said.shown, "" if said.soft is None else f"{said.soft:.4f}"
-
-
-def _words(index: int) -> list[str]:
-    there = list(source_scene("dev", index).categories)
-    others = [name for name in CATEGORIES if name not in there]
-    return [*there, *rng_for("dev", index, "parity").sample(others, len(there))]
 
 
 def _said(kind: str, answer: Any) -> Said:

@@ -1,1 +1,0 @@
-"""The conformance kit behind `nein check`: what an editor, or a judge, must keep to."""
