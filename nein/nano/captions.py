@@ -93,8 +93,8 @@ def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
     return indefinite(noun)
 
 
-def _join(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _relation(a: Item, b: Item) -> str:
@@ -114,13 +114,11 @@ def caption(scene: Scene, rng: random.Random) -> str:
     if len(categories) > 2 and rng.random() < 0.25:
         categories = categories[:-1]
     if not categories:
-        sentence = rng.choice(
-            (f"a quiet view of {view}", f"{view} and wide open space", f"a picture of {view}")
-        )
-        return sentence[0].upper() + sentence[1:] + "."
+        empty = (f"a quiet view of {view}", f"{view} and wide open space", f"a picture of {view}")
+        return _sentence(rng.choice(empty))
     groups = {c: [i for i in scene.items if i.category == c] for c in categories}
     phrases = [_noun_phrase(rng, c, groups[c]) for c in categories]
-    listing = _join(phrases)
+    listing = " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
     single = len(categories) == 1 and counts[categories[0]] == 1
     options = [
         f"{listing} {place}",
@@ -137,8 +135,7 @@ def caption(scene: Scene, rng: random.Random) -> str:
             f"{phrases[0]} is {relation} {phrases[1]} {place}",
             f"{phrases[0]} next to {phrases[1]} {place}",
         ]
-    sentence = rng.choice(options)
-    return sentence[0].upper() + sentence[1:] + "."
+    return _sentence(rng.choice(options))
 
 
 def captions(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:

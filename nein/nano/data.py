@@ -25,7 +25,7 @@ from PIL import Image
 from nein.engine import atomic
 from nein.nano.captions import captions
 from nein.nano.draw import CATEGORIES, SIZE
-from nein.nano.scenes import SPLITS, Item, Scene, box, place, render, rng_for, sample_scene
+from nein.nano.scenes import SPLITS, Scene, box, place, render, rng_for, sample_scene
 from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, VARIED, World
 from nein.wording import nouns
 from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence, template_of
@@ -73,7 +73,7 @@ NEGATIVES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class NanoSample:
-    """One quadruple with the truth behind it."""
+    """One quadruple; `object` is in the scene `sample` and not in `source`."""
 
     coco: str
     nein: str
@@ -111,16 +111,10 @@ def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[Nano
             negative = said(wordings[templates[k % len(templates)]], category)
             k += 1
             yield NanoSample(
-                coco=coco,
-                nein=f"NeIn_{index + 1:012d}_{k}",
-                caption=sentences[k - 1],
-                negative=negative,
-                generated=f"Add {indefinite(category)}.",
-                object=category,
-                template=template_of(negative, category),
-                source=source,
-                sample=source.with_item(item),
-            )
+                coco, f"NeIn_{index + 1:012d}_{k}", sentences[k - 1], negative,
+                f"Add {indefinite(category)}.",
+                category, template_of(negative, category), source, source.with_item(item),
+            )  # fmt: skip
 
 
 def said(wording: str, category: str) -> str:
@@ -136,11 +130,9 @@ def said(wording: str, category: str) -> str:
 def world_version() -> str:
     """A short hash of the code that draws and describes, so that a changed world gets a new cache folder."""
     here = Path(__file__).parent
-    digest = hashlib.sha256()
-    for name in ("draw.py", "scenes.py", "captions.py", "data.py", "questions.py", "styles.py", "worlds.py"):
-        digest.update((here / name).read_bytes())
-    digest.update((here.parent / "wording" / "templates.py").read_bytes())
-    return digest.hexdigest()[:10]
+    names = "draw.py drawings.json scenes.py captions.py data.py questions.py styles.py worlds.py"
+    files = [*(here / name for name in names.split()), here.parent / "wording" / "templates.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:10]
 
 
 def ensure(
@@ -180,10 +172,6 @@ def drawn(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path |
 
 def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
     """Draw `sources` source scenes of `split` and their samples into `root` in the official layout."""
-    source_dir, sample_dir = root / f"coco_for_{split}", root / f"nein_{split}"
-    source_dir.mkdir(parents=True)
-    sample_dir.mkdir()
-    records: list[dict[str, str]] = []
     images: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
     instances: list[dict[str, object]] = []
@@ -193,50 +181,34 @@ def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
         image_id = len(images) + 1
         images.append({"id": image_id, "file_name": f"{folder}/{name}.png", "width": SIZE, "height": SIZE})
         for item in scene.items:
-            category = category_ids[item.category]
-            instances.append(_instance(len(instances) + 1, image_id, category, item, world.style))
+            x0, y0, x1, y1 = box(item, world.style)
+            instances.append({
+                "id": len(instances) + 1, "image_id": image_id, "category_id": category_ids[item.category],
+                "bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0), "iscrowd": 0,
+            })  # fmt: skip
+        (root / folder).mkdir(parents=True, exist_ok=True)
         Image.fromarray(render(scene, world.style)).save(root / folder / f"{name}.png", compress_level=1)
         return image_id
 
     for index in range(sources):
         source = source_scene(split, index, world)
-        image_id = add_image(f"COCO_{index + 1:012d}", source_dir.name, source)
+        image_id = add_image(f"COCO_{index + 1:012d}", f"coco_for_{split}", source)
         for sentence in captions(source, rng_for(split, index, "captions")):
             annotations.append({"id": len(annotations) + 1, "image_id": image_id, "caption": sentence})
-    for sample in iter_samples(split, sources, world):
-        add_image(sample.nein, sample_dir.name, sample.sample)
-        records.append(
-            {
-                "COCO": sample.coco,
-                "T_original": sample.caption,
-                "T_negative": sample.negative,
-                "T_generated": sample.generated,
-                "NeIn": sample.nein,
-            }
-        )
+    records = []
+    for one in iter_samples(split, sources, world):
+        add_image(one.nein, f"nein_{split}", one.sample)
+        records.append({
+            "COCO": one.coco, "T_original": one.caption, "T_negative": one.negative,
+            "T_generated": one.generated, "NeIn": one.nein,
+        })  # fmt: skip
     categories = [{"id": i, "name": name} for name, i in category_ids.items()]
     info = {"description": "nein nano world: drawn scenes", "split": split, "version": world_version()}
+    content = {"info": info, "images": images}
     files = {
-        "captions.json": {"info": info, "images": images, "annotations": annotations},
-        "instances.json": {
-            "info": info,
-            "images": images,
-            "annotations": instances,
-            "categories": categories,
-        },
+        "captions.json": {**content, "annotations": annotations},
+        "instances.json": {**content, "annotations": instances, "categories": categories},
         f"{split}.json": records,  # last: its presence says the folder is complete
     }
-    for name, content in files.items():
-        (root / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _instance(instance_id: int, image_id: int, category_id: int, item: Item, style: str) -> dict[str, object]:
-    x0, y0, x1, y1 = box(item, style)
-    return {
-        "id": instance_id,
-        "image_id": image_id,
-        "category_id": category_id,
-        "bbox": [x0, y0, x1 - x0, y1 - y0],
-        "area": (x1 - x0) * (y1 - y0),
-        "iscrowd": 0,
-    }
+    for name, value in files.items():
+        (root / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

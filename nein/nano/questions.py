@@ -137,12 +137,11 @@ def ask(
 
     world     Which objects it may name, and how it asks; `wordings`: how it asks, if otherwise.
     """
-    wording = kind
+    wording, thing, side = kind, "", ""
     counts = Counter(item.category for item in scene.items)
     single = [item for item in scene.items if counts[item.category] == 1 and item.category in world.named]
     present = [category for category in scene.categories if category in world.named]
     absent = [c for c in CATEGORIES if c in world.named and c not in scene.categories]
-    thing = side = ""
     if kind == "presence":
         if not present or not absent:
             return None
@@ -159,23 +158,19 @@ def ask(
         count = len(scene.items)
         right, wrong = str(count), str(rng.choice([n for n in (2, 3, 4) if n != count]))
     else:
-        parts = _side(rng, single) if rng.random() < 0.5 else None
-        if parts is not None:
+        halves = [(i, axis) for i in single for axis in (0, 1) if abs(i.centre[axis] - SIZE / 2) >= _CLEAR]
+        if rng.random() < 0.5 and halves:
             wording = "side"
+            item, axis = rng.choice(halves)
+            thing, names = item.category, (("left", "right"), ("top", "bottom"))[axis]
+            right, wrong = names if item.centre[axis] < SIZE / 2 else names[::-1]
+        elif (parts := _relation(rng, single, absent)) is not None:
+            thing, side, right, wrong = parts
         else:
-            parts = _relation(rng, single, absent)
-        if parts is None:
             return None
-        thing, side, right, wrong = parts
-    question, negated = rng.choice((wordings or ASKED[world.wording])[wording])
-    return Question(
-        kind,
-        question.format(thing=thing, side=side),
-        negated.format(thing=thing, side=side),
-        right,
-        wrong,
-        held_out=(question, negated) == WORDINGS[wording][-1],
-    )
+    pair = rng.choice((wordings or ASKED[world.wording])[wording])
+    question, negated = (text.format(thing=thing, side=side) for text in pair)
+    return Question(kind, question, negated, right, wrong, held_out=pair == WORDINGS[wording][-1])
 
 
 def _relation(rng: random.Random, single: list[Item], absent: list[str]) -> tuple[str, str, str, str] | None:
@@ -183,31 +178,19 @@ def _relation(rng: random.Random, single: list[Item], absent: list[str]) -> tupl
     relations = []
     for reference in single:
         for side, (axis, sign) in SIDES.items():
-            ahead = [i for i in single if (i.centre[axis] - reference.centre[axis]) * sign >= _CLEAR]
-            behind = [i for i in single if (i.centre[axis] - reference.centre[axis]) * sign <= -_CLEAR]
+            away = [((i.centre[axis] - reference.centre[axis]) * sign, i.category) for i in single]
+            ahead = [name for distance, name in away if distance >= _CLEAR]
             if ahead:
-                relations.append((reference, side, ahead, behind))
+                behind = [name for distance, name in away if distance <= -_CLEAR]
+                relations.append((reference.category, side, ahead, behind))
     if not relations:
         return None
     hard = [entry for entry in relations if entry[3]]
-    reference, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else relations)
+    thing, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else relations)
     if not behind and not absent:
         return None
-    wrong = rng.choice(behind).category if behind else rng.choice(absent)
-    return reference.category, side, rng.choice(ahead).category, wrong
-
-
-def _side(rng: random.Random, single: list[Item]) -> tuple[str, str, str, str] | None:
-    """(thing, "", the half of the picture it is in, the other half)."""
-    clear = [
-        (item, axis) for item in single for axis in (0, 1) if abs(item.centre[axis] - SIZE / 2) >= _CLEAR
-    ]
-    if not clear:
-        return None
-    item, axis = rng.choice(clear)
-    names = (("left", "right"), ("top", "bottom"))[axis]
-    low = item.centre[axis] < SIZE / 2
-    return item.category, "", names[0 if low else 1], names[1 if low else 0]
+    wrong = rng.choice(behind or absent)
+    return thing, side, rng.choice(ahead), wrong
 
 
 def iter_questions(split: str, count: int, world: World = NANO) -> Iterator[tuple[int, Scene, Question]]:

@@ -10,15 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image
 
-from nein.nano.draw import (
-    BACKGROUNDS,
-    CATEGORIES,
-    LOOKS,
-    SIZE,
-    SUPERSAMPLE,
-    background,
-    layer,
-)
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE, background, layer
 from nein.nano.styles import PLAIN
 
 #: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
@@ -78,13 +70,9 @@ class Scene:
         return replace(self, items=(*self.items, item))
 
 
-def _free(extent: tuple[float, float, float, float], others: Collection[Item]) -> bool:
-    x0, y0, x1, y1 = extent
-    for other in others:
-        a0, b0, a1, b1 = other.extent
-        if x0 < a1 + _MARGIN and a0 < x1 + _MARGIN and y0 < b1 + _MARGIN and b0 < y1 + _MARGIN:
-            return False
-    return True
+def _near(one: Item, other: Item) -> bool:
+    (x0, y0, x1, y1), (a0, b0, a1, b1) = one.extent, other.extent
+    return x0 < a1 + _MARGIN and a0 < x1 + _MARGIN and y0 < b1 + _MARGIN and b0 < y1 + _MARGIN
 
 
 def place(
@@ -97,22 +85,19 @@ def place(
     look = LOOKS[category]
     colour = look.colours[0] if usual else rng.choice(look.colours)
     flip = not usual and look.mirror and rng.random() < 0.5
-    smallest, largest = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
+    sizes = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
     for attempt in range(attempts):
-        if attempt < attempts // 2:
-            size = rng.randint(smallest, largest)
-        else:
-            size = rng.randint(MIN_SIZE, MIN_SIZE + 2)
-        width, height = round(size * look.width), round(size * look.height)
-        x = rng.randint(0, (SIZE - width) * SUPERSAMPLE) / SUPERSAMPLE
-        room = SIZE - height
+        size = rng.randint(*(sizes if attempt < attempts // 2 else (MIN_SIZE, MIN_SIZE + 2)))
+        x = rng.randint(0, (SIZE - round(size * look.width)) * SUPERSAMPLE) / SUPERSAMPLE
+        room = (SIZE - round(size * look.height)) * SUPERSAMPLE
         # Things that fly are mostly up, things that stand mostly down, but nothing is impossible.
         low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)
         if rng.random() < 0.2:
             low, high = 0.0, 1.0
-        y = rng.randint(round(low * room * SUPERSAMPLE), round(high * room * SUPERSAMPLE)) / SUPERSAMPLE
-        item = Item(category, colour, size, x, y, flip)
-        if _free(item.extent, others):
+        item = Item(
+            category, colour, size, x, rng.randint(round(low * room), round(high * room)) / SUPERSAMPLE, flip
+        )
+        if not any(_near(item, other) for other in others):
             return item
     return None
 
@@ -150,14 +135,7 @@ def mask(item: Item) -> np.ndarray:
 
 def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
     """Tight x0, y0, x1, y1 around the visible object, in scene pixels (quarter-pixel exact)."""
-    drawing = layer(item.category, item.colour, item.size, item.flip, style)
-    bounds = drawing.getchannel("A").getbbox()
-    if bounds is None:
-        raise AssertionError(f"{item.category} draws nothing")
-    x0, y0, x1, y1 = bounds
-    return (
-        item.x + x0 / SUPERSAMPLE,
-        item.y + y0 / SUPERSAMPLE,
-        item.x + x1 / SUPERSAMPLE,
-        item.y + y1 / SUPERSAMPLE,
-    )
+    bounds = layer(item.category, item.colour, item.size, item.flip, style).getchannel("A").getbbox()
+    assert bounds is not None, f"{item.category} draws nothing"
+    x0, y0, x1, y1 = (bound / SUPERSAMPLE for bound in bounds)
+    return item.x + x0, item.y + y0, item.x + x1, item.y + y1

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +48,8 @@ DATA = {"nano:scope" if code == "en" else f"nano:scope-{code}": code for code in
 _ATTEMPTS = 200  # at drawing a thing of a colour
 
 Thing = tuple[str, str | None]  # a category and its colour, None for any
+Things = Sequence[Sequence[Thing]]  # of every scene
+Cell = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -63,22 +65,31 @@ class Pair:
 
 def pairs(split: str, count: int) -> Iterator[Pair]:
     """`count` pairs, those of CELLS in turns; the same scenes whatever is said of them."""
+    for (construction, others, depth), named, scenes in _drawn(split, count, "scope", CELLS, _shown):
+        yield Pair(construction, named, others, depth, (scenes[0], scenes[1]))
+
+
+def _drawn(
+    split: str, count: int, purpose: str, cells: Sequence[Cell], shown: Callable[[Cell, Named], Things]
+) -> Iterator[tuple[Cell, Named, list[Scene]]]:
+    """`count` (cell, what is named, a scene for each of `shown`), those of `cells` in turns."""
     made = index = 0
     while made < count:
-        rng = rng_for(split, index, "scope")
-        construction, others, depth = CELLS[made % len(CELLS)]
-        named = _named(rng)
-        scenes = _together(rng, named, others, _shown(construction, named))
+        rng, cell = rng_for(split, index, purpose), cells[made % len(cells)]
+        thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
+        other = rng.choice([name for name in THINGS if name != thing])
+        named = Named(thing, other, *rng.sample(LOOKS[thing].colours, 2))
+        scenes = _together(rng, named, cell[1], shown(cell, named))
         index += 1
         if scenes is not None:
             made += 1
-            yield Pair(construction, named, others, depth, (scenes[0], scenes[1]))
+            yield cell, named, scenes
 
 
-def _shown(construction: str, named: Named) -> tuple[Sequence[Thing], Sequence[Thing]]:
+def _shown(cell: Cell, named: Named) -> Things:
     """What either scene holds besides the other things."""
     one, two = (named.thing, named.colour), (named.thing, named.second)
-    shown: dict[str, tuple[Sequence[Thing], Sequence[Thing]]] = {
+    shown: dict[str, Things] = {
         "except_one": ([one], [one, two]),
         "neither_nor": ([], [(named.other, None)]),
         "scoped": ([(named.thing, None)], [(named.other, None)]),
@@ -86,49 +97,39 @@ def _shown(construction: str, named: Named) -> tuple[Sequence[Thing], Sequence[T
         "past": ([], [(named.thing, None)]),
         "clause": ([one], [two]),
     }
-    return shown[construction]
+    return shown[cell[0]]
 
 
-def _named(rng: random.Random) -> Named:
-    thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
-    other = rng.choice([name for name in THINGS if name != thing])
-    colour, second = rng.sample(LOOKS[thing].colours, 2)
-    return Named(thing, other, colour, second)
-
-
-def _together(
-    rng: random.Random, named: Named, others: int, shown: Sequence[Sequence[Thing]]
-) -> list[Scene] | None:
+def _together(rng: random.Random, named: Named, others: int, shown: Things) -> list[Scene] | None:
     """A scene for every entry of `shown`, before one background and with the same other things; None where
     there was no room."""
     background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
-    around: list[Item] = []
-    for name in rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others):
-        item = place(rng, name, around)
-        if item is None:
-            return None
-        around.append(item)
+    names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
+    around = _placed(rng, [(name, None) for name in names], ())
+    if around is None:
+        return None
     scenes = []
     for things in shown:
-        items = list(around)
-        for thing in things:
-            item = _of_colour(rng, thing, items)
-            if item is None:
-                return None
-            items.append(item)
-        scenes.append(Scene(background, seed, tuple(items)))
+        items = _placed(rng, things, around)
+        if items is None:
+            return None
+        scenes.append(Scene(background, seed, items))
     return scenes
 
 
-def _of_colour(rng: random.Random, thing: Thing, items: Sequence[Item]) -> Item | None:
-    kind, colour = thing
-    for _ in range(_ATTEMPTS):
-        item = place(rng, kind, items)
+def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]) -> tuple[Item, ...] | None:
+    """`items` and, placed one after the other, `things`; None where there is no room."""
+    for kind, colour in things:
+        for _ in range(_ATTEMPTS):
+            item = place(rng, kind, items)
+            if item is None or colour in (None, item.colour):
+                break
+        else:
+            return None
         if item is None:
             return None
-        if colour in (None, item.colour):
-            return item
-    return None
+        items = (*items, item)
+    return items
 
 
 # --- for editors -------------------------------------------------------------------------------------------
@@ -167,21 +168,14 @@ def edits(split: str, count: int) -> Iterator[Edit]:
     """`count` edits, the families and the numbers of other things in turns, the first EACH of every cell
     without a denial above before those with one."""
     cells = [cell for depth in DEPTHS for cell in [c for c in CELLS if c[2] == depth] * EACH]
-    made = index = 0
-    while made < count:
-        rng = rng_for(split, index, "scope edits")
-        construction, others, depth = cells[made % len(cells)]
-        named = _named(rng)
-        before = _before(construction, named, depth)
-        scenes = _together(rng, named, others, [[thing for thing, _ in before]])
-        index += 1
-        if scenes is not None:
-            made += 1
-            stays = (*[True] * others, *(stays for _, stays in before))
-            yield Edit(construction, named, others, depth, scenes[0], stays)
+    shown = lambda cell, named: [[thing for thing, _ in _before(cell, named)]]  # noqa: E731
+    for cell, named, [scene] in _drawn(split, count, "scope edits", cells, shown):
+        construction, others, depth = cell
+        stays = (*[True] * others, *(stays for _, stays in _before(cell, named)))
+        yield Edit(construction, named, others, depth, scene, stays)
 
 
-def _before(construction: str, named: Named, depth: int) -> list[tuple[Thing, bool]]:
+def _before(cell: Cell, named: Named) -> list[tuple[Thing, bool]]:
     """What is there besides the other things, and whether it stays: the first sentence of a pair is then
     true. Of "Not all cups are red." and "There is a cup that is not blue." it is true already.
 
@@ -189,6 +183,7 @@ def _before(construction: str, named: Named, depth: int) -> list[tuple[Thing, bo
     no cup." is not, so that nothing must go; of a red and a blue cup "There is a cup that is blue." is, and
     the blue one must.
     """
+    construction, _, depth = cell
     one, two = (named.thing, named.colour), (named.thing, named.second)
     any_one, other = (named.thing, None), (named.other, None)
     before: dict[str, list[tuple[Thing, bool]]] = {

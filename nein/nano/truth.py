@@ -17,7 +17,6 @@ whose content is known; `error_rates` measures how often the decisions are wrong
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,6 +32,7 @@ from nein.nano.scenes import Item, Scene, mask, place, render, rng_for, sample_s
 
 SIZES = tuple(range(14, 26, 2))  #: of the drawings tried; scenes use 15 to 23
 RIM = 2
+NEAR = 6  # pixels between the centres of a drawing and its rival
 _PAD = 4
 _SIDE = SIZE + 2 * _PAD  # 72 = 2^3 * 3^2: a good length for the FFT
 _AT_ONCE = 16  # drawings: what is made of them stays in the processor's cache
@@ -82,14 +82,15 @@ def find(picture: np.ndarray, scene: Scene, category: str) -> Match:
     candidates = [k for k, item in enumerate(drawings.items) if item.category == category]
     best = max(candidates, key=lambda k: float(scores[k].max()))
     y, x = np.unravel_index(int(scores[best].argmax()), scores[best].shape)
-    width, height = drawings.extents[best]
-    centre = (x + width / 2, y + height / 2)
+    centre = np.array([x, y]) + drawings.extents[best] / 2
     rival = ("", -np.inf)
-    taken = set(scene.categories)
     for k, item in enumerate(drawings.items):
-        if item.category == category or item.category in taken:
+        if item.category == category or item.category in scene.categories:
             continue
-        window = _near(scores[k], drawings.extents[k], centre)
+        # The drawings whose centres are within `NEAR` of this one's.
+        left, top = (centre - drawings.extents[k] / 2).astype(int)
+        window = scores[k, max(0, top - NEAR) : max(0, top + NEAR + 1),
+                        max(0, left - NEAR) : max(0, left + NEAR + 1)]  # fmt: skip
         if window.size and window.max() > rival[1]:
             rival = (item.category, float(window.max()))
     item = replace(drawings.items[best], x=float(x), y=float(y))
@@ -104,10 +105,10 @@ def is_present(picture: np.ndarray, scene: Scene, category: str) -> bool:
 def intactness(picture: np.ndarray, scene: Scene) -> list[float]:
     """For every object of `scene`: 1 where its pixels in `picture` are the scene's, 0 where they are those of
     the scene without it; also below 0."""
-    _check(picture)
+    _unit(picture)
     whole = render(scene)
     return [
-        there(picture, whole, render(replace(scene, items=_except(scene.items, index))), mask(item))
+        there(picture, whole, render(_without(scene, index)), mask(item))
         for index, item in enumerate(scene.items)
     ]
 
@@ -117,8 +118,7 @@ def all_intact(picture: np.ndarray, scene: Scene) -> bool:
     return all(value >= INTACT for value in intactness(picture, scene))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The measurement's own errors
+# --- The measurement's own errors ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,26 @@ def trials(
         absent = [c for c in CATEGORIES if c not in scene.categories]
         asked, other = rng.sample(absent, 2)
         for kind in KINDS:
-            made = _make(rng, kind, scene, asked, other)
-            if made is None:
-                continue
-            after, category, present, intact = made
+            after, category, present = scene, asked, kind in ("added", "replaced")
+            if kind in ("added", "another"):
+                placed = place(rng, asked if kind == "added" else other, scene.items)
+                if placed is None:
+                    continue  # no room
+                after = scene.with_item(placed)
+            elif kind in ("removed", "replaced"):
+                gone = rng.randrange(len(scene.items))
+                after, old = _without(scene, gone), scene.items[gone]
+                if kind == "removed":
+                    category = old.category
+                    present = category in after.categories
+                else:
+                    look = LOOKS[asked]
+                    x = min(old.x, SIZE - round(old.size * look.width))
+                    y = min(old.y, SIZE - round(old.size * look.height))
+                    colour = rng.choice(look.colours)
+                    after = after.with_item(Item(asked, colour, old.size, max(0.0, x), max(0.0, y), False))
             picture = _damaged(scene) if kind == "damaged" else render(after)
+            intact = kind in ("added", "unchanged", "another")
             yield Trial(kind, rebuild(picture) if rebuild else picture, scene, category, present, intact)
 
 
@@ -178,35 +193,9 @@ def error_rates(trials_made: Sequence[Trial]) -> dict[str, dict[str, float | int
     return rows
 
 
-def _make(
-    rng: random.Random, kind: str, scene: Scene, asked: str, other: str
-) -> tuple[Scene, str, bool, bool] | None:
-    """(scene after the edit, category asked for, is it there, are all objects intact); None without room."""
-    if kind in ("unchanged", "damaged"):
-        return scene, asked, False, kind == "unchanged"
-    if kind == "removed":
-        gone = rng.randrange(len(scene.items))
-        category = scene.items[gone].category
-        left = _except(scene.items, gone)
-        after = Scene(scene.background, scene.background_seed, left)
-        return after, category, any(i.category == category for i in left), False
-    if kind == "replaced":
-        gone = rng.randrange(len(scene.items))
-        left = _except(scene.items, gone)
-        old = scene.items[gone]
-        look = LOOKS[asked]
-        x = min(old.x, SIZE - round(old.size * look.width))
-        y = min(old.y, SIZE - round(old.size * look.height))
-        item = Item(asked, rng.choice(look.colours), old.size, max(0.0, x), max(0.0, y), False)
-        return Scene(scene.background, scene.background_seed, (*left, item)), asked, True, False
-    placed = place(rng, asked if kind == "added" else other, scene.items)
-    return None if placed is None else (scene.with_item(placed), asked, kind == "added", True)
-
-
 def _damaged(scene: Scene) -> np.ndarray:
     """The scene with the left half of its first object missing."""
-    picture = render(scene).copy()
-    behind = render(Scene(scene.background, scene.background_seed, scene.items[1:]))
+    picture, behind = render(scene).copy(), render(_without(scene, 0))
     where = mask(scene.items[0])
     where[:, round(scene.items[0].centre[0]) :] = False
     # The soft edge as well: pixels that the object covers by less than half.
@@ -215,22 +204,18 @@ def _damaged(scene: Scene) -> np.ndarray:
     return picture
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Arithmetic
+def _without(scene: Scene, index: int) -> Scene:
+    return replace(scene, items=(*scene.items[:index], *scene.items[index + 1 :]))
 
 
-def _check(picture: np.ndarray) -> None:
-    if picture.shape != (SIZE, SIZE, 3) or picture.dtype != np.uint8:
-        raise ValueError(f"a nano picture is ({SIZE}, {SIZE}, 3) uint8, not {picture.shape} {picture.dtype}")
+# --- Arithmetic ---------------------------------------------------------------------------------------------
 
 
 def _unit(picture: np.ndarray) -> np.ndarray:
-    _check(picture)
+    """(64, 64, 3) uint8 -> float32 from 0 to 1."""
+    if picture.shape != (SIZE, SIZE, 3) or picture.dtype != np.uint8:
+        raise ValueError(f"a nano picture is ({SIZE}, {SIZE}, 3) uint8, not {picture.shape} {picture.dtype}")
     return picture.astype(np.float32) / 255
-
-
-def _except(items: Sequence[Item], index: int) -> tuple[Item, ...]:
-    return (*items[:index], *items[index + 1 :])
 
 
 @lru_cache(maxsize=1)
@@ -245,30 +230,21 @@ def _drawings() -> _Drawings:
     )
     weight, ring, paint, energy, extents = [], [], [], [], []
     reach = np.ones((2 * RIM + 1, 2 * RIM + 1), bool)
+    side, corner = _SIDE * SUPERSAMPLE, (_PAD * SUPERSAMPLE, _PAD * SUPERSAMPLE)
     for item in items:
         drawing = layer(item.category, item.colour, item.size, item.flip)
-        side = _SIDE * SUPERSAMPLE
-        colour = Image.new("RGB", (side, side))
-        cover = Image.new("L", (side, side))
-        colour.paste(drawing, (_PAD * SUPERSAMPLE, _PAD * SUPERSAMPLE), drawing)
-        cover.paste(drawing.getchannel("A"), (_PAD * SUPERSAMPLE, _PAD * SUPERSAMPLE))
+        colour, cover = Image.new("RGB", (side, side)), Image.new("L", (side, side))
+        colour.paste(drawing, corner, drawing)
+        cover.paste(drawing.getchannel("A"), corner)
         w = np.asarray(cover.reduce(SUPERSAMPLE), np.float32) / 255
-        p = np.asarray(colour.reduce(SUPERSAMPLE), np.float32) / 255
-        square = (np.asarray(colour, np.float32) / 255) ** 2
         weight.append(w)
         ring.append(scipy.ndimage.binary_dilation(w > 0, reach).astype(np.float32) - w)
-        paint.append(np.moveaxis(p, -1, 0))
-        energy.append(square.sum() / SUPERSAMPLE**2)
+        paint.append(np.moveaxis(np.asarray(colour.reduce(SUPERSAMPLE), np.float32) / 255, -1, 0))
+        energy.append(((np.asarray(colour, np.float32) / 255) ** 2).sum() / SUPERSAMPLE**2)
         extents.append((drawing.width / SUPERSAMPLE, drawing.height / SUPERSAMPLE))
-    stacked = np.stack(weight)
+    kernels = (_frequencies(np.stack(images)).conj() for images in (weight, ring, paint))
     return _Drawings(
-        items,
-        np.array(extents),
-        _frequencies(stacked).conj(),
-        _frequencies(np.stack(ring)).conj(),
-        _frequencies(np.stack(paint)).conj(),
-        np.array(energy, np.float32),
-        stacked.sum((1, 2)),
+        items, np.array(extents), *kernels, np.array(energy, np.float32), np.stack(weight).sum((1, 2))
     )
 
 
@@ -303,11 +279,3 @@ def _scores(picture: np.ndarray, reference: np.ndarray) -> np.ndarray:
         scores[k, SIZE - int(height) + 1 :] = -np.inf
         scores[k, :, SIZE - int(width) + 1 :] = -np.inf
     return scores
-
-
-def _near(scores: np.ndarray, extent: np.ndarray, centre: tuple[float, float], radius: int = 6) -> np.ndarray:
-    """The part of a score map in which the drawing's centre is within `radius` of `centre`."""
-    left, top = centre[0] - extent[0] / 2, centre[1] - extent[1] / 2
-    rows = slice(max(0, int(top) - radius), max(0, int(top) + radius + 1))
-    columns = slice(max(0, int(left) - radius), max(0, int(left) + radius + 1))
-    return scores[rows, columns]

@@ -7,6 +7,7 @@ import pytest
 
 from nein.nano import truth
 from nein.nano.data import source_scene
+from nein.nano.draw import SUPERSAMPLE, layer
 from nein.nano.scenes import Item, Scene, render
 
 DOG, KITE = Item("dog", "brown", 20, 4.0, 40.0, False), Item("kite", "red", 18, 40.0, 4.0, False)
@@ -55,42 +56,26 @@ def test_scores_equal_a_literal_evaluation_of_the_formula() -> None:
     scores = truth._scores(truth._unit(picture), truth._unit(render(scene)))
     drawings = truth._drawings()
     for k in (0, 100, 500, len(drawings.items) - 1):
-        item = drawings.items[k]
-        kernel = _literal_kernel(item)
         for y, x in ((0, 0), (7, 12)):
-            expected = _literal_score(kernel, given, reference, x, y)
+            expected = _literal_score(drawings.items[k], given, reference, x, y)
             assert scores[k, y, x] == pytest.approx(expected, abs=2e-3)
 
 
-def _literal_kernel(item: Item) -> tuple[np.ndarray, np.ndarray]:
-    """(coverage, colour) of a drawing at one pixel per pixel; supersampled pixels are all or nothing."""
-    from nein.nano.draw import SUPERSAMPLE, layer
-
+def _literal_score(item: Item, given: np.ndarray, reference: np.ndarray, x: int, y: int) -> float:
     rgba = np.asarray(layer(item.category, item.colour, item.size, item.flip), np.float64) / 255
-    return rgba[..., 3], rgba[..., :3], SUPERSAMPLE  # type: ignore[return-value]
-
-
-def _literal_score(kernel, given: np.ndarray, reference: np.ndarray, x: int, y: int) -> float:
-    cover, colour, factor = kernel
     m = n = area = 0.0
-    support = np.zeros((64 + 8, 64 + 8), bool)
     weight = np.zeros((64 + 8, 64 + 8))
-    for row in range(cover.shape[0]):
-        for column in range(cover.shape[1]):
-            w = cover[row, column] / factor**2
-            if w == 0:
-                continue
-            py, px = y + row // factor, x + column // factor
-            weight[py + 4, px + 4] += w
-            support[py + 2 : py + 7, px + 2 : px + 7] = True
-            m += w * ((reference[py, px] - colour[row, column]) ** 2).sum()
-            n += w * ((given[py, px] - colour[row, column]) ** 2).sum()
-            area += w
-    for py in range(64):
-        for px in range(64):
-            if support[py + 4, px + 4]:
-                rest = 1 - weight[py + 4, px + 4]
-                n += rest * ((given[py, px] - reference[py, px]) ** 2).sum()
+    support = weight > 0
+    for row, column in np.argwhere(rgba[..., 3] > 0):  # enlarged pixels, each all or nothing
+        w, colour = rgba[row, column, 3] / SUPERSAMPLE**2, rgba[row, column, :3]
+        py, px = y + row // SUPERSAMPLE, x + column // SUPERSAMPLE
+        weight[py + 4, px + 4] += w
+        support[py + 2 : py + 7, px + 2 : px + 7] = True
+        m += w * ((reference[py, px] - colour) ** 2).sum()
+        n += w * ((given[py, px] - colour) ** 2).sum()
+        area += w
+    rim = (support * (1 - weight))[4:68, 4:68]
+    n += (rim[..., None] * (given - reference) ** 2).sum()
     return (m - n) / (m + truth.FLOOR * area)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from nein.datasets.negbench import drawn, sentences
 from nein.datasets.nein.loading import load
@@ -52,7 +53,6 @@ def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(cate
     item = Item(category, look.colours[0], 20, 20.0, 20.0, False)
     plain, sketch = (layer(category, item.colour, 20, False, style) for style in ("plain", SKETCH))
     assert sketch.size == plain.size
-    assert sketch.getchannel("A").getbbox() is not None
     x0, y0, x1, y1 = box(item, SKETCH)
     left, top, right, bottom = item.extent
     assert left <= x0 < x1 <= right
@@ -61,10 +61,8 @@ def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(cate
     scene = Scene("room", 3, (item,))
     with_it, without = render(scene, SKETCH), render(scene.without(category), SKETCH)
     changed = np.argwhere((with_it != without).any(-1))
-    assert changed[:, 1].min() >= int(x0)
-    assert changed[:, 0].min() >= int(y0)
-    assert changed[:, 1].max() < x1 + 1
-    assert changed[:, 0].max() < y1 + 1
+    assert (changed.min(0) >= [int(y0), int(x0)]).all()
+    assert (changed.max(0) < [y1 + 1, x1 + 1]).all()
 
 
 def test_a_sketch_differs_from_the_drawing_and_is_the_same_every_time() -> None:
@@ -157,12 +155,10 @@ def test_questions_of_a_world_name_its_objects_in_its_wording_and_are_right(name
         if question.kind == "presence":
             assert question.right in scene.categories
             assert question.wrong not in scene.categories
-    asked = {
-        re.sub(r"the (?!picture|image|number|left|right)[\w ]+?(?=\?| not| have| lack)", "", q.negated)
-        for _, _, q in made
-    }
-    assert asked
-    assert set(ASKED[world.wording]) >= {"presence", "colour", "count", "position"}
+    # Every question is one of its wordings, whatever stands in the slots.
+    wordings = [re.escape(denied) for pairs in ASKED[world.wording].values() for _, denied in pairs]
+    pattern = re.sub(r"\\\{\w+\\\}", "[a-z ]+", "|".join(wordings))
+    assert all(re.fullmatch(pattern, question.negated) for _, _, question in made)
 
 
 @pytest.mark.parametrize("name", AXES)
@@ -177,15 +173,12 @@ def test_editors_are_told_about_the_objects_of_a_world_in_its_wording(name: str)
     assert ({s.negative for s in samples} <= taught) == (world.wording == "taught")
 
 
-def test_the_editors_recipe_holds_out_what_the_worlds_do() -> None:
-    import yaml
-
-    for recipe in ("nano", "nano-varied"):
-        file = Path(__file__).resolve().parents[2] / "configs" / "train" / f"{recipe}.yaml"
-        if file.exists():
-            options = yaml.safe_load(file.read_text())
-            assert tuple(options["hold_out_objects"]) == HELD_OUT
-            assert tuple(map(int, options["hold_out_templates"])) == data.HELD_OUT_TEMPLATES
+@pytest.mark.parametrize("recipe", ["nano", "nano-varied"])
+def test_the_editors_recipe_holds_out_what_the_worlds_do(recipe: str) -> None:
+    file = Path(__file__).resolve().parents[2] / "configs" / "train" / f"{recipe}.yaml"
+    options = yaml.safe_load(file.read_text())
+    assert tuple(options["hold_out_objects"]) == HELD_OUT
+    assert tuple(map(int, options["hold_out_templates"])) == data.HELD_OUT_TEMPLATES
 
 
 def test_neins_layout_holds_a_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
