@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 import nein
-from nein import cli
 from nein.benchmarks import registry
 from nein.engine.executors.threads import Threads
 from tests.benchmarks import counting
-from tests.helpers import commands, killing, packages
+from tests.helpers import commands, packages
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,21 +37,10 @@ def whole(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def results(out: Path) -> dict[str, bytes]:
-    """Every file whose bytes must not depend on when and how often the command was given."""
-    files = [*out.glob("*.*"), *out.glob("*/answers/*/*.jsonl"), *out.glob("*/figures.csv")]
-    return {str(path.relative_to(out)): path.read_bytes() for path in files}
-
-
 def figures(out: Path, task: str = "results") -> dict[str, dict[str, str]]:
     """Variant -> figure of the one run of a folder."""
     with (out / "figures.csv").open(newline="") as file:
         return {row["variant"]: row for row in csv.DictReader(file) if row["task"] == task}
-
-
-def test_the_module_is_small() -> None:
-    text = Path(counting.__file__).read_text()
-    assert len(text.splitlines()) <= 90
 
 
 def test_table_csv_page_and_resumable_folder_come_by_themselves(whole: Path) -> None:
@@ -74,23 +62,6 @@ def test_the_figures_are_those_of_the_rows(whole: Path) -> None:
         if row["variant"] == "affirmed" and row["value"] is not None
     ]
     assert float(figures(whole)["affirmed"]["value"]) == pytest.approx(sum(values) / len(values))
-
-
-def test_a_killed_command_goes_on_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
-    line = ["counting", "--out", str(tmp_path / "killed")]
-    assert killing.run(cli.main, line, killing.File("*/answers/*", 2, "torn")) == killing.KILLED
-    # The other thread may be at the first block still.
-    assert len(list(tmp_path.glob("killed/*/answers/*/*.jsonl"))) <= 1
-    assert commands.exit_code(*line) == 0
-    assert results(tmp_path / "killed") == results(whole)
-
-
-def test_a_limit_counts_the_first_and_may_grow(whole: Path, tmp_path: Path) -> None:
-    for limit, n in ((["--limit", "11"], 11), ([], 48)):
-        assert commands.exit_code("counting", "--out", tmp_path / "out", *limit) == 0
-        rows = figures(tmp_path / "out").values()
-        assert {int(row["n"]) + int(row["unscored"]) for row in rows} == {n}
-    assert results(tmp_path / "out") == results(whole)
 
 
 def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(

@@ -38,21 +38,6 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     assert compared["low"] < compared["high"]
 
 
-@pytest.mark.usefixtures("often_swept")
-def test_runs_that_are_read_keep_their_values_and_find_what_judges_said_again(tmp_path: Path) -> None:
-    runs = report.make(tmp_path, 40, editors=1, side=8)
-    tracemalloc.start()
-    [run], _ = records.load([runs])
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    rows = list(run.run.scores())
-    assert [row for name in run.place for row in run.said(name)] == rows
-    assert run.said("nobody") == []
-    assert run.values("l1") == {row["id"]: row["value"] for row in rows if row["metric"] == "l1"}
-    # Rows with what judges said are 12 KiB a sample in memory, a quarter of which is edits and values.
-    assert held < 40 * 6 * 2**10
-
-
 def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Path) -> None:
     runs = report.make(tmp_path, 40, editors=2, side=8)
     for editor, gone in ((0, "_1"), (1, "_2")):
@@ -84,14 +69,6 @@ def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 1 + 320 * 10
     assert peaks[1] < 1.2 * peaks[0]
-
-
-def test_arithmetic_is_counted_over_all_of_the_work_and_set_against_a_limit_of_the_device() -> None:
-    matrix = torch.ones(32, 48)
-    done = common.measure(lambda: matrix @ matrix.T, "cpu", scale=3.0)
-    assert done.operations == 3 * 2 * 32 * 48 * 32
-    assert done.rate() == done.operations / done.seconds
-    assert done.peak is None or done.peak["bytes"] > 0
 
 
 def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_written(tmp_path: Path) -> None:

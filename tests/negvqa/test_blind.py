@@ -83,16 +83,6 @@ def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tm
     assert "--blind" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
 
 
-def test_no_baseline_is_asked_where_none_is_wanted_and_it_may_be_added_later(tmp_path: Path) -> None:
-    model = Model(lambda seen, question, texts: 0)
-    folder = evaluated(tmp_path, model, "--blind", 0)
-    assert len(model.heard) == 24
-    assert {row["metric"] for row in scores(folder)} == {"accuracy"}
-    evaluated(tmp_path, model)
-    assert len(model.heard) == 24 + 36
-    assert len({row["metric"] for row in scores(folder)}) == 3
-
-
 def test_baselines_are_exported_beside_the_accuracy(tmp_path: Path) -> None:
     folder = evaluated(tmp_path, Model(lambda seen, question, texts: 0))
     results = exported.read(folder).results

@@ -80,15 +80,6 @@ def test_batches_and_company_change_nothing_but_the_last_digits(model: Transform
             assert one.logprobs == pytest.approx(other.logprobs, abs=2e-4)
 
 
-def test_only_what_is_asked_for_is_given(model: TransformersChoices) -> None:
-    reply = model.answer([picture(0)], [ASKED[:1]], ["logprob"])[0][0]
-    assert reply.text is None
-    assert reply.logprobs is not None
-    written = model.answer([picture(0)], [ASKED[:1]], ["generated"])[0][0]
-    assert written.logprobs is None
-    assert written.text is not None
-
-
 def test_the_picture_stands_where_the_prompt_has_it_unless_the_template_moves_it(vlms: Path) -> None:
     found: Any = choices.load(str(vlms / "llava"))
     assert [part["type"] for part in found._content(ASKED[0].prompt, "x")] == ["text", "image", "text"]

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from nein.datasets.negvqa import questions
-from nein.datasets.negvqa.categories import CATEGORIES as GROUPS
-from nein.datasets.negvqa.categories import OTHER, category_of
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.nano.draw import CATEGORIES
@@ -184,15 +182,6 @@ def test_wrong_files_are_answered_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="holds no questions"):
         questions.load(str(tmp_path / "empty.jsonl"))
-
-
-def test_every_subset_of_the_paper_has_a_category_however_it_is_spelt() -> None:
-    assert category_of("SEEDBench") == category_of("seed-bench") == "General"
-    assert category_of("TableVQABench") == "DocChart"
-    assert category_of("ScienceQA") == "Reasoning"
-    assert category_of("TextVQA") == "OCR"
-    assert category_of("something else") == OTHER
-    assert len({name for names in GROUPS.values() for name in names}) == sum(map(len, GROUPS.values())) == 24
 
 
 # --- the embedded questions ----------------------------------------------------------------

@@ -7,7 +7,6 @@ import contextlib
 import io
 import shlex
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,6 @@ import pytest
 from PIL import Image
 
 from nein.engine.answers import AnswerCache
-from nein.metrics import choices
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.choices.endpoint import EndpointChoices
 from nein.metrics.letters import SCORINGS
@@ -72,26 +70,6 @@ def test_the_picture_stands_between_the_words_and_letters_come_with_probabilitie
     assert server.requests[0]["temperature"] == 0
 
 
-def test_a_question_that_asked_for_no_probabilities_takes_them_from_none(server: Server) -> None:
-    server.rule = lambda body, count: (200, say("A", {"A": 0.9} if "logprobs" in body else None), {})
-    asked = model(server, concurrency=1)
-    assert asked.answer([picture(3)], [[ASKED]], ["generated"])[0][0].logprobs is None
-    found = asked.answer([picture(3)], [[ASKED]], SCORINGS)[0][0]
-    assert found.logprobs == pytest.approx((np.log(0.9), None))
-
-
-def test_a_key_that_is_refused_halfway_ends_the_run(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.rule = lambda body, count: (200, say("A"), {}) if count <= 3 else (401, {"error": "expired"}, {})
-    questions, out = write_questions(tmp_path), tmp_path / "out"
-    assert ask(server, questions, out) == 2
-    error = capsys.readouterr().err
-    assert "questions in a row without an answer" in error
-    assert "HTTP 401" in error
-    assert len(server.requests) < 24 + 3
-
-
 def test_a_server_at_another_address_goes_on_with_the_same_run(server: Server, tmp_path: Path) -> None:
     server.rule = lambda body, count: (200, say("A"), {})
     questions, out = write_questions(tmp_path), tmp_path / "out"
@@ -104,18 +82,6 @@ def test_a_server_at_another_address_goes_on_with_the_same_run(server: Server, t
         moved.close()
     assert len(server.requests) + len(moved.requests) == 24
     assert len(answers(out)) == 24
-
-
-def test_questions_are_asked_side_by_side(server: Server, tmp_path: Path) -> None:
-    def rule(body: dict[str, Any], count: int) -> Any:
-        time.sleep(0.05)
-        return 200, say("A"), {}
-
-    server.rule = rule
-    assert ask(server, write_questions(tmp_path), tmp_path / "out") == 0
-    assert 2 <= server.most <= 3
-    assert len(server.requests) == 24
-    assert Counter(row["text"] for row in answers(tmp_path / "out")) == {"A": 24}
 
 
 def test_what_was_answered_before_a_kill_is_never_asked_again(
@@ -144,50 +110,6 @@ def test_what_was_answered_before_a_kill_is_never_asked_again(
     server.requests.clear()
     assert ask(server, questions, out) == 0
     assert server.requests == []
-
-
-def test_an_interrupted_run_does_not_wait_for_other_attempts(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = {"Retry-After": "45"}
-    server.rule = lambda body, count: (200, say("A"), {}) if count == 1 else (503, {}, slow)
-
-    def dies(self: AnswerCache, *answer: Any) -> None:
-        time.sleep(0.5)  # meanwhile the others wait for their next attempt
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(AnswerCache, "put", dies)
-    start = time.perf_counter()
-    assert ask(server, write_questions(tmp_path), tmp_path / "out", "--retries", 3) == 130
-    assert time.perf_counter() - start < 30
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_outright_leaves_a_run_that_goes_on(server: Server, tmp_path: Path) -> None:
-    def rule(body: dict[str, Any], count: int) -> Any:
-        time.sleep(0.2)
-        return 200, say("B" if "not" in question(body) else "A"), {}
-
-    server.rule = rule
-    questions, out = write_questions(tmp_path), tmp_path / "out"
-    asked = [
-        "--model", f"openai:{server.url}#eye-7b", "--data", str(questions), "--out", str(out),
-        "--concurrency", "3", "--formats", "csv", "--blind", "0",
-    ]  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-m", "nein", "negvqa", *asked], stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 120
-        while len(server.requests) < 9 and time.monotonic() < deadline:
-            time.sleep(0.02)
-    finally:
-        process.kill()
-        process.wait()
-    before = kept(out)
-    assert 3 <= before < 24
-    server.requests.clear()
-    assert run(*asked) == 0
-    assert len(server.requests) == 24 - before
-    assert Counter(row["text"] for row in answers(out)) == {"A": 12, "B": 12}
 
 
 def test_a_question_that_failed_is_unscored_and_asked_again_by_the_same_command(
@@ -258,27 +180,3 @@ def test_nobody_at_the_address_and_an_unknown_model_are_said_at_once(
     assert "Nobody answers at" in capsys.readouterr().err
     assert run("--model", f"openai:{server.url}#eye-8b", "--data", questions, "--out", tmp_path / "b") == 2
     assert "did you mean 'eye-7b'" in capsys.readouterr().err
-
-
-def test_a_tiny_model_behind_the_server_answers_as_it_does_here(
-    vlms: Path, server: Server, tmp_path: Path
-) -> None:
-    local: Any = choices.load(str(vlms / "llava"), max_new_tokens=3)
-
-    def rule(body: dict[str, Any], count: int) -> Any:
-        before, image, after = body["messages"][0]["content"]
-        data = base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))
-        pixels = np.array(Image.open(io.BytesIO(data)))
-        asked = Asked(choices.Prompt(before["text"], after["text"]))
-        reply = local.answer([pixels], [[asked]], SCORINGS)[0][0]
-        return 200, say(reply.text, dict(zip("AB", np.exp(reply.logprobs), strict=True))), {}
-
-    server.rule = rule
-    questions = write_questions(tmp_path)
-    assert ask(server, questions, tmp_path / "served", "--limit", 4) == 0
-    assert run("--model", vlms / "llava", "--data", questions, "--out", tmp_path / "here", "--limit", 4,
-               "--max-new-tokens", 3, "--device", "cpu", "--formats", "csv") == 0  # fmt: skip
-    served, here = (answers(tmp_path / name) for name in ("served", "here"))
-    for one, other in zip(served, here, strict=True):
-        assert one["text"] == other["text"]
-        assert one["logprobs"] == pytest.approx(other["logprobs"], abs=1e-3)

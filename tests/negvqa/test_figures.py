@@ -61,25 +61,6 @@ def test_only_the_published_questions_are_negvqa_whatever_the_preset() -> None:
     assert not paper_numbers.is_negvqa({"kind": "hub", "name": "a/b", "subsets": {"GQA": 448}})
 
 
-def test_the_misprint_fits_no_number_of_questions() -> None:
-    cell = paper_numbers.cell("Qwen2-VL-72B", "original", "DocChart")
-    assert cell is not None
-    fits = [
-        n
-        for n in range(50, 9000)
-        if abs(figures.normal_interval(cell.value, n)[0] - cell.low) <= 0.00101
-        and abs(figures.normal_interval(cell.value, n)[1] - cell.high) <= 0.00101
-    ]
-    assert fits == []
-
-
-def test_a_shorter_interval_would_not_reproduce_the_table() -> None:
-    cell = paper_numbers.cell("VILA1.5-3B", "original", AVERAGE)
-    assert cell is not None
-    low, _ = figures.normal_interval(cell.value, 2 * 7379)
-    assert abs(100 * (low - cell.low)) > 0.1
-
-
 def test_known_models_are_found_by_how_they_are_referred_to() -> None:
     assert paper_numbers.printed_as("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
     assert paper_numbers.printed_as("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-import random
-import re
 import time
 from pathlib import Path
 
 import pytest
 
-from nein.metrics import MetricError, letters
+from nein.metrics import MetricError
 from nein.metrics.letters import by_option, parse
 
 ANIMALS = ["cat", "dog"]
@@ -20,269 +18,107 @@ FOUR = ["red", "dark red", "blue", "12"]
 READ_BY_THE_TOOLKIT = Path(__file__).parent / "letters.jsonl"
 EDITIONS = ("vlmevalkit-2025-05", "vlmevalkit-2025-08", "vlmevalkit-2026-06")
 
-#: What models write: (answer, options, letter under "fixed", letter under "vlmevalkit-2025-08").
-ANSWERS = [
-    # nothing but the letter
-    ("A", ANIMALS, "A", "A"),
-    ("B", ANIMALS, "B", "B"),
-    ("B.", ANIMALS, "B", "B"),
-    ("(B)", ANIMALS, "B", "B"),
-    (" A\n", ANIMALS, "A", "A"),
-    ("b", ANIMALS, "B", None),
-    ("(a)", ANIMALS, "A", None),
-    ("**B**", ANIMALS, "B", "B"),
-    ("[A]", ANIMALS, "A", "A"),
-    ('"B"', ANIMALS, "B", None),
-    ("B:", ANIMALS, "B", "B"),
-    ("`A`", ANIMALS, "A", None),
-    ("$B$", ANIMALS, "B", None),
-    # the letter and its text
-    ("A. cat", ANIMALS, "A", "A"),
-    ("B. dog", ANIMALS, "B", "B"),
-    ("(B) dog", ANIMALS, "B", "B"),
-    ("B) dog", ANIMALS, "B", "B"),
-    ("A: cat.", ANIMALS, "A", "A"),
-    ("B - dog", ANIMALS, "B", "B"),
-    ("B, dog", ANIMALS, "B", "B"),
-    ("**A. cat**", ANIMALS, "A", "A"),
-    ("B\ndog", ANIMALS, "B", "B"),
-    ("A.\n\nThe cat is on the left of the car.", ANIMALS, "A", None),
-    ("B. dog\n\nExplanation: there is no cat in the picture", ANIMALS, "B", None),
-    # a sentence with the letter
-    ("The answer is B.", ANIMALS, "B", "B"),
-    ("The correct answer is (A).", ANIMALS, "A", "A"),
-    ("Answer: B", ANIMALS, "B", "B"),
-    ("answer: b", ANIMALS, "B", None),
-    ("ANSWER: A", ANIMALS, "A", "A"),
-    ("The answer is: **B**", ANIMALS, "B", "B"),
-    ("The correct option is B. dog", ANIMALS, "B", "B"),
-    ("Option B", ANIMALS, "B", "B"),
-    ("Option A is correct.", ANIMALS, "A", "A"),
-    ("I would choose option B because the dog is black.", ANIMALS, "B", None),
-    ("I choose B", ANIMALS, "B", "B"),
-    ("The best choice is (B) dog.", ANIMALS, "B", "B"),
-    ("\\boxed{B}", ANIMALS, "B", "B"),
-    ("Thus, the final answer is $\\boxed{\\text{A}}$.", ANIMALS, "A", "A"),
-    ("B is the correct answer.", ANIMALS, "B", None),
-    ("B is correct", ANIMALS, "B", "B"),
-    ("The final answer is: A", ANIMALS, "A", "A"),
-    ("<answer>B</answer>", ANIMALS, "B", None),
-    ("It could be (A), but the correct answer is (B).", ANIMALS, "B", None),
-    ("The letter is B", ANIMALS, "B", "B"),
-    ("So it must be B", ANIMALS, "B", "B"),
-    # the text of an option, "A" as an article
-    ("dog", ANIMALS, "B", "B"),
-    ("Dog.", ANIMALS, "B", "B"),
-    ("A dog", ANIMALS, "B", "A"),
-    ("A dog is on the left.", ANIMALS, "B", None),
-    ("The answer is a dog.", ANIMALS, "B", None),
-    ("A cat.", ANIMALS, "A", "A"),
-    ("It's the cat", ANIMALS, "A", "A"),
-    ("There is a dog to the left of the car", ANIMALS, "B", None),
-    ("dark red", FOUR, "B", None),
-    ("The car is red.", FOUR, "A", "A"),
-    ("There are 12 of them", FOUR, "D", "D"),
-    ("not a cat, but a dog", ANIMALS, "B", None),
-    ("The animal is a dog, not a cat.", ANIMALS, "B", None),
-    ("That's right, it is A.", ["left", "right"], "A", "A"),
-    ("right", ["left", "right"], "B", "B"),
-    ("I think it's B.", ANIMALS, "B", "B"),
-    ("There is no dog in the picture. The answer is B", ANIMALS, "B", "B"),
-    ("Option A: the cat is there. Option B: the dog is not. So the answer is B.", ANIMALS, "B", None),
-    ("The object that is not in the image is a dog.", ANIMALS, "B", None),
-    ("There are 3 things.", ["2", "3"], "B", None),
-    ("no, it is not", ["yes", "no"], "B", None),
-    # nothing that can be counted
-    ("", ANIMALS, None, None),
-    ("A and B", ANIMALS, None, None),
-    ("A or B", ANIMALS, None, None),
-    ("Both (A) and (B) are right.", ANIMALS, None, None),
-    ("A cat and a dog", ANIMALS, None, None),
-    ("C", ANIMALS, None, None),
-    ("E. None of the above", ANIMALS, None, None),
-    ("Neither.", ANIMALS, None, None),
-    ("I don't know.", ANIMALS, None, None),
-    ("I'm sorry, but I cannot determine that from the image.", ANIMALS, None, None),
-    ("Sorry, I can't help with images of people yet.", ANIMALS, None, None),
-    ("The answer is not A.", ANIMALS, None, "A"),
-    ("not a dog", ANIMALS, None, "B"),
-    ("The image does not show a dog.", ANIMALS, None, None),
-    ("It isn't a dog", ANIMALS, None, None),
-    ("Not B", ANIMALS, None, "B"),
-    ("Neither A nor B", ANIMALS, None, None),
-    ("The answer is A. The answer is B.", ANIMALS, None, None),
-    ("A bird", ANIMALS, None, "A"),
-    ("It depends on what you mean.", ANIMALS, None, None),
-    ("horse", ANIMALS, None, None),
-    ("The picture shows a scattered category", ANIMALS, None, None),
-    ("Yes", ANIMALS, None, None),
-    ("1", ["12", "21"], None, None),
-    ("?", ANIMALS, None, None),
-]  # fmt: skip
-
-#: More of them, for the "fixed" rule: reasoning, structured answers, other scripts, letters that are ruled
-#: out, repeated lists, options that hold letters or signs.
-MORE = [
-    ("B. dog. Explanation: A cat is on the bed", ANIMALS, "B"),
-    ("Explanation: A cat is on the bed. The answer is B", ANIMALS, "B"),
-    ("B. Vitamin A is what the carrot has.", ["Vitamin A", "Vitamin C"], None),
-    ("A. Vitamin A", ["Vitamin A", "Vitamin C"], "A"),
-    ('<think>It is A or B. So A.</think>\n\nB', ANIMALS, 'B'),
-    ("{'answer': 'A'}", ANIMALS, 'A'),
-    ('{"choice": "B", "reason": "there is no cat"}', ANIMALS, 'B'),
-    ('{"answer": "B", "explanation": "A cat is not there."}', ANIMALS, 'B'),
-    ('Ｂ', ANIMALS, 'B'),
-    ('（Ｂ）', ANIMALS, 'B'),
-    ('答案是B', ANIMALS, 'B'),
-    ('答案：Ｂ。', ANIMALS, 'B'),
-    ('选B', ANIMALS, 'B'),
-    ('选项B是正确的', ANIMALS, 'B'),
-    ('答えはBです', ANIMALS, 'B'),
-    ('正解はAです。', ANIMALS, 'A'),
-    ('정답은 B입니다.', ANIMALS, 'B'),
-    ("I'd say A, not B", ANIMALS, 'A'),
-    ('B, not A', ANIMALS, 'B'),
-    ('A rather than B', ANIMALS, 'A'),
-    ('It is B and not A.', ANIMALS, 'B'),
-    ('B instead of A.', ANIMALS, 'B'),
-    ('Option A is incorrect. Option B is correct.', ANIMALS, 'B'),
-    ('Option A is not correct.', ANIMALS, None),
-    ('The answer cannot be A.', ANIMALS, None),
-    ('Option A can be excluded. Therefore B.', ANIMALS, 'B'),
-    ('A. cat\nB. dog', ANIMALS, None),
-    ('A. cat B. dog', ANIMALS, None),
-    ('B. dog\nA. cat', ANIMALS, None),
-    ('A B', ANIMALS, None),
-    ('The answer is Point A.', ["Point B", "Point A"], 'B'),
-    ('Option a is the right one', ANIMALS, 'A'),
-    ("The correct letter is 'B'.", ANIMALS, 'B'),
-    ('𝐁', ANIMALS, 'B'),
-    ('Ⓑ', ANIMALS, 'B'),
-    ('Not B, A', ANIMALS, 'A'),
-    ('The answer is (B) dog because (A) cat is visible in the image.', ANIMALS, 'B'),
-    ('B. dog\n\n**Explanation:** A cat is visible.', ANIMALS, 'B'),
-    ('A, A', ANIMALS, 'A'),
-    ('图中没有狗，所以选B。', ANIMALS, 'B'),
-    ('答案不是A，而是B', ANIMALS, 'B'),
-    ('A와 B', ANIMALS, None),
-    ('B. dog USER: A', ANIMALS, None),
-    ('≥ 3', ["> 3", "≥ 3"], 'B'),
-    ('The answer is C', ["C", "D"], 'A'),
-    ('the shape is a D', ["C", "D"], 'B'),
-    ('B because there is no cat. A', ANIMALS, None),
-    ('A?', ANIMALS, 'A'),
-    ('A or maybe B', ANIMALS, None),
-    ('maybe B, maybe A', ANIMALS, None),
-    ('A > B', ANIMALS, None),
-    ('A→B', ANIMALS, None),
-    ('<think>The picture shows A... maybe A</think> B', ANIMALS, 'B'),
-    ("<think>I think it's A because", ANIMALS, None),
-    ('\\(\\boxed{\\mathrm{B}}\\)', ANIMALS, 'B'),
-    ('\\boxed{dog}', ANIMALS, 'B'),
-    ('```json\n{"answer": "B"}\n```', ANIMALS, 'B'),
-    ('A car is shown.', ANIMALS, None),
-    ('A close look shows nothing of the kind.', ANIMALS, None),
-    ('A/B', ANIMALS, None),
-    ('None of the above', ANIMALS, None),
-    ('B is right, A is wrong', ANIMALS, 'B'),
-    ('B</s>', ANIMALS, 'B'),
-    ('B<|im_end|>', ANIMALS, 'B'),
-    ('the dog (B)', ANIMALS, 'B'),
-    ('B ', ANIMALS, 'B'),
-    ('B dog', ANIMALS, 'B'),
-    ("It can't be A, so it must be B.", ANIMALS, 'B'),
-    ("Since it's not A, the answer is B", ANIMALS, 'B'),
-    ('B (dog)', ANIMALS, 'B'),
-    ('B – dog', ANIMALS, 'B'),
-    ('Options: A. cat B. dog. Answer: B', ANIMALS, 'B'),
-    ('Question: What is not there?\nOptions: A. cat B. dog\nAnswer: B', ANIMALS, 'B'),
-    ('B B', ANIMALS, 'B'),
-    ('no dog', ["dog", "no dog"], 'B'),
-    ('There is no dog.', ["dog", "no dog"], 'B'),
-    ('-3', ["3", "-3"], 'B'),
-    ('(0, 1)', ["(0, 1)", "(1, 0)"], 'A'),
-    ('Vitamin A', ["Vitamin A", "Vitamin C"], 'A'),
-    ('Vitamin A', ["Vitamin C", "Vitamin A"], 'B'),
-    ("I'd go with a dog.", ANIMALS, 'B'),
-    ('B is not in the image, so the answer is B.', ANIMALS, 'B'),
-    ('The dog is not in the image, so the answer is B.', ANIMALS, 'B'),
-    ('The object not in the image is B.', ANIMALS, 'B'),
-    ('The dog is not in the image.', ANIMALS, 'B'),
-    ("The car is not red; it's blue.", ["red", "blue"], 'B'),
-    ('- B. dog', ANIMALS, 'B'),
-    ('1. B', ANIMALS, 'B'),
-    ('> B', ANIMALS, 'B'),
-    ('The dog, not the cat.', ANIMALS, 'B'),
-    ('A is not visible in the picture', ANIMALS, None),
-    ('I would say B (dog), as A (cat) is visible.', ANIMALS, None),
-    ('A person is left of the car.', ["person", "dog"], 'A'),
-    ('A man', ["dog", "man"], 'B'),
-    ('B\n\nQuestion: Next', ANIMALS, 'B'),
-    ('Cannot determine', ["Cannot be determined", "dog"], None),
-    ('It cannot be determined.', ["Cannot be determined", "dog"], 'A'),
-    ('$\\frac{1}{2}$', ["$\\frac{1}{2}$", "$\\frac{1}{3}$"], 'A'),
-    ('[/INST] B', ANIMALS, 'B'),
-    ("I'd go with B because it is there", ANIMALS, 'B'),
-    ('To me it seems B', ANIMALS, 'B'),
-    # options that are letters themselves: where an option bears the letter, it is that option
-    ("C", ["C", "D"], "A"),
-    ("D.", ["C", "D"], "B"),
-    ("(D)", ["C", "D"], "B"),
-    ("B. D", ["C", "D"], "B"),
-    ("D is correct", ["C", "D"], "B"),
-    ("x", ["x", "y"], "A"),
-    ("Y", ["x", "y"], "B"),
-    ("The answer is x.", ["x", "y"], "A"),
-    ("N", ["N", "S"], "A"),
-    ("n", ["N", "S"], "A"),
-    ("**S**", ["N", "S"], "B"),
-    ("The label is E", ["A", "E"], "B"),
-    ("It is a tree", ["A", "E"], None),
-    ("A", ["E", "A"], "A"),
-    ("a", ["x", "a"], "B"),
-    ("E", ["C", "D"], None),
-    # letters that are parts of names
-    ("Point B is closer than Point A", ANIMALS, None),
-    ("Point B is closer than Point A.", ["Point A", "Point B"], None),
-    ("Not vitamin A", ANIMALS, None),
-    ("Not vitamin A", ["Vitamin A", "Vitamin C"], None),
-    ("It is shown in Figure B", ANIMALS, None),
-    ('{"A": "dog", "B": "cat"}', ANIMALS, None),
-    ("{'A': 'dog', 'B': 'cat'}", ANIMALS, None),
+#: What a person reads in what models write: options, letter, answers.
+FIXED: list[tuple[list[str], str | None, tuple[str, ...]]] = [
+    (ANIMALS, "A", (
+        "A", " A\n", "(a)", "[A]", "`A`", "A. cat", "A: cat.", "**A. cat**",
+        "A.\n\nThe cat is on the left of the car.", "The correct answer is (A).", "ANSWER: A",
+        "Option A is correct.", "Thus, the final answer is $\\boxed{\\text{A}}$.", "The final answer is: A",
+        "A cat.", "It's the cat", "{'answer': 'A'}", "正解はAです。", "I'd say A, not B", "A rather than B",
+        "Option a is the right one", "Not B, A", "A, A", "A?",
+    )),
+    (ANIMALS, "B", (
+        "B", "B.", "(B)", "b", "**B**", '"B"', "B:", "$B$", "B. dog", "(B) dog", "B) dog", "B - dog",
+        "B, dog", "B\ndog", "B. dog\n\nExplanation: there is no cat in the picture", "The answer is B.",
+        "Answer: B", "answer: b", "The answer is: **B**", "The correct option is B. dog", "Option B",
+        "I would choose option B because the dog is black.", "I choose B", "The best choice is (B) dog.",
+        "\\boxed{B}", "B is the correct answer.", "B is correct", "<answer>B</answer>",
+        "It could be (A), but the correct answer is (B).", "The letter is B", "So it must be B", "dog",
+        "Dog.", "A dog", "A dog is on the left.", "The answer is a dog.",
+        "There is a dog to the left of the car", "not a cat, but a dog", "The animal is a dog, not a cat.",
+        "I think it's B.", "There is no dog in the picture. The answer is B",
+        "Option A: the cat is there. Option B: the dog is not. So the answer is B.",
+        "The object that is not in the image is a dog.", "B. dog. Explanation: A cat is on the bed",
+        "Explanation: A cat is on the bed. The answer is B", "<think>It is A or B. So A.</think>\n\nB",
+        '{"choice": "B", "reason": "there is no cat"}',
+        '{"answer": "B", "explanation": "A cat is not there."}', "Ｂ", "（Ｂ）", "答案是B",
+        "答案：Ｂ。", "选B",
+        "选项B是正确的", "答えはBです", "정답은 B입니다.", "B, not A", "It is B and not A.",
+        "B instead of A.",
+        "Option A is incorrect. Option B is correct.", "Option A can be excluded. Therefore B.",
+        "The correct letter is 'B'.", "𝐁", "Ⓑ",
+        "The answer is (B) dog because (A) cat is visible in the image.",
+        "B. dog\n\n**Explanation:** A cat is visible.", "图中没有狗，所以选B。", "答案不是A，而是B",
+        "<think>The picture shows A... maybe A</think> B", "\\(\\boxed{\\mathrm{B}}\\)", "\\boxed{dog}",
+        '```json\n{"answer": "B"}\n```', "B is right, A is wrong", "B</s>", "B<|im_end|>", "the dog (B)",
+        "B ", "B dog", "It can't be A, so it must be B.", "Since it's not A, the answer is B", "B (dog)",
+        "B – dog", "Options: A. cat B. dog. Answer: B",
+        "Question: What is not there?\nOptions: A. cat B. dog\nAnswer: B", "B B", "I'd go with a dog.",
+        "B is not in the image, so the answer is B.", "The dog is not in the image, so the answer is B.",
+        "The object not in the image is B.", "The dog is not in the image.", "- B. dog", "1. B", "> B",
+        "The dog, not the cat.", "B\n\nQuestion: Next", "[/INST] B", "I'd go with B because it is there",
+        "To me it seems B",
+    )),
+    (ANIMALS, None, (
+        "", "A and B", "A or B", "Both (A) and (B) are right.", "A cat and a dog", "C",
+        "E. None of the above", "Neither.", "I don't know.",
+        "I'm sorry, but I cannot determine that from the image.",
+        "Sorry, I can't help with images of people yet.", "The answer is not A.", "not a dog",
+        "The image does not show a dog.", "It isn't a dog", "Not B", "Neither A nor B",
+        "The answer is A. The answer is B.", "A bird", "It depends on what you mean.", "horse",
+        "The picture shows a scattered category", "Yes", "?", "Option A is not correct.",
+        "The answer cannot be A.", "A. cat\nB. dog", "A. cat B. dog", "B. dog\nA. cat", "A B", "A와 B",
+        "B. dog USER: A", "B because there is no cat. A", "A or maybe B", "maybe B, maybe A", "A > B",
+        "A→B", "<think>I think it's A because", "A car is shown.",
+        "A close look shows nothing of the kind.", "A/B", "None of the above",
+        "A is not visible in the picture", "I would say B (dog), as A (cat) is visible.",
+        "Point B is closer than Point A", "Not vitamin A", "It is shown in Figure B",
+        '{"A": "dog", "B": "cat"}', "{'A': 'dog', 'B': 'cat'}",
+    )),
+    (FOUR, "B", ("dark red",)),
+    (FOUR, "A", ("The car is red.",)),
+    (FOUR, "D", ("There are 12 of them",)),
+    (["left", "right"], "A", ("That's right, it is A.",)),
+    (["left", "right"], "B", ("right",)),
+    (["2", "3"], "B", ("There are 3 things.",)),
+    (["yes", "no"], "B", ("no, it is not",)),
+    (["12", "21"], None, ("1",)),
+    (["Vitamin A", "Vitamin C"], None, ("B. Vitamin A is what the carrot has.", "Not vitamin A",)),
+    (["Vitamin A", "Vitamin C"], "A", ("A. Vitamin A", "Vitamin A",)),
+    (["Point B", "Point A"], "B", ("The answer is Point A.",)),
+    (["> 3", "≥ 3"], "B", ("≥ 3",)),
+    (["C", "D"], "A", ("The answer is C", "C",)),
+    (["C", "D"], "B", ("the shape is a D", "D.", "(D)", "B. D", "D is correct",)),
+    (["dog", "no dog"], "B", ("no dog", "There is no dog.",)),
+    (["3", "-3"], "B", ("-3",)),
+    (["(0, 1)", "(1, 0)"], "A", ("(0, 1)",)),
+    (["Vitamin C", "Vitamin A"], "B", ("Vitamin A",)),
+    (["red", "blue"], "B", ("The car is not red; it's blue.",)),
+    (["person", "dog"], "A", ("A person is left of the car.",)),
+    (["dog", "man"], "B", ("A man",)),
+    (["Cannot be determined", "dog"], None, ("Cannot determine",)),
+    (["Cannot be determined", "dog"], "A", ("It cannot be determined.",)),
+    (["$\\frac{1}{2}$", "$\\frac{1}{3}$"], "A", ("$\\frac{1}{2}$",)),
+    (["x", "y"], "A", ("x", "The answer is x.",)),
+    (["x", "y"], "B", ("Y",)),
+    (["N", "S"], "A", ("N", "n",)),
+    (["N", "S"], "B", ("**S**",)),
+    (["A", "E"], "B", ("The label is E",)),
+    (["A", "E"], None, ("It is a tree",)),
+    (["E", "A"], "A", ("A",)),
+    (["x", "a"], "B", ("a",)),
+    (["C", "D"], None, ("E",)),
+    (["Point A", "Point B"], None, ("Point B is closer than Point A.",)),
 ]  # fmt: skip
 
 
-def test_at_least_sixty_answers_are_covered() -> None:
-    assert len({answer for answer, *_ in ANSWERS}) >= 60
-
-
-@pytest.mark.parametrize("answer, options, letter, _", ANSWERS)
+@pytest.mark.parametrize("options, letter, answers", FIXED)
 def test_the_fixed_rule_reads_what_a_person_would(
-    answer: str, options: list[str], letter: str | None, _: str | None
+    options: list[str], letter: str | None, answers: tuple[str, ...]
 ) -> None:
-    check_fixed(answer, options, letter)
-
-
-@pytest.mark.parametrize("answer, options, letter", MORE)
-def test_the_fixed_rule_reads_answers_with_something_around_them(
-    answer: str, options: list[str], letter: str | None
-) -> None:
-    check_fixed(answer, options, letter)
-
-
-def check_fixed(answer: str, options: list[str], letter: str | None) -> None:
-    found = parse(answer, options)
-    assert found.letter == letter, found
-    assert bool(found.reason) == (letter is None)
-
-
-@pytest.mark.parametrize("answer, options, _, letter", ANSWERS)
-def test_the_published_rule_keeps_its_quirks(
-    answer: str, options: list[str], _: str | None, letter: str | None
-) -> None:
-    found = parse(answer, options, rule="vlmevalkit-2025-08")
-    assert found.letter == letter, found
-    assert bool(found.reason) == (letter is None)
+    for answer in answers:
+        found = parse(answer, options)
+        assert (found.letter, bool(found.reason)) == (letter, letter is None), (answer, found)
 
 
 @pytest.mark.parametrize("edition", EDITIONS)
@@ -336,33 +172,6 @@ def test_the_fixed_rule_takes_time_in_proportion_to_the_answer(begin: str, part:
     before = time.process_time()
     parse(begin + part * (20_000 // len(part)) + end, ANIMALS)
     assert time.process_time() - before < 2  # at most 0.4; in proportion to the square 50 and more
-
-
-def test_the_fixed_rule_reads_what_its_quadratic_form_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = random.Random(0)
-    several = [ANIMALS, FOUR, ["", "cat"], ["Point A", "a"]]
-    asked = [("".join(draw.choices(PARTS, k=draw.randint(1, 12))), draw.choice(several)) for _ in range(3000)]
-    found = [parse(*one) for one in asked]
-
-    def without_list(text: str, names: str, options: list[str]) -> str:
-        texts = [re.escape(letters._normal(option).strip()) for option in options]
-        one = "|".join(rf"\(?{name}[).:]+\s*{text}" for name, text in zip(names, texts, strict=True))
-        return re.sub(rf"(?<!\w)(?:(?:{one})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
-
-    now = rf"(?:\s*[:=])?(?:\s+{letters._LEAD})?(?:\s*(?:is(?:\s*[:=])?|[:=]))?"
-    before = rf"\s*[:=]?(?:\s+{letters._LEAD})?\s*(?:is\s*)?[:=]?"
-    assert now in letters._STATED.pattern
-    for name, old in {
-        "_STATED": re.compile(letters._STATED.pattern.replace(now, before), re.IGNORECASE),
-        "_is_named": lambda text, hit, group=0: (
-            letters._BEFORE_NAME.search(text[: hit.start(group)]) is not None
-        ),
-        "_fields": lambda text: {f["value"] or f["tagged"] or "" for f in letters._FIELD.finditer(text)},
-        "_without_list": without_list,
-    }.items():
-        monkeypatch.setattr(letters, name, old)
-    assert [parse(*one) for one in asked] == found
-    assert len({letter.letter or letter.reason for letter in found}) > 6
 
 
 def test_swapping_the_options_swaps_the_letter_of_a_text_but_not_of_a_letter() -> None:

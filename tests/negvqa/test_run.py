@@ -308,19 +308,3 @@ def test_a_model_of_the_users_has_the_users_name(questions: Path, tmp_path: Path
     assert json.loads((out / "mine" / "manifest.json").read_text())["identity"]["role"] == "judge"
     with (out / "figures.csv").open(newline="") as file:
         assert {row["model"] for row in csv.DictReader(file) if row["task"] == "gap"} == {"mine"}
-
-
-def test_a_model_named_twice_is_asked_once(questions: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert run("--model", "judge,judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out,
-               "--formats", "csv") == 0  # fmt: skip
-    with (out / "figures.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["task"], row["metric"]) == ("outcomes", "both")]
-    assert len(rows) == len({(row["model"], row["scoring"], row["category"]) for row in rows}) > 0
-
-
-def test_help_is_quick_and_names_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--help") == 0
-    shown = capsys.readouterr().out
-    for word in ("--scoring", "--prompt", "openai:URL#MODEL", "nein negvqa report"):
-        assert word in shown

@@ -149,19 +149,6 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
     assert manifest["counts"] == {"negated": 21, "refused": 2, "unusable": 1}
 
 
-def test_another_configuration_does_not_mix_with_what_is_there(
-    choices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base = ["generate", "--source", choices, "--out", tmp_path / "out"]
-    run(*base)
-    before = contents(tmp_path / "out")
-    run(*base, "--seed", 7, code=2)
-    assert "made with seed 1234, not 7" in capsys.readouterr().err
-    assert contents(tmp_path / "out") == before
-    run(*base, "--seed", 7, "--overwrite")
-    assert contents(tmp_path / "out") != before
-
-
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

@@ -36,14 +36,6 @@ def test_the_paper_s_ninety_seven_of_a_hundred_have_their_exact_interval() -> No
     assert found.errors == {"unnatural": 3}
 
 
-def test_items_without_a_tick_are_in_no_figure_and_are_counted() -> None:
-    found = check.evaluate(ticks(8, 2, 90))
-    assert (found.accuracy, found.open) == (0.8, 90)
-    nothing = check.evaluate(ticks(0, 0, 100))
-    assert (nothing.accuracy, nothing.low) == (None, None)
-    assert "none of 100 items is ticked" in check.describe(nothing)
-
-
 def test_the_command_prints_the_accuracy_and_writes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

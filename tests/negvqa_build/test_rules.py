@@ -152,13 +152,3 @@ def test_every_question_about_the_nano_scenes_is_covered() -> None:
     ]
     found = negate(questions)
     assert not [(q, str(n)) for q, n in zip(questions, found, strict=True) if isinstance(n, Refusal)]
-
-
-def test_batches_and_order_change_nothing(outcomes: dict[str, str | Refusal]) -> None:
-    questions = [*ACCEPTED][::-3]
-    assert list(map(str, negate(questions))) == [str(outcomes[question]) for question in questions]
-
-
-def test_a_refusal_keeps_no_parsed_document() -> None:
-    refusals = negate(["Why is the sky blue?", "Is it? Is it not?"])
-    assert all(isinstance(one, Refusal) and one.__traceback__ is None for one in refusals)

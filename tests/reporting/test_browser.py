@@ -133,23 +133,6 @@ def test_a_link_keeps_the_filter_and_the_order(browser: Any, page: Path) -> None
     )
 
 
-def test_nonsense_in_a_link_is_ignored(browser: Any, page: Path) -> None:
-    found = Page(browser, page).open("#member=99&measure=%3Cb%3E&page=-5&object=&unknown=1")
-    assert found.count() == "70 of 70 samples, page 1 of 6"
-
-
-def test_disagreeing_judges_come_first_when_asked(opened: Page) -> None:
-    Select(opened.find("member")).select_by_visible_text("ip2p/negative")
-    opened.driver.find_element(By.CSS_SELECTOR, "[data-view=rivals]").click()
-    assert (
-        opened.ids()[0] == "NeIn_000000000005_2"
-    )  # sample 9: VQA says it is there, detection that it is gone
-    pressed = opened.script(
-        "return document.querySelector('[data-view=rivals]').getAttribute('aria-pressed')"
-    )
-    assert pressed == "true"
-
-
 def test_markup_in_a_caption_is_shown_as_text_and_never_runs(browser: Any, page: Path) -> None:
     found = Page(browser, page).open("#q=zebra&sample=NeIn_000000000003_2")
     found.until(lambda: found.find("dialog").is_displayed())
@@ -256,18 +239,6 @@ def test_pictures_are_enlarged_and_walked_through_from_the_keyboard_and_by_link(
     found.until(lambda: found.hash()["sample"] == ["NeIn_000000000001_2"])
     found.press("z")
     found.until(lambda: found.find("zoom-caption").text == "sample of NeIn_000000000001_2")
-
-
-def test_a_link_to_a_table_unfolds_it_and_tables_are_easy_to_read(browser: Any, page: Path) -> None:
-    found = Page(browser, page).open()
-    folds = "return [...document.querySelectorAll('#tables details')].map(d => d.open)"
-    assert not any(found.script(folds))
-    found = Page(browser, page).open("#table-results_presence")
-    assert found.script("return document.getElementById('results').open")
-    cell = "return getComputedStyle(document.querySelector('#table-results_presence {}')).{}"
-    assert found.script(cell.format("td.number", "textAlign")) == "right"
-    assert found.script(cell.format("tbody th", "position")) == "sticky"
-    assert found.script(cell.format("td.best", "fontWeight")) == "700"
 
 
 def test_a_dark_scheme_turns_the_page_and_its_figures_dark(browser: Any, page: Path) -> None:

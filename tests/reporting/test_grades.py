@@ -66,12 +66,6 @@ def test_every_grade_of_a_folder_is_cited_with_how_the_judge_was_asked(tmp_path:
     ]  # no to every option, and no letter: nothing is scored
 
 
-def test_another_judges_grade_is_shown_as_another_judges(grade: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    assert report([str(runs(tmp_path, "other")), "-o", str(out), "--judge-grade", str(grade)]) == 0
-    assert "none of these runs" in out.with_suffix(".md").read_text()
-
-
 def test_a_folder_without_a_grade_is_refused(grade: Path, tmp_path: Path) -> None:
     where = runs(tmp_path, "other")
     with pytest.raises(UserError, match="no grade of a judge"):

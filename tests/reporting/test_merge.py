@@ -71,17 +71,6 @@ def test_a_block_that_is_set_aside_in_one_folder_and_made_in_another_is_the_one_
     assert folder.notes("aside") == {}
 
 
-def test_blocks_beyond_a_million_are_blocks(tmp_path: Path) -> None:
-    parts = [part(tmp_path / name, {}) for name in "ab"]
-    Folder(parts[1] / "editor" / "track").write("edit", 1_000_000, rows(7))
-    atomic.write_text(parts[1] / "editor" / "track" / "images" / "7.png", "b's")
-    [merged] = status.merged(parts, tmp_path / "out")
-    run = tmp_path / "out" / "editor" / "track"
-    assert Folder(run).done("edit") == {1_000_000}
-    assert list(merged.taken.values()) == [1]
-    assert (run / "images" / "7.png").read_text() == "b's"
-
-
 def test_a_run_that_only_one_folder_has_comes_whole_and_again_changes_nothing(tmp_path: Path) -> None:
     a = part(tmp_path / "a", {0: rows(0)}, status="complete")
     for _ in range(2):
