@@ -131,6 +131,8 @@ def at_place(reference: str) -> Any:
         return getattr(module, place["name"])
     except (ImportError, AttributeError, OSError, SyntaxError) as error:
         raise EditorError(f"{reference!r} cannot be imported: {error}") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a file of the user runs
+        raise EditorError(f"{reference!r} raises {type(error).__name__} when imported: {error}") from None
 
 
 def _module_of(file: Path) -> Any:

@@ -28,6 +28,10 @@ def __getattr__(name: str) -> Any:
         import nein.api
 
         return getattr(nein.api, name)
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("nein")
     raise AttributeError(f"module 'nein' has no attribute '{name}'")
 
 

@@ -153,6 +153,9 @@ def _run(words: Sequence[str]) -> int | None:
     if not words or words[0] in ("-h", "--help"):
         print(_overview("", commands()))
         return 0 if words else USER_MISTAKE
+    if words[0] == "--version":
+        print(importlib.metadata.version("nein"))
+        return 0
     if words[0].startswith(COMPLETION):
         print(_completion(words))
         return 0

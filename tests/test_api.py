@@ -210,6 +210,13 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
     assert again.samples()["value"].notna().all()
 
 
+@pytest.mark.parametrize("line", ["raise RuntimeError('no weights')", "raise SystemExit(3)"])
+def test_an_editor_file_that_fails_when_imported_is_named(tmp_path, line):
+    (tmp_path / "mine.py").write_text(line)
+    with pytest.raises(ValueError, match=r"mine.py:edit' raises \w+ when imported: "):
+        nein.evaluate(f"{tmp_path}/mine.py:edit", limit=8, metrics=["l1"], device="cpu")
+
+
 @pytest.mark.parametrize(
     ("thing", "said"),
     [

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import nein
 from nein import cli
 from nein.config import options
 from tests.helpers import packages
@@ -41,6 +42,7 @@ def test_the_overview_lists_every_command_and_a_group_lists_its_own(
     assert code == 0
     assert all(f"nein {name} " in text for name in OURS)
     assert outcome(capsys)[0] == 2  # no command is a mistake, with the same answer
+    assert outcome(capsys, "--version").stdout == f"{nein.__version__}\n"
     code, text, _ = outcome(capsys, "negbench", "--help")
     assert code == 0
     assert "nein negbench analyse " in text

@@ -346,6 +346,9 @@ class _Parser(argparse.ArgumentParser):
         if match := re.search(r"unrecognized arguments: (\S+)", message):
             word = match.group(1).partition("=")[0]
             near = near_match(word.replace("_", "-"), flags)
+            if not word.startswith("-"):
+                guess = f"; did you mean --{word.replace('_', '-')}?" if f"--{word}" in flags else ""
+                raise UserError(f"'{word}' stands without an option{guess or f'; see {self.prog} --help.'}")
             raise UserError(
                 f"Unknown option {word}"
                 + (f"; did you mean {near}?" if near else f"; see {self.prog} --help.")
@@ -466,6 +469,8 @@ def _load(text: str, name: str) -> Any:
 
 def _read_yaml(file: Path) -> dict[str, Any]:
     if not file.is_file():
+        if file.is_dir():
+            raise UserError(f"'{file}' is a folder; --config takes a YAML file.")
         raise UserError(f"There is no configuration file '{file}'.")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))

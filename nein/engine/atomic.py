@@ -178,6 +178,8 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
                 "line, or make the file again."
             ) from None
         raise UserError(f"{where} is not valid JSON: {error.msg} at column {error.colno}.") from None
+    except RecursionError:
+        raise UserError(f"{where} is nested too deeply to be read.") from None
     if not isinstance(row, dict):
         raise UserError(f"{where} is not a JSON object.")
     return row
@@ -196,6 +198,8 @@ def read_json(path: Path, shape: Shape = object) -> Any:
         raise UserError(
             f"'{path}' is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
         ) from None
+    except RecursionError:
+        raise UserError(f"'{path}' is nested too deeply to be read.") from None
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
     _check(content, shape, f"'{path}'")

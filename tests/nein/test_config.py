@@ -74,9 +74,11 @@ def test_the_printed_configuration_reads_back_as_itself(tmp_path):
         (["--guidance-scale", "abc"], "--guidance-scale is 'abc'; it must be a number above 0."),
         (["--editor"], "--editor needs a value"),
         (["--limit"], "--limit needs a value; see nein --help."),
-        (["stray"], "Unknown option stray"),
+        (["stray"], "'stray' stands without an option"),
+        (["limit", "3"], "'limit' stands without an option; did you mean --limit?"),
         (["--preset", "paper"], "The paper preset needs NeIn's data: --data FOLDER"),
         (["--config", "no.yaml"], "There is no configuration file 'no.yaml'."),
+        (["--config", "."], "'.' is a folder; --config takes a YAML file."),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(argv, sentence):

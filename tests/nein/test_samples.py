@@ -80,6 +80,7 @@ def test_all_faults_of_the_records_are_said_at_once(make_data):
     ("text", "sentence"),
     [
         ("[{", "not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
         ('{"COCO": 1}', "must hold a JSON array"),
         ("[]", "has no samples"),
         ("\xff", "not UTF-8"),

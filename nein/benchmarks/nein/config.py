@@ -197,8 +197,8 @@ class GridConfig(Runs, Elsewhere, Seed):
             raise UserError(f"'{out}' is a folder; --out takes a file, for example {out / 'grid.png'}.")
         if out is not None and out.suffix not in (".png", ".pdf", ".svg"):
             raise UserError(f"'{out}' is no picture that can be written; --out takes .png, .pdf or .svg.")
-        if self.size < 16:
-            raise UserError(f"--size is {self.size}; at least 16 pixels are needed.")
+        if not 16 <= self.size <= 2048:
+            raise UserError(f"--size is {self.size}; allowed are 16 to 2048 pixels.")
         if self.metric is not None:
             self.metric = chosen("metric", self.metric, metrics.METRICS)
 

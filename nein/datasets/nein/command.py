@@ -33,6 +33,8 @@ def draw(options: DrawConfig) -> str:
     """Draws the miniature world; returns its folder, a line. Raises UserError."""
     from nein.nano import data as nano_data
 
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise UserError(f"'{options.out}' is a file; --out takes a folder.")
     try:
         return f"{nano_data.ensure(options.split, options.sources, options.out)}\n"
     except (ValueError, OSError) as error:
