@@ -40,77 +40,32 @@ look_for_garbage_seldom()  # above all not at the end, which would take seconds
 
 
 #: The files that take longest, longest first: one that is begun last would leave the other core idle.
-LONGEST = (
-    "tests/engine/test_ray.py",
-    "tests/train/instruct/test_finetune.py",
-    "tests/benchmarks/test_restart.py",
-    "tests/editors/test_zone.py",
-    "tests/editors/test_instruct_pix2pix.py",
-    "tests/test_site.py",
-    "tests/test_docs.py",
-    "tests/test_api.py",
-    "tests/editors/test_pipelines.py",
-    "tests/editors/test_contract.py",
-    "tests/devices/test_compare.py",
-    "tests/test_fuzz.py",
-    "tests/nano/test_truth.py",
-    "tests/train/contrast/test_finetune.py",
-    "tests/served/test_vllm.py",
-    "tests/reporting/test_export.py",
-    "tests/negvqa/test_nano.py",
-    "tests/negbench_build/test_processes.py",
-    "tests/engine/test_slurm.py",
-    "tests/nein/test_whole.py",
-    "tests/research/test_data.py",
-)
+LONGEST = [
+    f"tests/{name}.py"
+    for name in """
+    engine/test_ray train/instruct/test_finetune benchmarks/test_restart editors/test_zone
+    editors/test_instruct_pix2pix test_site test_docs test_api editors/test_pipelines editors/test_contract
+    devices/test_compare test_fuzz nano/test_truth train/contrast/test_finetune served/test_vllm
+    reporting/test_export negvqa/test_nano negbench_build/test_processes engine/test_slurm nein/test_whole
+    research/test_data
+""".split()
+]
 
 #: Files that run whole commands and do not look at their plots, which would be most of their time; they are
 #: drawn in the tests of reports, and at least once for every benchmark.
 SKETCHED = {
-    "tests/benchmarks/test_counting.py",
-    "tests/benchmarks/test_restart.py",
-    "tests/benchmarks/test_unscored.py",
-    "tests/devices/test_compare.py",
-    "tests/engine/test_elastic.py",
-    "tests/engine/test_executors.py",
-    "tests/engine/test_slurm.py",
-    "tests/metrics/test_methods.py",
-    "tests/models/test_best_of.py",
-    "tests/negbench/test_analysis.py",
-    "tests/negbench/test_blind.py",
-    "tests/negbench/test_eval.py",
-    "tests/negbench/test_minimal_pairs.py",
-    "tests/negbench/test_mishaps.py",
-    "tests/negbench/test_steering.py",
-    "tests/negbench/test_vlm.py",
-    "tests/negvqa/test_blind.py",
-    "tests/negvqa/test_endpoints.py",
-    "tests/negvqa/test_matching.py",
-    "tests/negvqa/test_nano.py",
-    "tests/negvqa/test_run.py",
-    "tests/negvqa/test_served.py",
-    "tests/negvqa_build/test_build.py",
-    "tests/nein/test_by_family.py",
-    "tests/nein/test_calibrate.py",
-    "tests/nein/test_check.py",
-    "tests/nein/test_evaluate.py",
-    "tests/nein/test_features.py",
-    "tests/nein/test_imported.py",
-    "tests/nein/test_known_edits.py",
-    "tests/nein/test_minimal_pairs.py",
-    "tests/nein/test_outside.py",
-    "tests/nein/test_resume.py",
-    "tests/nein/test_sheets.py",
-    "tests/nein/test_whole.py",
-    "tests/reporting/test_export.py",
-    "tests/reporting/test_grades.py",
-    "tests/reporting/test_tracking.py",
-    "tests/served/test_vllm.py",
-    "tests/test_api.py",
-    "tests/test_credentials.py",
-    "tests/test_docs.py",
-    "tests/test_fuzz.py",
-    "tests/train/instruct/test_finetune.py",
+    f"tests/{name}.py"
+    for name in """
+    benchmarks/test_counting benchmarks/test_restart benchmarks/test_unscored devices/test_compare
+    engine/test_elastic engine/test_executors engine/test_slurm metrics/test_methods models/test_best_of
+    negbench/test_analysis negbench/test_blind negbench/test_eval negbench/test_minimal_pairs
+    negbench/test_mishaps negbench/test_steering negbench/test_vlm negvqa/test_blind negvqa/test_endpoints
+    negvqa/test_matching negvqa/test_nano negvqa/test_run negvqa/test_served negvqa_build/test_build
+    nein/test_by_family nein/test_calibrate nein/test_check nein/test_evaluate nein/test_features
+    nein/test_imported nein/test_known_edits nein/test_minimal_pairs nein/test_outside nein/test_resume
+    nein/test_sheets nein/test_whole reporting/test_export reporting/test_grades reporting/test_tracking
+    served/test_vllm test_api test_credentials test_docs test_fuzz train/instruct/test_finetune
+""".split()
 }
 
 

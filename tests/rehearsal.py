@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,92 +15,66 @@ from nein.metrics.base import parse_yes_no
 from nein.metrics.judges.base import Answer, Detection, check_batch
 from nein.metrics.loading import fingerprint
 
+Rule = Callable[[np.ndarray, str], Any]
+Images = Sequence[np.ndarray]
+Texts = Sequence[Sequence[str]]
 
-class ScriptedJudge:
-    """A VQA judge whose answer is `rule(image, prompt)`.
 
-    name: goes into the fingerprint; give different rules different names. `asked` counts the prompts
-    answered.
+class Scripted:
+    """What says `rule(image, text)`; errors of the rule pass through.
+
+    name   Goes into the fingerprint; give different rules different names.
+    asked  Counts the texts answered.
     """
 
-    template = "plain"
+    kind = ""
 
-    def __init__(self, rule: Callable[[np.ndarray, str], str], name: str = "rule") -> None:
-        self.rule = rule
-        self.name = name
-        self.asked = 0
+    def __init__(self, rule: Rule, name: str = "rule") -> None:
+        self.rule, self.name, self.asked = rule, name, 0
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         """Says that no model is behind the answers."""
-        return {"kind": "vqa", "class": "scripted", "name": self.name, "template": self.template}
+        return {"kind": self.kind, "class": "scripted", "name": self.name}
 
-    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
-        """`rule` applied to every prompt; errors of the rule pass through."""
-        check_batch(images, questions, "questions")
-        self.asked += sum(map(len, questions))
+    def _each(self, images: Images, texts: Texts, what: str) -> list[list[Any]]:
+        check_batch(images, texts, what)
+        self.asked += sum(map(len, texts))
+        return [[self.rule(image, text) for text in row] for image, row in zip(images, texts, strict=True)]
+
+
+class ScriptedJudge(Scripted):
+    kind, template = "vqa", "plain"
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "template": self.template}
+
+    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
+        found = self._each(images, questions, "questions")
+        return [[Answer(text.strip(), len(text.split())) for text in row] for row in found]
+
+
+class ScriptedDetector(Scripted):
+    """Scores in [0, 1]; the box is the whole picture."""
+
+    kind = "ovd"
+
+    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
+        boxes = [(0.0, 0.0, float(image.shape[1]), float(image.shape[0])) for image in images]
         return [
-            [_answer(self.rule(image, prompt)) for prompt in row]
-            for image, row in zip(images, questions, strict=True)
+            {
+                label: Detection(float(s), int(s > threshold), box)
+                for label, s in zip(row, scores, strict=True)
+            }
+            for row, scores, box in zip(labels, self._each(images, labels, "labels"), boxes, strict=True)
         ]
 
 
-class ScriptedDetector:
-    """A detector whose score is `rule(image, label)`, in [0, 1]; the box is the whole picture."""
+class ScriptedMatcher(Scripted):
+    kind = "itm"
 
-    def __init__(self, rule: Callable[[np.ndarray, str], float], name: str = "rule") -> None:
-        self.rule = rule
-        self.name = name
-        self.asked = 0
-        self.fingerprint = fingerprint(self.describe())
-
-    def describe(self) -> dict[str, Any]:
-        """Says that no model is behind the scores."""
-        return {"kind": "ovd", "class": "scripted", "name": self.name}
-
-    def detect(
-        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
-    ) -> list[dict[str, Detection]]:
-        """`rule` applied to every label; errors of the rule pass through."""
-        check_batch(images, labels, "labels")
-        self.asked += sum(map(len, labels))
-        result: list[dict[str, Detection]] = []
-        for image, row in zip(images, labels, strict=True):
-            height, width = image.shape[:2]
-            scores = {label: float(self.rule(image, label)) for label in dict.fromkeys(row)}
-            box = (0.0, 0.0, float(width), float(height))
-            result.append({label: Detection(s, int(s > threshold), box) for label, s in scores.items()})
-        return result
-
-
-class ScriptedMatcher:
-    """A matcher whose value is `rule(image, text)`."""
-
-    def __init__(self, rule: Callable[[np.ndarray, str], float], name: str = "rule") -> None:
-        self.rule = rule
-        self.name = name
-        self.fingerprint = fingerprint(self.describe())
-
-    def describe(self) -> dict[str, Any]:
-        """Says that no model is behind the values."""
-        return {"kind": "itm", "class": "scripted", "name": self.name}
-
-    def match(
-        self,
-        images: Sequence[np.ndarray],
-        texts: Sequence[Sequence[str]],
-        head: Literal["itc", "itm"] = "itm",
-    ) -> list[np.ndarray]:
-        """`rule` applied to every text."""
-        check_batch(images, texts, "texts")
-        return [
-            np.array([self.rule(image, text) for text in row], dtype=np.float64)
-            for image, row in zip(images, texts, strict=True)
-        ]
-
-
-def _answer(text: str) -> Answer:
-    return Answer(text.strip(), len(text.split()))
+    def match(self, images: Images, texts: Texts, head: str = "itm") -> list[np.ndarray]:
+        return [np.array(row, dtype=np.float64) for row in self._each(images, texts, "texts")]
 
 
 class Weakened:
@@ -111,21 +85,17 @@ class Weakened:
     """
 
     def __init__(self, judge: Any, miss: float, invent: float) -> None:
-        self.judge = judge
-        self.miss = miss
-        self.invent = invent
+        self.judge, self.miss, self.invent = judge, miss, invent
         self.fingerprint = fingerprint(self.describe())
 
     @property
     def template(self) -> str:
-        """Of the judge behind it."""
         return self.judge.template
 
     def describe(self) -> dict[str, Any]:
-        """The judge's own description, and how it was weakened."""
         return {**self.judge.describe(), "weakened": {"miss": self.miss, "invent": self.invent}}
 
-    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """The judge's answers, some of them turned round; an answer that is neither yes nor no stays."""
         found = self.judge.ask(images, questions)
         return [
@@ -133,9 +103,7 @@ class Weakened:
             for image, row, answers in zip(images, questions, found, strict=True)
         ]
 
-    def detect(
-        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
-    ) -> list[dict[str, Detection]]:
+    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """The judge's detections, some of them moved to the other side of the threshold."""
         found = self.judge.detect(images, labels, threshold)
         return [
@@ -196,9 +164,7 @@ class Flaky(Identity):
         return super()._edit_one(request)
 
 
-# ------------------------------------------------------------------------------------------- by reference
-
-Rule = Callable[[np.ndarray, str], Any]
+# --- by reference --------------------------------------------------------------------------------
 
 
 def scripted(rule: Rule, name: str) -> Callable[..., Any]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import pkgutil
-import re
 import subprocess
 from pathlib import Path
 
@@ -12,10 +9,9 @@ import pytest
 
 import nein
 from nein import cli
-from nein.config import options
 from tests.helpers import packages
 from tests.helpers.commands import in_a_process, outcome
-from tests.test_startup import HEAVY, ROOT
+from tests.test_startup import HEAVY
 
 #: Nothing of these is needed to say what a command takes.
 NOT_FOR_HELP = (
@@ -27,12 +23,6 @@ OURS = sorted(cli.COMMANDS)
 def advertise(folder: Path, **places: str) -> None:
     """Installs a package with these commands; "_" stands for a blank."""
     packages.install(folder, {cli.GROUP: {name.replace("_", " "): place for name, place in places.items()}})
-
-
-def section(title: str) -> dict[str, str]:
-    """The texts of one section of pyproject.toml."""
-    text = (ROOT / "pyproject.toml").read_text().split(f"\n[{title}]\n")[1].split("\n[")[0]
-    return {name.strip('"'): value for name, value in re.findall(r'^(\S.*?) = "([^"]*)"', text, re.MULTILINE)}
 
 
 def test_the_overview_lists_every_command_and_a_group_lists_its_own(
@@ -68,22 +58,6 @@ def test_an_unknown_command_is_one_sentence_with_a_near_match(
     assert code == 2
     assert sentence in error
     assert error.count("\n") == 1
-
-
-def test_every_row_of_the_table_and_every_script_names_something_that_is_there() -> None:
-    scripts = section("project.scripts")
-    assert set(scripts) == {"nein", "nein-eval"}
-    rows = [
-        place for command in cli.COMMANDS.values() for place in (command.work, command.configuration) if place
-    ]
-    for place in [*rows, *scripts.values()]:
-        module, _, name = place.partition(":")
-        tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
-        defined = [getattr(node, "name", None) for node in tree.body]
-        defined += [
-            t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
-        ]
-        assert name in defined, place
 
 
 def test_another_package_adds_a_command_by_an_entry_point(
@@ -185,21 +159,6 @@ def test_bash_completes_commands_options_and_values(
     line = ["bash", "-c", OFFER, "bash", str(completion), "nein", *words]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == offered
-
-
-def test_every_option_of_every_command_can_be_completed(completion: Path) -> None:
-    text = completion.read_text()
-    for name, command in cli.COMMANDS.items():
-        [known] = re.findall(
-            rf"^_shtab_nein_{name.replace(' ', '_')}_option_strings=\((.*)\)$", text, re.MULTILINE
-        )
-        configuration = pkgutil.resolve_name(command.configuration)
-        flags = {
-            flag
-            for action in options.make_parser(configuration, "", "")._actions
-            for flag in action.option_strings
-        }
-        assert set(known.split()) == flags
 
 
 def test_zsh_has_its_own_and_another_shell_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

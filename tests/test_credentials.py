@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from nein import cli
+from nein.engine.images import write_png
 from nein.metrics import MetricError
 from nein.metrics.choices.endpoint import EndpointChoices
 from nein.metrics.served import credentials
 from nein.metrics.served.credentials import Credentials
 from nein.metrics.served.endpoint import Endpoint, split_endpoint
 from tests.loopback import Server, say
+from tests.negbench_build.conftest import picture
 from tests.negvqa.tiny import write_questions
 
 USER, PASSWORD, TOKEN = "secretuser", "secretpass", "secrettoken"
@@ -107,90 +109,51 @@ def secret(server: Server, model: str = "eye-7b") -> str:
     return f"openai:{server.url.replace('//', f'//{USER}:{PASSWORD}%21@')}?tok={TOKEN}#{model}"
 
 
-def negvqa(server: Server, root: Path) -> list[list[Any]]:
-    asked = [
-        "negvqa",
-        "--model",
-        secret(server),
-        "--data",
-        write_questions(root / "data"),
-        "--out",
-        root / "out/a",
-    ]
-    made = ["negvqa", "generate", "--source", "nano", "--questions", 3, "--negator", "llm", "--llm.model"]
-    judged = ["--model", "judge", "--judge", secret(server), "--judge-asking", "letters"]
-    return [
-        [*asked, "--matcher", f"llm:{secret(server, 'eye-70b')}", "--formats", "html,md,csv,tex"],
-        [
-            "negvqa",
-            *judged,
-            "--data",
-            root / "data/questions.jsonl",
-            "--out",
-            root / "out/b",
-            "--formats",
-            "md",
-        ],
-        [*made, secret(server), "--out", root / "out/c"],
-    ]
+#: Command lines by benchmark: {s} is a secret endpoint, {s2} another model of it, {b} a broken reference, {o}
+#: the folder of results, {d} data. The mistaken end with a sentence, or print what they were told.
+LINES = {
+    "negvqa": """
+        negvqa --model {s} --data {d} --out {o}/a --matcher llm:{s2} --formats html,md,csv,tex
+        negvqa --model judge --judge {s} --judge-asking letters --data {d} --out {o}/b --formats md
+        negvqa generate --source nano --questions 3 --negator llm --llm.model {s} --out {o}/c""",
+    "negbench": """
+        negbench eval --vlm {s} --model none --scenes 6 --tasks mcq --out {o}/a
+        negbench generate --source captions --captions {d} --form training --concepts llm --verify none \
+--llm.model {s} --out {o}/b""",
+    "nein": """
+        eval --editor identity --models.vqa {s} --metrics removal_vqa --limit 2 --out {o}/a
+        report {o}/a -o {o}/page.html
+        calibrate {o}/a --judges vqa --sets sources --limit 2
+        check --judge vqa {s}""",
+    "mistaken": """
+        negvqa --config {d} --dry-run
+        negvqa --config {d} --model {s2} --out {o}/a
+        negvqa --model {b} --out {o}/b
+        negvqa --model {s} --limit {b}
+        negvqa --modle {s}
+        negbench eval --vlm {b} --model none --out {o}/c
+        eval --editor {s} --out {o}/d
+        check --judge ovd {s}""",
+}
 
 
-def negbench(server: Server, root: Path) -> list[list[Any]]:
-    asked = ["negbench", "eval", "--vlm", secret(server), "--model", "none", "--scenes", 6, "--tasks", "mcq"]
-    (root / "captions").mkdir()
-    from nein.engine.images import write_png
-    from tests.negbench_build.conftest import picture
-
-    for number in range(2):
-        write_png(root / f"captions/{number}.png", picture(10 * number))
-        (root / f"captions/{number}.txt").write_text(f"A picture of dog and cat, number {number}.")
-    made = [
-        "negbench",
-        "generate",
-        "--source",
-        "captions",
-        "--captions",
-        root / "captions",
-        "--form",
-        "training",
-    ]
-    made += ["--concepts", "llm", "--verify", "none", "--llm.model", secret(server)]
-    return [[*asked, "--out", root / "out/a"], [*made, "--out", root / "out/b"]]
+def data(name: str, server: Server, root: Path) -> Path:
+    """What the lines of a benchmark read."""
+    if name == "negvqa":
+        return write_questions(root / "data")
+    if name == "negbench":
+        for number in range(2):
+            write_png(root / f"data/{number}.png", picture(10 * number))
+            (root / f"data/{number}.txt").write_text(f"A picture of dog and cat, number {number}.")
+        return root / "data"
+    (root / "told.yaml").write_text(f"model: ['{secret(server)}']\nmatcher: llm:{secret(server)}\n")
+    return root / "told.yaml"
 
 
-def nein(server: Server, root: Path) -> list[list[Any]]:
-    judge, run = ["--models.vqa", secret(server)], root / "out/a"
-    asked = ["eval", "--editor", "identity", *judge, "--metrics", "removal_vqa", "--limit", 2, "--out", run]
-    return [
-        asked,
-        ["report", run, "-o", root / "out/page.html"],
-        ["calibrate", run, "--judges", "vqa", "--sets", "sources", "--limit", 2],
-        ["check", "--judge", "vqa", secret(server)],
-    ]
-
-
-def mistaken(server: Server, root: Path) -> list[list[Any]]:
-    """Commands that end with a sentence, or print what they were told."""
-    told = root / "told.yaml"
-    told.write_text(f"model: ['{secret(server)}']\nmatcher: llm:{secret(server)}\n")
-    broken = f"openai:http://{USER}:{PASSWORD}/x@host:1/v1?tok={TOKEN}"
-    return [
-        ["negvqa", "--config", told, "--dry-run"],
-        ["negvqa", "--config", told, "--model", secret(server, "eye-8b"), "--out", root / "out/a"],
-        ["negvqa", "--model", broken, "--out", root / "out/b"],
-        ["negvqa", "--model", secret(server), "--limit", broken],
-        ["negvqa", "--modle", secret(server)],
-        ["negbench", "eval", "--vlm", broken, "--model", "none", "--out", root / "out/c"],
-        ["eval", "--editor", secret(server), "--out", root / "out/d"],
-        ["check", "--judge", "ovd", secret(server)],
-    ]
-
-
-@pytest.mark.parametrize("commands", [negvqa, negbench, nein, mistaken])
+@pytest.mark.parametrize("name", LINES)
 def test_no_writer_leaves_a_trace_of_them(
-    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    commands: Any,
-) -> None:  # fmt: skip
+    server: Server, tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     def rule(body: dict[str, Any], count: int) -> Any:
         told = isinstance(body["messages"][0]["content"], str)
         return (
@@ -200,21 +163,24 @@ def test_no_writer_leaves_a_trace_of_them(
     server.rule = rule
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    for words in commands(server, tmp_path):
-        monkeypatch.setattr(sys, "argv", ["nein", *map(str, words)])
+    broken = f"openai:http://{USER}:{PASSWORD}/x@host:1/v1?tok={TOKEN}"
+    filled = {"s": secret(server), "s2": secret(server, "eye-70b"), "b": broken, "o": tmp_path / "out"}
+    for line in LINES[name].format(**filled, d=data(name, server, tmp_path)).strip().splitlines():
+        words = line.split()
+        monkeypatch.setattr(sys, "argv", ["nein", *words])
         before = len(server.paths)
         with pytest.raises(SystemExit) as ended:
             cli.main()
         said = "".join(capfd.readouterr())
         assert "Traceback" not in said, said
-        if commands is not mistaken and words[1] != "report" and words[0] != "report":
+        if name != "mistaken" and words[0] != "report":
             assert len(server.paths) > before, (words, said)
         assert ended.value.code in (0, 1, 2), said
         for word in (USER, PASSWORD, TOKEN):
             assert word not in said, (words, said)
     assert all(f"tok={TOKEN}" in path for path in server.paths)
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert written or commands is mistaken
+    assert written or name == "mistaken"
     for path in written:
         for word in (USER, PASSWORD, TOKEN):
             assert word not in str(path)

@@ -17,7 +17,6 @@ import safetensors.numpy
 import yaml
 
 from nein import cli, editors, fetch, metrics
-from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
 from nein.config.groups import Stored
 from nein.editors.presets import PRESETS
@@ -87,12 +86,6 @@ def test_a_model_that_is_served_elsewhere_needs_nothing_here() -> None:
     assert needs.of_model("vqa", "openai:http://localhost:8000/v1#owner/name") == []
     assert needs.of_model("vqa", "vllm:http://localhost:8000/v1#owner/name") == []
     assert needs.of_model("vqa", "vllm:owner/name") == [Need("transformers", "owner/name")]
-
-
-def test_every_model_of_negbench_with_weights_on_the_hub_is_named() -> None:
-    for row in MODELS.values():
-        if row.reference is not None:
-            assert needs.of_model("dual", row.reference), row.name
 
 
 def test_every_command_with_models_from_says_what_it_needs() -> None:
@@ -382,10 +375,6 @@ def test_a_dry_run_lists_repositories_files_and_places_and_asks_nobody(
     same = outcome(capsys, "fetch", "eval", *words[:4], "--dry-run", "--data", "hub:a/b@c").stdout
     assert {line.replace(str(tmp_path), "models") for line in lines} == set(same.splitlines())
     assert not list(tmp_path.iterdir())
-
-
-def test_nano_needs_nothing(tmp_path: Path) -> None:
-    assert "Nothing has to be fetched" in fetch.run(fetch.FetchConfig.of(preset="nano", out=tmp_path))
 
 
 def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

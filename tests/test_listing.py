@@ -15,7 +15,6 @@ from nein.datasets.negbench.registry import NEGBENCH, ROWS
 from nein.models import licences
 from nein.nano import worlds, zoo
 from tests.helpers import commands
-from tests.served.test_vllm import MODULE
 
 
 def things(kind: str) -> dict[str, listing.Thing]:
@@ -104,18 +103,6 @@ def test_a_network_of_a_library_is_looked_for_where_the_library_looks(
     (hub / "hub" / "checkpoints").mkdir(parents=True)
     (hub / "hub" / "checkpoints" / "alexnet-owt-7be5be79.pth").write_bytes(bytes(200_000))
     assert (cells("models", "alex")["here"], cells("models", "alex")["size"]) == ("yes", "0.2 MB")
-
-
-def test_a_tag_of_open_clip_is_here_under_any_name_of_its_weights(hub: Path) -> None:
-    assert cells("models", "clip")["here"] == "no"
-    snapshot(hub, "models--openai--clip-vit-base-patch32", {"model.safetensors": "x"})
-    assert cells("models", "clip")["here"] == "yes"
-
-
-def test_vllm_is_here_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cells("judges", "vllm:MODEL")["here"] == "no"
-    monkeypatch.syspath_prepend(str(MODULE))
-    assert cells("judges", "vllm:MODEL")["here"] == "yes"
 
 
 def test_every_licence_is_of_something_that_a_table_names() -> None:

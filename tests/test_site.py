@@ -120,18 +120,6 @@ def test_every_option_that_is_given_to_a_command_in_a_text_is_one_that_it_takes(
     assert wrong == {}
 
 
-def test_an_option_that_a_command_does_not_have_is_seen(flags):
-    said = "`nein eval --tracks a --limit 3`\nnein negvqa --mend flip --limt 3  # --x\nnein-eval --edtor x"
-    assert [unknown_options(line, flags) for line in lines_typed(said)] == [
-        ["--tracks"],
-        ["--limt"],
-        ["--edtor"],
-    ]
-    assert unknown_options("nein slurm eval --array 3 --options.account A --arry 3", flags) == ["--arry"]
-    line = "accelerate launch train/finetune_ip2p.py --recipe nano --recip nano"
-    assert unknown_options(line, flags) == ["--recip"]
-
-
 def test_every_script_that_reads_options_has_a_page():
     """A module of `train` with a COMMAND of its own is one that is started by its name."""
     scripts = {place.partition(":")[0] for place in pages.SCRIPTS.values()}

@@ -150,7 +150,7 @@ class FittedBatches(Batches):
     @property
     def block_size(self) -> int:
         """With "auto" the command's default, however much of it fits at once."""
-        default = type(self).__dataclass_fields__["batch_size"].default
+        default: Any = type(self).__dataclass_fields__["batch_size"].default
         return int(default if self.fits else self.batch_size)
 
 

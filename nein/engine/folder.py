@@ -50,12 +50,7 @@ _NOTES: Mapping[str, Shape] = {
         "environment?": {"device?": (str, None), "device_name?": (str, None)},
     },
 }
-COST = {
-    "block": int,
-    "at": float,
-    "seconds?": float,
-    "peak_memory?": {"host?": float, "device?": float},
-}
+COST = {"block": int, "at": float, "seconds?": float, "peak_memory?": {"host?": float, "device?": float}}
 
 
 @dataclass(frozen=True)

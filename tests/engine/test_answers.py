@@ -31,11 +31,6 @@ def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp
         assert again.get("model", "question") == {"text": "Nó", "odd": "\ud83d", "numbers": [0.1 + 0.2, None]}
 
 
-def test_not_a_number_never_reaches_the_file(tmp_path: Path) -> None:
-    with AnswerCache(tmp_path / "a") as cache, pytest.raises(ValueError, match="not JSON compliant"):
-        cache.put("model", "question", {"value": float("nan")})
-
-
 def test_threads_and_two_processes_write_into_one_file_and_see_each_other(tmp_path: Path) -> None:
     path = tmp_path / "answers.sqlite"
     code = (

@@ -45,12 +45,6 @@ def test_a_file_that_cannot_be_written_does_not_keep_the_others_from_it(tmp_path
     assert [(tmp_path / name).read_text() for name in "ac"] == ["a", "c"]
 
 
-def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        atomic.write_lines(tmp_path / "f.jsonl", [{"value": float("nan")}])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_lines_come_back_with_their_numbers_whatever_is_in_their_texts(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = [{"text": "two\nlines"}, {"text": "a line\u2028for some, né"}, {}]
@@ -106,8 +100,7 @@ def write_three(arguments: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "there"),
-    [("before", "a.txt b.json"), ("torn", "a.txt b.json"), ("after", "a.txt b.json c.txt")],
+    ("how", "there"), [("before", "a.txt b.json"), ("torn", "a.txt b.json"), ("after", "a.txt b.json c.txt")]
 )
 def test_a_kill_while_a_file_is_written_leaves_whole_files_only(
     tmp_path: Path, how: Literal["before", "torn", "after"], there: str

@@ -180,7 +180,7 @@ def test_reading_ahead_keeps_order_and_raises_in_its_place() -> None:
         next(numbers)
 
 
-def test_on_a_gpu_one_model_is_kept_at_a_time() -> None:
+def test_on_a_gpu_one_model_is_kept_at_a_time_and_what_nobody_needs_is_given_free() -> None:
     made: list[str] = []
 
     def model(name: str) -> Model:
@@ -192,20 +192,8 @@ def test_on_a_gpu_one_model_is_kept_at_a_time() -> None:
         for name in ("a", "a", "b", "a"):
             loaded.get(model(name))
         assert made == expected
-
-
-def test_models_that_nobody_needs_any_more_are_given_free() -> None:
-    made: list[str] = []
-
-    def model(name: str) -> Model:
-        return Model(name, lambda: made.append(name) or object(), lambda loaded: {})
-
-    loaded = Loaded("cpu")
-    for name in ("a", "b"):
-        loaded.get(model(name))
     loaded.keep({"b", "c"})
-    for name in ("a", "b"):
-        loaded.get(model(name))
+    loaded.get(model("a"))
     assert made == ["a", "b", "a"]
 
 

@@ -42,14 +42,3 @@ def test_a_damaged_cache_file_is_made_again_with_a_warning(
     assert "is damaged and is made again" in caplog.text
     keep()
     assert FeatureCache(tmp_path, "block").get("space", "key") is not None
-
-
-def test_two_writers_of_a_cache_leave_a_whole_file(tmp_path: Path) -> None:
-    one, two = FeatureCache(tmp_path, "block"), FeatureCache(tmp_path, "block")
-    for cache, value in ((one, 1.0), (two, 2.0)):
-        cache.put("clip", "key", np.full(3, value))
-    one.flush()
-    two.flush()
-    last = FeatureCache(tmp_path, "block").get("clip", "key")
-    assert np.array_equal(last, np.full(3, 2.0, np.float32))  # type: ignore[arg-type]
-    assert len(list(tmp_path.rglob("*.safetensors"))) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, first_difference, runs_below
+from nein.engine.folder import Folder, runs_below
 
 
 def opened(path: Path, overwrite: bool = False, **identity: object) -> Folder:
@@ -85,8 +85,3 @@ def test_runs_are_found_at_any_depth_and_by_themselves(tmp_path: Path) -> None:
     one, two = opened(tmp_path / "b" / "c"), opened(tmp_path / "a")
     assert runs_below(tmp_path) == [two.path, one.path]
     assert runs_below(one.path) == [one.path]
-
-
-def test_the_first_difference_looks_inside(tmp_path: Path) -> None:
-    assert first_difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == "b: c 2, not 3"
-    assert first_difference({"a": 1}, {"a": 1}) is None

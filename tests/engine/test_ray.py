@@ -51,8 +51,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def executor(cluster: Any, **changed: Any) -> Ray:
-    options: dict[str, Any] = {"address": cluster.address, "workers": None, "gpus_per_worker": 1.0}
-    return Ray("cpu", **{**options, **changed})
+    return Ray("cpu", cluster.address, **changed)
 
 
 def steps(given: tuple[str, float, int], device: str) -> list[Step]:
@@ -175,12 +174,14 @@ def keyed(path: str, device: str) -> list[Step]:
     return steps((path, 0.0, -1), device)
 
 
-def test_without_ray_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match="--on ray needs Ray"):
-        Ray("cpu", address=None, workers=None, gpus_per_worker=1.0)
-
-
-def test_an_address_at_which_nobody_answers_is_a_sentence() -> None:
-    with pytest.raises(UserError, match="No Ray cluster answers at"):
-        Ray("cpu", address="127.0.0.1:9", workers=None, gpus_per_worker=1.0)
+@pytest.mark.parametrize(
+    ("module", "address", "said"),
+    [({"ray": None}, None, "--on ray needs Ray"), ({}, "127.0.0.1:9", "No Ray cluster answers at")],
+)
+def test_without_ray_or_its_cluster_there_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, module: dict[str, Any], address: str | None, said: str
+) -> None:
+    for name, value in module.items():
+        monkeypatch.setitem(sys.modules, name, value)
+    with pytest.raises(UserError, match=said):
+        Ray("cpu", address)

@@ -60,10 +60,7 @@ def on_two_processes(port: int) -> tuple[str, ...]:
 
 
 def in_a_process(
-    *words: object,
-    script: tuple[object, ...] = ("-m", "nein"),
-    cwd: Path = ROOT,
-    path: Sequence[Path] = (),
+    *words: object, script: tuple[object, ...] = ("-m", "nein"), cwd: Path = ROOT, path: Sequence[Path] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Runs `python -m nein WORDS`, or another script, in a process of its own."""
     line = [sys.executable, *(str(part) for part in (*script, *words))]
