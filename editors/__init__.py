@@ -1,12 +1,8 @@
-"""Editors: pictures and instructions in, pictures out.
+"""Editors: pictures and instructions in, pictures out. Importing it loads neither torch nor diffusers.
 
-    >>> from nein import editors
-    >>> editor = editors.get_editor("magicbrush-nano")
-    >>> results = editor.edit([editors.EditRequest("1", image, "The image doesn't have any dog.", seed=7)])
-
-`get_editor` takes names, folders, hub ids and places (`module:function`); `as_editor` takes objects.
-
-Importing this package loads neither torch nor diffusers; `get_editor` does when the editor needs them.
+>>> from nein import editors
+>>> editor = editors.get_editor("magicbrush-nano")
+>>> results = editor.edit([editors.EditRequest("1", image, "The image doesn't have any dog.", seed=7)])
 """
 
 from __future__ import annotations
@@ -191,22 +187,17 @@ def get_editor(
     batch_size: int = 8,
     **overrides: Any,
 ) -> Editor:
-    """Build an editor.
+    """Build an editor. Raises EditorError for an unknown name or option and for an unusable checkpoint.
 
-    name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), "identity", "solid",
-                an installed package's editor (`plugins`), a place ("module:attribute" or "file.py:attribute")
-                with something that `as_editor` takes, or a checkpoint: a local folder or hub id of a
-                diffusers pipeline, or one file in the original latent-diffusion format.
-    checkpoint  Local path, installed package's model ("nano:ip2p") or hub id ("owner/name" or
-                "owner/name@revision") in place of the row's.
-    revision    Hub branch, tag or commit in place of the row's.
+    name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), an installed package's
+                editor (`plugins`), a place ("module:attribute" or "file.py:attribute") with something that
+                `as_editor` takes, or a checkpoint: a diffusers folder or hub id, or one file in the original
+                format.
+    checkpoint  Local path, "nano:ip2p" or hub id ("owner/name[@revision]") in place of the row's.
     device      Anything torch.device accepts.
     dtype       "float32", "bfloat16" or "float16".
     batch_size  Samples per forward pass (of three guidance branches each).
-    overrides   What `options_of(name)` lists: the row's values, further models and settings, how the model
-                runs on the machine, or the options of the editors without a model.
-
-    Raises EditorError for an unknown name or option and for an unusable checkpoint.
+    overrides   What `options_of(name)` lists.
     """
     name = spelled(name)
     check(name, **overrides)

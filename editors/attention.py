@@ -1,8 +1,6 @@
-"""Cross-attention of a UNet, recorded or weighted while it denoises.
+"""Cross-attention of a UNet, recorded (ZONE, steps 3 and 4) or weighted (Prompt-to-Prompt) while it denoises.
 
-What to record and the weights travel with each call as `cross_attention_kwargs={"record": ..., "weights":
-...}`, so that one UNet can serve several threads; the processors themselves keep no state. Recording is
-steps 3 and 4 of ZONE; weights are "attention re-weighting" of Prompt-to-Prompt.
+Record and weights travel with each call as `cross_attention_kwargs`: the processors keep no state.
 """
 
 from __future__ import annotations

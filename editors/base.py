@@ -24,19 +24,16 @@ EditorError = UserError
 class EditRequest:
     """One edit to make.
 
-    id           Identifies the sample; comes back unchanged in the result.
-    image        (H, W, 3) uint8 RGB, the picture to edit. Never modified.
+    image        (H, W, 3) uint8 RGB. Never modified.
     instruction  Given to the model verbatim.
-    seed         0 <= seed < 2**63. Belongs to the sample: the same seed, image, instruction and editor give
-                 the same result whatever else is in the batch.
-    object       What is to be removed, e.g. "traffic light". Only editors that are told it because they take
-                 no instruction read it, and they say so in `describe()` ("reads": "object").
+    seed         0 <= seed < 2**63. The same seed, image, instruction and editor give the same result whatever
+                 else is in the batch.
+    object       What is to be removed, for editors that take no instruction ("reads": "object" in
+                 `describe`).
     maps         Whether an editor that has intermediate pictures should return them; the edit is the same.
-    negative_prompt  What the edit is guided away from, in place of the empty text of classifier-free
-                 guidance; with it the instruction may be empty. Read by the editors of
-                 `editors.takes_negative_prompt`.
+    negative_prompt  What the edit is guided away from; with it the instruction may be empty (`editors.can`).
     weights      Words of the instruction -> factor of the attention to them (Prompt-to-Prompt,
-                 arXiv:2208.01626, section 3.2: -2 to 2). Read by the editors of `editors.weights_attention`.
+                 arXiv:2208.01626, section 3.2: -2 to 2) (`editors.can`).
     """
 
     id: str
@@ -53,11 +50,8 @@ class EditRequest:
 class EditResult:
     """What came of one request: `image` (H', W', 3) uint8 RGB, or None and a one-sentence `error`.
 
-    `note` is something a reader should know although the edit succeeded, e.g. that the instruction was
-    longer than the text encoder reads; empty as a rule.
-
-    `maps` are the named intermediate pictures that the request asked for, in the order of the work: each
-    (h, w) or (h, w, 3) uint8, of any size. Empty for editors that have none.
+    note  What a reader should know although the edit succeeded.
+    maps  The named intermediate pictures that were asked for, each (h, w) or (h, w, 3) uint8.
     """
 
     id: str
@@ -70,15 +64,10 @@ class EditResult:
 class Editor(Protocol):
     """Anything that edits.
 
-    `describe()` returns a JSON-serialisable dictionary with everything that decides the result: class,
-    checkpoint and revision, steps, guidance scales, resize rule, effective scheduler configuration, dtype.
-
-    `fingerprint` is a SHA-256 hex string over the same facts, but with the content of the weights in place of
-    the checkpoint's name, so a moved folder keeps it and a changed file does not. Device and batch size are
-    not part of it.
-
-    `edit()` never raises for a single bad request: that request's result carries the error, the others
-    succeed. It does raise when no request could succeed (device lost, out of memory).
+    `describe()` is JSON-serialisable and says everything that decides the result. `fingerprint` is a SHA-256
+    hex string over the same facts with the content of the weights in place of their name; device and batch
+    size are not part of it. `edit()` never raises for a single bad request, whose result carries the error;
+    it raises when no request could succeed (device lost, out of memory).
     """
 
     name: str

@@ -25,13 +25,10 @@ def edit_in_batches(
 ) -> list[EditResult]:
     """One result per request, in order.
 
-    prepare  The group of a request and what `edit` needs of it, or a sentence saying why it cannot be done,
-             given or raised as EditorError.
-    edit     Results for at most `batch_size` requests of one group. When it fails, they are tried one by one,
-             so that only the culprit has an error.
+    prepare  The group of a request and what `edit` needs of it, or why it cannot be done, given or raised.
+    edit     Results for at most `batch_size` requests of one group. When it fails, they are tried one by one.
 
-    Running out of memory is about the batch, not about a sample, and goes through: smaller batches would
-    differ in the last bits from those of an undisturbed run, so the run ends and the user chooses.
+    Out of memory goes through: smaller batches would differ in the last bits from an undisturbed run's.
     """
     results: dict[int, EditResult] = {}
     groups: dict[Hashable, list[tuple[int, Prepared]]] = {}

@@ -1,8 +1,7 @@
 """Reading a StableDiffusionInstructPix2PixPipeline from a folder, the hub or one file, with clear errors.
 
-Weights are read from safetensors. Some published repositories have only PyTorch's .bin files, and original
-checkpoints are .ckpt files; those are read as plain tensors (torch.load with weights_only=True), which runs
-no code from the file, and anything that would need more is refused.
+Weights are read from safetensors, or else as plain tensors from PyTorch's .bin and .ckpt files, of which
+nothing runs (torch.load with weights_only=True).
 """
 
 from __future__ import annotations
@@ -50,9 +49,8 @@ class LoadedPipeline:
     """A pipeline on the CPU in float32, and what is known of its origin.
 
     weights_format  "safetensors", "bin", "ldm safetensors" and "ldm pickle" for a single file, or "memory".
-    published       What the checkpoint declares and we do otherwise, or what it was made of; for the record.
-    weights_sha256  Over every tensor and the configuration of UNet, VAE, text encoder and tokenizer, after
-                    conversion to float32: the same for a copied folder, different for any changed weight.
+    weights_sha256  Over tensors and configuration of UNet, VAE, text encoder and tokenizer, in float32.
+    published       What the checkpoint declares and we do otherwise, or what it was made of.
     """
 
     pipeline: Any
@@ -74,23 +72,23 @@ def load_pipeline(
 
     The class is always StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), and the safety checker is left out: it would black
-    out pictures and count as an edit. `channels` are the numbers of input channels its UNet may have; an
-    editor has 8, a model yet to become one 4. Raises EditorError with one sentence when the checkpoint is
-    unusable.
+    out pictures and count as an edit. `channels` are the numbers of input channels its UNet may have.
+    Raises EditorError.
     """
     path = Path(checkpoint).expanduser()
-    if not path.is_file() and (ema is not None or config is not None):
+    single = path.is_file()
+    if not single and (ema is not None or config is not None):
         raise EditorError(
             f"{checkpoint!r} is not a single file, so it holds one set of weights and its own configuration; "
             f"leave out ema and config"
         )
-    if path.is_file() and path.suffix not in ldm.SUFFIXES:
+    if single and path.suffix not in ldm.SUFFIXES:
         raise EditorError(
             f"{checkpoint!r} is no checkpoint; a single file ends in {', '.join(ldm.SUFFIXES)}, and a "
             f"pipeline in diffusers' layout is a folder"
         )
     with explained(checkpoint):
-        if path.is_file():
+        if single:
             pipeline, origin = ldm.read_pipeline(path, ema=ema, config=config, channels=channels)
             weights_format = "ldm safetensors" if path.suffix == ".safetensors" else "ldm pickle"
             published = {"single_file": origin.as_dict()}
@@ -104,21 +102,15 @@ def load_pipeline(
             pipeline, weights_format = _read(source, revision, checkpoint)
             published = _declared(source, revision, pipeline)
         pipeline.to(torch.float32)
-    _check_fit(pipeline, checkpoint)
     pipeline.set_progress_bar_config(disable=True)
-    return LoadedPipeline(pipeline, weights_format, _pipeline_hash(pipeline), published)
+    return _checked(pipeline, checkpoint, weights_format, published)
 
 
 def in_memory(pipeline: Any) -> LoadedPipeline:
     """A StableDiffusionInstructPix2PixPipeline that the caller has made, as it is: in its own number type,
     where it lies. Raises EditorError for one that is no instruction editor."""
     ldm.check_channels(pipeline.unet.config.in_channels, "the pipeline in memory")
-    _check_fit(pipeline, "the pipeline in memory")
-    return LoadedPipeline(pipeline, "memory", _pipeline_hash(pipeline))
-
-
-def _pipeline_hash(pipeline: Any) -> str:
-    return content_hash({part: getattr(pipeline, part) for part in _WEIGHTS}, [pipeline.tokenizer])
+    return _checked(pipeline, "the pipeline in memory", "memory", {})
 
 
 def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any]:
@@ -141,17 +133,14 @@ def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any
 def _check_folder(path: Path, checkpoint: str) -> None:
     if not (path / "model_index.json").is_file():
         single = sorted(entry.name for entry in path.iterdir() if entry.suffix in (".ckpt", *ldm.SUFFIXES))
+        said = f"{checkpoint!r} has no model_index.json, so it is not a diffusers pipeline"
         if single:
-            raise EditorError(
-                f"{checkpoint!r} has no model_index.json, so it is not a diffusers pipeline, but it holds "
-                f"{single[0]}; give that file itself"
-            )
+            raise EditorError(f"{said}, but it holds {single[0]}; give that file itself")
         raise EditorError(
-            f"{checkpoint!r} has no model_index.json, so it is not a diffusers pipeline; expected that file "
-            f"and the folders {', '.join(_COMPONENTS)}, as save_pretrained writes them"
+            f"{said}; expected that file and the folders {', '.join(_COMPONENTS)}, as save_pretrained "
+            f"writes them"
         )
-    missing = [name for name in _COMPONENTS if not (path / name).is_dir()]
-    if missing:
+    if missing := [name for name in _COMPONENTS if not (path / name).is_dir()]:
         raise EditorError(
             f"{checkpoint!r} lacks {' and '.join(missing)}; an instruction editor needs the folders "
             f"{', '.join(_COMPONENTS)}"
@@ -187,7 +176,10 @@ def _read(
         )  # fmt: skip
     except LOAD_ERRORS as error:
         # safetensors may be damaged rather than absent; then this error is the one worth reading.
-        if not use_safetensors or isinstance(error, EditorError) or not _lacks_safetensors(source, error):
+        absent = "safetensors" in str(error)
+        if Path(source).is_dir():
+            absent = not all(any((Path(source) / part).glob("*.safetensors")) for part in _WEIGHTS)
+        if not use_safetensors or isinstance(error, EditorError) or not absent:
             raise
         logger.warning("%s has no safetensors; reading its .bin files as plain tensors", checkpoint)
         return _read(source, revision, checkpoint, use_safetensors=False)
@@ -211,19 +203,16 @@ def whole(
     return model
 
 
-def _lacks_safetensors(source: str, error: Exception) -> bool:
-    if Path(source).is_dir():
-        return not all(any((Path(source) / part).glob("*.safetensors")) for part in _WEIGHTS)
-    return "safetensors" in str(error)
-
-
 def _unusable(checkpoint: str, error: Exception) -> EditorError:
     text = " ".join(str(error).split())
-    if any(isinstance(link, pickle.UnpicklingError) for link in _chain(error)):
-        return EditorError(
-            f"{checkpoint!r} has a .bin file that is more than tensors and would run code when read; use a "
-            f"copy with safetensors"
-        )
+    link: BaseException | None = error
+    while link is not None:  # loaders wrap the error that tells
+        if isinstance(link, pickle.UnpicklingError):
+            return EditorError(
+                f"{checkpoint!r} has a .bin file that is more than tensors and would run code when read; use "
+                f"a copy with safetensors"
+            )
+        link = link.__cause__ or link.__context__
     reason = text if len(text) <= 300 else text[:300] + " ..."
     if constants.HF_HUB_OFFLINE and not Path(checkpoint).exists():
         return EditorError(
@@ -234,26 +223,20 @@ def _unusable(checkpoint: str, error: Exception) -> EditorError:
     return EditorError(f"cannot load {checkpoint!r} ({type(error).__name__}: {reason}); {hint}")
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was raised from: loaders wrap the one that tells."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _check_fit(pipeline: Any, checkpoint: str) -> None:
-    width = pipeline.unet.config.cross_attention_dim
-    hidden = pipeline.text_encoder.config.hidden_size
+def _checked(pipeline: Any, checkpoint: str, kind: str, published: dict[str, Any]) -> LoadedPipeline:
+    """Raises EditorError where the parts do not fit together."""
+    width, hidden = pipeline.unet.config.cross_attention_dim, pipeline.text_encoder.config.hidden_size
     if width != hidden:
         raise EditorError(
             f"{checkpoint!r} does not fit together: the UNet expects text vectors of {width} numbers, the "
             f"text encoder gives {hidden}; it may belong to another pipeline class"
         )
-    latent_channels = pipeline.vae.config.latent_channels
-    if latent_channels != 4:
+    if (channels := pipeline.vae.config.latent_channels) != 4:
         raise EditorError(
-            f"{checkpoint!r} has a VAE with {latent_channels} latent channels; InstructPix2Pix needs 4"
+            f"{checkpoint!r} has a VAE with {channels} latent channels; InstructPix2Pix needs 4"
         )
+    parts = {part: getattr(pipeline, part) for part in _WEIGHTS}
+    return LoadedPipeline(pipeline, kind, content_hash(parts, [pipeline.tokenizer]), published)
 
 
 @contextmanager

@@ -34,13 +34,11 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 class FunctionEditor:
     """Edits by a function of yours.
 
-    function  Called with a copy of the picture, a `PIL.Image.Image` in mode RGB, and the instruction; gives a
-              picture in mode RGB, or (H, W, 3) uint8. One call at a time. A parameter `seed`, where it has
-              one, gets the sample's: use it for whatever is drawn, and an edit can be repeated.
-    name      What the editor is called in results; the function's own name if None.
+    function  Called with a `PIL.Image.Image` in mode RGB and the instruction; gives a picture in mode RGB, or
+              (H, W, 3) uint8. One call at a time. A parameter `seed`, where it has one, gets the sample's.
 
-    What the function raises, and a result that is no picture, is the error of that sample. The fingerprint
-    is `content_of` the function, as it was given. Raises EditorError for what cannot be called so.
+    What the function raises, and a result that is no picture, is the error of that sample. The fingerprint is
+    `content_of` the function, as it was given. Raises EditorError for what cannot be called so.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
@@ -168,16 +166,12 @@ def as_editor(
     preset: str = "paper",
     **options: Any,
 ) -> Editor:
-    """An editor from an object.
+    """An editor from an object. Raises EditorError for anything else.
 
     thing    An editor; a class or function that makes one, called with those of `name`, `device`, `dtype` and
              `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
-             image`; or a pipeline of diffusers, which keeps its number type and is the editor's to move and
-             to freeze.
+             image`; or a pipeline of diffusers, which keeps its number type.
     preset   "paper" or "nano": whose values a pipeline gets, by its class, where `options` say nothing.
-    options  Of the factory; of a pipeline, as `get_editor` takes them for its class.
-
-    Raises EditorError for anything else.
     """
     if is_editor(thing):
         return thing

@@ -1,14 +1,8 @@
 """InstructPix2Pix and every model of its architecture: one adapter, many rows in `editors.presets`.
 
-The models differ in their weights, their schedule's settings and, for InstructDiffusion, in how predictions
-are combined (`editors.sampling.GUIDANCES`) and in the size of what comes out.
-
-The sampling loop is our own because it is short and shared work is done once: each picture is encoded once,
-each distinct instruction once, and the three guidance branches of a whole batch go through the UNet together.
-It gives what diffusers' StableDiffusionInstructPix2PixPipeline gives for the same noise (tested), except that
-latents and guidance stay in float32 whatever the dtype of the weights, as under the autocast of the original
-code. The negative prompt is "" unless a request has one: what is derived from an instruction is no longer the
-plain editor.
+The sampling loop is our own: each picture and each distinct instruction is encoded once, and the guidance
+branches of a whole batch go through the UNet together. It gives what diffusers' own pipeline gives for the
+same noise (tested), except that latents and guidance stay in float32, as under the original code's autocast.
 """
 
 from __future__ import annotations
@@ -35,28 +29,26 @@ ROUNDINGS = ("round", "truncate")
 _CACHED = 512
 # Pictures per pass through the VAE, whose activations at full resolution outweigh the UNet's.
 _VAE_CHUNK = 8
+#: A request with its resized picture.
+Item = tuple[EditRequest, np.ndarray]
 
 
 class InstructPix2Pix:
     """Edits by InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
 
-    checkpoint            Local folder in diffusers' layout, hub id, "owner/name@revision", or one file in the
-                          original format; `ema` and `config` are for the latter alone (`editors.ldm`). Or a
-                          pipeline in memory, whose modules are then this editor's to move and to freeze.
-    name                  What the editor is called in results.
+    checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), one file in the
+                          original format (`ema`, `config`: see `editors.ldm`), or a pipeline in memory.
     batch_size            Samples per pass; pictures of different sizes never share one.
     steps                 Euler-ancestral steps, >= 2.
-    guidance              "ip2p" or "instructdiffusion": which predictions, and how they are combined.
-    guidance_scale        s_T; with "ip2p" > 1, and image_guidance_scale s_I >= 1. Below that diffusers drops
-                          guidance without a word while the original code keeps it, so such values are
-                          refused. InstructDiffusion's formula takes all that are > 0 and >= 0.
+    guidance              Key of `editors.sampling.GUIDANCES`, with s_T and s_I:
+    guidance_scale, image_guidance_scale
     resize, resolution    Rule of `editors.resize` and its size in pixels; None is the size of the checkpoint.
-    rounding              "round" (diffusers) or "truncate" (the original code) from [0, 255] to integers; on
-                          average "truncate" is 0.5 grey levels darker.
-    output                "resized": pictures of the size the model worked at; "input": these are fitted back
-                          to the size of the request's picture, as InstructDiffusion's own script does.
-    machine               Options of `editors.machine.Machine`: channels_last, attention, compile, offload.
+    rounding              "round" (diffusers) or "truncate" (the original code, 0.5 grey levels darker).
+    output                "resized": pictures of the size the model worked at; "input": of the request's size.
+    machine               Options of `editors.machine.Machine`.
     """
+
+    _SAMPLER = staticmethod(euler_ancestral)
 
     def __init__(
         self,
@@ -79,7 +71,12 @@ class InstructPix2Pix:
         config: str | None = None,
         **machine: Any,
     ) -> None:
-        _check_settings(batch_size, steps, rounding, output, resolution)
+        check_count("batch_size", batch_size)
+        check_count("steps", steps, least=2)
+        choose("rounding", rounding, ROUNDINGS)
+        choose("output", output, OUTPUTS)
+        if resolution is not None:
+            check_count("resolution", resolution)
         self._guidance = get_guidance(guidance)
         self._guidance.check(guidance_scale, image_guidance_scale)
         self._machine = Machine.of(device, dtype, **machine)
@@ -97,10 +94,9 @@ class InstructPix2Pix:
         self._rule = get_rule(resize)
         self._device = self._machine.device
 
-        if isinstance(checkpoint, LoadedPipeline):
-            loaded = checkpoint
-        else:
-            loaded = load_pipeline(checkpoint, revision, ema=ema, config=config)
+        loaded = checkpoint
+        if not isinstance(loaded, LoadedPipeline):
+            loaded = load_pipeline(loaded, revision, ema=ema, config=config)
         self._weights = {"format": loaded.weights_format, "sha256": loaded.weights_sha256}
         self._published = loaded.published
         pipeline = loaded.pipeline
@@ -111,16 +107,16 @@ class InstructPix2Pix:
             self._unet = self._machine.place(pipeline.unet)
             install(self._unet)
         self._denoise = torch.compile(self._unet) if self._machine.compile else self._unet
-        self._scheduler: Any = self._make_scheduler(pipeline.scheduler.config)
+        self._scheduler: Any = self._new_sampler(pipeline.scheduler.config)
         self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         self.resolution = resolution or int(self._unet.config.sample_size) * self._vae_factor
         self._texts: dict[str, tuple[torch.Tensor, str]] = {}
         # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
         self._text_lock = threading.Lock()
 
-    def _make_scheduler(self, config: Any) -> Any:
-        """The sampler of this editor, ready for `steps` steps, for a checkpoint whose own has `config`."""
-        scheduler = euler_ancestral(config)
+    def _new_sampler(self, config: Any) -> Any:
+        """A sampler ready for `steps` steps, for a checkpoint whose own scheduler has `config`."""
+        scheduler = self._SAMPLER(config)
         scheduler.set_timesteps(self.steps, device=self._device)
         return scheduler
 
@@ -155,8 +151,8 @@ class InstructPix2Pix:
             requests, self._prepare, self._edit_batch, batch_size=self.batch_size, device=self._device
         )
 
-    def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, np.ndarray]] | str:
-        """(size, the request with its resized picture), or why the model cannot take it."""
+    def _prepare(self, request: EditRequest) -> tuple[Any, Item] | str:
+        """(size, item), or why the model cannot take it."""
         resized = self._rule(request.image, self.resolution)
         height, width = resized.shape[:2]
         if height % self._vae_factor or width % self._vae_factor:
@@ -166,25 +162,28 @@ class InstructPix2Pix:
             )
         return resized.shape, (request, resized)
 
-    def _edit_batch(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
+    def _edit_batch(self, items: list[Item]) -> list[EditResult]:
         with torch.inference_mode(), self._machine.attending():
             return self._edit_together(items)
 
-    def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
+    def _edit_together(self, items: list[Item]) -> list[EditResult]:
         embeddings, conditions, notes = self._condition(items)
         seeds = [request.seed for request, _ in items]
         latents = self._sample(embeddings, conditions, seeds, **self._attention(items))
-        results = []
-        for (request, _), picture, note in zip(items, self._develop(latents), notes, strict=True):
-            if picture is None:
-                results.append(EditResult(request.id, None, self._not_finite(), note))
-            else:
-                results.append(EditResult(request.id, self._fit_back(picture, request.image), note=note))
-        return results
+        return [
+            self._result(request, picture, note)
+            for (request, _), picture, note in zip(items, self._develop(latents), notes, strict=True)
+        ]
 
-    def _condition(
-        self, items: list[tuple[EditRequest, np.ndarray]]
-    ) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    def _result(self, request: EditRequest, picture: np.ndarray | None, note: str) -> EditResult:
+        if picture is None:
+            fault = f"the model gave values that are not finite in {self._machine.dtype}; try dtype float32"
+            return EditResult(request.id, None, fault, note)
+        if self.output == "input" and picture.shape != request.image.shape:
+            picture = fit(picture, (request.image.shape[1], request.image.shape[0]))
+        return EditResult(request.id, picture, note=note)
+
+    def _condition(self, items: list[Item]) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
         """What the UNet is told in its K guidance branches: texts (K * B, tokens, width), pictures
         (K * B, 4, h, w), and a note per sample."""
         texts = [self._encode_text(request.instruction) for request, _ in items]
@@ -197,7 +196,7 @@ class InstructPix2Pix:
         conditions = torch.cat([sources if shown else nothing for _, shown in branches])
         return embeddings, conditions, [note for _, note in texts]
 
-    def _attention(self, items: list[tuple[EditRequest, np.ndarray]]) -> dict[str, Any]:
+    def _attention(self, items: list[Item]) -> dict[str, Any]:
         """Arguments of the UNet for the weights that requests give to words; none where no request does."""
         if not any(request.weights for request, _ in items):
             return {}
@@ -210,18 +209,19 @@ class InstructPix2Pix:
         """(B, 4, h, w) to B pictures (H, W, 3) uint8; None where a value is not finite."""
         pixels = self._decode(latents)
         finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
-        pictures = self._to_uint8(pixels)
+        levels = (pixels / 2 + 0.5).clamp(0, 1).nan_to_num() * 255
+        levels = levels.round() if self.rounding == "round" else levels
+        pictures = levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
         return [
             picture.copy() if good else None for picture, good in zip(pictures, finite.tolist(), strict=True)
         ]
 
-    def _not_finite(self) -> str:
-        return f"the model gave values that are not finite in {self._machine.dtype}; try dtype float32"
-
-    def _fit_back(self, picture: np.ndarray, original: np.ndarray) -> np.ndarray:
-        if self.output == "resized" or picture.shape == original.shape:
-            return picture
-        return fit(picture, (original.shape[1], original.shape[0]))
+    def _decode(self, latents: torch.Tensor) -> torch.Tensor:
+        """Latents to (B, 3, H, W) float32, nominally in [-1, 1]."""
+        scaled = (latents / self._vae.config.scaling_factor).to(self._machine.torch_dtype)
+        with self._machine.using(self._vae):
+            parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
+        return torch.cat(parts).float()
 
     def _encode_text(self, text: str) -> tuple[torch.Tensor, str]:
         """((1, tokens, width) hidden states, note). Alone, so its bits do not depend on the batch."""
@@ -292,21 +292,6 @@ class InstructPix2Pix:
         output = unet(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False, **options)[0]
         return self._guidance.combine(output.float(), self.guidance_scale, self.image_guidance_scale)
 
-    def _decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Latents to (B, 3, H, W) float32, nominally in [-1, 1]."""
-        scaled = (latents / self._vae.config.scaling_factor).to(self._machine.torch_dtype)
-        with self._machine.using(self._vae):
-            parts = [
-                self._vae.decode(part, return_dict=False)[0].float() for part in scaled.split(_VAE_CHUNK)
-            ]
-        return torch.cat(parts)
-
-    def _to_uint8(self, pixels: torch.Tensor) -> np.ndarray:
-        levels = (pixels / 2 + 0.5).clamp(0, 1).nan_to_num() * 255
-        if self.rounding == "round":
-            levels = levels.round()
-        return levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
-
 
 def cached(store: dict[str, T], text: str, make: Callable[[str], T]) -> T:
     """`make(text)`, kept in `store`; of many texts the oldest goes."""
@@ -315,12 +300,3 @@ def cached(store: dict[str, T], text: str, make: Callable[[str], T]) -> T:
             del store[next(iter(store))]
         store[text] = make(text)
     return store[text]
-
-
-def _check_settings(batch_size: int, steps: int, rounding: str, output: str, resolution: int | None) -> None:
-    check_count("batch_size", batch_size)
-    check_count("steps", steps, least=2)
-    choose("rounding", rounding, ROUNDINGS)
-    choose("output", output, OUTPUTS)
-    if resolution is not None:
-        check_count("resolution", resolution)

@@ -1,12 +1,8 @@
 """Checkpoints in the original latent-diffusion format: one file with UNet, VAE and text encoder in it.
 
-InstructPix2Pix, MagicBrush and InstructDiffusion publish such files. Names are mapped by diffusers' own
-conversion functions; around them stands what they leave to luck: which of two sets of UNet weights is taken
-(diffusers takes the one without EMA unless told, and ignores being told in a file of less than 100 tensors),
-and whether every tensor of the model arrived (diffusers loads what it finds).
-
-Layout of a file: `model.diffusion_model.*` the UNet, `model_ema.*` its exponential moving average (same names
-without dots), `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` the text encoder.
+Names are mapped by diffusers' own functions; which of two sets of UNet weights is taken, and that every
+tensor arrives, is checked here. Layout: `model.diffusion_model.*` the UNet, `model_ema.*` its moving average
+(same names without dots), `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` the text encoder.
 """
 
 from __future__ import annotations
@@ -45,8 +41,6 @@ class Origin:
     """What a pipeline was made of.
 
     ema       Whether the UNet's weights are the moving average; None where the file has one set only.
-    both      Whether the file holds both sets.
-    config    Folder or hub id of the configurations and the tokenizer.
     left_out  Classes of the file that were not read ("module.Class").
     """
 

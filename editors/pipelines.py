@@ -1,9 +1,7 @@
 """Diffusers' own editing pipelines behind one adapter; presets.yaml says how each of them is called.
 
-Unlike `editors.instruct_pix2pix` this runs the pipelines as they are. What the adapter adds is what a
-comparison needs: a generator on the CPU for every sample, so that an edit is a function of its seed; one
-picture per call unless the pipeline gives the same for several; the instruction verbatim; an error that stays
-with its sample; a description of everything.
+The pipelines run as they are, with a generator on the CPU for every sample, one picture per call unless the
+pipeline gives the same for several, and the instruction verbatim.
 """
 
 from __future__ import annotations
@@ -55,14 +53,12 @@ class Recipe:
 
     image, nested    Argument that takes the picture, and how many lists it has to be in.
     prompt           Key of `_PROMPTS`.
-    guidance, image_guidance   Argument that takes the scale of that name; "" if the class has none.
+    guidance, image_guidance, resolution   Arguments that take these values; "" if the class has none.
     size             Key of `SIZES`: what is passed as width and height; "" leaves it to the pipeline.
     fit              The picture is cropped and resized to that size beforehand, as InstructPix2Pix does.
     batched          Several pictures of one size in one call give what one call each gives.
-    resolution       Argument that takes the resolution; "" if there is none.
     fixed            Further arguments of every call.
-    kontext          The pipeline recomputes both sides from an area, and resizes the picture to a size of one
-                     megapixel unless told otherwise.
+    kontext          The pipeline resizes to one megapixel unless told otherwise.
     denoiser         Component that torch.compile is for.
     float32          Components that stay in float32 whatever the dtype.
     result           Field of the output that holds the pictures; of "frames" the last is the edit.
@@ -94,7 +90,7 @@ RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}
 
 
 def get_recipe(name: str) -> Recipe:
-    """How diffusers' class `name` is called; EditorError for a class that is no editor we know."""
+    """How diffusers' class `name` is called; EditorError for a class that is no known editor."""
     if name not in RECIPES:
         raise EditorError(
             f"{name!r} is not an editing pipeline that can be called here; there are "
@@ -104,22 +100,16 @@ def get_recipe(name: str) -> Recipe:
 
 
 class DiffusersPipeline:
-    """Edits by any class of `RECIPES`.
+    """Edits by any class of `RECIPES`. Raises EditorError.
 
-    checkpoint            Local folder, hub id, "owner/name@revision", or one .safetensors file, local or as
-                          "owner/name:FILE", for which `config` names the folder or hub id of configurations.
-                          Or a pipeline in memory, which is then this editor's to move and to freeze.
+    checkpoint            Local folder, hub id, "owner/name@revision", one .safetensors file, local or as
+                          "owner/name:FILE", with `config` (folder or hub id), or a pipeline in memory.
     pipeline              Class of diffusers; None takes the one the checkpoint declares.
-    batch_size            Pictures per call, for the classes that give the same for several as for one.
-    steps                 Sampling steps, >= 1.
     guidance_scale, image_guidance_scale   None is the class's own default.
     negative_prompt       Of every request that has none of its own; None passes none.
-    resolution            Where the class lets one choose (`Recipe.size`, `Recipe.resolution`), in pixels.
-    cosxl                 The weights are CosXL's: their picture latents are scaled, and their noise schedule
-                          is in no file of theirs.
+    resolution            Where the class lets one choose, in pixels.
+    cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
     machine               attention, compile, offload of `editors.machine.Machine`.
-
-    Only safetensors are read and no code of a checkpoint is run. Raises EditorError.
     """
 
     def __init__(
@@ -167,18 +157,23 @@ class DiffusersPipeline:
         self._recipe = get_recipe(self._class)
         self._avoids = "negative_prompt" in inspect.signature(self._pipeline.__call__).parameters
         self._guidance = _guidance(self._recipe, self._class, guidance_scale, image_guidance_scale)
-        self.resolution = self._resolution(resolution)
+        sized = bool(self._recipe.size or self._recipe.resolution)
+        if resolution is not None and not sized:
+            raise EditorError(f"{self._class} decides about sizes itself; leave out resolution={resolution}")
+        self.resolution = (resolution or 1024) if sized else None
         self.batch_size = batch_size if self._recipe.batched else 1
+        parts = self._pipeline.components
+        modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
+        tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
         origin = "safetensors" if isinstance(checkpoint, str) else "memory"
-        self._weights = {"format": origin, "sha256": _hash(self._pipeline)}
-        self._scheduler = _settings(self._pipeline.scheduler)
+        self._weights = {"format": origin, "sha256": content_hash(modules, tokenizers)}
+        scheduler = self._pipeline.scheduler
+        settings = {k: v for k, v in scheduler.config.items() if not k.startswith("_")}
+        plain = {
+            k: v if isinstance(v, bool | int | float | str | None) else str(v) for k, v in settings.items()
+        }
+        self._scheduler = {"class": type(scheduler).__name__, **plain}
         _place(self._pipeline, self._recipe, self._machine)
-
-    def _resolution(self, given: int | None) -> int | None:
-        chosen = self._recipe.size or self._recipe.resolution
-        if given is not None and not chosen:
-            raise EditorError(f"{self._class} decides about sizes itself; leave out resolution={given}")
-        return (given or 1024) if chosen else None
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -212,16 +207,13 @@ class DiffusersPipeline:
         )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
-        """(what calls have in common, the request and the size to ask for), or why it cannot be done.
-
-        A class may take the empty negative prompt for another thing than none.
-        """
+        """(what calls have in common, the request and the size to ask for), or why it cannot be done."""
         if request.negative_prompt and not self._avoids:
             return f"{self._class} takes no negative prompt"
         if self._recipe.reads == "object" and not request.object.strip():
             return f"{self._class} removes a named object, and the request names none"
         source = (request.image.shape[1], request.image.shape[0])
-        together = (source, bool(request.negative_prompt))
+        together = (source, bool(request.negative_prompt))  # to a class "" may be another thing than none
         if not self._recipe.size or self.resolution is None:
             return together, (request, source)
         return together, (request, SIZES[self._recipe.size](source, self.resolution))
@@ -241,12 +233,19 @@ class DiffusersPipeline:
                 edited = self._edit_concept(requests[0], pictures[0])
             else:
                 edited = self._edit_instruction(requests, pictures, size)
-        return [_result(request, image) for request, image in zip(requests, edited, strict=True)]
+        results = []
+        for request, image in zip(requests, edited, strict=True):
+            fault = None
+            if not np.isfinite(image).all():
+                fault = "the model gave values that are not finite; try another dtype"
+            picture = None if fault else (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8)
+            results.append(EditResult(request.id, picture, fault))
+        return results
 
     def _edit_instruction(
         self, requests: list[EditRequest], pictures: list[Image.Image], size: Size
     ) -> list[np.ndarray]:
-        """[(H, W, 3) float in [0, 1]] of a pipeline that takes an instruction."""
+        """(H, W, 3) float in [0, 1] each, of a pipeline that takes an instruction."""
         recipe = self._recipe
         generators = [_generator(request) for request in requests]
         prompts = [_PROMPTS[recipe.prompt](request.instruction) for request in requests]
@@ -279,26 +278,15 @@ class DiffusersPipeline:
         """The same of LEDITS++, which inverts the picture and guides away from the object's name."""
         generator = _generator(request)
         self._pipeline.invert(image=picture, num_inversion_steps=self.steps, generator=generator)
-        arguments: dict[str, Any] = {**self._guidance}
+        arguments: dict[str, Any] = {"editing_prompt": [request.object], "reverse_editing_direction": [True]}
         if "generator" in inspect.signature(self._pipeline.__call__).parameters:
             arguments["generator"] = generator
-        output = self._pipeline(
-            editing_prompt=[request.object],
-            reverse_editing_direction=[True],
-            output_type="np",
-            **arguments,
-        )
+        output = self._pipeline(output_type="np", **arguments, **self._guidance)
         return [np.asarray(image) for image in output.images]
 
 
 def _generator(request: EditRequest) -> torch.Generator:
     return torch.Generator("cpu").manual_seed(int(request.seed))
-
-
-def _result(request: EditRequest, image: np.ndarray) -> EditResult:
-    if not np.isfinite(image).all():
-        return EditResult(request.id, None, "the model gave values that are not finite; try another dtype")
-    return EditResult(request.id, (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8))
 
 
 def _load(
@@ -319,7 +307,16 @@ def _load(
     with explained(checkpoint):
         if file or Path(source).is_file():
             path = hf_hub_download(source, file, revision=revision) if file else source
-            return _load_file(path, name, config, machine), {"class": None, "file": file or Path(path).name}
+            if Path(path).suffix != ".safetensors" or name is None or config is None:
+                raise EditorError(
+                    f"{path!r} is a single file; it has to end in .safetensors, and pipeline=CLASS and "
+                    f"config=FOLDER have to say what it is"
+                )
+            get_recipe(name)
+            # By diffusers' own conversion; only CosXL is published that way.
+            load = getattr(diffusers, name).from_single_file
+            published = {"class": None, "file": file or Path(path).name}
+            return load(path, config=config, torch_dtype=machine.torch_dtype), published
         index = diffusers.DiffusionPipeline.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
@@ -335,18 +332,6 @@ def _load(
             **({"safety_checker": None} if "safety_checker" in index else {}),
         )
     return pipeline, published
-
-
-def _load_file(path: str, name: str | None, config: str | None, machine: Machine) -> Any:
-    """A single .safetensors file, by diffusers' own conversion; only CosXL is published that way."""
-    if Path(path).suffix != ".safetensors" or name is None or config is None:
-        raise EditorError(
-            f"{path!r} is a single file; it has to end in .safetensors, and pipeline=CLASS and "
-            f"config=FOLDER have to say what it is"
-        )
-    get_recipe(name)
-    kind = getattr(diffusers, name)
-    return kind.from_single_file(path, config=config, torch_dtype=machine.torch_dtype)
 
 
 def _guidance(
@@ -382,17 +367,3 @@ def _place(pipeline: Any, recipe: Recipe, machine: Machine) -> None:
     else:
         pipeline.to(machine.device)
     pipeline.set_progress_bar_config(disable=True)
-
-
-def _hash(pipeline: Any) -> str:
-    parts = pipeline.components
-    modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
-    tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
-    return content_hash(modules, tokenizers)
-
-
-def _settings(scheduler: Any) -> dict[str, Any]:
-    """The scheduler's class and configuration, JSON-serialisable."""
-    items = {key: value for key, value in scheduler.config.items() if not key.startswith("_")}
-    plain = {k: v if isinstance(v, bool | int | float | str | None) else str(v) for k, v in items.items()}
-    return {"class": type(scheduler).__name__, **plain}

@@ -97,11 +97,9 @@ def is_checkpoint(name: str) -> bool:
 
 
 def preset_row(name: str, preset: str) -> EditorPreset:
-    """The row for `--editor name --preset preset`.
+    """The row for `--editor NAME --preset PRESET`, of any model reference too. Raises EditorError.
 
-    `name` is an editor ("magicbrush"), a row ("magicbrush-ema") or any model reference. The latter gets the
-    values of the row of the pipeline class it declares, else of InstructPix2Pix in the same preset with its
-    own resolution. EditorError when there is no such row; editors without a model have none.
+    A reference gets the values of the row of the pipeline class it declares, else InstructPix2Pix's.
     """
     choose("preset", preset, sorted({row.preset for row in PRESETS.values()}))
     if (name, preset) in DEFAULT_ROWS:

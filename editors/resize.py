@@ -21,15 +21,12 @@ ZONE_MULTIPLE = 32
 
 
 def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
-    """(width, height) that rule "r64" gives a picture of `width` x `height` pixels.
+    """(width, height) that rule "r64" gives a picture: long side near `resolution`, both multiples of 64.
 
-    The long side is brought near `resolution`, then both sides to multiples of 64. Source: edit_cli.py of
-    github.com/timothybrooks/instruct-pix2pix @ 0dffd1e.
-
-    The order of the floating-point operations is the original's and must stay: where a product lands just
-    below a multiple of 64 the floor takes 64 pixels away (a square of side 98, 103 or 107 becomes 448, not
-    512, at resolution 512), and published outputs have those sizes. Where 64 is all that
-    a side would have, that leaves nothing, and the original fails: EditorError.
+    Source: edit_cli.py of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e. The order of the
+    floating-point operations is the original's and must stay: where a product lands just below a multiple of
+    64 the floor takes 64 pixels away (sides 98, 103, 107 become 448 at resolution 512). EditorError where
+    that leaves nothing.
     """
     factor = resolution / max(width, height)
     factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)

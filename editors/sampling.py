@@ -21,9 +21,8 @@ from nein.loading.errors import choose
 def euler_ancestral(config: Mapping[str, Any]) -> Any:
     """The scheduler for a checkpoint whose own scheduler has `config`; only the noise schedule is taken over.
 
-    `timestep_spacing` is forced to "linspace", the spacing of the original code (k-diffusion's
-    CompVisDenoiser.get_sigmas): diffusers' from_config would inherit "leading" from many scheduler files and
-    start at a lower noise level (11.0 in place of 14.6 with 20 steps).
+    Spacing is "linspace", as in the original code (k-diffusion's CompVisDenoiser.get_sigmas): many scheduler
+    files say "leading", which starts at a lower noise level (11.0 in place of 14.6 with 20 steps).
     """
     return EulerAncestralDiscreteScheduler.from_config(config, timestep_spacing="linspace", steps_offset=0)
 
@@ -60,23 +59,19 @@ def effective_config(scheduler: Any) -> dict[str, Any]:
 
 
 def guide(prediction: torch.Tensor, text_scale: float, image_scale: float) -> torch.Tensor:
-    """Combine three predictions into one.
+    """e_uncond + s_T (e_text - e_image) + s_I (e_image - e_uncond): InstructPix2Pix, arXiv:2211.09800, eq. 3.
 
-    prediction: (3B, ...) in the order [instruction + image, "" + image, "" + zero image]; returns (B, ...):
-        e = e_uncond + s_T (e_text - e_image) + s_I (e_image - e_uncond)
-    Source: InstructPix2Pix (arXiv:2211.09800), equation 3.
+    prediction: (3B, ...) in the order [instruction + image, "" + image, "" + zero image]; returns (B, ...).
     """
     text, image, uncond = prediction.chunk(3)
     return uncond + text_scale * (text - image) + image_scale * (image - uncond)
 
 
 def guide_two_conditions(prediction: torch.Tensor, text_scale: float, image_scale: float) -> torch.Tensor:
-    """Combine three predictions into one without a fully unconditional branch.
+    """(e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text).
 
-    prediction: (3B, ...) in the order [instruction + image, "" + image, instruction + zero image]. Returns
-    (B, ...), which is
-        e = (e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text)
-    The model never met both conditions withheld, so that branch does not exist. Source: edit_cli.py of
+    prediction: (3B, ...) in the order [instruction + image, "" + image, instruction + zero image]; returns
+    (B, ...). The model never met both conditions withheld. Source: edit_cli.py of
     github.com/cientgu/InstructDiffusion @ 435f0c3 (arXiv:2309.03895).
     """
     both, image, text = prediction.chunk(3)

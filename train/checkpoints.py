@@ -1,13 +1,8 @@
-"""Checkpoints of a training run: all of it or nothing, the newest few kept, safetensors and JSON only.
+"""Checkpoints of a run, OUT/checkpoints/step-00000500: whole or not at all, safetensors and JSON only.
 
-    OUT/checkpoints/step-00000500/
-      weights.safetensors     the parameters that learn, float32
-      average.safetensors     their moving average
-      modules.safetensors     what follows them without learning (a teacher)
-      optimizer.safetensors   every tensor of the optimiser's state, by parameter number
-      state.json              step, schedule, the rest of the optimiser, loss scale, bytes of each file
-
-There is no random state to keep: every number drawn is a function of the seed and the step.
+weights and average hold the parameters that learn and their moving average, modules what follows them without
+learning, optimizer every tensor of its state by parameter number, state.json the rest. There is no random
+state to keep: every number drawn is a function of the seed and the step.
 """
 
 from __future__ import annotations
@@ -40,12 +35,10 @@ NO_ROOM = ("no space left", "file too large", "quota exceeded", "os error 28", "
 class State:
     """All that a next step depends on, beside the data and the number of the step.
 
-    names       Of the parameters that learn; `parameters` in the same order.
-    optimizer   Of PyTorch, as it is or as accelerate prepared it; its state is flat per parameter.
-    schedule    Of the learning rate.
-    average     Of the parameters: `shadow_params` and `optimization_step`, as diffusers' EMAModel has them.
-    modules     What changes without learning, by name.
-    scaler      The loss scale of fp16.
+    names      Of the parameters that learn; `parameters` in the same order.
+    optimizer  Of PyTorch, as it is or as accelerate prepared it; its state is flat per parameter.
+    average    Of the parameters: `shadow_params` and `optimization_step`, as diffusers' EMAModel has them.
+    modules    What changes without learning, by name. `scaler`: the loss scale of fp16.
     """
 
     names: Sequence[str]

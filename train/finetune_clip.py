@@ -3,11 +3,8 @@
     python train/finetune_clip.py --out runs/clip                        # nano: minutes on two CPU cores
     python train/finetune_clip.py --alpha 0,0.5,0.9,0.99,1 --out runs/sweep --evaluate nano
     accelerate launch train/finetune_clip.py --preset paper --captions negcap.csv --questions negmcq.csv
-    torchrun --nproc-per-node 2 train/finetune_clip.py --device cpu      # several processes, CPU
 
-L = alpha L_CLIP + (1 - alpha) L_MCQ, one batch of each per step. Started again, the same command goes on
-where it stopped, bit for bit on a CPU. What comes out is a model folder, OUT/model, that `nein negbench
-eval --model OUT/model` takes; a sweep makes OUT/alpha-A for every A and shows recall against accuracy.
+L = alpha L_CLIP + (1 - alpha) L_MCQ, one batch of each per step. OUT/model is a model folder.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
     python train/finetune_ip2p.py --recipe nano --out runs/finetune/nano          # minutes on two CPU cores
     accelerate launch train/finetune_ip2p.py --recipe nein-ip2p --data NEIN_FOLDER --out runs/finetune/ip2p
-    accelerate launch train/finetune_ip2p.py --recipe nein-magicbrush --data shards:https://.../train
-    torchrun --nproc-per-node 2 train/finetune_ip2p.py --recipe nano --device cpu  # several processes, CPU
 
-Started again, the same command goes on where it stopped, bit for bit on a CPU. What comes out is a plain
-diffusers folder, OUT/model, that `nein eval --editor OUT/model` takes.
+Started again, the same command resumes, bit for bit on a CPU. OUT/model is a plain diffusers folder.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def run(
     stop      Leave after so many steps, though the schedule goes on.
     skipped   What could not be read so far: its number is logged.
 
-    Every process of a group calls it. Raises Terminated after a SIGTERM, once all is saved, and UserError for
-    a loss that is not finite.
+    Every process calls it. Raises Terminated after a SIGTERM, once all is saved; UserError for an infinite
+    loss.
     """
     config, world, accelerator = record.config, record.session.processes, record.session.accelerator
     last = min(record.steps, stop or record.steps)

@@ -22,10 +22,7 @@ MOST_THREADS = 4096
 class Session:
     """The process group of the launcher (one process without one), and the run folder, locked.
 
-        with Session(config) as session: ...
-
-    Sets PyTorch up as all training here wants it. Raises UserError for what this machine cannot do, and while
-    another command is at work in the folder.
+    Raises UserError for what this machine cannot do, and while another command is at work in the folder.
     """
 
     def __init__(self, config: RunOptions) -> None:

@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance
 from nein.editors.attention import BRANCHES, AttentionRecord, install
 from nein.editors.base import EditorError, EditRequest, EditResult
 from nein.editors.checkpoint import load_pipeline, quiet
-from nein.editors.instruct_pix2pix import InstructPix2Pix, cached
+from nein.editors.instruct_pix2pix import InstructPix2Pix, Item, cached
 from nein.editors.resize import zone_frame
 from nein.editors.sampling import SampleNoise, dpm_solver
 from nein.editors.zone import PROTOCOLS, blend, masks
@@ -109,17 +109,15 @@ def _check_number(name: str, value: Any, low: int, high: int | None, *, whole: b
 class Zone(InstructPix2Pix):
     """ZONE (arXiv:2312.16794): training-free local editing with two instruction editors and SAM.
 
-    checkpoint, steps, guidance_scale, image_guidance_scale, rounding: as in InstructPix2Pix, whose text
-    encoder, VAE and UNet are used. The sampler is DPM-Solver++.
-
-    magicbrush, sam, action   The other models: a second pipeline (only its UNet is kept), a SamModel, and the
-                              action classifier, a folder or file (see `editors.zone.action.load_classifier`).
+    checkpoint, steps, ...    As in InstructPix2Pix, whose text encoder, VAE and UNet are used.
+    magicbrush, sam, action   A second pipeline (its UNet is kept), a SamModel, and the action classifier.
     resolution                Longest side in pixels; longer pictures are scaled down.
     options                   Fields of `Settings` and of `editors.machine.Machine`.
 
-    The note of a result tells the action and how far the work went. With `EditRequest.maps`, a result carries
-    every intermediate picture.
+    The note of a result tells the action and how far the work went.
     """
+
+    _SAMPLER = staticmethod(dpm_solver)
 
     def __init__(
         self,
@@ -188,15 +186,10 @@ class Zone(InstructPix2Pix):
         self._readings: dict[str, Reading] = {}
         self._reading_lock = threading.Lock()
 
-    def _make_scheduler(self, config: Any) -> Any:
-        scheduler = dpm_solver(config)
-        scheduler.set_timesteps(self.steps, device=self._device)
-        return scheduler
-
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "models": self._others, **asdict(self.settings)}
 
-    def _edit_together(self, items: list[tuple[EditRequest, np.ndarray]]) -> list[EditResult]:
+    def _edit_together(self, items: list[Item]) -> list[EditResult]:
         readings = [self._read(request.instruction) for request, _ in items]
         embeddings, conditions, notes = self._condition(items)
         start = SampleNoise([r.seed for r, _ in items], tuple(conditions.shape[1:]), self._device).draw()
@@ -211,42 +204,35 @@ class Zone(InstructPix2Pix):
             return lambda x, t: self._predict(unet, x, t, embeddings, conditions, **options)
 
         share = torch.tensor(shares([r.action for r in readings], self.settings.blend_beta))
+        # A sampler for one pass of one model each: it remembers its last outputs.
+        samplers = [self._new_sampler(self._scheduler.config) for _ in range(2)]
         with self._machine.using(self._unet), self._machine.using(self._other_unet):
-            latents = fuse(
-                start,
-                share,
-                (self._new_sampler(), predictor(self._unet, records[0])),
-                (self._new_sampler(), predictor(self._other_unet, records[1])),
+            first, second = predictor(self._unet, records[0]), predictor(self._other_unet, records[1])
+            latents = fuse(start, share, (samplers[0], first), (samplers[1], second))
+        attention = zip(*(record.mean().cpu().numpy() for record in records), strict=True)  # h, w, tokens
+        return [
+            self._result(request, edit, note)
+            if edit is None
+            else self._compose(request, framed, edit, reading, seen, note)
+            for (request, framed), edit, reading, seen, note in zip(
+                items, self._develop(latents), readings, attention, notes, strict=True
             )
-        edits = self._develop(latents)
-        attention = [record.mean().cpu().numpy() for record in records]  # each (B, h, w, tokens)
-        results = []
-        for index, (request, framed) in enumerate(items):
-            edit = edits[index]
-            if edit is None:
-                results.append(EditResult(request.id, None, self._not_finite(), notes[index]))
-                continue
-            seen = [maps[index] for maps in attention]
-            results.append(self._compose(request, framed, edit, readings[index], seen, notes[index]))
-        return results
-
-    def _new_sampler(self) -> Any:
-        """A sampler for one pass of one model: it remembers its last outputs."""
-        return self._make_scheduler(self._scheduler.config)
+        ]
 
     def _read(self, text: str) -> Reading:
         """Step 1. Alone per text, so that it does not depend on the batch."""
-        with self._reading_lock:
-            return cached(self._readings, text, self._read_action)
 
-    def _read_action(self, text: str) -> Reading:
-        with self._text_lock:
-            encoded = self._tokens(text)
-        with self._machine.using(self._text_encoder):
-            states = self._text_encoder(encoded["input_ids"], attention_mask=encoded["attention_mask"])[0]
-        tokens = int(encoded["attention_mask"].sum())
-        logits = self._classifier(states[0].float()).cpu()
-        return Reading(decide(logits, tokens, self.settings.protocol), tokens)
+        def read(text: str) -> Reading:
+            with self._text_lock:
+                encoded = self._tokens(text)
+            mask = encoded["attention_mask"]
+            with self._machine.using(self._text_encoder):
+                states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]
+            logits, tokens = self._classifier(states[0].float()).cpu(), int(mask.sum())
+            return Reading(decide(logits, tokens, self.settings.protocol), tokens)
+
+        with self._reading_lock:
+            return cached(self._readings, text, read)
 
     def _compose(
         self,
@@ -254,39 +240,34 @@ class Zone(InstructPix2Pix):
         framed: np.ndarray,
         edit: np.ndarray,
         reading: Reading,
-        attention: list[np.ndarray],
+        attention: tuple[np.ndarray, ...],
         note: str,
     ) -> EditResult:
         """Steps 5 to 12 for one sample. attention: (h, w, T) of InstructPix2Pix and of MagicBrush."""
-        settings = self.settings
-        fixed = settings.protocol == "fixed"
+        settings, protocol = self.settings, self.settings.protocol
+        fixed = protocol == "fixed"
         (first, other), magicbrush = [
             (maps[..., 0], masks.rival(maps, reading.tokens, settings.against)) for maps in attention
         ]
         difference = masks.difference(first, other, settings.floor)
         rough = masks.localise(difference, (framed.shape[1], framed.shape[0]), settings.mask_threshold)
-        rough = masks.drop_small(rough, settings.least_area, settings.protocol)
+        rough = masks.drop_small(rough, settings.least_area, protocol)
         if settings.brightness != 1:
             edit = np.array(ImageEnhance.Brightness(Image.fromarray(edit)).enhance(settings.brightness))
         segments = self._segmenter(framed if reading.action == "REMOVE" else edit)
         number, overlap = masks.best_segment(rough, segments)
         fine = np.zeros_like(rough) if number is None else segments[number]
-        fine = masks.drop_small(fine, settings.least_area, settings.protocol)
+        fine = masks.drop_small(fine, settings.least_area, protocol)
         dilated = masks.dilate(fine, settings.dilation)
         where = blend.layer(fine, dilated, reading.action)
         layered = blend.composite(framed, edit, where)
+        radius, threshold, closing = (
+            settings.smooth_radius, settings.smooth_threshold, settings.smooth_closing,
+        )  # fmt: skip
         smooth = blend.smoother(
-            framed,
-            edit,
-            dilated,
-            radius=settings.smooth_radius,
-            threshold=settings.smooth_threshold,
-            closing=settings.smooth_closing,
-            protocol=settings.protocol,
+            framed, edit, dilated, radius=radius, threshold=threshold, closing=closing, protocol=protocol
         )
-        result = blend.final(
-            framed, edit, fine, where, smooth, alpha=settings.edge_alpha, protocol=settings.protocol
-        )
+        result = blend.final(framed, edit, fine, where, smooth, alpha=settings.edge_alpha, protocol=protocol)
         status, nothing = _status(rough, segments, number, overlap, fine)
         if nothing and fixed and settings.fallback == "edit":
             result = edit
@@ -314,7 +295,12 @@ class Zone(InstructPix2Pix):
         if nothing and fixed:
             note += f": the {'picture as it was' if settings.fallback == 'input' else 'whole edit'}"
         if fixed:
-            result = _unframe(result, request.image.shape[1], request.image.shape[0], self.resolution)
+            height, width = request.image.shape[:2]
+            frame = zone_frame(width, height, self.resolution)
+            left, top = frame.corner
+            result = result[top : top + frame.scaled[1], left : left + frame.scaled[0]].copy()
+            if frame.scaled != (width, height):
+                result = np.array(Image.fromarray(result).resize((width, height), Image.Resampling.BICUBIC))
         return EditResult(request.id, result, note=note, maps=maps)
 
 
@@ -322,24 +308,12 @@ def _status(
     rough: np.ndarray, segments: list[np.ndarray], number: int | None, overlap: float, fine: np.ndarray
 ) -> tuple[str, bool]:
     """How far the work went, and whether there was nothing to paste."""
+    if number is not None and fine.any():
+        return f"segment of {int(fine.sum())} pixels, Region-IoU {overlap:.2f}", False
     if not rough.any():
         return "attention found no region", True
     if not segments:
         return "SAM found no segment", True
     if number is None:
         return f"none of {len(segments)} segments overlaps with the region", True
-    if not fine.any():
-        return "the segment is smaller than the least area", True
-    return f"segment of {int(fine.sum())} pixels, Region-IoU {overlap:.2f}", False
-
-
-def _unframe(image: np.ndarray, width: int, height: int, resolution: int) -> np.ndarray:
-    """The picture out of its frame (`editors.resize.zone_frame`), at its own size again."""
-    frame = zone_frame(width, height, resolution)
-    (left, top), (inner_width, inner_height) = frame.corner, frame.scaled
-    inner = image[top : top + inner_height, left : left + inner_width]
-    if frame.scaled != (width, height):
-        inner = np.asarray(
-            Image.fromarray(np.ascontiguousarray(inner)).resize((width, height), Image.Resampling.BICUBIC)
-        )
-    return inner.copy()
+    return "the segment is smaller than the least area", True

@@ -1,11 +1,4 @@
-"""What a sweep over alpha ends in: recall against accuracy, as a table, a CSV file and a plot.
-
-    OUT/evaluation/          runs of nein negbench eval: the base and every alpha
-    OUT/tradeoff.md, .csv, .png
-
-The paper has such a table: more weight on the contrastive loss keeps retrieval, more on the questions raises
-multiple choice.
-"""
+"""Recall against accuracy over alpha: OUT/tradeoff.md, .csv, .png, from the runs in OUT/evaluation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """NegCap and NegMCQ as files too long for memory: a row is read from the file when it is asked for.
 
-A file is looked through once, row by row, which checks every row and notes where it begins. What is noted,
-8 bytes a row, is kept in the user's cache by path, size and time of the file, and mapped into memory.
+A file is looked through once, which checks every row and notes where it ends: 8 bytes a row, kept in the
+user's cache and mapped into memory.
 """
 
 from __future__ import annotations

@@ -25,11 +25,10 @@ PARTS = 1_000_000  # the share of affirmative pairs is kept in millionths: exact
 
 
 class Order:
-    """Which example stands at a position.
+    """Which example stands at a position. The share `mix` of them is affirmative, evenly spread.
 
-    Of any run of positions the share `mix` is affirmative, evenly spread. Negative and affirmative examples
-    each go through all of theirs, newly shuffled, before any comes again. Shuffled are the groups of pictures
-    that are read together (shards; files are one group), and the examples within a group.
+    Negative and affirmative examples each go through all of theirs, newly shuffled, before any comes again:
+    shuffled are the groups of pictures that are read together (shards), and the examples within a group.
     """
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
@@ -67,13 +66,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Draw:
-    """The random numbers of one position.
-
-    flip       Whether input and target are mirrored.
-    drop_text, drop_picture   Which condition is withheld.
-    timestep   0 <= t < number of training timesteps.
-    posterior, noise   Standard normal, of the latent's shape (C, h, w), float32, on the CPU.
-    """
+    """The random numbers of one position; posterior, noise: (C, h, w) standard normal float32, on the CPU."""
 
     flip: bool
     drop_text: bool

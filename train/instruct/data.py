@@ -216,10 +216,9 @@ def _chosen(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
 def prepare(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(F, I) as the model learns them: two (resolution, resolution, 3) uint8 pictures.
 
-    --target-align "r64_fit": I is cut and scaled as F was when NeIn was made (rule R64 of InstructPix2Pix),
-    so that what is at one place in F is at the same place in I. "none": both are squashed as they are; for
-    most pictures of COCO the object then also moves. Squashing with Lanczos: InstructPix2Pix' `EditDataset`
-    (github.com/timothybrooks/instruct-pix2pix @ 0dffd1e).
+    --target-align "r64_fit": I is cut and scaled as F was when NeIn was made (rule R64 of InstructPix2Pix).
+    "none": both are squashed as they are; for most pictures of COCO the object then also moves. Squashing
+    with Lanczos: `EditDataset` of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e.
     """
     if config.target_align == "r64_fit":
         second = r64(second, config.align_resolution)

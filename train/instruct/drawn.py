@@ -1,10 +1,8 @@
 """Edit pairs of the miniature world: source scene, affirmative instruction, target scene.
 
-The nano editors learned from them, and fine-tuning mixes them in. Every sentence is affirmative. The mixture
-follows what real instruction editors do with affirmative text, as their papers and demos show it: they add
-when told to add, also when the thing is there already (a second one appears, or nothing changes); they remove
-when told to remove; and a sentence that merely describes a picture ("the image has a dog") is taken as a wish
-to see that.
+The mixture follows what real instruction editors do with affirmative text: they add when told to add, also
+when the thing is there already; they remove when told to remove; and a sentence that merely describes a
+picture ("the image has a dog") is taken as a wish to see that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The frozen half of an editor, VAE and text encoder: encoded in every step, or once and kept.
 
-    FEATURES/<key>/pictures-*.safetensors    input_mean, input_logvar, target_mean, target_logvar
-    FEATURES/<key>/texts-*.safetensors       states
-
-Means and log-variances are kept, not samples, so that training still draws from the posterior.
+FEATURES/<key> has means and log-variances, not samples, so that training still draws from the posterior.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
     python -m nein.train.instruct.report nano:ip2p runs/finetune/nein-ip2p/model --out runs/report
 
-Three tasks: the negative sentences of NeIn and "Remove the X." on the samples, and "Add a X." on the source
-pictures, which have no X. The groups come from the record of the fine-tuned model (training.json): objects
-and templates that no training sentence used. Every figure has a 95 % interval clustered by source picture;
-every difference is paired by sample.
+Negative sentences and "Remove the X." on the samples, "Add a X." on the source pictures, which have no X.
+What no training sentence used is read from training.json. Intervals are clustered by source, differences
+paired.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Training data as tar shards in WebDataset's format: read in order, from a disk or a URL, shuffled by part.
+"""Training data as tar shards in WebDataset's format (github.com/webdataset/webdataset), read by shard.
 
-    python -m nein.train.instruct.shards DATA OUT --split train --per-shard 1000
+python -m nein.train.instruct.shards DATA OUT --split train --per-shard 1000
 
-    OUT/shard-000000.tar ...   per sample `<id>.sample.<ext>`, `<id>.source.<ext>` as they are, `<id>.json`
-    OUT/records.json           NeIn's five fields of every sample, in the order of the shards
-    OUT/index.json             name, samples, bytes and SHA-256 of every shard; written last
-
-Format: https://github.com/webdataset/webdataset. Random access is by shard: the order of an epoch shuffles
-the shards, and the samples within a shard, so that a few shards in memory are enough at any time.
+OUT/shard-000000.tar ...   per sample `<id>.sample.<ext>`, `<id>.source.<ext>` as they are, `<id>.json`
+OUT/records.json           NeIn's five fields of every sample, in the order of the shards
+OUT/index.json             name, samples, bytes and SHA-256 of every shard; written last
 """
 
 from __future__ import annotations
