@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ _KERNELS = {
 #: "sdpa" leaves the choice to torch's scaled_dot_product_attention; the others are its kernels.
 ATTENTIONS = ("sdpa", *_KERNELS)
 OFFLOADS = ("none", "model", "sequential")
+_switch = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,17 @@ class Machine:
                 raise EditorError(f"{name} is {getattr(self, name)!r}; expected true or false")
         if self.offload != "none" and self.device.type == "cpu":
             raise EditorError(f"offload is {self.offload!r}, which needs a GPU, but the device is 'cpu'")
-        self._check_kernel()
+        if self.attention == "sdpa":
+            return
+        probe = torch.zeros(1, 1, 8, 8, device=self.device, dtype=self.torch_dtype)
+        try:
+            with self.attending():
+                torch.nn.functional.scaled_dot_product_attention(probe, probe, probe)
+        except RuntimeError as error:
+            raise EditorError(
+                f"attention {self.attention!r} is not available on {self.device.type} in {self.dtype}; "
+                f"use 'sdpa', which lets torch choose"
+            ) from error
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -72,12 +83,7 @@ class Machine:
 
     def describe(self) -> dict[str, Any]:
         """What may change the last bits of a picture."""
-        return {
-            "dtype": self.dtype,
-            "channels_last": self.channels_last,
-            "attention": self.attention,
-            "compile": self.compile,
-        }
+        return {name: getattr(self, name) for name in ("dtype", "channels_last", "attention", "compile")}
 
     def place(self, module: Any) -> Any:
         """The module for inference, in the dtype and layout, on the device unless it is to be offloaded."""
@@ -98,46 +104,15 @@ class Machine:
         finally:
             module.to("cpu")
 
-    def attending(self) -> AbstractContextManager[Any]:
-        """The chosen attention kernel is in force inside."""
-        return nullcontext() if self.attention == "sdpa" else _only_kernel(self.attention)
-
-    def _check_kernel(self) -> None:
+    @contextmanager
+    def attending(self) -> Iterator[None]:
+        """The chosen attention kernel is in force inside, for one thread at a time: it is a switch of the
+        whole process."""
         if self.attention == "sdpa":
+            yield
             return
-        probe = torch.zeros(1, 1, 8, 8, device=self.device, dtype=self.torch_dtype)
-        try:
-            with self.attending():
-                torch.nn.functional.scaled_dot_product_attention(probe, probe, probe)
-        except RuntimeError as error:
-            raise EditorError(
-                f"attention {self.attention!r} is not available on {self.device.type} in {self.dtype}; "
-                f"use 'sdpa', which lets torch choose"
-            ) from error
-
-
-_lock = threading.Lock()
-_users: list[str] = []
-_switch = ExitStack()
-
-
-@contextmanager
-def _only_kernel(kernel: str) -> Iterator[None]:
-    """`sdpa_kernel` for several threads: it switches the whole process, so the last one to leave switches
-    back."""
-    with _lock:
-        if _users and _users[0] != kernel:
-            raise EditorError("two editors with different attention kernels cannot work at the same time")
-        if not _users:
-            _switch.enter_context(sdpa_kernel(_KERNELS[kernel]))
-        _users.append(kernel)
-    try:
-        yield
-    finally:
-        with _lock:
-            _users.pop()
-            if not _users:
-                _switch.close()
+        with _switch, sdpa_kernel(_KERNELS[self.attention]):
+            yield
 
 
 def usable_device(name: str) -> torch.device:

@@ -1,20 +1,9 @@
 """ZONE (arXiv:2312.16794): InstructPix2Pix and MagicBrush together, confined to one segment of the picture.
 
-The twelve steps and where they are:
-
-     0  picture into its frame                 editors.resize.zone
-     1  change, add or remove?                 action
-     2  fused denoising of the two models      fusion
-     3  cross-attention of the UNets           attention
-     4  mean over layers, heads, branches      attention
-     5  attention difference to rough mask     masks.difference, masks.localise
-     6  small components removed               masks.drop_small
-     7  segments of SAM                        segments
-     8  segment with the best Region-IoU       masks.best_segment
-     9  dilation                               masks.dilate
-    10  layer pasted by kind of action         blend.composite
-    11  spectral edge smoother                 blend.smoother
-    12  final blend                            blend.final
+Steps: 0 picture into its frame (`editors.resize`); 1 change, add or remove?, 2 fused denoising, 7 segments of
+SAM (`models`); 3, 4 cross-attention of the UNets (`editors.attention`); 5 attention difference to rough mask,
+6 small components removed, 8 segment with the best Region-IoU, 9 dilation, 10 layer pasted by kind of action,
+11 spectral edge smoother, 12 final blend (`masks`).
 
 Every function that `protocol` changes says how: "paper" does what the released code does
 (github.com/lsl001006/ZONE @ 9788584), "fixed" what the paper means.

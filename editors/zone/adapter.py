@@ -16,10 +16,8 @@ from nein.editors.checkpoint import load_pipeline, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix, Item, cached
 from nein.editors.resize import zone_frame
 from nein.editors.sampling import SampleNoise, dpm_solver
-from nein.editors.zone import PROTOCOLS, blend, masks
-from nein.editors.zone.action import Reading, decide, load_classifier
-from nein.editors.zone.fusion import fuse, shares
-from nein.editors.zone.segments import Segmenter
+from nein.editors.zone import PROTOCOLS, masks
+from nein.editors.zone.models import Reading, Segmenter, decide, fuse, load_classifier, shares
 from nein.loading.digests import json_digest
 from nein.loading.errors import unknown
 
@@ -259,15 +257,15 @@ class Zone(InstructPix2Pix):
         fine = np.zeros_like(rough) if number is None else segments[number]
         fine = masks.drop_small(fine, settings.least_area, protocol)
         dilated = masks.dilate(fine, settings.dilation)
-        where = blend.layer(fine, dilated, reading.action)
-        layered = blend.composite(framed, edit, where)
+        where = masks.layer(fine, dilated, reading.action)
+        layered = masks.composite(framed, edit, where)
         radius, threshold, closing = (
             settings.smooth_radius, settings.smooth_threshold, settings.smooth_closing,
         )  # fmt: skip
-        smooth = blend.smoother(
+        smooth = masks.smoother(
             framed, edit, dilated, radius=radius, threshold=threshold, closing=closing, protocol=protocol
         )
-        result = blend.final(framed, edit, fine, where, smooth, alpha=settings.edge_alpha, protocol=protocol)
+        result = masks.final(framed, edit, fine, where, smooth, alpha=settings.edge_alpha, protocol=protocol)
         status, nothing = _status(rough, segments, number, overlap, fine)
         if nothing and fixed and settings.fallback == "edit":
             result = edit

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from nein.editors.zone.action import ACTIONS, ActionClassifier, decide, save_classifier
+from nein.editors.zone.models import ACTIONS, ActionClassifier, decide, save_classifier
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, mask, rng_for

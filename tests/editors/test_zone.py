@@ -13,7 +13,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from nein import editors
 from nein.editors import EditorError, EditRequest
-from nein.editors.zone.action import ActionClassifier, load_classifier, save_classifier
+from nein.editors.zone.models import ActionClassifier, load_classifier, save_classifier
 from tests.editors.tiny import build_action, build_sam
 
 STEPS = 3

@@ -16,9 +16,8 @@ from nein.editors import attention
 from nein.editors.attention import AttentionRecord, Processor
 from nein.editors.resize import zone, zone_frame
 from nein.editors.sampling import dpm_solver
-from nein.editors.zone import blend, fusion, masks
-from nein.editors.zone.action import ACTIONS, decide
-from nein.editors.zone.segments import Segmenter
+from nein.editors.zone import masks, models
+from nein.editors.zone.models import ACTIONS, Segmenter, decide
 
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
@@ -115,7 +114,7 @@ def sampler(steps):
 def test_fused_denoising_is_two_solvers_of_which_one_is_drawn_to_the_other():
     start = torch.tensor([1.3, -0.7]).view(2, 1, 1, 1)
     share = torch.tensor([0.2, 0.01])
-    found = fusion.fuse(
+    found = models.fuse(
         start, share, (sampler(20), lambda x, t: 0.3 * x), (sampler(20), lambda x, t: 0.9 * x)
     ).flatten()
     for value, first, weight in zip(found.tolist(), (1.3, -0.7), (0.2, 0.01), strict=True):
@@ -123,7 +122,7 @@ def test_fused_denoising_is_two_solvers_of_which_one_is_drawn_to_the_other():
 
 
 def test_only_removal_gets_the_full_share():
-    assert fusion.shares(["REMOVE", "ADD", "CHANGE"], 0.2) == [0.2, 0.01, 0.01]
+    assert models.shares(["REMOVE", "ADD", "CHANGE"], 0.2) == [0.2, 0.01, 0.01]
 
 
 def test_both_models_see_their_own_latent_and_the_same_timesteps():
@@ -132,7 +131,7 @@ def test_both_models_see_their_own_latent_and_the_same_timesteps():
         (sampler(3), lambda x, t, one=one: one.append((int(t), x.clone())) or torch.zeros_like(x))
         for one in seen
     ]
-    fusion.fuse(torch.ones(1, 1, 1, 1), torch.tensor([0.5]), *models)
+    models.fuse(torch.ones(1, 1, 1, 1), torch.tensor([0.5]), *models)
     assert [[t for t, _ in one] for one in seen] == [[999, 666, 333]] * 2
     # Both predict no noise, so both latents are the same, and mixing equal ones changes nothing.
     for (_, x), (_, y) in zip(*seen, strict=True):
@@ -326,7 +325,7 @@ def test_dilation_grows_a_pixel_to_a_square_per_time(times):
 )
 def test_removal_pastes_the_dilated_segment_and_the_others_the_segment(action, expected):
     source, edited = np.full((1, 4, 3), 10, np.uint8), np.full((1, 4, 3), 90, np.uint8)
-    pasted = blend.composite(source, edited, blend.layer(grid(".#.."), grid("###."), action))
+    pasted = masks.composite(source, edited, masks.layer(grid(".#.."), grid("###."), action))
     assert pasted[0, :, 0].tolist() == expected
 
 
@@ -335,7 +334,7 @@ def test_removal_pastes_the_dilated_segment_and_the_others_the_segment(action, e
 
 def smooth(edited, source, dilated=None, protocol="fixed", radius=1000.0, threshold=30, closing=1):
     dilated = np.ones(edited.shape[:2], bool) if dilated is None else dilated
-    return blend.smoother(
+    return masks.smoother(
         source, edited, dilated, radius=radius, threshold=threshold, closing=closing, protocol=protocol
     )
 
@@ -390,7 +389,7 @@ def test_paper_lets_what_overshoots_wrap_around():
 
 
 def test_the_disk_is_off_centre_in_paper_unless_the_picture_is_square():
-    fixed, paper = blend.disk((6, 10), 1, "fixed"), blend.disk((6, 10), 1, "paper")
+    fixed, paper = masks.disk((6, 10), 1, "fixed"), masks.disk((6, 10), 1, "paper")
     assert np.argwhere(fixed).tolist() == [[2, 5], [3, 4], [3, 5], [3, 6], [4, 5]]
     assert np.argwhere(paper).tolist() == [
         [4, 3],
@@ -398,7 +397,7 @@ def test_the_disk_is_off_centre_in_paper_unless_the_picture_is_square():
         [5, 3],
         [5, 4],
     ]  # cut by the border
-    np.testing.assert_array_equal(blend.disk((8, 8), 2.5, "fixed"), blend.disk((8, 8), 2.5, "paper"))
+    np.testing.assert_array_equal(masks.disk((8, 8), 2.5, "fixed"), masks.disk((8, 8), 2.5, "paper"))
 
 
 def test_gaps_are_closed_holes_are_filled_and_the_border_is_no_gap():
@@ -435,7 +434,7 @@ MIXED = int(0.6 * 100 + 0.4 * 11)  # 64.4, cut
 )
 def test_the_final_blend_by_hand(protocol, where, expected):
     source, edited = flat(11, (1, 5)), flat(100, (1, 5))
-    result = blend.final(
+    result = masks.final(
         source, edited, grid("##..."), grid(where), grid(".##.."), alpha=0.6, protocol=protocol
     )
     assert result[0, :, 0].tolist() == expected

@@ -22,7 +22,7 @@ from transformers import (
     SamVisionConfig,
 )  # fmt: skip
 
-from nein.editors.zone.action import ActionClassifier, save_classifier
+from nein.editors.zone.models import ActionClassifier, save_classifier
 
 TOKENS = 77
 TINY_UNET = {

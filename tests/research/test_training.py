@@ -195,7 +195,7 @@ def test_a_model_without_what_it_builds_on_says_what_to_train_first(
 def test_a_smoke_run_of_sam_writes_a_model_that_zone_opens(tmp_path: Path) -> None:
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
-    from nein.editors.zone.segments import Segmenter
+    from nein.editors.zone.models import Segmenter
 
     state = CLIPVisionModel(CLIPVisionConfig(**TOWER)).state_dict()
     (tmp_path / "zoo" / "backbone").mkdir(parents=True)
