@@ -127,11 +127,11 @@ def test_only_removal_gets_the_full_share():
 
 def test_both_models_see_their_own_latent_and_the_same_timesteps():
     seen = ([], [])
-    models = [
+    pair = [
         (sampler(3), lambda x, t, one=one: one.append((int(t), x.clone())) or torch.zeros_like(x))
         for one in seen
     ]
-    models.fuse(torch.ones(1, 1, 1, 1), torch.tensor([0.5]), *models)
+    models.fuse(torch.ones(1, 1, 1, 1), torch.tensor([0.5]), *pair)
     assert [[t for t, _ in one] for one in seen] == [[999, 666, 333]] * 2
     # Both predict no noise, so both latents are the same, and mixing equal ones changes nothing.
     for (_, x), (_, y) in zip(*seen, strict=True):

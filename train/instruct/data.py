@@ -7,6 +7,7 @@ to three examples: its negative sentence and "Remove the X." lead from F to I, "
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from nein.datasets.nein.samples import Sample, load_folder, records_hash, valida
 from nein.editors.resize import r64
 from nein.engine import images
 from nein.engine.errors import UserError, unknown
+from nein.nano import data as nano_data
 from nein.nano.worlds import is_nano, world
 from nein.train.features import stamp
 from nein.train.instruct.drawn import DrawnPictures
@@ -112,21 +114,13 @@ class JoinedPictures:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def _find(self, index: int) -> tuple[Pictures, int]:
+    def _ask(self, what: str, index: int) -> Any:
         number = bisect.bisect_right(self._starts, index) - 1
-        return self._parts[number], index - self._starts[number]
+        return getattr(self._parts[number], what)(index - self._starts[number])
 
-    def name(self, index: int) -> str:
-        part, inner = self._find(index)
-        return part.name(inner)
-
-    def key(self, index: int) -> str:
-        part, inner = self._find(index)
-        return part.key(inner)
-
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        part, inner = self._find(index)
-        return part.read(inner)
+    name = functools.partialmethod(_ask, "name")
+    key = functools.partialmethod(_ask, "key")
+    read = functools.partialmethod(_ask, "read")
 
 
 # ---------------------------------------------------------------------------------------------------- loading
@@ -175,8 +169,6 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
 
 def _dataset(config: TuneConfig) -> Any:
     if is_nano(config.data):
-        from nein.nano import data as nano_data
-
         try:
             folder = nano_data.ensure(config.split, config.nano_sources, world=world(config.data))
         except (ValueError, OSError) as error:
@@ -197,10 +189,8 @@ def _chosen(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
     for name in config.hold_out_objects:
         if name not in objects:
             raise unknown("object to hold out", name, sorted(objects))
-    ids = {sample.id for sample in samples}
-    for name in config.exclude:
-        if name not in ids:
-            raise UserError(f"--exclude names '{name}', which is no sample of '{config.data}'.")
+    if absent := sorted({*config.exclude} - {sample.id for sample in samples}):
+        raise UserError(f"--exclude names '{absent[0]}', which is no sample of '{config.data}'.")
     templates = {int(word) for word in config.hold_out_templates}
     gone, excluded = set(config.hold_out_objects), set(config.exclude)
     chosen = [
@@ -222,10 +212,11 @@ def prepare(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> tuple[
     """
     if config.target_align == "r64_fit":
         second = r64(second, config.align_resolution)
-    return _squash(first, config.resolution), _squash(second, config.resolution)
-
-
-def _squash(image: np.ndarray, side: int) -> np.ndarray:
-    if image.shape[:2] == (side, side):
-        return image
-    return np.array(Image.fromarray(image).resize((side, side), Image.Resampling.LANCZOS))
+    size = (config.resolution, config.resolution)
+    first, second = (
+        image
+        if image.shape[:2] == size
+        else np.array(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
+        for image in (first, second)
+    )
+    return first, second

@@ -24,14 +24,8 @@ from nein.nano.scenes import MAX_OBJECTS, Item, Scene, mask, place, render, rng_
 from nein.wording.templates import indefinite
 
 EDITS = {
-    "remove": 30.0,
-    "add": 26.0,
-    "double": 16.0,
-    "keep": 11.0,
-    "replace": 8.0,
-    "recolour": 4.0,
-    "scenery": 5.0,
-}
+    "remove": 30.0, "add": 26.0, "double": 16.0, "keep": 11.0, "replace": 8.0, "recolour": 4.0, "scenery": 5.0
+}  # fmt: skip
 #: After the base, which knows what is meant: more of what is hard, which is to draw.
 DRAW = {**EDITS, "add": 36.0, "remove": 24.0, "keep": 8.0, "scenery": 3.0}
 CLEAN = {**DRAW, "scenery": 0.0}
@@ -86,18 +80,8 @@ MARK = ("mark the {n} in red", "segment the {n}", "colour the pixels of the {n} 
 RESTORE = ("clean up the image", "sharpen the image", "restore the image", "take the noise away")
 #: Words people strew in; they teach an editor to read past what it has no use for.
 FILLERS = (
-    "please",
-    "now",
-    "just",
-    "really",
-    "also",
-    "again",
-    "then",
-    "somewhere",
-    "here",
-    "simply",
-    "quickly",
-)
+    "please", "now", "just", "really", "also", "again", "then", "somewhere", "here", "simply", "quickly",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -160,10 +144,6 @@ def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = Fals
     return max(offered, key=clearance, default=None)
 
 
-def _random_source(rng: random.Random, categories: tuple[str, ...]) -> Scene:
-    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), categories)
-
-
 def sample_pair(
     rng: random.Random,
     weights: dict[str, float],
@@ -174,30 +154,26 @@ def sample_pair(
     mark, restore). With `usual`, what is added has its category's usual look (see `roomiest`)."""
     kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
     while True:
-        source = _random_source(rng, categories)
+        source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), categories)
         present = source.categories
         category = rng.choice(present)
-        if kind == "add":
-            absent = [c for c in categories if c not in present]
-            category = rng.choice(absent)
-            item = roomiest(rng, category, source, usual)
-            if item is None:
-                continue
-            form = rng.choice(ADD) if rng.random() < 0.75 else rng.choice(DESCRIBE)
-            return Pair(source, source.with_item(item), filled(rng, form, category), kind, category)
-        if kind in ("double", "keep"):
-            form = rng.choice(ADD) if rng.random() < 0.35 else rng.choice(DESCRIBE)
+        if kind in ("add", "double", "keep"):
             target = source
-            if kind == "double":
+            if kind == "add":
+                category = rng.choice([c for c in categories if c not in present])
+            else:
+                form = rng.choice(ADD) if rng.random() < 0.35 else rng.choice(DESCRIBE)
+            if kind != "keep":
                 item = roomiest(rng, category, source, usual)
                 if item is None:
                     continue
                 target = source.with_item(item)
+            if kind == "add":
+                form = rng.choice(ADD) if rng.random() < 0.75 else rng.choice(DESCRIBE)
             return Pair(source, target, filled(rng, form, category), kind, category)
         if kind == "remove":
-            return Pair(
-                source, source.without(category), filled(rng, rng.choice(REMOVE), category), kind, category
-            )
+            text = filled(rng, rng.choice(REMOVE), category)
+            return Pair(source, source.without(category), text, kind, category)
         if kind == "replace":
             if sum(i.category == category for i in source.items) > 1:
                 continue
@@ -221,9 +197,8 @@ def sample_pair(
             target = replace(source, background=place_name, background_seed=rng.randrange(200))
             return Pair(source, target, rng.choice(SCENERY[place_name]), kind)
         if kind == "mark":
-            return Pair(
-                source, source, filled(rng, rng.choice(MARK), category), kind, category, f"mark:{category}"
-            )
+            text = filled(rng, rng.choice(MARK), category)
+            return Pair(source, source, text, kind, category, f"mark:{category}")
         if kind == "restore":
             return Pair(source, source, rng.choice(RESTORE), kind, effect="restore")
         raise ValueError(f"unknown kind of edit {kind!r}")
@@ -238,10 +213,16 @@ def _refit(rng: random.Random, old: Item, category: str) -> Item:
     x = min(max(0.0, cx - width / 2), SIZE - width)
     y = min(max(0.0, cy - height / 2), SIZE - height)
     flip = look.mirror and rng.random() < 0.5
-    snap = SUPERSAMPLE
-    return Item(
-        category, rng.choice(look.colours), size, round(x * snap) / snap, round(y * snap) / snap, flip
-    )
+    x, y = (round(side * SUPERSAMPLE) / SUPERSAMPLE for side in (x, y))
+    return Item(category, rng.choice(look.colours), size, x, y, flip)
+
+
+def _moved(rng: random.Random, item: Item, most: int) -> Item:
+    """At most so many quarters of a pixel away, within the picture."""
+    x0, y0, x1, y1 = item.extent
+    x = min(max(0.0, item.x + rng.randint(-most, most) / 4), SIZE - (x1 - x0))
+    y = min(max(0.0, item.y + rng.randint(-most, most) / 4), SIZE - (y1 - y0))
+    return replace(item, x=x, y=y)
 
 
 def rerender(rng: random.Random, scene: Scene) -> Scene:
@@ -250,10 +231,7 @@ def rerender(rng: random.Random, scene: Scene) -> Scene:
     for item in scene.items:
         moved = replace(item, colour=rng.choice(LOOKS[item.category].colours))
         for _ in range(20):
-            x0, y0, x1, y1 = item.extent
-            x = min(max(0.0, item.x + rng.randint(-28, 28) / 4), SIZE - (x1 - x0))
-            y = min(max(0.0, item.y + rng.randint(-28, 28) / 4), SIZE - (y1 - y0))
-            candidate = replace(moved, x=x, y=y)
+            candidate = replace(_moved(rng, item, 28), colour=moved.colour)
             cx0, cy0, cx1, cy1 = candidate.extent
             if all(
                 cx0 >= a[2] or a[0] >= cx1 or cy0 >= a[3] or a[1] >= cy1 for a in (o.extent for o in items)
@@ -266,19 +244,7 @@ def rerender(rng: random.Random, scene: Scene) -> Scene:
 
 def drift(rng: random.Random, scene: Scene) -> Scene:
     """What pairs from a generator suffer from: everything may shift a little (at most one pixel)."""
-    items = []
-    for item in scene.items:
-        x0, y0, x1, y1 = item.extent
-        x = min(max(0.0, item.x + rng.randint(-4, 4) / 4), SIZE - (x1 - x0))
-        y = min(max(0.0, item.y + rng.randint(-4, 4) / 4), SIZE - (y1 - y0))
-        items.append(replace(item, x=x, y=y))
-    return replace(scene, items=tuple(items))
-
-
-def _light(rng: Any, image: np.ndarray, strength: float) -> np.ndarray:
-    gain = 1 + strength * (rng.random() * 2 - 1)
-    shift = 255 * strength * 0.5 * np.array([rng.random() * 2 - 1 for _ in range(3)])
-    return np.clip(image.astype(np.float32) * gain + shift, 0, 255).astype(np.uint8)
+    return replace(scene, items=tuple(_moved(rng, item, 4) for item in scene.items))
 
 
 def pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarray]:
@@ -300,8 +266,10 @@ def pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarra
     if pair.effect == "restore":
         noise = np.random.Generator(np.random.PCG64(rng.getrandbits(63))).normal(0, 18, source.shape)
         source = np.clip(source + noise, 0, 255).astype(np.uint8)
-    if style == "rerendered":
-        target = _light(rng, target, 0.12)
+    if style == "rerendered":  # another light
+        gain = 1 + 0.12 * (rng.random() * 2 - 1)
+        shift = 255 * 0.12 * 0.5 * np.array([rng.random() * 2 - 1 for _ in range(3)])
+        target = np.clip(target.astype(np.float32) * gain + shift, 0, 255).astype(np.uint8)
     return source, target
 
 
@@ -327,12 +295,8 @@ class DrawnPictures:
         self.groups = [count]
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "pairs": len(self),
-            "kinds": dict(self._weights),
-            "style": self._style,
-            "recipe": self._recipe,
-        }
+        kinds = dict(self._weights)
+        return {"pairs": len(self), "kinds": kinds, "style": self._style, "recipe": self._recipe}
 
     @property
     def instructions(self) -> list[str]:
@@ -353,9 +317,8 @@ class DrawnPictures:
     def key(self, index: int) -> str:
         pair = self._pairs[index][0]
         shown = repr((pair.source, pair.target, pair.effect))
-        return (
-            f"{self._version}/{self._recipe}/{self._style}/{hashlib.sha256(shown.encode()).hexdigest()[:16]}"
-        )
+        digest = hashlib.sha256(shown.encode()).hexdigest()[:16]
+        return f"{self._version}/{self._recipe}/{self._style}/{digest}"
 
 
 def mentions(sentence: str, words: Iterable[str]) -> bool:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -58,8 +57,7 @@ ADDED = "added"
 TASK_NAMES = {"negative": "negative sentence", "remove": '"Remove the X."', "add": '"Add a X." (source)'}
 
 
-@dataclass(frozen=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """What no training sentence used."""
 
     objects: frozenset[str] = frozenset()
@@ -114,12 +112,8 @@ def figures(
                 for runs in (before, after)
             )
             unit = run_figures.unit(metric)
-            what: dict[str, Any] = {
-                "model": name,
-                "task": task,
-                "group": group,
-                "metric": _named(metric, task),
-            }
+            named = metric.replace("removal", ADDED) if task == "add" else metric
+            what: dict[str, Any] = {"model": name, "task": task, "group": group, "metric": named}
             for statistic, column in (("before", first), ("after", second)):
                 unscored = sum(value is None for value in column.values())
                 rows_of = ({"id": k, "source": clusters[k], "value": v} for k, v in column.items())
@@ -131,10 +125,6 @@ def figures(
             unit = "points" if unit == "%" else unit
             rows.append(frames.figure(difference, unit=unit, statistic="difference", **what))
     return frames.label(frames.frame(rows), benchmark="nein")
-
-
-def _named(metric: str, task: str) -> str:
-    return metric.replace("removal", ADDED) if task == "add" else metric
 
 
 def _heading(metric: str) -> str:
@@ -181,7 +171,7 @@ def evaluate(
 
 
 def report(config: ReportConfig, executor: Executor) -> str | None:
-    """Evaluates all editors and writes the report, which the main process returns. Raises UserError."""
+    """Writes table.md, figures.csv and grid.png; the main process returns the tables. Raises UserError."""
     line = ["--preset", config.preset, "--editor", ",".join([config.before, *config.after])]
     line += ["--data", config.data, "--split", config.split, "--device", config.device]
     settings = EvalConfig.parse(line)
@@ -193,18 +183,10 @@ def report(config: ReportConfig, executor: Executor) -> str | None:
     dataset = Dataset(samples, dataset.origin, dataset.records_sha256)
     if executor.is_main:
         validate_images(samples, f"The data set '{config.data}'")
-    first, *others = [evaluate(choice, dataset, config.out_dir, settings, executor) for choice in choices]
-    return write(choices, first, others, dataset, config.out_dir) if executor.is_main else None
-
-
-def write(
-    choices: Sequence[EditorChoice],
-    first: Mapping[str, RunDir],
-    others: Sequence[Mapping[str, RunDir]],
-    dataset: Dataset,
-    out: Path,
-) -> str:
-    """Writes table.md, figures.csv and grid.png below `out`; returns the tables."""
+    out = config.out_dir
+    first, *others = [evaluate(choice, dataset, out, settings, executor) for choice in choices]
+    if not executor.is_main:
+        return None
     parts, shown = [], []
     for choice, runs in zip(choices[1:], others, strict=True):
         held = held_out(Path(references.resolve(choice.checkpoint or choice.asked)[0]))

@@ -9,6 +9,7 @@ OUT/index.json             name, samples, bytes and SHA-256 of every shard; writ
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import http.client
 import io
@@ -56,7 +57,10 @@ def write(dataset: loading.Dataset, out: Path, per_shard: int = 1000) -> int:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             for sample in part:
-                for suffix, content in sorted(_members(sample).items()):
+                files = {f"sample{sample.sample_path.suffix}": sample.sample_path.read_bytes()}
+                files[f"source{sample.source_path.suffix}"] = sample.source_path.read_bytes()
+                files["json"] = json.dumps(_record(sample)).encode()
+                for suffix, content in sorted(files.items()):
                     member = tarfile.TarInfo(f"{_key(sample)}.{suffix}")
                     member.size, member.mode = len(content), 0o444
                     tar.addfile(member, io.BytesIO(content))
@@ -81,15 +85,6 @@ def _key(sample: Sample) -> str:
     return sample.id.replace(".", "_")
 
 
-def _members(sample: Sample) -> dict[str, bytes]:
-    """Suffix -> content."""
-    return {
-        f"sample{sample.sample_path.suffix}": sample.sample_path.read_bytes(),
-        f"source{sample.source_path.suffix}": sample.source_path.read_bytes(),
-        "json": json.dumps(_record(sample)).encode(),
-    }
-
-
 class ShardPictures:
     """The pairs of a folder or URL of shards, and their samples (which have no paths)."""
 
@@ -112,10 +107,13 @@ class ShardPictures:
             raise UserError(
                 f"'{where}/records.json' does not hold the {sum(self.groups)} samples that index.json counts."
             )
-        self.samples = [_sample(record, where) for record in records]
+        try:
+            self.samples = [_sample(*(record[name] for name in FIELDS)) for record in records]
+        except ValueError as error:
+            raise UserError(f"'{where}/records.json' has an unusable record: {error}.") from None
         self._starts = np.cumsum([0, *self.groups])
         self._lock = threading.Lock()
-        self._loaded: dict[int, list[tuple[bytes, bytes]]] = {}
+        self._read_shard = functools.lru_cache(IN_MEMORY)(self._load_shard)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -124,7 +122,9 @@ class ShardPictures:
         return self.samples[index].id
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        first, second = self._bytes(index)
+        shard, inner = self._place(index)
+        with self._lock:  # one thread reads a shard, the others wait for it
+            first, second = self._read_shard(shard)[inner]
         name = self.name(index)
         sample = images.decode(io.BytesIO(first), f"{name}, the sample, in the shards")
         return sample, images.decode(io.BytesIO(second), f"{name}, the source, in the shards")
@@ -137,18 +137,7 @@ class ShardPictures:
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         return shard, index - int(self._starts[shard])
 
-    def _bytes(self, index: int) -> tuple[bytes, bytes]:
-        shard, inner = self._place(index)
-        with self._lock:  # one thread reads a shard, the others wait for it
-            if shard in self._loaded:
-                self._loaded[shard] = self._loaded.pop(shard)  # newest last
-            else:
-                while len(self._loaded) >= IN_MEMORY:
-                    del self._loaded[next(iter(self._loaded))]
-                self._loaded[shard] = self._read_shard(shard)
-            return self._loaded[shard][inner]
-
-    def _read_shard(self, shard: int) -> list[tuple[bytes, bytes]]:
+    def _load_shard(self, shard: int) -> list[tuple[bytes, bytes]]:
         entry = self._shards[shard]
         content = self._read(entry["name"])
         url = f"{self._where}/{entry['name']}"
@@ -180,23 +169,19 @@ class ShardPictures:
     def _read(self, name: str) -> bytes:
         """A file of the folder, or of the http(s) address. Raises UserError."""
         where = f"{self._where}/{name}"
+        if "://" in where and not where.startswith(("https://", "http://")):
+            raise UserError(f"'{where}' is neither a folder nor an address of http or https.")
         try:
-            if "://" not in self._where:
+            if "://" not in where:
                 return Path(where).read_bytes()
-            if not self._where.startswith(("https://", "http://")):
-                raise UserError(f"'{where}' is neither a folder nor an address of http or https.")
             with urllib.request.urlopen(where, timeout=60) as reply:
                 return bytes(reply.read())
         except (OSError, http.client.HTTPException) as error:
             raise UserError(f"'{where}' cannot be read: {' '.join(str(error).split())}.") from None
 
 
-def _sample(record: Any, where: str) -> Sample:
-    try:
-        coco, caption, negative, generated, nein = (str(record[name]) for name in FIELDS)
-        noun = templates.object_of(generated, negative)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"'{where}/records.json' has an unusable record: {error}.") from None
+def _sample(coco: str, caption: str, negative: str, generated: str, nein: str) -> Sample:
+    noun = templates.object_of(generated, negative)
     number = templates.template_of(negative, noun)
     return Sample(nein, coco, caption, negative, generated, noun, number, Path(), Path())
 

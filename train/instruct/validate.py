@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,10 +70,9 @@ def assess(
     config: EvalConfig,
     executor: Executor,
 ) -> dict[str, Any]:
-    """Edits and scores `plan` with the benchmark's stages, resuming what is there; the run's figures by
-    metric.
+    """Edits and scores `plan` with the benchmark's stages, resuming what is there; every process calls it.
 
-    Every process calls it; they are empty on all but the main one.
+    The main process gets the run's figures by metric.
     """
     if executor.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
@@ -115,13 +113,11 @@ class Validation:
         self._dataset = subset(dataset, config.validation_samples)
         if processes.is_main:
             validate_images(self._dataset.samples, f"The validation data '{config.validation_data}'")
-        self._eval = EvalConfig.parse(["--preset", config.validation_preset, *self._eval_options()])
+        # The paper preset insists on data of its own, which are not read from here.
+        data = config.validation_data if config.validation_data != "nano" else "-"
+        self._eval = EvalConfig.parse(["--preset", config.validation_preset, "--data", data])
         if processes.is_main:
             models.check_references(config.validation_metrics, self._eval)
-
-    def _eval_options(self) -> list[str]:
-        # The paper preset insists on data of its own, which are not read from here.
-        return ["--data", self._config.validation_data if self._config.validation_data != "nano" else "-"]
 
     def run(
         self, step: int, unet: Any, average: Any, scheduler: Any, scaling_factor: float
@@ -136,11 +132,8 @@ class Validation:
         slug = f"step-{step:08d}"
         for track in TRACKS:
             dataset = self._dataset if track == "negative" else swapped(self._dataset)
-            names = [
-                n
-                for n in self._config.validation_metrics
-                if track == "negative" or "retention" in n or "removal" in n
-            ]
+            wanted = self._config.validation_metrics
+            names = [n for n in wanted if track == "negative" or "retention" in n or "removal" in n]
             if not names:
                 continue
             place = RunDir(out if track == "negative" else out / "swapped", slug, track)
@@ -156,7 +149,10 @@ class Validation:
                 elif name.startswith("removal"):  # absent after "Add a X." is a failure
                     figures[f"add_{name.removeprefix('removal_')}"] = 1 - entry["value"]
         if self._processes.is_main:
-            self._draw(out)
+            ids = [sample.id for sample in subset(self._dataset, GRID_ROWS).samples]
+            steps = sorted(out.glob("step-*/negative"))
+            shown = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
+            grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))
         self._processes.barrier()
         return figures
 
@@ -166,7 +162,9 @@ class Validation:
         # Copies: an editor moves and casts its modules, and training may still use these.
         pipeline.vae = copy.deepcopy(self._base.pipeline.vae)
         pipeline.text_encoder = copy.deepcopy(self._base.pipeline.text_encoder)
-        row = editors.preset_row(_reference(self._config.base), self._config.validation_preset)
+        base = self._config.base  # a file is one of its folder's kind
+        base = base if "/" in base or ":" in base else f"./{base}"
+        row = editors.preset_row(base, self._config.validation_preset)
         loaded = LoadedPipeline(pipeline, "memory", module_hash(unet=twin))
         return InstructPix2Pix(
             loaded,
@@ -176,12 +174,6 @@ class Validation:
             batch_size=self._eval.block_size,
             **row.options(),
         )
-
-    def _draw(self, out: Path) -> None:
-        ids = [sample.id for sample in subset(self._dataset, GRID_ROWS).samples]
-        steps = sorted(out.glob("step-*/negative"))
-        shown = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
-        grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))
 
     # --- loss at fixed noise -----------------------------------------------------------------
 
@@ -220,8 +212,3 @@ class Validation:
                 )
             )
         return made
-
-
-def _reference(base: str) -> str:
-    """A name that `editors.preset_row` takes: a file is one of its folder's kind."""
-    return base if "/" in base or ":" in base else f"./{base}"
