@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -89,13 +89,20 @@ def check_image(image: Any) -> np.ndarray:
     import numpy as np
 
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        got = (
-            f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-        )
+        array = isinstance(image, np.ndarray)
+        got = f"{image.dtype} of shape {image.shape}" if array else type(image).__name__
         raise MetricError(f"An image must be a uint8 array of shape (height, width, 3), not {got}.")
     if image.size == 0:
         raise MetricError(f"An image must have at least one pixel, not shape {image.shape}.")
     return image
+
+
+def check_images(images: Sequence[Any], lists: Sequence[Any], what: str) -> None:
+    """Raise MetricError unless there is one list (of `what`) per picture and every picture is one."""
+    if len(images) != len(lists):
+        raise MetricError(f"{len(images)} pictures but {len(lists)} lists of {what} were given.")
+    for image in images:
+        check_image(image)
 
 
 _IGNORED = string.punctuation + string.whitespace + "“”‘’…"

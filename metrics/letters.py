@@ -1,12 +1,10 @@
-"""Reading the letter of a multiple-choice answer out of what a model wrote: our own rule, and that of the
-toolkit on which published figures depend, as it was at three dates.
+"""Reading the letter of a multiple-choice answer out of what a model wrote: our own rule, and VLMEvalKit's,
+on which published figures depend, as it was at three dates. `options` are the texts behind A, B, C, ... in
+order.
 
     parse("The answer is (B).", ["dog", "cat"])               -> Letter("B", "")
     parse("A dog is on the left.", ["cat", "dog"])            -> Letter("B", ""): "A" is an article here
     parse("I cannot tell.", ["dog", "cat"])                   -> Letter(None, "no option is named")
-
-`options` are the texts behind the letters A, B, C, ... in order. `by_option` reads answers
-about one option at a time.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ SCORINGS = ("generated", "logprob")
 
 
 class Letter(NamedTuple):
-    """`letter`: one of the options' letters, or None with the `reason` why there is none. `declined`: by a
-    rule of VLMEvalKit the answer itself chooses none, which is a reading: nobody else is asked."""
+    """`letter`: one of the options' letters, or None with the `reason`. `declined`: by a rule of VLMEvalKit
+    the answer itself chooses none, which is a reading: nobody else is asked."""
 
     letter: str | None
     reason: str
@@ -43,8 +41,8 @@ def parse(answer: str, options: Sequence[str], rule: str = "fixed") -> Letter:
     """The option that an answer chooses.
 
     rule  "fixed": a letter at the beginning or in a statement ("the answer is B", "(B)"), else the text of
-          exactly one option. An answer that names several options, only excludes one, declines, or names
-          none has no letter. "A" before another word is the article unless something marks it as a letter.
+          exactly one option. An answer that names several options, only excludes one, declines, or names none
+          has no letter. "A" before another word is the article unless something marks it as a letter.
           "vlmevalkit-YEAR-MONTH": see `vlmevalkit`.
 
     Raises MetricError for an unknown rule, fewer than two options, or more than 26.
@@ -59,8 +57,8 @@ def by_option(answers: Sequence[str], rule: str = "fixed") -> Letter:
     """The only option that got a yes; no letter where none or several did.
 
     answers  What was said about each option by itself.
-    rule     How a yes is read (`metrics.base`): "fixed", by the first word, and no letter where an answer
-             is neither yes nor no; "paper", yes in any case, and everything else is a no.
+    rule     "fixed": the first word decides, no letter where an answer is neither yes nor no; "paper": yes in
+             any case, and everything else is a no (`metrics.base`).
     """
     choose("yes-no rule", rule, ("fixed", "paper"))
     read = [parse_yes_no(a) if rule == "fixed" else paper_present(a) for a in answers]
@@ -199,10 +197,10 @@ _FIELD = re.compile(
 
 
 def fixed(answer: str, options: Sequence[str]) -> Letter:
-    """See `parse`. A letter of the options comes before an option whose text is that letter: models are asked
-    for letters. What comes before the end of a <think> block, and letters that are excluded ("not A",
-    "A is wrong"), do not count. In order: the whole answer is a letter; it is an option's text; statements; a
-    marked letter at the beginning; the options' texts within it; a single bare capital that is no article."""
+    """See `parse`. A letter of the options comes before an option whose text is that letter. What comes
+    before the end of a <think> block, and letters that are excluded, do not count. In order: the whole answer
+    is a letter; it is an option's text; statements; a marked letter at the beginning; the options' texts
+    within it; a single bare capital that is no article."""
     text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
     if "<think>" in text:
         return Letter(None, "the answer was cut off while the model was thinking")
@@ -330,8 +328,14 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
             continue
         if letter.islower() and kind != "lead":
             continue
-        if kind == "lead" and _is_article(text, match.end("lead"), letter, match["word"]):
-            continue
+        if (
+            kind == "lead"
+            and letter.islower()
+            and match["word"].lower() not in ("option", "choice", "letter")
+        ):
+            end = match.end("lead")
+            if re.match(r" [a-z]", text[end : end + 2]):  # an article: "the answer is a dog", not "option a"
+                continue
         named.append((letter.upper(), "answer" if (match["word"] or "").lower() == "answer" else kind))
     inside = [(letter, kind) for letter, kind in named if letter in letters]
     if not inside:
@@ -352,15 +356,9 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     return several if others != {last} else Letter(last, "")
 
 
-def _is_article(text: str, end: int, letter: str, word: str) -> bool:
-    """Whether a small letter that ends at `end` begins a phrase ("the answer is a dog"), not "option a"."""
-    named = word.lower() in ("option", "choice", "letter")
-    return letter.islower() and not named and re.match(r" [a-z]", text[end : end + 2]) is not None
-
-
 def _lists(text: str, letters: str) -> bool:
-    """Whether letters are joined: "A and B", "A or B", "A, B", "neither A nor B", stand side by side with
-    nothing else, or are keys of an object: {"A": "dog", "B": "cat"}."""
+    """Whether letters are joined ("A and B", "A, B", "neither A nor B"), stand side by side with nothing
+    else, or are keys of an object: {"A": "dog", "B": "cat"}."""
     one = rf"\(?([{letters}])\)?"
     joined = rf"{_OPEN}{one}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{one}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
@@ -380,9 +378,7 @@ def _plain(text: str) -> str:
 def _by_text(text: str, options: Sequence[str]) -> Letter:
     """The one option whose text occurs as whole words; the longer of two that overlap; not where it is denied
     ("no dog", "not a dog", "does not show a dog")."""
-    rest = f" {_plain(text)} "
-    named: list[int] = []
-    denied = False
+    rest, named, denied = f" {_plain(text)} ", [], False
     plain = [_plain(option) for option in options]
     for k in sorted(range(len(options)), key=lambda k: -len(plain[k])):
         wanted = plain[k]
@@ -397,15 +393,13 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
             rf"(?:(?:a|an|the) )?{re.escape(wanted)}(?![\w-])"
         )
         hits = list(re.finditer(pattern, rest))
-        if any(not hit["no"] for hit in hits):
-            named.append(k)
-        elif hits:
-            denied = True
+        said = any(not hit["no"] for hit in hits)
+        named += [k] if said else []
+        denied |= bool(hits) and not said
         rest = re.sub(pattern, " ", rest)
-    if len(named) == 1:
-        return Letter(LETTERS[named[0]], "")
     if named:
-        return Letter(None, "several options are named")
+        one = len(named) == 1
+        return Letter(LETTERS[named[0]], "") if one else Letter(None, "several options are named")
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 
 

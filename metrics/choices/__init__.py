@@ -1,9 +1,7 @@
 """Multiple-choice questions about pictures: prompts, and models that answer with a letter.
 
     prompt("paper", "What is this?", ["cat", "dog"])     the wording, by name
-    load("owner/name")                                   a model of transformers, by hub id or folder
-    load("openai:URL#MODEL")                             a model behind an OpenAI-compatible endpoint
-    load("vllm:owner/name"), load("vllm:URL#MODEL")      a model that vLLM runs, here or behind its server
+    load("owner/name")                                   a model of transformers, served, or run by vLLM
     of_judge(judge, "options")                           a VQA judge, asked in its own template
     answer_each(model, images, asked, ["generated"])     replies, failures counted one by one
 
@@ -29,7 +27,7 @@ from nein.metrics.choices.base import (
     matching,
     prompt,
     yes_or_no,
-)
+)  # fmt: skip
 from nein.metrics.letters import SCORINGS
 from nein.metrics.served import is_served
 
@@ -43,9 +41,8 @@ def load(
 ) -> ChoiceModel:  # fmt: skip
     """A model that answers multiple-choice questions; see `metrics.choices.base.ChoiceModel`.
 
-    path_or_id  A folder or hub id (with or without `@revision`) of any image-text-to-text model of
-                transformers with a chat template, or an InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL"
-                and "vllm:MODEL" for one that is served, or run by vLLM in this process.
+    path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
+                InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL".
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.served.endpoint.Endpoint`.
 
@@ -64,19 +61,6 @@ def of_judge(judge: Any, asking: str = "letters") -> ChoiceModel:
 
 
 __all__ = [
-    "ASKINGS",
-    "PROMPTS",
-    "SCORINGS",
-    "Asked",
-    "ChoiceModel",
-    "Manner",
-    "Prompt",
-    "Reply",
-    "answer_each",
-    "load",
-    "manner",
-    "matching",
-    "of_judge",
-    "prompt",
-    "yes_or_no",
-]
+    "ASKINGS", "PROMPTS", "SCORINGS", "Asked", "ChoiceModel", "Manner", "Prompt", "Reply", "answer_each",
+    "load", "manner", "matching", "of_judge", "prompt", "yes_or_no",
+]  # fmt: skip

@@ -12,13 +12,12 @@ import numpy as np
 
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated, reason
-from nein.metrics.base import MetricError, check_image
+from nein.metrics.base import MetricError, check_images
 from nein.metrics.judges.base import check_finite
 from nein.metrics.letters import LETTERS, SCORINGS
 
-#: How a judge is asked, and by what it can be read then. "options": in NeIn's yes/no question about a
-#: caption, once per option: 'Does the caption "What is on the bed? dog" describe this image? Answer only yes
-#: or no'. "letters": the multiple-choice question as any model gets it.
+#: How a judge is asked, and by what it can be read then. "options": NeIn's yes/no question about a caption,
+#: once per option ("What is on the bed? dog"). "letters": the multiple-choice question.
 ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generated",)}
 
 
@@ -28,8 +27,7 @@ class Asked:
 
     prompt    Its final wording, options and all; options: how many it has (letters A, B, ...).
     question, texts
-              The question and the options by themselves, for models that are asked about one option at a
-              time; empty where nobody needs them.
+              The question and the options by themselves, for models asked about one option at a time.
     """
 
     prompt: Prompt
@@ -43,10 +41,10 @@ class Reply:
     """One answer. Raises ValueError for log-probabilities that are not finite.
 
     text      What the model wrote, stripped; None where it was not asked to write.
-    logprobs  Natural logarithm of the probability that the answer begins with the letter, per option, all
-              ways of writing the letter as one token added up; None for a letter the model's server did not
-              list. None altogether where log-probabilities were not asked for, or cannot be had.
-    each      What was said about each option by itself, where the model was asked so ("Yes", "No").
+    logprobs  Per option, the natural logarithm of the probability that the answer begins with its letter, all
+              tokens for the letter added up; None for a letter that the server did not list. None altogether
+              where they were not asked for, or cannot be had.
+    each      What was said about each option by itself ("Yes", "No"), where the model was asked so.
     error     Why there is no answer; "" otherwise.
     silent    Whether other questions can be expected to fail alike: nobody answers.
     """
@@ -73,8 +71,8 @@ class ChoiceModel(Protocol):
     """Answers multiple-choice questions about pictures.
 
     scorings    Which of `SCORINGS` it can give.
-    concurrent  Questions that may be in flight side by side, each asked for itself; 0: batches of pictures.
-                Models with such questions also have `stop()`, which ends all waiting.
+    concurrent  Questions in flight side by side; 0: batches of pictures. Models with such questions also have
+                `stop()`, which ends all waiting.
     """
 
     fingerprint: str
@@ -95,10 +93,7 @@ class ChoiceModel(Protocol):
 
 def check(images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]]) -> None:
     """Raises MetricError unless there is one list of questions per picture and every picture is one."""
-    if len(images) != len(asked):
-        raise MetricError(f"{len(images)} pictures but {len(asked)} lists of questions were given.")
-    for image in images:
-        check_image(image)
+    check_images(images, asked, "questions")
 
 
 def answer_each(
@@ -107,10 +102,8 @@ def answer_each(
     asked: Sequence[Sequence[Asked]],
     scorings: Sequence[str],
 ) -> list[list[Reply]]:
-    """As `model.answer`, but a question the model fails on has a reply with the error, and only that one.
-
-    A batch that fails is repeated question by question. A mistake of the user (MetricError) is raised.
-    """
+    """As `model.answer`, but a question the model fails on has a reply with the error, and only that one. A
+    mistake of the user (MetricError) is raised."""
 
     def answer(questions: Sequence[tuple[int, Asked]]) -> list[Reply]:
         rows: dict[int, list[Asked]] = {}
@@ -132,8 +125,8 @@ def answer_each(
 
 
 class Prompt(NamedTuple):
-    """What is said before and after the picture. Where a model's own template puts the picture first, the two
-    are joined behind it."""
+    """What is said before and after the picture. Where a template puts the picture first, the two are
+    joined."""
 
     before: str
     after: str

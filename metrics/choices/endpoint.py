@@ -16,12 +16,8 @@ from nein.metrics.served.vllm import VllmEngine
 
 
 class EndpointChoices(ServedModel):
-    """Letters of options.
-
-    Log-probabilities of the letters are those among the 20 alternatives of the first token; a server that
-    gives none makes log-probability scoring impossible, and every reply says so. A question without an answer
-    in spite of retries is a reply with the error.
-    """
+    """Letters of options. Log-probabilities are those among the 20 alternatives of the first token; where a
+    server gives none, every reply says so. A question without an answer is a reply with the error."""
 
     kind, scorings = "choice", SCORINGS
 
@@ -55,24 +51,17 @@ def _reply(said: Said | NoAnswer, one: Asked, scorings: Sequence[str]) -> Reply:
 
 def _letters(first: Sequence[tuple[str, float]], options: int) -> tuple[float | None, ...] | None:
     """Log-probability per letter from the alternatives of the first token; None when there are none."""
-    if not first:
-        return None
     total = dict.fromkeys(LETTERS[:options], 0.0)
     for token, logprob in first:
         if token.strip() in total:
             total[token.strip()] += math.exp(logprob)
-    return tuple(math.log(p) if p > 0 else None for p in total.values())
+    return tuple(math.log(p) if p > 0 else None for p in total.values()) if first else None
 
 
 def load(
-    path_or_id: str,
-    *,
-    revision: str | None,
-    device: str,
-    dtype: str,
-    max_new_tokens: int = 16,
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, max_new_tokens: int = 16,
     **options: Any,
-) -> EndpointChoices:
+) -> EndpointChoices:  # fmt: skip
     """A reference of `metrics.served.connect`; options: max_new_tokens, concurrency, timeout, retries."""
     options.pop("batch_size", None)  # of models that are loaded here
     endpoint = connect(path_or_id, revision=revision, device=device, dtype=dtype, **options)

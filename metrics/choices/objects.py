@@ -23,10 +23,8 @@ class JudgeChoices:
     """A judge asked in its own template.
 
     asking  One of `ASKINGS`. "options": `Reply.each` is what it said about every option, and `Reply.logprobs`
-            is ln(P(yes) / (P(yes) + P(no))) for each, where the judge gives probabilities. "letters": the
-            text; it gives no probabilities of letters.
-
-    A judge behind an endpoint takes as many questions side by side as it does otherwise.
+            is ln(P(yes) / (P(yes) + P(no))) for each, where the judge gives probabilities. "letters": text
+            alone.
     """
 
     def __init__(self, judge: Any, asking: str = "letters") -> None:
@@ -37,7 +35,6 @@ class JudgeChoices:
         self.fingerprint = fingerprint({"kind": "choice", "judge": judge.fingerprint, "asking": asking})
 
     def describe(self) -> dict[str, Any]:
-        """The judge's own description, and the fingerprint by which other runs name it."""
         return {**self.judge.describe(), "judge": self.judge.fingerprint, "asking": self.asking}
 
     def stop(self) -> None:
@@ -45,7 +42,6 @@ class JudgeChoices:
         self.judge.stop()
 
     def usage(self) -> dict[str, Any]:
-        """What the judge's work has taken, where it says so."""
         return getattr(self.judge, "usage", dict)()
 
     def answer(
@@ -91,9 +87,8 @@ def _confidence(answers: Sequence[Answer]) -> tuple[float | None, ...] | None:
 class FunctionChoices:
     """Answers by a function of yours, `answer(image, question, options) -> str`.
 
-    function     Called with a picture, a `PIL.Image.Image` in mode RGB, the question and the options, a list
-                 of texts; gives what a model would write: a letter, or a sentence that begins with one. One
-                 call at a time.
+    function     Called with a `PIL.Image.Image` in mode RGB, the question and a list of options; gives what a
+                 model would write: a letter, or a sentence that begins with one. One call at a time.
     fingerprint  Stands for everything that decides an answer.
     by_type      Types of what the function holds that the fingerprint does not look into.
 
@@ -105,17 +100,21 @@ class FunctionChoices:
     concurrent = 0
 
     def __init__(
-        self,
-        function: Callable[[Any, str, list[str]], str],
-        *,
-        name: str,
-        fingerprint: str,
+        self, function: Callable[[Any, str, list[str]], str], *, name: str, fingerprint: str,
         by_type: Sequence[str] = (),
-    ) -> None:
-        _check(function, name)
-        self.function = function
-        self.name = name
-        self.fingerprint = fingerprint
+    ) -> None:  # fmt: skip
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # written in C: nothing is known of it
+            signature = inspect.Signature([inspect.Parameter("any", inspect.Parameter.VAR_POSITIONAL)])
+        try:
+            signature.bind(None, None, None)
+        except TypeError:
+            raise MetricError(
+                f"{name}{signature} cannot be called with a picture, a question and its options; expected a "
+                "function answer(image, question, options) -> text"
+            ) from None
+        self.function, self.name, self.fingerprint = function, name, fingerprint
         self._by_type = list(by_type)
         self._lock = threading.Lock()  # functions are seldom written to be called from several threads
 
@@ -143,17 +142,3 @@ class FunctionChoices:
         if not isinstance(text, str):
             return Reply(error=f"{self.name} gave a {type(text).__name__}; expected a text, such as 'A'")
         return Reply(text=text.strip())
-
-
-def _check(function: Callable[..., Any], name: str) -> None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # written in C: nothing is known of it
-        return
-    try:
-        signature.bind(None, None, None)
-    except TypeError:
-        raise MetricError(
-            f"{name}{signature} cannot be called with a picture, a question and its options; expected a "
-            "function answer(image, question, options) -> text"
-        ) from None

@@ -1,17 +1,15 @@
-"""Any image-text-to-text model of transformers, asked multiple-choice questions in batches.
-
-Pictures of one size are asked about together: the first questions of all of them are one batch, the second
-ones (the negated questions, say) the next. The answer and the log-probabilities of the letters come from the
-same forward; when only the latter are wanted there is no other.
+"""Any image-text-to-text model of transformers, asked multiple-choice questions in batches: the first
+questions about pictures of one size together, then the second ones. Answer and log-probabilities of the
+letters come from the same forward.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from nein.metrics.base import MetricError
 from nein.metrics.choices.base import Asked, Prompt, Reply, check
@@ -24,8 +22,7 @@ from nein.metrics.loading import Source, fingerprint
 class TransformersChoices(vlm.VisionChat):
     """Greedy answers of at most `max_new_tokens` tokens from an `AutoModelForImageTextToText`.
 
-    batch_size  Pictures of one size asked about at once. Prompts of unequal length are padded in front, and
-                the padding is masked out.
+    batch_size  Pictures of one size asked about at once; prompts are padded in front, and masked.
     """
 
     scorings = SCORINGS
@@ -74,26 +71,25 @@ class TransformersChoices(vlm.VisionChat):
     def _batch(
         self, images: Sequence[np.ndarray], asked: Sequence[Asked], scorings: Sequence[str]
     ) -> list[Reply]:
-        tokens = self.max_new_tokens if "generated" in scorings else 1
-        produced, first = self.generate(self._inputs(images, asked), tokens)
-        first = first.log_softmax(-1)
-        return [
-            Reply(
-                self.text(ids) if "generated" in scorings else None,
-                self._logprobs(row, one.options) if "logprob" in scorings else None,
-            )
-            for ids, row, one in zip(produced, first, asked, strict=True)
-        ]
-
-    def _inputs(self, images: Sequence[np.ndarray], asked: Sequence[Asked]) -> dict[str, Any]:
         from PIL import Image
 
         pictures = [Image.fromarray(image) for image in images]
-        if not self.templated:
-            return self.bare(pictures, [one.prompt.text for one in asked])
-        return self.turns(
-            [self._content(one.prompt, picture) for one, picture in zip(asked, pictures, strict=True)]
-        )
+        if self.templated:
+            pairs = zip(asked, pictures, strict=True)
+            inputs = self.turns([self._content(one.prompt, picture) for one, picture in pairs])
+        else:
+            inputs = self.bare(pictures, [one.prompt.text for one in asked])
+        generated = "generated" in scorings
+        produced, first = self.generate(inputs, self.max_new_tokens if generated else 1)
+        first = first.log_softmax(-1)
+        replies = []
+        for ids, row, one in zip(produced, first, asked, strict=True):
+            logprobs = None
+            if "logprob" in scorings:
+                letters = [self._letters[letter] for letter in LETTERS[: one.options]]
+                logprobs = tuple(float(row[tokens].logsumexp(0)) if tokens else None for tokens in letters)
+            replies.append(Reply(self.text(ids) if generated else None, logprobs))
+        return replies
 
     def _content(self, prompt: Prompt, picture: Any) -> list[dict[str, Any]]:
         image = {"type": "image", "image": picture}
@@ -110,27 +106,15 @@ class TransformersChoices(vlm.VisionChat):
             return False
         return "<1>" in made and "<2>" in made and bool(made.split("<1>")[1].split("<2>")[0].strip())
 
-    def _logprobs(self, first: torch.Tensor, options: int) -> tuple[float | None, ...]:
-        return tuple(
-            float(first[ids].logsumexp(0)) if (ids := self._letters[letter]) else None
-            for letter in LETTERS[:options]
-        )
-
 
 def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
     """Letter -> ids of the tokens an answer that begins with it may begin with, and no other letter's."""
     tokens_of = {}
     for letter in LETTERS:
-        ids = first_tokens(tokenizer, (letter, f" {letter}"))
-        for piece in (letter, f"▁{letter}", f"Ġ{letter}"):
-            token_id = tokenizer.convert_tokens_to_ids(piece)
-            if token_id is not None and token_id != tokenizer.unk_token_id:
-                ids.add(token_id)
-        tokens_of[letter] = ids
-    counts: dict[int, int] = {}
-    for ids in tokens_of.values():
-        for token in ids:
-            counts[token] = counts.get(token, 0) + 1
+        pieces = [tokenizer.convert_tokens_to_ids(f"{gap}{letter}") for gap in ("", "▁", "Ġ")]
+        known = {token for token in pieces if token is not None and token != tokenizer.unk_token_id}
+        tokens_of[letter] = first_tokens(tokenizer, (letter, f" {letter}")) | known
+    counts = Counter(token for ids in tokens_of.values() for token in ids)
     return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in tokens_of.items()}
 
 
@@ -138,10 +122,6 @@ def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 8,
     max_new_tokens: int = 16,
 ) -> TransformersChoices:  # fmt: skip
-    """Load an image-text-to-text checkpoint from a folder or the hub.
-
-    It needs a chat template, which says how a picture and words become a prompt; InstructBLIP has none and
-    takes the words as they are. Raises MetricError.
-    """
+    """From a folder or the hub, with a chat template or an InstructBLIP. Raises MetricError."""
     parts = vlm.load_chat(path_or_id, revision=revision, device=device, dtype=dtype, bare=vlm.BARE)
     return TransformersChoices(*parts, batch_size=batch_size, max_new_tokens=max_new_tokens)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from nein.loading.errors import choose
-from nein.metrics.base import MetricError, check_image
+from nein.metrics.base import MetricError, check_images
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,7 @@ def check_finite(*numbers: float | None) -> None:
 
 def check_batch(images: Sequence[np.ndarray], strings: Sequence[Sequence[str]], what: str) -> None:
     """Raise MetricError unless there is one list of strings per picture and every picture is one."""
-    if len(images) != len(strings):
-        raise MetricError(f"{len(images)} pictures but {len(strings)} lists of {what} were given.")
-    for image in images:
-        check_image(image)
+    check_images(images, strings, what)
     for row in strings:
         if isinstance(row, str) or not all(isinstance(s, str) for s in row):
             raise MetricError(f"Give a list of {what} for every picture, not {row!r}.")

@@ -1,13 +1,10 @@
 """Judges of edits as wholes: (source, edit, instruction) in, a reward out; and which of two edits is better.
 
-    load_reward("editscore:owner/name")      EditScore's questions to an image-text model (arXiv:2509.23909)
-    load_reward("editreward:FOLDER")         EditReward's heads on Qwen2.5-VL (arXiv:2509.26346)
-    load_reward("pairwise:owner/name")       any model of multiple choice, asked which of two edits obeys
-    load_reward("matching:FOLDER")           a BLIP that reads the picture before and the edit side by side
-    rank(judge, source, edits, instruction)  a value for each of several edits of one picture
-
-Beside the yes/no judges of `metrics.judges`, which are asked about one object, these are asked about the
-instruction: what they make of a negation is a figure of their own (`nein calibrate --judges reward`).
+load_reward("editscore:owner/name")      EditScore's questions to an image-text model (arXiv:2509.23909)
+load_reward("editreward:FOLDER")         EditReward's heads on Qwen2.5-VL (arXiv:2509.26346)
+load_reward("pairwise:owner/name")       any model of multiple choice, asked which of two edits obeys
+load_reward("matching:FOLDER")           a BLIP that reads the picture before and the edit side by side
+rank(judge, source, edits, instruction)  a value for each of several edits of one picture
 """
 
 from __future__ import annotations
@@ -46,16 +43,10 @@ def check_reward(reference: str) -> None:
 
 
 def load_reward(
-    reference: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
+    reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **options: Any,
-) -> RewardJudge:
-    """A judge of edits by "KIND:MODEL".
-
-    options  editscore: `protocol`, `passes`, `reduction`, `temperature`.
+) -> RewardJudge:  # fmt: skip
+    """A judge of edits by "KIND:MODEL". options: editscore: `protocol`, `passes`, `reduction`, `temperature`.
 
     Raises MetricError, one sentence, for what cannot be loaded.
     """

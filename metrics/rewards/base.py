@@ -12,15 +12,15 @@ import numpy as np
 
 from nein.loading.isolation import isolated
 from nein.metrics import served
-from nein.metrics.base import MetricError, Score, check_image
+from nein.metrics.base import MetricError, Score, check_images
 
 
 class RewardJudge(ABC):
     """Says how good edits are, each (H, W, 3) uint8, given the picture before and what the editor was told.
 
     model     What it asks.
-    compares  Whether it is asked about two edits at a time, so that `score` is a comparison with the picture
-              as it was, and several edits are ranked by their comparisons with each other.
+    compares  Whether it is asked about two edits at a time: `score` then compares with the picture as it was,
+              and several edits are ranked by their comparisons with each other.
     """
 
     fingerprint: str
@@ -46,18 +46,26 @@ class RewardJudge(ABC):
         second: Sequence[np.ndarray],
         instructions: Sequence[str],
     ) -> list[Score]:
-        """One per pair of edits: 1 where the first is better, 0 where the second is, 0.5 where neither; None
-        with a reason where that cannot be said. The better one is that with the higher score."""
-        n = len(sources)
+        """One per pair of edits: 1 where the first is better (has the higher score), 0 where the second is,
+        0.5 where neither; None with a reason where that cannot be said."""
+        n, said = len(sources), []
         both = self.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
-        return [_higher(one, other) for one, other in zip(both[:n], both[n:], strict=True)]
+        for one, other in zip(both[:n], both[n:], strict=True):
+            detail = {"scores": [one.value, other.value]}
+            if one.value is None or other.value is None:
+                which, lacking = ("first", one) if one.value is None else ("second", other)
+                said.append(Score(None, f"the {which} edit: {lacking.reason}", detail))
+            else:
+                value = 0.5 if one.value == other.value else float(one.value > other.value)
+                said.append(Score(value, f"{one.value:.4g} and {other.value:.4g}", detail))
+        return said
 
     def usage(self) -> dict[str, Any]:
-        """What the work of the model that it asks has taken, where that says so."""
+        """What the work of its model has taken, where that says so."""
         return getattr(self.model, "usage", dict)()
 
     def stop(self) -> None:
-        """Ends all waiting of a model behind an endpoint; of any other, nothing."""
+        """Ends all waiting of a model behind an endpoint."""
         getattr(self.model, "stop", lambda: None)()
 
 
@@ -76,36 +84,24 @@ class SingleJudge(RewardJudge):
         return each(lambda rows: [self.one(*row) for row in rows], items)
 
 
-def _higher(first: Score, second: Score) -> Score:
-    detail = {"scores": [first.value, second.value]}
-    if first.value is None or second.value is None:
-        which, lacking = ("first", first) if first.value is None else ("second", second)
-        return Score(None, f"the {which} edit: {lacking.reason}", detail)
-    value = 0.5 if first.value == second.value else float(first.value > second.value)
-    return Score(value, f"{first.value:.4g} and {second.value:.4g}", detail)
-
-
 def rank(
     judge: RewardJudge, source: np.ndarray, edits: Sequence[np.ndarray], instruction: str
 ) -> list[Score]:
-    """A value for each of several edits of one picture.
+    """A value for each of several edits of one picture, or none, with the reason.
 
-    Of a judge that compares: the mean of its preferences over all others, from 0 to 1; comparisons that it
-    leaves open are left out. An edit that the judge fails on has no value, with the reason.
+    Of a judge that compares: the mean of its preferences over all others, from 0 to 1, without those that it
+    leaves open.
     """
     n = len(edits)
     if not judge.compares:
         return each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
     pairs = [(i, k) for i in range(n) for k in range(i + 1, n)]
-    said = each(
-        lambda rows: judge.prefer(
-            [source] * len(rows),
-            [edits[i] for i, _ in rows],
-            [edits[k] for _, k in rows],
-            [instruction] * len(rows),
-        ),
-        pairs,
-    )
+
+    def compare(rows: Sequence[tuple[int, int]]) -> list[Score]:
+        first, second = ([edits[place] for place in column] for column in zip(*rows, strict=True))
+        return judge.prefer([source] * len(rows), first, second, [instruction] * len(rows))
+
+    said = each(compare, pairs)
     wins: list[list[float]] = [[] for _ in edits]
     for (i, k), one in zip(pairs, said, strict=True):
         if one.value is not None:
@@ -124,8 +120,7 @@ def each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any])
 
 
 def check_chat(reference: str) -> None:
-    """Looks at the reference of an image-text model, on this machine or served; loads nothing and asks
-    nobody. Raises MetricError."""
+    """Checks the reference of an image-text model, here or served; loads nothing. Raises MetricError."""
     if served.is_served(reference):
         served.check(reference)
         return
@@ -139,15 +134,14 @@ def check_edits(pictures: Sequence[Sequence[np.ndarray]], instructions: Sequence
     for row in pictures:
         if len(row) != len(instructions):
             raise MetricError(f"{len(row)} pictures but {len(instructions)} instructions were given.")
-        for image in row:
-            check_image(image)
+        check_images(row, row, "pictures")
     for sentence in instructions:
         if not isinstance(sentence, str) or not sentence.strip():
             raise MetricError(f"The instruction is {sentence!r}; expected a sentence.")
 
 
-def constants(folder: Path, names: Iterable[str], source: str) -> dict[str, str]:
-    """The texts that the Python files in `folder` assign to `names` at their top.
+def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]:
+    """The texts that the Python files in `folder` assign to `names` at their top; nothing is run.
 
     source  Where the files come from, for the message. Raises MetricError for a file that is none, and for
             a name that no file has.
@@ -159,16 +153,11 @@ def constants(folder: Path, names: Iterable[str], source: str) -> dict[str, str]
         except (SyntaxError, ValueError) as error:
             raise MetricError(f"'{path}' is no Python file ({error}); copy it again from {source}.") from None
         for line in body:
-            if (
-                isinstance(line, ast.Assign)
-                and isinstance(line.value, ast.Constant)
-                and isinstance(line.value.value, str)
-            ):
+            if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
                 texts |= {one.id: line.value.value for one in line.targets if isinstance(one, ast.Name)}
-    wanted = list(names)
-    if lacking := [name for name in wanted if name not in texts]:
+    if lacking := [name for name in names if not isinstance(texts.get(name), str)]:
         raise MetricError(
             f"No Python file in '{folder}' has the text {lacking[0]}; the judge was trained with its "
             f"authors' words: copy {source} into the folder. It is read, not run."
         )
-    return {name: texts[name] for name in wanted}
+    return {name: texts[name] for name in names}

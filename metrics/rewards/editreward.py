@@ -5,11 +5,10 @@ github.com/TIGER-AI-Lab/EditReward, EditReward/inference_edit.py, model/qwen2_5_
 246ab58.
 
 Source and edit, each resized to 256 tokens, and a question are one user turn; a head reads the last hidden
-state at a token of its own, <|Reward|>. "ranknet_multi_head" has two heads, for the instruction and for the
-quality, each with a question of its own. A head gives (mean, logarithm of the deviation); the mean is the
-reward.
+state at a token of its own, <|Reward|>, and gives (mean, logarithm of the deviation); the mean is the reward.
+"ranknet_multi_head" has two heads, for the instruction and for the quality, each with its own question.
 
-A folder is what the authors give out and what their code has beside it:
+A folder holds what the authors give out:
 
     model.safetensors or model.pth    all weights
     *.yaml                            their configuration: heads, pooling, token, and the base model, of which
@@ -112,9 +111,8 @@ class EditReward(SingleJudge):
     def state(self, pictures: Sequence[Any], text: str) -> torch.Tensor:
         """The last hidden state at the reward's token, (D,).
 
-        Positions are counted in sequence, pictures too, and not by Qwen2.5-VL's three axes: the released code
-        hands embeddings to the decoder, in training as here.
-        """
+        Positions are counted in sequence, pictures too, and not by Qwen2.5-VL's three axes, as in the
+        released code."""
         content: list[dict[str, Any]] = [{"type": "image"} for _ in pictures]
         prompt = self.processor.apply_chat_template(
             [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
@@ -268,8 +266,7 @@ _OF_HEADS = "heads."
 
 
 def renamed(name: str) -> str:
-    """A tensor's name as this version of transformers has it: the authors' has the decoder in "model." and
-    the tower in "visual."; and our list of heads."""
+    """A tensor's name as this version of transformers has it, and our list of heads."""
     if match := re.match(r"rm_heads\.head_(\d+)\.", name):
         return f"{_OF_HEADS}{match[1]}.{name[match.end() :]}"
     if name.startswith("rm_head."):

@@ -58,10 +58,8 @@ OWN = {
 
 
 class Speaker(Protocol):
-    """An image-text model that is asked about several pictures at once, and answers in words.
-
-    `each` works through items as `say` may be called: one after the other, or side by side.
-    """
+    """An image-text model that is asked about several pictures at once, and answers in words. `each` works
+    through items as `say` may be called: one after the other, or side by side."""
 
     def describe(self) -> dict[str, Any]: ...
 
@@ -73,8 +71,7 @@ class Speaker(Protocol):
 
 
 class LocalSpeaker(vlm.VisionChat):
-    """A model of transformers. One question at a time, so that no padding can change an answer; drawn with
-    the seed of the question."""
+    """A model of transformers. One question at a time, so that no padding can change an answer."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts, max_new_tokens=TOKENS)
@@ -137,7 +134,7 @@ class EditScore(RewardJudge):
                unscored with what it said; PQ is asked about the edit alone. "paper": as the released
                `batch_evaluate`. Numbers are taken from wherever they stand, none at all counts as the middle
                of the range, a number out of range as 12.5 on a scale that ends at 10, and PQ is shown source
-               and edit. (The released `evaluate` draws a number for an answer that it cannot read.)
+               and edit.
     passes     Answers to each question, seeds 42, 43, ...; one, as released.
     reduction  "average_last": the mean of the passes' scores. "average_first": sqrt(mean SC x mean PQ).
     temperature  0.7 as released; 0 gives the likeliest words, for which one pass is enough.
@@ -145,15 +142,10 @@ class EditScore(RewardJudge):
     """
 
     def __init__(
-        self,
-        speaker: Speaker,
-        *,
-        protocol: Literal["fixed", "paper"] = "fixed",
-        passes: int = 1,
+        self, speaker: Speaker, *, protocol: Literal["fixed", "paper"] = "fixed", passes: int = 1,
         reduction: Literal["average_last", "average_first"] = "average_last",
-        temperature: float = TEMPERATURE,
-        texts: dict[str, str] | None = None,
-    ) -> None:
+        temperature: float = TEMPERATURE, texts: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
         choose("protocol", protocol, ("fixed", "paper"))
         choose("reduction", reduction, ("average_last", "average_first"))
         if passes < 1 or temperature < 0:
@@ -201,35 +193,29 @@ class EditScore(RewardJudge):
 
     def _one(self, answers: Sequence[Sequence[str | BaseException]]) -> Score:
         """Of the passes' answers to both questions."""
-        passes: list[tuple[float, float]] = []
+        passes: list[list[float]] = []
         numbers: list[list[list[float]]] = []
         for pair in answers:
-            if failed := [one for one in pair if isinstance(one, BaseException)]:
-                return Score(None, reason(failed[0]), again=isinstance(failed[0], NoAnswer))
-            texts = [str(one) for one in pair]
-            read = [read_numbers(text, self.protocol) for text in texts]
-            if wrong := [one for one in read if isinstance(one, str)]:
-                return Score(None, wrong[0], {"answers": texts})
-            found = [list(one) for one in read if not isinstance(one, str)]
+            texts = []
+            for one in pair:
+                if isinstance(one, BaseException):
+                    return Score(None, reason(one), again=isinstance(one, NoAnswer))
+                texts.append(one)
+            found = []
+            for text in texts:
+                read = read_numbers(text, self.protocol)
+                if isinstance(read, str):
+                    return Score(None, read, {"answers": texts})
+                found.append(read)
             numbers.append(found)
-            passes.append((_part(found[0], self.protocol), _part(found[1], self.protocol)))
-        value = combined(passes, self.reduction)
+            # SC and PQ, from 0 to 10
+            parts = [min(row, default=RANGE / 2) / (RANGE / 10) for row in found]
+            wild = RANGE / 2 if self.protocol == "paper" else None
+            passes.append([part if wild is None or 0 <= part <= 10 else wild for part in parts])
         sc, pq = (sum(one[k] for one in passes) / len(passes) for k in (0, 1))
+        first = self.reduction == "average_first"
+        value = math.sqrt(sc * pq) if first else sum(math.sqrt(s * p) for s, p in passes) / len(passes)
         return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
-
-
-def combined(passes: Sequence[tuple[float, float]], reduction: str) -> float:
-    """The score of (SC, PQ) of every pass, each from 0 to 10."""
-    if reduction == "average_first":
-        sc, pq = (sum(one[k] for one in passes) / len(passes) for k in (0, 1))
-        return math.sqrt(sc * pq)
-    return sum(math.sqrt(sc * pq) for sc, pq in passes) / len(passes)
-
-
-def _part(numbers: Sequence[float], protocol: str) -> float:
-    """SC or PQ, from 0 to 10, of the numbers of one answer."""
-    value = min(numbers, default=RANGE / 2) / (RANGE / 10)
-    return RANGE / 2 if protocol == "paper" and not 0 <= value <= 10 else value
 
 
 def read_numbers(answer: str, protocol: str) -> list[float] | str:
@@ -291,10 +277,8 @@ def _adapter(reference: str) -> Path | None:
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
-    its base. Where the folder has the authors' file of questions too, these are asked.
-
-    options  Those of `EditScore`. Raises MetricError.
-    """
+    its base. The authors' file of questions in the folder is used. options: of `EditScore`. Raises
+    MetricError."""
     check(path_or_id)
     if served.is_served(path_or_id):
         endpoint = served.connect(path_or_id)
@@ -338,12 +322,8 @@ def _published(folder: Path) -> dict[str, str] | None:
     """The authors' questions from their file in the folder of the model; None where it is not there."""
     if not (folder / "vie_prompts.py").is_file():
         return None
-    names = (
-        "_context_no_delimit_reasoning_first",
-        "_prompts_0shot_two_image_edit_rule",
-        "_prompts_0shot_tie_rule_SC",
-        "_prompts_0shot_rule_PQ",
-    )
+    rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
+    names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
     context, about, sc, pq = constants(folder, names, AUTHORS).values()
     sc, pq = (one.replace("10", str(RANGE)) for one in (sc, pq))
     return {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}

@@ -1,9 +1,8 @@
 """A BLIP whose text encoder reads two pictures: how well the one before and the edit fit what was told.
 
-Of both pictures the vision tower gives a state per patch; the text encoder is shown those of the edit and
-behind them their differences from those before, so that it sees what is there and what changed. The reward is
-the difference of the matching head's logits. A checkpoint says `pictures: 2` in its configuration, and was
-trained so, as `nano:reward` was (research/nano/reward.py).
+The text encoder is shown the vision tower's states of the edit, one per patch, and their differences from
+those before. The reward is the difference of the matching head's logits. A checkpoint says `pictures: 2` in
+its configuration, and was trained so, as `nano:reward` was (research/nano/reward.py).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def joined(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 def check(reference: str) -> None:
-    """Looks at a reference and loads nothing. Raises MetricError."""
+    """Checks a reference, loads nothing. Raises MetricError."""
     check_folder(split_reference(reference, None)[0])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ QUESTION = (
 
 
 class Pairwise(RewardJudge):
-    """Shown the picture before and both edits side by side in one picture, so that any model that takes one
-    picture will do, the model is asked twice, with the edits in either place.
+    """Shown the picture before and both edits side by side in one picture, the model is asked twice, with the
+    edits in either place.
 
     Where it gives probabilities, the mean over both orders of ln P(first) - ln P(second) decides, from which
     a preference for a place cancels; else the letters it writes, and two that disagree are no preference
@@ -51,13 +52,12 @@ class Pairwise(RewardJudge):
     ) -> list[Score]:
         """Of an edit against the picture as it was, from 0 to 1: with probabilities the logistic function of
         the mean difference, else the preference."""
-        said = self.prefer(sources, edits, sources, instructions)
-        return [
-            one
-            if one.value is None or one.detail["difference"] is None
-            else Score(_logistic(one.detail["difference"]), one.reason, one.detail)
-            for one in said
-        ]
+        scores = []
+        for one in self.prefer(sources, edits, sources, instructions):
+            if one.value is not None and (x := one.detail["difference"]) is not None:
+                one = replace(one, value=1 / (1 + math.exp(-x)) if x > -700 else 0.0)
+            scores.append(one)
+        return scores
 
     def prefer(
         self,
@@ -121,10 +121,6 @@ def _difference(reply: Reply) -> float | None:
     if values is None or values[0] is None or values[1] is None:
         return None
     return values[0] - values[1]
-
-
-def _logistic(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
 #: Looks at a reference and loads nothing.

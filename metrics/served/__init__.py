@@ -24,8 +24,7 @@ def in_process(reference: str) -> bool:
 
 
 def check(reference: str) -> None:
-    """Looks at a reference and asks nobody. Raises MetricError for an address that is none, a model that is
-    not there, or vLLM not installed."""
+    """Checks a reference and asks nobody. Raises MetricError."""
     if is_endpoint(reference):
         split_endpoint(reference)
     else:
@@ -33,19 +32,14 @@ def check(reference: str) -> None:
 
 
 def connect(
-    reference: str,
-    *,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
+    reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **sending: Any,
-) -> Endpoint | vllm.VllmEngine:
+) -> Endpoint | vllm.VllmEngine:  # fmt: skip
     """What answers behind `openai:URL#MODEL`, `vllm:URL#MODEL` or `vllm:MODEL`.
 
     sending  concurrency, timeout and retries of `metrics.served.endpoint.Endpoint`.
 
-    Raises MetricError, one sentence, where nobody answers, or the model is not served there or cannot be
-    loaded.
+    Raises MetricError where nobody answers, or the model is not served there or cannot be loaded.
     """
     if not is_endpoint(reference):
         name = reference.removeprefix("vllm:")
@@ -57,11 +51,10 @@ def connect(
 
 
 class ServedModel:
-    """A chat model that answers questions about pictures, at temperature 0, with at most
-    `max_new_tokens` tokens.
+    """A chat model that answers questions about pictures, at temperature 0, with at most `max_new_tokens`
+    tokens.
 
-    Answers of a served model can change when its operator changes it: the fingerprint holds what
-    `endpoint.facts` knows, not the address, for servers move.
+    The fingerprint holds what `endpoint.facts` knows, not the address, for servers move.
     """
 
     kind: ClassVar[str]

@@ -4,7 +4,7 @@ where a request is sent. Everything between (files, messages, fingerprints) has 
     put_aside("openai:http://me:PASS@host/v1?tok=1#eye-7b")    -> "openai:http://host/v1#eye-7b"
     of("http://host/v1", "eye-7b")                             -> Credentials("me:PASS", "tok=1")
 
-They are kept in an environment variable of this process, as a key is, so that those it starts have them, too.
+An environment variable of this process keeps them, so that the processes it starts have them, too.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def split(url: str) -> tuple[str, Credentials]:
     scheme, mark, rest = url.partition("://")
     if not mark:
         return url, Credentials("", "")
-    before, query = _partition(rest, "?")
-    authority, path = _partition(before, "/")
+    before, _, query = rest.partition("?")
+    authority, slash, path = before.partition("/")
     user, _, host = authority.rpartition("@")
     if not _HOST.fullmatch(host) and "@" in rest:  # a password with "/" or "?" in it
         user, _, host = rest.rpartition("@")
-        before, query = _partition(host, "?")
-        host, path = _partition(before, "/")
-    return f"{scheme}://{host}{path}", Credentials(user, query[1:])
+        before, _, query = host.partition("?")
+        host, slash, path = before.partition("/")
+    return f"{scheme}://{host}{slash}{path}", Credentials(user, query)
 
 
 def without(text: str) -> str:
@@ -75,7 +75,8 @@ def spellings(given: Credentials, *others: str) -> list[str]:
 
 def _replaced(match: re.Match[str], *, keep: bool) -> str:
     url, mark, model = f"{match['scheme']}://{match['rest']}".rpartition("#")
-    if not mark or (model.count("@") and not _HOST.fullmatch(_host(url))):  # a password with "#" in it
+    host = re.split("[/?]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
+    if not mark or (model.count("@") and not _HOST.fullmatch(host)):  # a password with "#" in it
         url, mark, model = f"{url}{mark}{model}", "", ""
     model, comma, others = model.partition(",")  # of a list: "openai:...#eye-7b,rewrite"
     address, credentials = split(url)
@@ -85,15 +86,5 @@ def _replaced(match: re.Match[str], *, keep: bool) -> str:
     return f"{match['kind'] or ''}{address}{mark}{model}{comma}{others}"
 
 
-def _host(url: str) -> str:
-    return re.split("[/?]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
-
-
 def _key(url: str, model: str) -> str:
     return f"{url.rstrip('/')}#{model}"
-
-
-def _partition(text: str, mark: str) -> tuple[str, str]:
-    """The text before the mark, and the rest with it."""
-    head, there, tail = text.partition(mark)
-    return head, there + tail

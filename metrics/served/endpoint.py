@@ -1,9 +1,8 @@
 """A model behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
 
-One reference names it everywhere: `openai:URL#MODEL`, for example
-`openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`; `vllm:URL#MODEL` is a server of vLLM, of which
-more is known (`metrics.served.vllm`). The key is read from the environment variable OPENAI_API_KEY and goes
-nowhere but into the request; so do user, password and query of the address (`metrics.served.credentials`).
+`openai:URL#MODEL` names it, for example `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`;
+`vllm:URL#MODEL` is a server of vLLM (`metrics.served.vllm`). The key (OPENAI_API_KEY) goes nowhere but into
+the request; so do user, password and query of the address (`metrics.served.credentials`).
 """
 
 from __future__ import annotations
@@ -84,15 +83,11 @@ class Turn:
     before: str = ""
 
     def around(self, picture: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """The parts of the message, in order."""
         return [*([words(self.before)] if self.before else []), picture, words(self.after)]
 
 
 class Picture:
-    """A picture, (H, W, 3) uint8, encoded when it is first sent.
-
-    uuid  Stands for shape and pixels: what has the same is the same picture.
-    """
+    """A picture, (H, W, 3) uint8, encoded when it is first sent. `uuid` stands for shape and pixels."""
 
     def __init__(self, image: np.ndarray) -> None:
         self._image = image
@@ -116,27 +111,20 @@ class Picture:
 class Endpoint:
     """Chat completions of one model; threads may share one.
 
-    url          With or without user, password and query; `address` is without. Where it has none, those
-                 count that were put aside for it.
+    url          With or without user, password and query (`address` is without), or with those put aside for
+                 it.
     concurrency  Requests in flight at a time; who comes then waits.
     timeout      Seconds to wait for one answer.
     retries      How often the package openai sends a request again after a timeout, a broken connection, "too
-                 many requests" or a server error: after 0.5, 1, 2, ... 8 seconds, a little at random, or as
-                 long as the server's Retry-After says.
+                 many requests" or a server error: after 0.5, 1, 2, ... 8 seconds or the server's Retry-After.
 
     Raises MetricError for values out of range.
     """
 
     def __init__(
-        self,
-        url: str,
-        model: str,
-        *,
-        key: str | None = None,
-        concurrency: int = 8,
-        timeout: float = 60.0,
+        self, url: str, model: str, *, key: str | None = None, concurrency: int = 8, timeout: float = 60.0,
         retries: int = 5,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if concurrency < 1 or timeout <= 0 or retries < 0:
             raise MetricError(
                 f"concurrency {concurrency}, timeout {timeout} and retries {retries}: at least 1, above 0 "
@@ -153,29 +141,23 @@ class Endpoint:
         self.model = model
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
         self._client = openai.OpenAI(
-            base_url=self.address,
-            api_key=key or "none",
-            timeout=timeout,
-            max_retries=retries,
+            base_url=self.address, api_key=key or "none", timeout=timeout, max_retries=retries,
             default_headers={"Authorization": f"Basic {basic}"} if user else None,
             default_query=dict(parse_qsl(query, keep_blank_values=True)),
-        )
+        )  # fmt: skip
         self._seats = threading.BoundedSemaphore(concurrency)
         self._unknown: set[str] = set()  # parts of a request that the server does not take
         self._stopped = threading.Event()
 
     def check(self) -> None:
-        """Raises MetricError when nobody answers, the key is refused, or the model is not served.
-
-        An endpoint without a list of models is taken at its word.
-        """
+        """Raises MetricError when nobody answers, the key is refused, or the model is not in the list of
+        models, where there is one."""
         import openai
 
         try:
             reply = self._client.with_options(max_retries=0).models.with_raw_response.list()
-            served = [
-                self._cleared(str(item["id"])) for item in json.loads(reply.http_response.content)["data"]
-            ]
+            models = json.loads(reply.http_response.content)["data"]
+            served = [self._cleared(str(item["id"])) for item in models]
         except openai.APIConnectionError as error:
             raise MetricError(f"Nobody answers at '{self.address}' ({_cause(error)}).") from None
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
@@ -192,11 +174,11 @@ class Endpoint:
         return {"model": self.model}
 
     def usage(self) -> dict[str, Any]:
-        """What its work has taken so far, for the manifest; {} where nothing is known."""
+        """What its work has taken so far, for the manifest."""
         return {}
 
     def stop(self) -> None:
-        """From now on no request is sent, not even again, and no call of `each` waits: the program ends."""
+        """From now on no request is sent, not even again, and no call of `each` waits."""
         self._stopped.set()
         self._client.close()
 
@@ -208,12 +190,9 @@ class Endpoint:
     ) -> Said:
         """What the model says to `content`, words or a list of `words` and `picture`.
 
-        optional  Parts of the request that not every server takes. A request that is refused is sent without
-                  the first of them, then without the first two, and so on; what an answer was given without
-                  is not sent again.
-        body      The rest of the request: max_tokens, temperature, ...
-
-        Raises NoAnswer.
+        optional  Parts of the request that not every server takes. A refused request is sent without the
+                  first of them, then without the first two, and so on; what is not needed is not sent again.
+        body      The rest of the request: max_tokens, temperature, ... Raises NoAnswer.
         """
         body = {"model": self.model, "messages": [{"role": "user", "content": content}], **body}
         parts = [part for part in optional if not self._unknown.intersection(part)]
@@ -242,7 +221,7 @@ class Endpoint:
         """What is said to `asked[i]` about `images[i]`, (H, W, 3) uint8: a `Said` each, in the same shape.
 
         Every question is a request of its own, at temperature 0; the first questions of all pictures go
-        before any second one.
+        first.
 
         likeliest  The log-probabilities of the first token are asked for, too.
         failed     Gives what stands for a question without an answer; None: that raises NoAnswer.
@@ -264,8 +243,8 @@ class Endpoint:
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
 
     def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
-        """What the model says to one question. Some servers know no log-probabilities: what is written can
-        still be had. Raises NoAnswer."""
+        """What the model says to one question; without log-probabilities where a server knows none. Raises
+        NoAnswer."""
         optional = [LOGPROBS] if likeliest else []
         return self.chat(turn.around(picture.part), optional, max_tokens=max_tokens, temperature=0)
 
@@ -294,21 +273,15 @@ class Endpoint:
             status = error.status_code
             if status in RETRIED or status >= 500:
                 raise NoAnswer(f"{attempts}: HTTP {status}", SERVER, status=status) from None
-            raise NoAnswer(
-                f"the endpoint refused the question: HTTP {status} {self._excerpt(error.response.text)}",
-                REFUSED,
-                silent=status in UNUSABLE,
-                status=status,
-            ) from None
-
-    def _excerpt(self, text: str) -> str:
-        """The beginning of what a server says about a request, without the credentials that it may quote."""
-        text = credentials.QUOTED.sub(r"\1 ...", self._cleared(text, shortest=1))
-        return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
+            # The beginning of what the server says, without the credentials that it may quote.
+            text = credentials.QUOTED.sub(r"\1 ...", self._cleared(error.response.text, shortest=1))
+            text = " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
+            refused = f"the endpoint refused the question: HTTP {status} {text}"
+            raise NoAnswer(refused, REFUSED, silent=status in UNUSABLE, status=status) from None
 
     def _cleared(self, text: str, shortest: int = 8) -> str:
-        """A text without the key and the credentials of this endpoint. shortest: in an answer, a password of
-        a few letters is an ordinary word."""
+        """A text without the key and the credentials of this endpoint of at least `shortest` letters: in an
+        answer, a password of a few letters is an ordinary word."""
         for secret in self._secrets:
             if len(secret) >= shortest:
                 text = text.replace(secret, "...")
@@ -379,7 +352,12 @@ def split_endpoint(reference: str) -> tuple[str, str]:
     """(URL, model) of `openai:URL#MODEL` or `vllm:URL#MODEL`. Raises MetricError for anything else."""
     kind, _, rest = reference.partition(":")
     url, _, model = rest.rpartition("#")
-    if not is_endpoint(reference) or not _is_address(url) or not model:
+    try:
+        parts = urlsplit(url)
+        address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        address = False
+    if not is_endpoint(reference) or not address or not model:
         kind = kind if kind == "vllm" else "openai"
         raise MetricError(
             f"'{credentials.without(reference)}' is not an endpoint; expected {kind}:URL#MODEL, for example "
@@ -393,17 +371,8 @@ def key() -> str | None:
     return os.environ.get("OPENAI_API_KEY")
 
 
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        return False
-
-
 def _read(reply: Any, cleared: Callable[[str], str]) -> Said:
-    """The first choice of a reply, its texts `cleared`. Raises NoAnswer where it is no chat completion, or
-    was withheld."""
+    """The first choice of a reply, its texts `cleared`. Raises NoAnswer."""
     try:
         choice = reply["choices"][0]
         message = choice["message"]

@@ -1,12 +1,11 @@
 """Models that vLLM runs: behind its server (`vllm:URL#MODEL`), or in this process (`vllm:MODEL`).
 
-Its prefix cache holds what it has computed about a picture, as long as the picture comes first and has one
-name. So the first question about a picture goes alone, with the picture and a name made of its pixels; the
-others wait for its answer and then go with the name only.
+Its prefix cache keeps a picture that comes first and has one name. So the first question about a picture
+brings the picture and a name made of its pixels; the others wait for its answer and bring the name only.
 
-Source: vLLM 0.33, docs/features/multimodal_inputs.md ("uuid"; media may be left out that the server has),
-docs/design/metrics.md (`vllm:prefix_cache_queries`, `vllm:prefix_cache_hits`, in tokens) and
-docs/features/batch_invariance.md. Left out media need vLLM 0.11 or later.
+Source: vLLM 0.33, docs/features/multimodal_inputs.md ("uuid"; since vLLM 0.11 media may be left out that the
+server has), docs/design/metrics.md (`vllm:prefix_cache_queries`, `vllm:prefix_cache_hits`, in tokens) and
+docs/features/batch_invariance.md.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from nein.metrics.served.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAns
 
 log = logging.getLogger(__name__)
 
-#: Set to 1 where vLLM runs, makes answers independent of what else is asked at the time (NVIDIA, compute
-#: capability 8.0 or higher; beta).
+#: 1 makes answers independent of what else is asked (NVIDIA, compute capability 8.0 or higher; beta).
 INVARIANT = "VLLM_BATCH_INVARIANT"
 #: Pictures that a server is taken to have still; one that it has not is sent again.
 REMEMBERED = 4096
@@ -43,10 +41,8 @@ _GREY = np.full((64, 64, 3), 128, np.uint8)
 
 
 class VllmServer(Endpoint):
-    """Chat completions of one model of a vLLM server; options as of `Endpoint`. Threads may share one.
-
-    `check` must have been called: it finds out what the server says of itself.
-    """
+    """Chat completions of one model of a vLLM server; options as of `Endpoint`. `check` must have been
+    called: it finds out what the server says of itself."""
 
     def __init__(self, url: str, model: str, **sending: Any) -> None:
         super().__init__(url, model, **sending)
@@ -58,8 +54,8 @@ class VllmServer(Endpoint):
         self._before: tuple[float, float] | None = None
 
     def check(self) -> None:
-        """As `Endpoint.check`; also asks one question about a grey picture. Raises MetricError where the
-        server takes no picture, or gives no log-probabilities."""
+        """As `Endpoint.check`; also asks about a grey picture. Raises MetricError where the server takes no
+        picture, or gives no log-probabilities."""
         super().check()
         try:
             said = self.about(Picture(_GREY), Turn("Is this image grey? Answer only yes or no"), 1, True)
@@ -91,8 +87,8 @@ class VllmServer(Endpoint):
         return {**super().facts(), **self._facts}
 
     def usage(self) -> dict[str, Any]:
-        """How many pictures were sent and how often one was only named; and the tokens that were looked up
-        and found in the prefix cache since `check`, of all who ask the server."""
+        """How many pictures were sent and how often one was only named; and the tokens looked up and found in
+        the prefix cache since `check`, of all who ask the server."""
         usage: dict[str, Any] = {"pictures_sent": self._sent, "pictures_named": self._named}
         before, after = self._before, self._counters()
         if before is None or after is None or after[0] < before[0]:  # the server was started anew
@@ -102,11 +98,10 @@ class VllmServer(Endpoint):
     def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
         """See `Endpoint.about`: the first question about a picture brings it, the others wait for its
         answer."""
+        more = LOGPROBS if likeliest else {}
 
         def ask(part: dict[str, Any]) -> Said:
-            more = LOGPROBS if likeliest else {}
-            said = self.chat(turn.around(part), max_tokens=max_tokens, temperature=0, **more)
-            return without_end(said)
+            return without_end(self.chat(turn.around(part), max_tokens=max_tokens, temperature=0, **more))
 
         while not self._brings(picture.uuid):
             try:
@@ -114,16 +109,18 @@ class VllmServer(Endpoint):
             except NoAnswer as error:
                 if error.status not in UNKNOWN_PART:
                     raise
-                self._missed(picture.uuid)
+                with self._change:  # the server has not that picture any more, or takes no names
+                    self._strange += 1
+                    self._there.pop(picture.uuid, None)
             else:
-                self._count(named=True)
+                with self._change:
+                    self._named += 1
                 return said
         try:
             said = ask({**picture.part, "uuid": picture.uuid})
         except BaseException:
             self._arrived(picture.uuid, there=False)
             raise
-        self._count(named=False)
         self._arrived(picture.uuid, there=True)
         return said
 
@@ -142,33 +139,19 @@ class VllmServer(Endpoint):
     def _arrived(self, uuid: str, *, there: bool) -> None:
         with self._change:
             self._on_its_way.discard(uuid)
+            self._there.pop(uuid, None)
+            self._sent += there
             if there:
                 self._there[uuid] = None
                 if len(self._there) > REMEMBERED:
                     self._there.popitem(last=False)
-            else:
-                self._there.pop(uuid, None)
             self._change.notify_all()
-
-    def _missed(self, uuid: str) -> None:
-        """The server has not the picture of that name any more, or takes no names."""
-        with self._change:
-            self._strange += 1
-            self._there.pop(uuid, None)
-
-    def _count(self, *, named: bool) -> None:
-        with self._change:
-            self._named += named
-            self._sent += not named
 
     def _counters(self) -> tuple[float, float] | None:
         """(tokens looked up, tokens found) of the model since the server was started; None for no account."""
         total = {"queries": 0.0, "hits": 0.0}
-        lines = [
-            match
-            for match in _COUNTER.finditer(self._get("metrics"))
-            if f'model_name="{self.model}"' in (match[2] or "")
-        ]
+        ours = f'model_name="{self.model}"'
+        lines = [one for one in _COUNTER.finditer(self._get("metrics")) if ours in (one[2] or "")]
         for match in lines:
             total[match[1]] += float(match[3])
         return (total["queries"], total["hits"]) if lines else None
@@ -195,8 +178,8 @@ class VllmServer(Endpoint):
 class VllmEngine:
     """A model in vLLM's engine in this process: a folder, a hub id with or without `@revision`, "nano:NAME".
 
-    It is asked in batches: the first questions of all pictures, then all others. Raises MetricError where
-    vLLM is not installed, or cannot load the model.
+    Asked in batches: the first questions of all pictures, then all others. Raises MetricError where vLLM is
+    not installed, or cannot load the model.
     """
 
     concurrency = 0
@@ -249,14 +232,9 @@ class VllmEngine:
         """Nothing is waited for."""
 
     def ask(
-        self,
-        images: Sequence[np.ndarray],
-        asked: Sequence[Sequence[Turn]],
-        *,
-        max_tokens: int,
-        likeliest: bool = True,
-        failed: Callable[[NoAnswer], Any] | None = None,
-    ) -> list[list[Any]]:
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Turn]], *, max_tokens: int,
+        likeliest: bool = True, failed: Callable[[NoAnswer], Any] | None = None,
+    ) -> list[list[Any]]:  # fmt: skip
         """As `Endpoint.ask`. What the engine raises is about the whole call."""
         from PIL import Image
 
@@ -274,8 +252,7 @@ class VllmEngine:
             talks = [[{"role": "user", "content": asked[i][k].around(shown[i])}] for i, k in places]
             with self._lock:  # the engine is one, and knows no threads
                 outputs = self._llm.chat(talks, sampling, use_tqdm=False)
-            for place, output in zip(places, outputs, strict=True):
-                answers[place] = self._read(output)
+            answers |= dict(zip(places, map(self._read, outputs), strict=True))
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
 
     def _read(self, output: Any) -> Said:
