@@ -13,6 +13,10 @@ from nein.loading.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
+#: Pictures, (H, W, 3) uint8 each, and a list of strings per picture.
+Images = Sequence["np.ndarray"]
+Texts = Sequence[Sequence[str]]
+
 #: A mistake the user can correct; the message is one clear sentence.
 MetricError = UserError
 

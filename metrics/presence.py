@@ -15,14 +15,12 @@ A judge looks at a picture once for all of these metrics that are scored togethe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from nein.loading.isolation import isolated, reason
-from nein.metrics.base import Score, paper_present, paper_removed, parse_yes_no
+from nein.metrics.base import Images, Score, Texts, paper_present, paper_removed, parse_yes_no
 from nein.metrics.batch import Batch
 from nein.metrics.judges.base import template
 from nein.metrics.metric import Metric
@@ -160,9 +158,7 @@ class _Questions:
         asked = self.question(word) if self.kind == "vqa" else f"label:{word}"
         return hashlib.sha256(f"{sample_key}\0{asked}".encode()).hexdigest()
 
-    def replies(
-        self, pictures: Sequence[np.ndarray], words: Sequence[Sequence[str]]
-    ) -> list[dict[str, Reply]]:
+    def replies(self, pictures: Images, words: Texts) -> list[dict[str, Reply]]:
         """What the judge says about every word in every picture; one pass per picture."""
         asked = [i for i, row in enumerate(words) if row]
         ask = self._answers if self.kind == "vqa" else self._detections
@@ -174,9 +170,7 @@ class _Questions:
             result[i] = dict.fromkeys(words[i], replies) if isinstance(replies, NoReply) else replies
         return result
 
-    def _answers(
-        self, pictures: Sequence[np.ndarray], words: Sequence[Sequence[str]]
-    ) -> list[dict[str, Reply]]:
+    def _answers(self, pictures: Images, words: Texts) -> list[dict[str, Reply]]:
         answers = self.judge.ask(pictures, [[self.question(word) for word in row] for row in words])
         return [
             {
@@ -186,9 +180,7 @@ class _Questions:
             for asked, row in zip(words, answers, strict=True)
         ]
 
-    def _detections(
-        self, pictures: Sequence[np.ndarray], words: Sequence[Sequence[str]]
-    ) -> list[dict[str, Reply]]:
+    def _detections(self, pictures: Images, words: Texts) -> list[dict[str, Reply]]:
         detections = self.judge.detect(pictures, words, self.batch.settings.threshold)
         return [
             {word: {"score": row[word].score, "box": [round(x, 2) for x in row[word].box]} for word in asked}
@@ -226,7 +218,7 @@ def _ask_all(questions: _Questions) -> _Judged:
     return _Judged(questions, objects, others, before, in_sample, again, after, unedited)
 
 
-def _look_at_samples(questions: _Questions, words: Sequence[Sequence[str]]) -> list[dict[str, Reply]]:
+def _look_at_samples(questions: _Questions, words: Texts) -> list[dict[str, Reply]]:
     """What the judge sees in the unedited samples: from the store, or asked once and stored."""
     items, store, space = questions.batch.items, questions.batch.records, questions.judge.fingerprint
     replies: dict[tuple[str, str], Reply] = {}

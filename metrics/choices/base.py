@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated, reason
-from nein.metrics.base import MetricError, check_images
+from nein.metrics.base import Images, MetricError, check_images
 from nein.metrics.judges.base import check_finite
 from nein.metrics.letters import LETTERS, SCORINGS
 
@@ -82,7 +80,7 @@ class ChoiceModel(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def answer(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         """`asked[i]` are questions about `images[i]`, (H, W, 3) uint8; replies in the same shape.
 
@@ -91,16 +89,13 @@ class ChoiceModel(Protocol):
         ...
 
 
-def check(images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]]) -> None:
+def check(images: Images, asked: Sequence[Sequence[Asked]]) -> None:
     """Raises MetricError unless there is one list of questions per picture and every picture is one."""
     check_images(images, asked, "questions")
 
 
 def answer_each(
-    model: ChoiceModel,
-    images: Sequence[np.ndarray],
-    asked: Sequence[Sequence[Asked]],
-    scorings: Sequence[str],
+    model: ChoiceModel, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
 ) -> list[list[Reply]]:
     """As `model.answer`, but a question the model fails on has a reply with the error, and only that one. A
     mistake of the user (MetricError) is raised."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from nein.loading.errors import choose
 from nein.loading.isolation import out_of_memory
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError
 from nein.metrics.choices.base import ASKINGS, Asked, Reply, check
 from nein.metrics.judges.base import TEMPLATES, Answer
 from nein.metrics.letters import LETTERS
@@ -45,7 +45,7 @@ class JudgeChoices:
         return getattr(self.judge, "usage", dict)()
 
     def answer(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check(images, asked)
         template = TEMPLATES[self.judge.template]
@@ -123,7 +123,7 @@ class FunctionChoices:
         return {**said, **({"by_type": self._by_type} if self._by_type else {})}
 
     def answer(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check(images, asked)
         return [[self._one(image, one) for one in row] for image, row in zip(images, asked, strict=True)]

@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError
 from nein.metrics.choices.base import Asked, Prompt, Reply, check
 from nein.metrics.judges import vlm
 from nein.metrics.judges.vlm import first_tokens
@@ -46,7 +44,7 @@ class TransformersChoices(vlm.VisionChat):
         }
 
     def answer(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check(images, asked)
         replies_of: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
@@ -60,7 +58,7 @@ class TransformersChoices(vlm.VisionChat):
                     replies_of[i][turn] = reply
         return replies_of
 
-    def _groups(self, images: Sequence[np.ndarray]) -> list[list[int]]:
+    def _groups(self, images: Images) -> list[list[int]]:
         """Places of pictures of one size, at most `batch_size`; one by one without a padding token."""
         size = self.batch_size if self._tokenizer.pad_token is not None else 1
         by_shape: dict[tuple[int, ...], list[int]] = {}
@@ -68,9 +66,7 @@ class TransformersChoices(vlm.VisionChat):
             by_shape.setdefault(image.shape, []).append(place)
         return [places[k : k + size] for places in by_shape.values() for k in range(0, len(places), size)]
 
-    def _batch(
-        self, images: Sequence[np.ndarray], asked: Sequence[Asked], scorings: Sequence[str]
-    ) -> list[Reply]:
+    def _batch(self, images: Images, asked: Sequence[Asked], scorings: Sequence[str]) -> list[Reply]:
         from PIL import Image
 
         pictures = [Image.fromarray(image) for image in images]

@@ -14,7 +14,7 @@ import torch
 from nein.loading.digests import folder_digest
 from nein.loading.references import Origin
 from nein.metrics import loading
-from nein.metrics.base import MetricError, check_image
+from nein.metrics.base import Images, MetricError, check_image
 from nein.metrics.encoders.clip import ClipEncoder, in_batches, pooled
 from nein.metrics.encoders.clip import load as load_clip
 
@@ -73,12 +73,12 @@ class HubDual:
             "text": f"padding {padding}, at most {self._limit} tokens{case}",
         }
 
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
         for image in images:
             check_image(image)
 
-        def run(batch: Sequence[np.ndarray]) -> torch.Tensor:
+        def run(batch: Images) -> torch.Tensor:
             inputs = self.processor(
                 images=list(batch), return_tensors="pt", input_data_format="channels_last"
             )

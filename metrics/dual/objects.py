@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nein.loading.isolation import out_of_memory
-from nein.metrics.base import MetricError, check_image
+from nein.metrics.base import Images, MetricError, check_image
 from nein.metrics.dual.base import DualEncoder
 from nein.metrics.loading import fingerprint
 
@@ -33,7 +33,7 @@ class ControlEncoder:
     def describe(self) -> dict[str, Any]:
         return {"kind": "control", "name": self.name, "seed": self.seed}
 
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def encode(self, images: Images) -> np.ndarray:
         return self._rows([b"image:" + check_image(image).tobytes() for image in images])
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
@@ -96,7 +96,7 @@ class ObjectDual:
             **({"by_type": self._by_type} if self._by_type else {}),
         }
 
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
         from PIL import Image
 

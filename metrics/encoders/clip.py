@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from nein.metrics import loading
+from nein.metrics.base import Images
 from nein.metrics.preprocess import ResizeCrop, map_images
 
 
@@ -38,10 +39,10 @@ class ClipEncoder:
     def _text_limit(self) -> int:
         return int(self.model.config.text_config.max_position_embeddings)
 
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, D) float32, projected, not normalised."""
 
-        def run(crops: Sequence[np.ndarray]) -> torch.Tensor:
+        def run(crops: Images) -> torch.Tensor:
             pixels = torch.from_numpy(np.stack(crops)).to(self.model.device)  # N S S 3
             x = self.preprocess.normalise(pixels).to(self.model.dtype)  # N 3 S S
             return pooled(self.model.get_image_features(pixel_values=x))  # N D

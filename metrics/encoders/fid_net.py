@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from nein.loading.digests import file_sha256
 from nein.loading.references import Origin
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError
 from nein.metrics.encoders import vit
 from nein.metrics.encoders.clip import in_batches
 from nein.metrics.loading import Source, fingerprint, source_fields
@@ -48,10 +47,10 @@ class InceptionEncoder:
             "device": self.device,
         }
 
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, 2048) float32."""
 
-        def run(resized: Sequence[np.ndarray]) -> torch.Tensor:
+        def run(resized: Images) -> torch.Tensor:
             x = torch.from_numpy(np.stack(resized)).to(self.device)
             return self.model(x.permute(0, 3, 1, 2).contiguous())  # N 3 299 299
 

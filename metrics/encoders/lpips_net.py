@@ -17,7 +17,7 @@ from nein.loading.digests import DTYPES, folder_digest, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import Origin
 from nein.metrics import loading
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError
 
 NETS = ("alex", "vgg", "squeeze")
 _KEYS = {"net", "lpips", "version"}
@@ -49,9 +49,7 @@ class LpipsNetwork:
             "device": str(self._parameter.device),
         }
 
-    def distances(
-        self, images: Sequence[np.ndarray], targets: Sequence[np.ndarray], target_of: Sequence[int]
-    ) -> np.ndarray:
+    def distances(self, images: Images, targets: Images, target_of: Sequence[int]) -> np.ndarray:
         """Distance of `images[i]` to `targets[target_of[i]]`: (N,) float64, >= 0.
 
         Every picture is (H, W, 3) uint8 and has the size of its target.
@@ -75,7 +73,7 @@ class LpipsNetwork:
                     result[chunk] = self._compared(self._scaled(pictures), owners, len(places))
         return result
 
-    def _scaled(self, images: Sequence[np.ndarray]) -> torch.Tensor:
+    def _scaled(self, images: Images) -> torch.Tensor:
         """(N, 3, H, W) as the trunk expects it. Version 0.0 had no input scaling."""
         pixels = torch.from_numpy(np.stack(list(images))).to(self._parameter.device)  # N H W 3
         x = pixels.permute(0, 3, 1, 2).to(self._parameter.dtype) / 127.5 - 1

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nein.metrics.base import Images
 from nein.metrics.encoders.clip import in_batches, published_numbers
 from nein.metrics.loading import Source, fingerprint, from_pretrained, load_model, model_fields
 from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalised
@@ -40,10 +41,10 @@ class ViTEncoder:
             "feature": "class token of last_hidden_state",
         }
 
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, D) float32, not normalised."""
 
-        def run(crops: Sequence[np.ndarray]) -> torch.Tensor:
+        def run(crops: Images) -> torch.Tensor:
             pixels = torch.from_numpy(np.stack(crops)).to(self.model.device)  # N S S 3
             x = normalised(pixels, self.mean, self.std).to(self.model.dtype)  # N 3 S S
             return self.model(pixel_values=x).last_hidden_state[:, 0]  # N T D => N D

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from nein.loading.errors import choose
-from nein.metrics.base import MetricError, check_images
+from nein.metrics.base import Images, MetricError, Texts, check_images
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class VqaJudge(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
-    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """`questions[i]` are full prompts about `images[i]`, (H, W, 3) uint8; answers in the same shape."""
         ...
 
@@ -72,9 +71,7 @@ class Detector(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
-    def detect(
-        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
-    ) -> list[dict[str, Detection]]:
+    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """One dictionary per picture, keyed by label, in the order of the labels (a repeated label once)."""
         ...
 
@@ -86,12 +83,7 @@ class Matcher(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
-    def match(
-        self,
-        images: Sequence[np.ndarray],
-        texts: Sequence[Sequence[str]],
-        head: Literal["itc", "itm"] = "itm",
-    ) -> list[np.ndarray]:
+    def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
         """One float64 array per picture, one value per text."""
         ...
 
@@ -102,7 +94,7 @@ def check_finite(*numbers: float | None) -> None:
         raise ValueError("the model gave a number that is not finite")
 
 
-def check_batch(images: Sequence[np.ndarray], strings: Sequence[Sequence[str]], what: str) -> None:
+def check_batch(images: Images, strings: Texts, what: str) -> None:
     """Raise MetricError unless there is one list of strings per picture and every picture is one."""
     check_images(images, strings, what)
     for row in strings:

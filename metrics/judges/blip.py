@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError, Texts
 from nein.metrics.judges.base import check_batch
 
 
@@ -39,12 +39,7 @@ class BlipMatcher:
             "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
         }
 
-    def match(
-        self,
-        images: Sequence[np.ndarray],
-        texts: Sequence[Sequence[str]],
-        head: Literal["itc", "itm"] = "itm",
-    ) -> list[np.ndarray]:
+    def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
         """Fit of `texts[i]` to `images[i]` (H, W, 3) uint8: one float64 array per picture.
 
         head: "itc", the cosine of the projected features in [-1, 1], without temperature (the library's
@@ -71,7 +66,7 @@ class BlipMatcher:
                         result[i][k] = value
         return result
 
-    def look(self, images: Sequence[np.ndarray]) -> torch.Tensor:
+    def look(self, images: Images) -> torch.Tensor:
         """(N, H, W, 3) uint8 -> (N, 1 + patches, D), the last states of the vision tower."""
         pixels = self.image_processor(list(images), return_tensors="pt")["pixel_values"]
         return self.model.vision_model(

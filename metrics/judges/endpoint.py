@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
+from nein.metrics.base import Images, Texts
 from nein.metrics.judges.base import Answer, check_batch
 from nein.metrics.served import ServedModel, connect
 from nein.metrics.served.endpoint import Endpoint, Said, Turn
@@ -28,7 +27,7 @@ class EndpointJudge(ServedModel):
     def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int = 10) -> None:
         super().__init__(endpoint, max_new_tokens=max_new_tokens)
 
-    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """`questions[i]` are plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape.
 
         Raises NoAnswer when a question stays without an answer, and when the endpoint refuses it.

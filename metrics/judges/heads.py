@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from nein.metrics.base import Images, Texts
 from nein.metrics.encoders.clip import ClipEncoder
 from nein.metrics.judges.base import check_batch
 from nein.metrics.loading import exact, fingerprint
@@ -43,7 +44,7 @@ class Method(ABC):
         """A head of the size of these tensors. Raises KeyError where one is missing."""
 
     @abstractmethod
-    def scores(self, pixels: torch.Tensor, texts: Sequence[Sequence[str]]) -> list[torch.Tensor]:
+    def scores(self, pixels: torch.Tensor, texts: Texts) -> list[torch.Tensor]:
         """(N, S, S, 3) uint8 crops, and the sentences held against each -> a row each, higher fits better."""
 
     def describe(self) -> dict[str, Any]:
@@ -51,12 +52,7 @@ class Method(ABC):
         named = {"kind": "itm", "method": self.config["model_type"], "head": self.digest}
         return {**self.base.describe(), **named, **facts}
 
-    def match(
-        self,
-        images: Sequence[np.ndarray],
-        texts: Sequence[Sequence[str]],
-        head: Literal["itc", "itm"] = "itm",
-    ) -> list[np.ndarray]:
+    def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
         check_batch(images, texts, "texts")
         if not images:
             return []

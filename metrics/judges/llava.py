@@ -19,7 +19,7 @@ from transformers import DynamicCache
 
 from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError, Texts
 from nein.metrics.judges import vlm
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
 from nein.metrics.judges.vlm import yes_no_tokens
@@ -73,7 +73,7 @@ class LlavaNextJudge(vlm.VisionChat):
             "quantization": self.quantization,
         }
 
-    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """Answer `questions[i]`, full prompts, about `images[i]`; a prompt asked twice about a picture is
         answered once. Raises MetricError for a prompt without exactly one image placeholder."""
         check_batch(images, questions, "questions")
@@ -107,7 +107,7 @@ class LlavaNextJudge(vlm.VisionChat):
                 looked[i] = _Pixels(values, sizes, self._token_counts[shape])
         return looked
 
-    def _jobs(self, pixels: dict[int, _Pixels], questions: Sequence[Sequence[str]]) -> list[_Job]:
+    def _jobs(self, pixels: dict[int, _Pixels], questions: Texts) -> list[_Job]:
         """Split every prompt into the beginning it shares with all others and the rest. The beginning ends at
         the same place after the image in *every* prompt of the call: pictures of one size can run
         together."""

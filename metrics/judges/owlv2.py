@@ -13,7 +13,7 @@ import torch
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError, Texts
 from nein.metrics.judges.base import Detection, check_batch
 
 PADS = ("library", "gray")
@@ -50,9 +50,7 @@ class Owlv2Detector:
             "backend": self.backend,
         }
 
-    def detect(
-        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
-    ) -> list[dict[str, Detection]]:
+    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """Look for `labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score strictly above `threshold`
         count.
 
@@ -73,7 +71,7 @@ class Owlv2Detector:
                     result[i] = found
         return result
 
-    def pixels(self, images: Sequence[np.ndarray]) -> torch.Tensor:
+    def pixels(self, images: Images) -> torch.Tensor:
         """(N, 3, S, S) float32 of pictures, as the network sees them."""
         if self.pad == "library":
             return self.image_processor(list(images), return_tensors="pt")["pixel_values"]
@@ -87,7 +85,7 @@ class Owlv2Detector:
             squares, return_tensors="pt", do_rescale=False, input_data_format="channels_last"
         )["pixel_values"]
 
-    def _look(self, images: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _look(self, images: Images) -> tuple[torch.Tensor, torch.Tensor]:
         """((N, P, D) features, (N, P, 4) corners relative to the padded square) of N pictures."""
         pixels = self.pixels(images)
         pixels = pixels.to(self.model.device, self.model.dtype)
@@ -115,7 +113,7 @@ class Owlv2Detector:
             self._queries[label] = (embedding, bool(ids[0, 0] > 0))
 
     def _score(
-        self, features: torch.Tensor, boxes: torch.Tensor, names: Sequence[Sequence[str]], threshold: float
+        self, features: torch.Tensor, boxes: torch.Tensor, names: Texts, threshold: float
     ) -> list[dict[str, Detection]]:
         """Of N pictures' (N, P, D) features and (N, P, 4) boxes, by the labels of each, at least one."""
         device = features.device

@@ -17,7 +17,7 @@ import torch
 from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError, Texts
 from nein.metrics.judges.base import Answer, check_batch
 
 
@@ -174,7 +174,7 @@ class ChatJudge(VisionChat):
     def describe(self) -> dict[str, Any]:
         return self.facts("vqa")
 
-    def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
+    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape."""
         check_batch(images, questions, "questions")
         return [

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from nein.metrics import loading
-from nein.metrics.base import MetricError
+from nein.metrics.base import Images, MetricError, Texts
 from nein.metrics.judges.base import Detection, check_batch
 from nein.metrics.judges.owlv2 import named_scores
 
@@ -42,9 +42,7 @@ class ZeroShotDetector:
             "query": "lower case with a full stop" if self.grounded else "bare name",
         }
 
-    def detect(
-        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float = 0.1
-    ) -> list[dict[str, Detection]]:
+    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """Look for `labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score above `threshold` count."""
         check_batch(images, labels, "labels")
         with loading.exact():

@@ -12,7 +12,7 @@ import numpy as np
 
 from nein.loading.isolation import isolated
 from nein.metrics import served
-from nein.metrics.base import MetricError, Score, check_images
+from nein.metrics.base import Images, MetricError, Score, check_images
 
 
 class RewardJudge(ABC):
@@ -34,17 +34,11 @@ class RewardJudge(ABC):
         """Everything that decides a score, JSON-serialisable."""
 
     @abstractmethod
-    def score(
-        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
-    ) -> list[Score]:
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """One per edit, higher is better; the scale is the judge's own. None with a reason: unscored."""
 
     def prefer(
-        self,
-        sources: Sequence[np.ndarray],
-        first: Sequence[np.ndarray],
-        second: Sequence[np.ndarray],
-        instructions: Sequence[str],
+        self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
         """One per pair of edits: 1 where the first is better (has the higher score), 0 where the second is,
         0.5 where neither; None with a reason where that cannot be said."""
@@ -76,17 +70,13 @@ class SingleJudge(RewardJudge):
     def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
         """Of one edit."""
 
-    def score(
-        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
-    ) -> list[Score]:
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         check_edits([sources, edits], instructions)
         items = list(zip(sources, edits, instructions, strict=True))
         return each(lambda rows: [self.one(*row) for row in rows], items)
 
 
-def rank(
-    judge: RewardJudge, source: np.ndarray, edits: Sequence[np.ndarray], instruction: str
-) -> list[Score]:
+def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
     """A value for each of several edits of one picture, or none, with the reason.
 
     Of a judge that compares: the mean of its preferences over all others, from 0 to 1, without those that it
@@ -129,7 +119,7 @@ def check_chat(reference: str) -> None:
     check_folder(split_reference(reference, None)[0])
 
 
-def check_edits(pictures: Sequence[Sequence[np.ndarray]], instructions: Sequence[str]) -> None:
+def check_edits(pictures: Sequence[Images], instructions: Sequence[str]) -> None:
     """Raises MetricError unless there are as many pictures of every kind as instructions, all in order."""
     for row in pictures:
         if len(row) != len(instructions):

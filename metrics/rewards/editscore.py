@@ -19,13 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-import numpy as np
 import torch
 
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.isolation import MODEL_ERRORS, out_of_memory, reason
 from nein.metrics import served
-from nein.metrics.base import MetricError, Score
+from nein.metrics.base import Images, MetricError, Score
 from nein.metrics.judges import vlm
 from nein.metrics.loading import fingerprint
 from nein.metrics.rewards.base import RewardJudge, check_chat, check_edits, constants
@@ -63,7 +62,7 @@ class Speaker(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
-    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str: ...
+    def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str: ...
 
     def each(
         self, work: Callable[[Item], Result], items: Sequence[Item]
@@ -80,7 +79,7 @@ class LocalSpeaker(vlm.VisionChat):
     def describe(self) -> dict[str, Any]:
         return {key: value for key, value in self.facts("editscore").items() if key != "decoding"}
 
-    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
+    def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
         from PIL import Image
 
         content: list[dict[str, Any]] = []
@@ -111,7 +110,7 @@ class ServedSpeaker:
     def describe(self) -> dict[str, Any]:
         return {"kind": "editscore", "reference": self.endpoint.address, **self.endpoint.facts()}
 
-    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
+    def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
         """Raises NoAnswer."""
         content: list[Any] = []
         for label, picture in zip(_labels(pictures), pictures, strict=True):
@@ -122,7 +121,7 @@ class ServedSpeaker:
         ).text
 
 
-def _labels(pictures: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+def _labels(pictures: Images) -> list[dict[str, Any]]:
     """What stands before each picture, as in the released code."""
     return [words(f"<img{k}>: ") for k in range(1, len(pictures) + 1)]
 
@@ -166,9 +165,7 @@ class EditScore(RewardJudge):
             "texts": self.texts,
         }
 
-    def score(
-        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
-    ) -> list[Score]:
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """See `metrics.rewards.base.RewardJudge`; `detail` has SC, PQ, their numbers and the answers."""
         check_edits([sources, edits], instructions)
         items = [(i, k, part) for k in range(self.passes) for i in range(len(edits)) for part in ("SC", "PQ")]

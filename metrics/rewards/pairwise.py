@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nein.metrics import choices
-from nein.metrics.base import Score
+from nein.metrics.base import Images, Score
 from nein.metrics.choices.base import Asked, ChoiceModel, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.metrics.loading import fingerprint
@@ -47,9 +47,7 @@ class Pairwise(RewardJudge):
         """The model's own description, and how it is asked."""
         return {**self.model.describe(), "kind": "pairwise", "prompt": QUESTION, "orders": 2}
 
-    def score(
-        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
-    ) -> list[Score]:
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """Of an edit against the picture as it was, from 0 to 1: with probabilities the logistic function of
         the mean difference, else the preference."""
         scores = []
@@ -60,11 +58,7 @@ class Pairwise(RewardJudge):
         return scores
 
     def prefer(
-        self,
-        sources: Sequence[np.ndarray],
-        first: Sequence[np.ndarray],
-        second: Sequence[np.ndarray],
-        instructions: Sequence[str],
+        self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
         check_edits([sources, first, second], instructions)
         sheets, asked = [], []
@@ -75,7 +69,7 @@ class Pairwise(RewardJudge):
         return [_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
 
 
-def sheet(pictures: Sequence[np.ndarray]) -> np.ndarray:
+def sheet(pictures: Images) -> np.ndarray:
     """Pictures side by side on white, (H, W, 3) uint8; others are brought to the size of the first."""
     from PIL import Image
 
