@@ -38,43 +38,31 @@ def test_the_scores_of_made_up_edits_are_those_of_the_definition(protocol, edite
 
 def test_auc_removal_is_the_area_under_the_distribution_function_of_the_scores() -> None:
     scores = [0.0, 0.04, 0.12, 0.5, 0.5, 0.9, 1.0]
-    rows = presence(["auc_removal"]).score([item(scene(car=s), SAMPLE, id=str(s)) for s in scores])[
-        "auc_removal"
-    ]
+    items = [item(scene(car=s), SAMPLE, id=str(s)) for s in scores]
+    rows = presence(["auc_removal"]).score(items)["auc_removal"]
     counted = np.array([s if s > 0.1 else 0.0 for s in np.round(np.array(scores) * 250) / 250])
-    grid = np.linspace(0, 1, 200001)
-    area = np.mean([(counted <= t).mean() for t in grid[::50]])
+    area = np.mean([(counted <= t).mean() for t in np.linspace(0, 1, 4001)])
     assert np.mean([row.value for row in rows]) == pytest.approx(area, abs=1e-3)
 
 
-def test_the_threshold_is_strict_and_an_argument() -> None:
-    edited = scene(car=0.2)
-    assert one(presence(["removal_ovd"], threshold=0.2), item(edited, SAMPLE))["removal_ovd"].value == 1
-    assert one(presence(["removal_ovd"], threshold=0.19), item(edited, SAMPLE))["removal_ovd"].value == 0
-
-
-def test_removal_looks_at_the_edit_and_never_at_the_sample() -> None:
-    judge, detector = ScriptedJudge(yes_no), ScriptedDetector(score_of)
-    metric = presence(["removal_vqa", "removal_ovd"], vqa=judge, detector=detector)
-    found = one(metric, item(scene(car=0.5), SAMPLE))
-    assert found["removal_vqa"].value == 0
-    assert found["removal_ovd"].value == 0
-    assert judge.asked == detector.asked == 1
+@pytest.mark.parametrize(("threshold", "value"), [(0.2, 1), (0.19, 0)])
+def test_the_threshold_is_strict_and_an_argument(threshold: float, value: int) -> None:
+    found = one(presence(["removal_ovd"], threshold=threshold), item(scene(car=0.2), SAMPLE))
+    assert found["removal_ovd"].value == value
 
 
 def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted() -> None:
-    metric = presence(("removal_vqa", "removal_ovd"), before=True)
-    rows = [
-        item(scene(), SAMPLE),
-        item(scene(car=0.9), SAMPLE, id="b"),
-        item(scene(car=0.9), scene(), id="c"),
-    ]
-    scores = metric.score(rows)
-    for name in ("removal_vqa", "removal_ovd"):
-        assert [score.value for score in scores[name]] == [1, 0, 0]  # as without it
+    names = ("removal_vqa", "removal_ovd")
+    edits = [(scene(), SAMPLE), (scene(car=0.9), SAMPLE), (scene(car=0.9), scene())]
+    rows = [item(*pair, id=str(k)) for k, pair in enumerate(edits)]
+    metric, plain = presence(names, before=True), presence(names)
+    scores, without = metric.score(rows), plain.score(rows)
+    for name in names:
+        assert [s.value for s in scores[name]] == [s.value for s in without[name]] == [1, 0, 0]
         assert [score.detail["present_before"] for score in scores[name]] == [True, True, False]
         assert [list(score.detail["before"]) for score in scores[name]] == [["car"]] * 3
     assert metric.models["vqa"].asked == 3 + 2  # of every edit, and of two samples
+    assert plain.models["vqa"].asked == 3
 
 
 # --------------------------------------------------------------------------------------------- protocols
@@ -82,15 +70,7 @@ def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted()
 
 @pytest.mark.parametrize(
     "answer,paper,fixed",
-    [
-        ("No", 1, 1),
-        ("no", 0, 1),
-        ("No.", 0, 1),
-        ("Yes", 0, 0),
-        ("Yes.", 0, 0),
-        ("Maybe", 0, None),
-        ("", 0, None),
-    ],
+    [("No", 1, 1), ("no", 0, 1), ("No.", 0, 1), ("Yes.", 0, 0), ("Maybe", 0, None), ("", 0, None)],
 )
 def test_removal_by_answer_under_both_protocols(answer, paper, fixed) -> None:
     for protocol, expected in (("paper", paper), ("fixed", fixed)):
@@ -106,51 +86,43 @@ def test_retention_by_answer_under_both_protocols() -> None:
     def with_a_full_stop(image: np.ndarray, prompt: str) -> str:
         return f"{yes_no(image, prompt)}."
 
-    work = item(scene(dog=0.7), SAMPLE)
-    paper = one(presence(["retention_vqa"], with_a_full_stop, protocol="paper"), work)["retention_vqa"]
-    fixed = one(presence(["retention_vqa"], with_a_full_stop, protocol="fixed"), work)["retention_vqa"]
-    assert paper.value is None
-    assert paper.reason == NOTHING_FOUND
-    assert fixed.value == 0.5
+    paper, fixed = (
+        one(presence(["retention_vqa"], with_a_full_stop, protocol=p), item(scene(dog=0.7), SAMPLE))
+        for p in ("paper", "fixed")
+    )
+    assert (paper["retention_vqa"].value, paper["retention_vqa"].reason) == (None, NOTHING_FOUND)
+    assert fixed["retention_vqa"].value == 0.5
 
 
-def test_the_paper_counts_repeated_objects_twice_for_vqa_and_once_for_ovd() -> None:
-    work = item(scene(dog=0.7), SAMPLE, caption="A dog and a man and a dog.")
-    paper = one(presence(protocol="paper"), work)
-    fixed = one(presence(protocol="fixed"), work)
-    assert paper["retention_vqa"].value == pytest.approx(2 / 3)
-    assert paper["retention_ovd"].value == pytest.approx(1 / 2)
-    assert fixed["retention_vqa"].value == fixed["retention_ovd"].value == pytest.approx(1 / 2)
+RED = "The dogs play with a frisbee and it is red."
+PACK = scene(dogs=0.9, dog=0.9, it=0.9, frisbee=0.9)
 
 
-def test_the_paper_asks_about_pronouns_and_plurals_and_fixed_about_nouns() -> None:
-    sample = scene(dogs=0.9, dog=0.9, it=0.9, frisbee=0.9)
-    work = item(scene(dog=0.9, frisbee=0.9), sample, caption="The dogs play with a frisbee and it is red.")
-    paper = one(presence(["retention_ovd"], protocol="paper"), work)["retention_ovd"]
-    fixed = one(presence(["retention_ovd"], protocol="fixed"), work)["retention_ovd"]
-    assert set(paper.detail["in_sample"]) == {"dogs", "frisbee", "it"}
-    assert paper.value == pytest.approx(1 / 3)
-    assert fixed.detail["in_sample"] == ["dog", "frisbee"]
-    assert fixed.value == 1
+@pytest.mark.parametrize(
+    ("edited", "sample", "caption", "vqa", "ovd"),
+    [
+        # repeated objects count twice for VQA and once for OVD; paper and fixed each
+        (scene(dog=0.7), SAMPLE, "A dog and a man and a dog.", (2 / 3, 1 / 2), (1 / 2, 1 / 2)),
+        # pronouns and plurals; nouns
+        (scene(dog=0.9, frisbee=0.9), PACK, RED, (1 / 3, 1), (1 / 3, 1)),
+        # what should go is not to be retained under fixed
+        (scene(man=0.6), SAMPLE, "A man in a car.", (0.5, 1), (0.5, 1)),
+    ],
+)
+def test_the_protocols_differ_in_what_is_retained(edited, sample, caption, vqa, ovd) -> None:
+    work = item(edited, sample, caption=caption)
+    found = [one(presence(protocol=protocol), work) for protocol in ("paper", "fixed")]
+    assert [row["retention_vqa"].value for row in found] == pytest.approx(list(vqa))
+    assert [row["retention_ovd"].value for row in found] == pytest.approx(list(ovd))
+    if caption == RED:
+        assert set(found[0]["retention_ovd"].detail["in_sample"]) == {"dogs", "frisbee", "it"}
+        assert found[1]["retention_ovd"].detail["in_sample"] == ["dog", "frisbee"]
 
 
-def test_fixed_does_not_ask_to_retain_what_should_go() -> None:
-    work = item(scene(man=0.6), SAMPLE, caption="A man in a car.")
-    assert one(presence(["retention_vqa"], protocol="paper"), work)["retention_vqa"].value == 0.5
-    assert one(presence(["retention_vqa"], protocol="fixed"), work)["retention_vqa"].value == 1
-
-
-def test_the_article_is_part_of_the_question() -> None:
-    asked: list[str] = []
-
-    def listening(image: np.ndarray, prompt: str) -> str:
-        asked.append(prompt)
-        return "No"
-
-    for article in ("none", "a_an"):
-        one(presence(["removal_vqa"], listening, article=article), item(SAMPLE, SAMPLE))
-    assert "contain car?" in asked[0]
-    assert "contain a car?" in asked[1]
+@pytest.mark.parametrize(("article", "words"), [("none", "contain car?"), ("a_an", "contain a car?")])
+def test_the_article_is_part_of_the_question(article: str, words: str) -> None:
+    found = one(presence(["removal_vqa"], article=article), item(SAMPLE, SAMPLE))
+    assert words in found["removal_vqa"].detail["question"]
 
 
 # ------------------------------------------------------------------------------------------- the record
@@ -170,16 +142,16 @@ def test_scores_are_json_and_hold_the_evidence() -> None:
 
 
 def test_order_and_company_do_not_change_a_score() -> None:
+    def found(items: list) -> list[dict]:
+        rows = presence().score(items)
+        return [{name: rows[name][i].value for name in NAMES} for i in range(len(items))]
+
     edits = [scene(car=0.5), scene(dog=0.7), scene(), SAMPLE]
     items = [item(e, SAMPLE, id=str(i)) for i, e in enumerate(edits)]
-    together = presence().score(items)
-    for i, work in enumerate(items):
-        alone = one(presence(), work)
-        assert {n: together[n][i].value for n in NAMES} == {n: alone[n].value for n in NAMES}
-    backwards = presence().score(items[::-1])
-    assert {n: [s.value for s in r][::-1] for n, r in backwards.items()} == {
-        n: [s.value for s in r] for n, r in together.items()
-    }
+    together = found(items)
+    assert together == [found([work])[0] for work in items]
+    assert together[::-1] == found(items[::-1])
+    assert presence().score([]) == {name: [] for name in NAMES}
 
 
 @pytest.mark.parametrize("missing", ["removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"])
@@ -207,10 +179,6 @@ def test_a_metric_that_was_interrupted_is_asked_about_as_all_are_together(missin
     assert asked((missing,), NAMES) == whole
     assert alone[0] != whole[0]
     assert alone[1] == whole[1]
-
-
-def test_no_items_give_no_scores() -> None:
-    assert presence().score([]) == {name: [] for name in NAMES}
 
 
 @pytest.mark.parametrize(

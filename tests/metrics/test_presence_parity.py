@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from PIL import Image
 from nein import metrics
 from nein.metrics import METRICS, Batch, Item, Settings
 from nein.metrics.objects import spacy_model
+from tests.metrics.scripted import NAMES
 from tests.metrics.tiny import make_llava, picture
-
-NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +31,10 @@ def quadruples() -> list[Item]:
     sizes = [(40, 32), (48, 48), (33, 60), (64, 40)]
     samples = [picture(300 + i, *size) for i, size in enumerate(sizes)]
     objects = ["car", "bench", "dog", "traffic light"]
+    edits = [picture(400 + i, *sizes[i % 4]) for i in range(12)]
     return [
-        Item(
-            str(i),
-            picture(400 + i, *sizes[i % 4]),
-            sample=samples[i % 4],
-            object=objects[(i + i // 4) % 4],
-            caption=captions[i % 4],
-            sample_key=hashlib.sha256(samples[i % 4].tobytes()).hexdigest(),
-        )
-        for i in range(12)
+        Item(str(i), x, sample=samples[i % 4], object=objects[(i + i // 4) % 4], caption=captions[i % 4])
+        for i, x in enumerate(edits)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,22 +19,15 @@ from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 
 def test_the_unedited_sample_is_asked_about_once_for_all_editors() -> None:
-    store = MemoryRecords()
-    judge, detector = ScriptedJudge(yes_no), ScriptedDetector(score_of)
-    metric = presence(NAMES, vqa=judge, detector=detector, store=store)
-    first = metric.score([item(scene(dog=0.7), SAMPLE)])
-    assert judge.asked == detector.asked == 2 + 3  # man, dog in the sample; car, man, dog in the edit
-    fresh = presence(NAMES, vqa=judge, detector=detector, store=store)
-    second = fresh.score([item(scene(dog=0.7), SAMPLE, id="b")])
-    assert judge.asked == detector.asked == 2 + 3 + 3
-    assert {n: r[0].value for n, r in first.items()} == {n: r[0].value for n, r in second.items()}
-
-
-def test_samples_that_share_a_picture_share_its_questions() -> None:
-    judge = ScriptedJudge(yes_no)
-    metric = presence(["retention_vqa"], vqa=judge)
-    metric.score([item(scene(dog=0.7), SAMPLE, id=str(i)) for i in range(5)])
-    assert judge.asked == 2 + 5 * 2
+    judge, detector, store = ScriptedJudge(yes_no), ScriptedDetector(score_of), MemoryRecords()
+    values = []
+    for n, ids in enumerate(("a", "b", "cd")):
+        metric = presence(NAMES, vqa=judge, detector=detector, store=store)
+        rows = metric.score([item(scene(dog=0.7), SAMPLE, id=id) for id in ids])
+        values += [[row[k].value for row in rows.values()] for k in range(len(ids))]
+        # man, dog in the sample; car, man, dog in every edit
+        assert judge.asked == detector.asked == 2 + 3 * len(values), n
+    assert values == [values[0]] * 4
 
 
 def test_what_is_remembered_belongs_to_judge_question_and_picture() -> None:
@@ -66,34 +60,28 @@ def test_another_threshold_needs_no_new_look_at_the_sample() -> None:
 def test_a_caption_of_which_nothing_is_in_the_sample_is_unscored_with_that_reason() -> None:
     found = one(presence(), item(SAMPLE, SAMPLE, caption="A frisbee."))
     for name in ("retention_vqa", "retention_ovd"):
-        assert found[name].value is None
-        assert found[name].reason == NOTHING_FOUND
+        assert (found[name].value, found[name].reason) == (None, NOTHING_FOUND)
     assert found["removal_vqa"].value == 0
 
 
 def test_an_unclear_answer_about_an_object_to_retain_unscores_fixed_and_counts_against_paper() -> None:
     edited = scene(dog=0.7, man=0.6)
 
-    def unsure(image: np.ndarray, prompt: str) -> str:
-        return "Perhaps" if image is edited and asked_word(prompt) == "man" else yes_no(image, prompt)
+    def found(unclear: np.ndarray, protocol: str) -> Any:
+        def unsure(image: np.ndarray, prompt: str) -> str:
+            return "Perhaps" if image is unclear and asked_word(prompt) == "man" else yes_no(image, prompt)
 
-    fixed = one(presence(["retention_vqa"], unsure, protocol="fixed"), item(edited, SAMPLE))["retention_vqa"]
-    paper = one(presence(["retention_vqa"], unsure, protocol="paper"), item(edited, SAMPLE))["retention_vqa"]
+        return one(presence(["retention_vqa"], unsure, protocol=protocol), item(edited, SAMPLE))[
+            "retention_vqa"
+        ]
+
+    fixed, paper = found(edited, "fixed"), found(edited, "paper")
     assert fixed.value is None
     assert fixed.reason == "the answer 'Perhaps' about 'man' is neither yes nor no"
     assert paper.value == 0.5
-
-
-def test_an_unclear_answer_about_the_sample_leaves_that_object_out() -> None:
-    def unsure(image: np.ndarray, prompt: str) -> str:
-        return "Perhaps" if image is SAMPLE and asked_word(prompt) == "man" else yes_no(image, prompt)
-
-    score = one(presence(["retention_vqa"], unsure, protocol="fixed"), item(scene(dog=0.7), SAMPLE))[
-        "retention_vqa"
-    ]
-    assert score.value == 1
-    assert score.detail["in_sample"] == ["dog"]
-    assert score.detail["before"]["man"] == "Perhaps"
+    of_sample = found(SAMPLE, "fixed")  # that object is left out
+    assert (of_sample.value, of_sample.detail["in_sample"]) == (1, ["dog"])
+    assert of_sample.detail["before"]["man"] == "Perhaps"
 
 
 def test_numbers_that_are_not_finite_are_no_verdict_of_absence() -> None:
@@ -132,19 +120,18 @@ def test_a_judge_that_fails_on_one_picture_does_not_take_the_others_with_it() ->
 
 
 def test_a_judge_that_fails_on_the_sample_is_not_remembered_as_an_empty_sample() -> None:
-    store = MemoryRecords()
-
     def choking(image: np.ndarray, prompt: str) -> str:
         if image is SAMPLE:
             raise OSError("gone")
         return yes_no(image, prompt)
 
-    broken = one(presence(["retention_vqa"], choking, store=store), item(scene(dog=0.7), SAMPLE))[
-        "retention_vqa"
-    ]
+    store, work = MemoryRecords(), item(scene(dog=0.7), SAMPLE)
+    broken, healed = (
+        one(presence(["retention_vqa"], rule, store=store), work)["retention_vqa"]
+        for rule in (choking, yes_no)
+    )
     assert broken.value is None
     assert "OSError: gone" in broken.reason
-    healed = one(presence(["retention_vqa"], store=store), item(scene(dog=0.7), SAMPLE))["retention_vqa"]
     assert healed.value == 0.5
 
 

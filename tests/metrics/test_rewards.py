@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,15 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoProcessor,
+    AutoTokenizer,
+    BlipForImageTextRetrieval,
+    Qwen2_5_VLForConditionalGeneration,
+)  # fmt: skip
 
 from nein import metrics
 from nein.metrics import rewards
@@ -55,21 +65,20 @@ def scored(rule: Callable[[int, str, int], str], **options: Any) -> Any:
 # --- EditScore -----------------------------------------------------------------------------
 
 
-def test_editscore_is_the_root_of_the_smaller_numbers_on_a_scale_of_ten() -> None:
-    one = scored(lambda n, text, seed: told(20, 10) if n == 2 else told(25, 22.5))
-    assert one.value == pytest.approx(math.sqrt(4 * 9))  # 10 / 2.5 and 22.5 / 2.5
-    assert (one.detail["SC"], one.detail["PQ"]) == (4, 9)
-
-
-def test_editscore_asks_about_the_pair_with_the_instruction_and_about_the_edit_alone() -> None:
+def test_editscore_is_the_root_of_the_smaller_numbers_of_the_pair_and_of_the_edit_alone() -> None:
     asked: list[tuple[int, bool, int]] = []
 
     def rule(n: int, text: str, seed: int) -> str:
         asked.append((n, TOLD in text, seed))
-        return told(25, 25)
+        return told(20, 10) if n == 2 else told(25, 22.5)
 
-    assert scored(rule, passes=2).value == 10
+    one = scored(rule, passes=2)
+    assert one.value == pytest.approx(math.sqrt(4 * 9))  # 10 / 2.5 and 22.5 / 2.5
+    assert (one.detail["SC"], one.detail["PQ"]) == (4, 9)
     assert asked == [(2, True, 42), (1, False, 42), (2, True, 43), (1, False, 43)]
+    asked.clear()
+    scored(rule, protocol="paper")  # shows both pictures when it asks for quality
+    assert [n for n, _, _ in asked] == [2, 2]
 
 
 def test_passes_are_averaged_before_or_after_the_root() -> None:
@@ -105,17 +114,6 @@ def test_what_cannot_be_read_is_a_number_under_paper_and_unscored_under_fixed(
     assert released.value == pytest.approx(math.sqrt(paper * 10))
 
 
-def test_paper_shows_both_pictures_when_it_asks_for_quality() -> None:
-    shown: list[int] = []
-
-    def rule(n: int, text: str, seed: int) -> str:
-        shown.append(n)
-        return told(25, 25)
-
-    scored(rule, protocol="paper")
-    assert shown == [2, 2]
-
-
 def test_an_edit_whose_question_fails_is_unscored_and_only_that_one() -> None:
     def rule(n: int, text: str, seed: int) -> str:
         if "dog" in text:
@@ -127,14 +125,9 @@ def test_an_edit_whose_question_fails_is_unscored_and_only_that_one() -> None:
     assert good.value == 10
     assert (bad.value, bad.again) == (None, True)
     assert "nobody is there" in bad.reason
-    [preference] = judge.prefer([SOURCE], [FIRST], [SECOND], ["No dog in the image."])
-    assert preference.value is None
-    assert "the first edit" in preference.reason
-
-
-def test_a_tie_is_no_preference() -> None:
-    judge = EditScore(Speaking(lambda n, text, seed: told(20, 20)))
-    assert judge.prefer([SOURCE], [FIRST], [SECOND], [TOLD])[0].value == 0.5
+    first, tie = judge.prefer([SOURCE] * 2, [FIRST] * 2, [SECOND] * 2, ["No dog in the image.", TOLD])
+    assert (first.value, tie.value) == (None, 0.5)
+    assert "the first edit" in first.reason
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +152,6 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
     qwen: Path, tmp_path: Path
 ) -> None:
     from peft import LoraConfig, get_peft_model
-    from transformers import Qwen2_5_VLForConditionalGeneration
 
     base = Qwen2_5_VLForConditionalGeneration.from_pretrained(qwen)
     with tiny.seeded(5):
@@ -170,12 +162,9 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
         "_context_no_delimit_reasoning_first = 'Say it.'\n_prompts_0shot_two_image_edit_rule = 'Two.'\n"
         "_prompts_0shot_tie_rule_SC = 'From 0 to 10: <instruction>'\n_prompts_0shot_rule_PQ = '0 to 10'\n"
     )
-    judge = rewards.load_reward(f"editscore:{tmp_path}")
-    assert judge.texts == {  # type: ignore[attr-defined]
-        "SC": "Say it.\nTwo.\nFrom 0 to 25: <instruction>",
-        "PQ": "Say it.\n0 to 25",
-    }
-    plain = rewards.load_reward(f"editscore:{qwen}")
+    judge, plain = (rewards.load_reward(f"editscore:{folder}") for folder in (tmp_path, qwen))
+    asked = {"SC": "Say it.\nTwo.\nFrom 0 to 25: <instruction>", "PQ": "Say it.\n0 to 25"}
+    assert judge.texts == asked  # type: ignore[attr-defined]
     assert judge.fingerprint != plain.fingerprint
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
     merged, before = (one.model.model.state_dict()[name] for one in (judge, plain))  # type: ignore[attr-defined]
@@ -190,11 +179,8 @@ def test_an_endpoint_is_asked_with_pictures_seed_and_temperature() -> None:
     judge = rewards.load_reward(f"editscore:openai:{server.url}#eye-7b")
     assert judge.score([SOURCE], [FIRST], [TOLD])[0].value == pytest.approx(4)
     assert {(body["seed"], body["temperature"]) for body in server.requests} == {(42, 0.7)}
-    pictures = [
-        sum(part["type"] == "image_url" for part in body["messages"][0]["content"])
-        for body in server.requests
-    ]
-    assert sorted(pictures) == [1, 2]
+    contents = [body["messages"][0]["content"] for body in server.requests]
+    assert sorted(sum(part["type"] == "image_url" for part in one) for one in contents) == [1, 2]
     server.close()
 
 
@@ -205,6 +191,7 @@ INSTRUCTION_EDIT_FOLLOWING = \"\"\"Is it done? {text_prompt}\"\"\"
 INSTRUCTION_EDIT_QUALITY = "Is it well done? {text_prompt}"
 INSTRUCTION_EDIT_OVERALL_DETAILED = "All in all? {text_prompt}"
 """
+KWARGS = {"hidden_size": 8, "num_layers": 3, "bias": True}
 END = 'prompt_with_special_token = """\nSay: <|Reward|>\n"""\n'
 
 
@@ -212,29 +199,25 @@ def published(
     folder: Path, base: Path, *, suffix: str = ".safetensors", **changes: Any
 ) -> dict[str, torch.Tensor]:
     """A folder as the authors' code writes and reads it, with names of tensors as theirs; the tensors."""
-    from safetensors.torch import save_file
-    from transformers import Qwen2_5_VLForConditionalGeneration
-
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "rm_head_type": "ranknet_multi_head", "pooling_strategy": "mean", "output_dim": 2,
         "reward_token": "special", "use_special_tokens": True, "model_name_or_path": str(base),
-        "reward_dim": "overall_detail",
-        "rm_head_kwargs": {"hidden_size": 8, "num_layers": 3, "bias": True}, **changes,
+        "reward_dim": "overall_detail", "rm_head_kwargs": KWARGS, **changes,
     }  # fmt: skip
     (folder / "EditReward.yaml").write_text(yaml.safe_dump(config))
     (folder / "prompts.py").write_text(TEXTS)
     (folder / "collator.py").write_text(f"import nothing_of_that_name\n{END}")
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(base)
+    single = config["rm_head_type"] != "ranknet_multi_head"
     with tiny.seeded(7):
         model.resize_token_embeddings(model.config.text_config.vocab_size + 1)
         model.model.language_model.embed_tokens.weight.data[-1].normal_()
-        heads = [editreward.head(48, config["output_dim"], config["rm_head_kwargs"]) for _ in range(2)]
-    state = {}
-    for name, value in model.state_dict().items():
-        name = name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
-        state[name] = value.clone()
-    single = config["rm_head_type"] != "ranknet_multi_head"
+        heads = [editreward.head(48, 2, config["rm_head_kwargs"]) for _ in range(2)]
+    state = {
+        name.replace("model.visual.", "visual.").replace("model.language_model.", "model."): value.clone()
+        for name, value in model.state_dict().items()
+    }
     for k, one in enumerate(heads[: 1 if single else 2]):
         start = "rm_head" if single else f"rm_heads.head_{k}"
         state |= {f"{start}.{name}": value for name, value in one.state_dict().items()}
@@ -254,31 +237,26 @@ def reward_folder(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def by_hand(folder: Path, base: Path, question: str, state: dict[str, torch.Tensor]) -> torch.Tensor:
     """The hidden state at the token by the library alone: embeddings, scattered pictures, plain positions."""
-    from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
-
     processor = AutoProcessor.from_pretrained(base)
     processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<|Reward|>"]})
     config = AutoConfig.from_pretrained(base)
     config.text_config.vocab_size = len(state["model.embed_tokens.weight"])
     model = Qwen2_5_VLForConditionalGeneration(config).eval()
-    names = {editreward.renamed(name): value for name, value in state.items() if not name.startswith("rm_")}
-    model.load_state_dict(names)
+    model.load_state_dict({editreward.renamed(n): v for n, v in state.items() if not n.startswith("rm_")})
     pictures = [Image.fromarray(one).resize((128, 128), Image.Resampling.BICUBIC) for one in (SOURCE, FIRST)]
-    content = [
-        {"type": "image"},
-        {"type": "image"},
-        {"type": "text", "text": question + "\nSay: <|Reward|>\n"},
-    ]
-    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    words = {"type": "text", "text": question + "\nSay: <|Reward|>\n"}
+    turn = {"role": "user", "content": [{"type": "image"}, {"type": "image"}, words]}
+    text = processor.apply_chat_template([turn], add_generation_prompt=True)
     size = {"shortest_edge": 128 * 128, "longest_edge": 128 * 128}
     inputs = processor(text=[text], images=pictures, images_kwargs={"size": size}, return_tensors="pt")
     ids = inputs["input_ids"]
-    assert int((ids == config.image_token_id).sum()) == 2 * 256
+    of_picture = ids == config.image_token_id
+    assert int(of_picture.sum()) == 2 * 256
     with torch.no_grad():
         embeddings = model.get_input_embeddings()(ids)
         seen = model.model.visual(inputs["pixel_values"], grid_thw=inputs["image_grid_thw"])
         seen = seen if isinstance(seen, torch.Tensor) else seen.pooler_output
-        embeddings = embeddings.masked_scatter((ids == config.image_token_id)[..., None], seen)
+        embeddings = embeddings.masked_scatter(of_picture[..., None], seen)
         hidden = model.model.language_model(inputs_embeds=embeddings).last_hidden_state
     return hidden[0, ids[0] == len(state["model.embed_tokens.weight"]) - 1][0]
 
@@ -287,23 +265,18 @@ def test_editreward_reads_the_published_layout_and_is_what_the_library_gives(
     reward_folder: Path, qwen: Path
 ) -> None:
     judge = rewards.load_reward(f"editreward:{reward_folder}")
-    [one] = judge.score([SOURCE], [FIRST], [TOLD])
-    from safetensors.torch import load_file
-
+    one, other = (judge.score([SOURCE], [edit], [TOLD])[0] for edit in (FIRST, SECOND))
     state = load_file(reward_folder / "model.safetensors")
     for k, question in enumerate((f"Is it done? {TOLD}", f"Is it well done? {TOLD}")):
-        head = editreward.head(48, 2, {"hidden_size": 8, "num_layers": 3, "bias": True}).eval()
+        head = editreward.head(48, 2, KWARGS).eval()
         start = f"rm_heads.head_{k}."
         head.load_state_dict({n.removeprefix(start): v for n, v in state.items() if n.startswith(start)})
         expected = head(by_hand(reward_folder, qwen, question, state)).tolist()
         # Two orders of the same float32 additions through four layers.
         assert one.detail["heads"][k] == pytest.approx(expected, rel=1e-3, abs=1e-4)
     assert one.value == pytest.approx(np.mean([row[0] for row in one.detail["heads"]]), abs=1e-5)
-    other = judge.score([SOURCE], [SECOND], [TOLD])[0]
     assert other.value != one.value
-    alone = [judge.score([SOURCE], [edit], [TOLD])[0].value for edit in (FIRST, SECOND)]
-    together = [s.value for s in judge.score([SOURCE] * 2, [FIRST, SECOND], [TOLD] * 2)]
-    assert alone == together
+    assert [one, other] == judge.score([SOURCE] * 2, [FIRST, SECOND], [TOLD] * 2)
 
 
 def test_a_pth_with_tensors_gives_the_same_reward_and_one_with_code_is_not_run(
@@ -320,11 +293,13 @@ def test_a_pth_with_tensors_gives_the_same_reward_and_one_with_code_is_not_run(
         rewards.load_reward(f"editreward:{tmp_path / 'pth'}")
 
 
-def test_heads_are_pooled_as_the_configuration_says() -> None:
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [("min", [1, math.log(3)]), ("mean", [1.5, math.log(12) / 2]), ("sum", [3, math.log(5)])],
+)
+def test_heads_are_pooled_as_the_configuration_says(pooling: str, expected: list[float]) -> None:
     outputs = torch.tensor([[1.0, math.log(3)], [2.0, math.log(4)]])
-    assert editreward.pool(outputs, "min").tolist() == pytest.approx([1, math.log(3)])
-    assert editreward.pool(outputs, "mean").tolist() == pytest.approx([1.5, (math.log(3) + math.log(4)) / 2])
-    assert editreward.pool(outputs, "sum").tolist() == pytest.approx([3, math.log(5)])
+    assert editreward.pool(outputs, pooling).tolist() == pytest.approx(expected)
 
 
 def test_a_single_head_is_asked_the_question_of_the_configuration(qwen: Path, tmp_path: Path) -> None:
@@ -348,10 +323,7 @@ def test_a_single_head_is_asked_the_question_of_the_configuration(qwen: Path, tm
 def test_a_folder_that_lacks_something_is_a_sentence_before_anything_is_loaded(
     change: Callable[[Path], Any], said: str, reward_folder: Path, tmp_path: Path
 ) -> None:
-    import shutil
-
-    folder = tmp_path / "copy"
-    shutil.copytree(reward_folder, folder)
+    folder = shutil.copytree(reward_folder, tmp_path / "copy")
     change(folder)
     with pytest.raises(MetricError, match=said):
         rewards.check_reward(f"editreward:{folder}")
@@ -396,22 +368,18 @@ def test_a_preference_for_a_place_cancels_where_there_are_probabilities() -> Non
         return probable(1 / (1 + math.exp(-(2.0 + 0.1 * (middle > right) - 0.1 * (middle < right)))))
 
     judge = pairwise.Pairwise(Choosing(rule))
-    first, second = (
-        judge.prefer([source], [one], [other], [TOLD])[0] for one, other in ((bright, dark), (dark, bright))
-    )
+    first, second = judge.prefer([source] * 2, [bright, dark], [dark, bright], [TOLD] * 2)
     assert (first.value, second.value) == (1, 0)
     assert first.detail["letters"] == ["A", "A"]
     assert first.detail["difference"] == pytest.approx(0.1)
     assert judge.score([dark], [bright], [TOLD])[0].value == pytest.approx(1 / (1 + math.exp(-0.1)))
 
 
-@pytest.mark.parametrize(
-    ("texts", "value"), [(["A", "B"], 1.0), (["B", "A"], 0.0), (["A", "A"], 0.5), (["A", "Hm."], None)]
-)
-def test_letters_of_both_orders_have_to_agree(texts: list[str], value: float | None) -> None:
+@pytest.mark.parametrize(("texts", "value"), [("AB", 1.0), ("BA", 0.0), ("AA", 0.5), (("A", "Hm."), None)])
+def test_letters_of_both_orders_have_to_agree(texts: Sequence[str], value: float | None) -> None:
     said = iter(texts)
     judge = pairwise.Pairwise(Choosing(lambda sheet: Reply(next(said)), ("generated",)))
-    [one] = judge.prefer([GREYS[0]], [GREYS[1]], [GREYS[2]], [TOLD])
+    [one] = judge.prefer(*([grey] for grey in GREYS), [TOLD])
     assert one.value == value
     assert value is not None or "no letter in" in one.reason
 
@@ -447,8 +415,6 @@ def two_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_matching_reads_the_edit_and_what_changed(two_pictures: Path) -> None:
-    from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
-
     judge = rewards.load_reward(f"matching:{two_pictures}")
     model: Any = BlipForImageTextRetrieval.from_pretrained(two_pictures).eval()
     images: Any = AutoImageProcessor.from_pretrained(two_pictures)
@@ -457,11 +423,8 @@ def test_matching_reads_the_edit_and_what_changed(two_pictures: Path) -> None:
         with torch.no_grad():
             pixels = images([SOURCE, edit], return_tensors="pt").pixel_values
             before, after = model.vision_model(pixel_values=pixels).last_hidden_state
-            fused = model.text_encoder(
-                input_ids=ids.input_ids,
-                attention_mask=ids.attention_mask,
-                encoder_hidden_states=torch.cat([after, after - before])[None],
-            ).last_hidden_state
+            states = torch.cat([after, after - before])[None]
+            fused = model.text_encoder(**ids, encoder_hidden_states=states).last_hidden_state
             no, yes = model.itm_head(fused[:, 0])[0].tolist()
         [one] = judge.score([SOURCE], [edit], [TOLD])
         assert one.value == pytest.approx(yes - no, rel=1e-4, abs=1e-6)  # float32 in another order

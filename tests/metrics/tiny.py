@@ -14,11 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 #: Entries of a configuration of transformers, in place of the tiny ones.
 Sizes = Mapping[str, Any]
 AS_TINY: Sizes = {}
+SMALL: Sizes = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+}  # fmt: skip
 
 SENTENCES = [
     f"[INST] \nDoes this image contain {name}? Answer only yes or no [/INST]"
@@ -36,7 +40,6 @@ def seeded(seed: int) -> Iterator[None]:
 
 def tokenizer(special: list[str], *, bos: str, eos: str, pad: str, add_eos: bool = True, limit: int = 64):
     """A byte-level BPE tokenizer that frames its text with `bos` (and `eos`)."""
-    from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -52,15 +55,10 @@ def tokenizer(special: list[str], *, bos: str, eos: str, pad: str, add_eos: bool
     core.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A {eos}" if add_eos else f"{bos} $A", special_tokens=ids
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token=bos,
-        eos_token=eos,
-        pad_token=pad,
-        unk_token="<unk>",
-        extra_special_tokens=special,
-        model_max_length=limit,
-    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token=bos, eos_token=eos, pad_token=pad, unk_token="<unk>",
+        extra_special_tokens=special, model_max_length=limit,
+    )  # fmt: skip
 
 
 def picture(seed: int, width: int = 40, height: int = 32) -> np.ndarray:
@@ -76,46 +74,29 @@ def picture(seed: int, width: int = 40, height: int = 32) -> np.ndarray:
 def make_clip(
     folder: Path, seed: int = 0, *, text: Sizes = AS_TINY, vision: Sizes = AS_TINY, projection_dim: int = 24
 ) -> Path:
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
-
     limit, side = text.get("max_position_embeddings", 24), vision.get("image_size", 32)
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=limit)
     with seeded(seed):
-        config = CLIPConfig(
-            text_config={
-                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "vocab_size": len(words), "max_position_embeddings": limit,
-                "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id,
-                "pad_token_id": words.pad_token_id, **text,
-            },
-            vision_config={
-                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "image_size": side, "patch_size": 8, **vision,
-            },
+        config = transformers.CLIPConfig(
+            text_config={**SMALL, **of_words(words), "max_position_embeddings": limit, **text},
+            vision_config={**SMALL, "image_size": side, "patch_size": 8, **vision},
             projection_dim=projection_dim,
-        )  # fmt: skip
-        CLIPModel(config).save_pretrained(folder)
+        )
+        transformers.CLIPModel(config).save_pretrained(folder)
     words.save_pretrained(folder)
-    CLIPImageProcessor(
-        size={"shortest_edge": side}, crop_size={"height": side, "width": side}
-    ).save_pretrained(folder)
+    crop = {"height": side, "width": side}
+    transformers.CLIPImageProcessor(size={"shortest_edge": side}, crop_size=crop).save_pretrained(folder)
     return folder
 
 
 def make_vit(folder: Path, seed: int = 0, *, vision: Sizes = AS_TINY) -> Path:
-    from transformers import ViTConfig, ViTImageProcessor, ViTModel
-
     side = vision.get("image_size", 32)
+    own = {"hidden_size": 24, "intermediate_size": 48, "image_size": side, "patch_size": 8}
     with seeded(seed):
-        sizes = {
-            "hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "image_size": side, "patch_size": 8, **vision,
-        }  # fmt: skip
-        ViTModel(ViTConfig(**sizes), add_pooling_layer=False).save_pretrained(folder)
-    ViTImageProcessor(
-        size={"height": side, "width": side}, image_mean=[0.485, 0.456, 0.406],
-        image_std=[0.229, 0.224, 0.225],
-    ).save_pretrained(folder)  # fmt: skip
+        config = transformers.ViTConfig(**{**SMALL, **own, **vision})
+        transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    numbers = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+    transformers.ViTImageProcessor(size={"height": side, "width": side}, **numbers).save_pretrained(folder)
     return folder
 
 
@@ -138,102 +119,85 @@ def make_lpips(folder: Path, seed: int = 0, linear: bool = True, *, net: str = "
 
 
 def make_llava(
-    folder: Path,
-    seed: int = 0,
-    text: str = "mistral",
-    *,
-    language: Sizes = AS_TINY,
-    vision: Sizes = AS_TINY,
-    pinpoints: Sequence[Sequence[int]] = ((32, 64), (64, 32), (64, 64)),
-) -> Path:
-    from transformers import (
-        CLIPVisionConfig,
-        LlamaConfig,
-        LlavaNextConfig,
-        LlavaNextForConditionalGeneration,
-        LlavaNextImageProcessor,
-        LlavaNextProcessor,
-        MistralConfig,
-    )
-
+    folder: Path, seed: int = 0, text: str = "mistral", *, language: Sizes = AS_TINY,
+    vision: Sizes = AS_TINY, pinpoints: Sequence[Sequence[int]] = ((32, 64), (64, 32), (64, 64)),
+) -> Path:  # fmt: skip
     words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=4096)
     grid, side = [list(pair) for pair in pinpoints], vision.get("image_size", 32)
-    options = {
-        "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "vocab_size": len(words), "bos_token_id": words.bos_token_id,
-        "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id, "initializer_range": 0.3,
-        **language,
-    }  # fmt: skip
     eyes = {
-        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2,
-        "image_size": side, "patch_size": 8, "initializer_range": 0.3, **vision,
+        **SMALL, "num_hidden_layers": 3, "image_size": side, "patch_size": 8, "initializer_range": 0.3,
+        **vision,
     }  # fmt: skip
-    spoken = (
-        MistralConfig(**{"sliding_window": None, **options}) if text == "mistral" else LlamaConfig(**options)
-    )
+    options = {**speaking(words), **language}
+    mistral = text == "mistral"
     with seeded(seed):
-        config = LlavaNextConfig(
-            vision_config=CLIPVisionConfig(**eyes),
-            text_config=spoken,
+        config = transformers.LlavaNextConfig(
+            vision_config=transformers.CLIPVisionConfig(**eyes),
+            text_config=transformers.MistralConfig(**{"sliding_window": None, **options})
+            if mistral
+            else transformers.LlamaConfig(**options),
             image_token_index=words.convert_tokens_to_ids("<image>"),
             image_grid_pinpoints=grid,
         )
-        model = LlavaNextForConditionalGeneration(config)
-        model.generation_config.eos_token_id = words.eos_token_id
+        model = transformers.LlavaNextForConditionalGeneration(config)
         model.generation_config.bos_token_id = words.bos_token_id
-        model.generation_config.pad_token_id = words.pad_token_id
-        # A louder projector, so that the picture matters, and "No" opposite to "Yes", so that both are said.
+        # A louder projector, so that the picture matters.
         model.model.multi_modal_projector.linear_2.weight.data.mul_(20)
-        head = model.lm_head.weight.data
-        for word in ("Yes", "yes", "</s>", "."):
-            head[words.convert_tokens_to_ids(word)] *= 2.5
-        head[words.convert_tokens_to_ids("No")] = -head[words.convert_tokens_to_ids("Yes")]
+        loud(model, words, ".")
         model.save_pretrained(folder)
-    images = LlavaNextImageProcessor(
+    images = transformers.LlavaNextImageProcessor(
         size={"shortest_edge": side}, crop_size={"height": side, "width": side}, image_grid_pinpoints=grid
     )
-    LlavaNextProcessor(
+    transformers.LlavaNextProcessor(
         images, words, patch_size=eyes["patch_size"], vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
     ).save_pretrained(folder)  # fmt: skip
     return folder
 
 
+def of_words(words: Any) -> dict[str, int]:
+    """What a configuration says of a tokenizer."""
+    ids = {f"{kind}_token_id": getattr(words, f"{kind}_token_id") for kind in ("bos", "eos", "pad")}
+    return {"vocab_size": len(words), **ids}
+
+
+def speaking(words: Any) -> dict[str, Any]:
+    """The configuration of a small language model."""
+    sizes = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return {**sizes, "num_key_value_heads": 2, **of_words(words), "initializer_range": 0.3}
+
+
+def loud(model: Any, words: Any, *more: str) -> None:
+    """Makes yes, no and the end likely, and yes the opposite of no, so that both are said."""
+    head, place = model.lm_head.weight.data, words.convert_tokens_to_ids
+    model.generation_config.eos_token_id = words.eos_token_id
+    model.generation_config.pad_token_id = words.pad_token_id
+    for word in ("Yes", "yes", "</s>", *more):
+        head[place(word)] *= 2.5
+    head[place("No")] = -head[place("Yes")]
+
+
 def make_owlv2(folder: Path, seed: int = 0, **sizes: Any) -> Path:
     """sizes: of `save_owl`."""
-    from transformers import Owlv2Config, Owlv2ForObjectDetection, Owlv2ImageProcessor
-
-    words = save_owl(folder, Owlv2Config, Owlv2ForObjectDetection, "owlv2", seed, **sizes)
-    words.save_pretrained(folder)
+    classes = transformers.Owlv2Config, transformers.Owlv2ForObjectDetection
+    save_owl(folder, *classes, "owlv2", seed, **sizes).save_pretrained(folder)
     side = sizes.get("vision", {}).get("image_size", 48)
-    Owlv2ImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
+    transformers.Owlv2ImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
     return folder
 
 
 def save_owl(
-    folder: Path,
-    config_class: Any,
-    model_class: Any,
-    body: str,
-    seed: int,
-    *,
-    text: Sizes = AS_TINY,
-    vision: Sizes = AS_TINY,
-    projection_dim: int = 32,
-) -> Any:
+    folder: Path, config_class: Any, model_class: Any, body: str, seed: int, *, text: Sizes = AS_TINY,
+    vision: Sizes = AS_TINY, projection_dim: int = 32,
+) -> Any:  # fmt: skip
     """Writes a detector of OWL-ViT's family, its encoders in the attribute `body`; gives its tokenizer."""
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=16)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     with seeded(seed):
         config = config_class(
-            text_config={
-                **size, "vocab_size": len(words), "max_position_embeddings": 16,
-                "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id,
-                "pad_token_id": words.pad_token_id, **text,
-            },
-            vision_config={**size, "image_size": 48, "patch_size": 8, **vision},
+            text_config={**SMALL, **of_words(words), "max_position_embeddings": 16, **text},
+            vision_config={**SMALL, "image_size": 48, "patch_size": 8, **vision},
             projection_dim=projection_dim,
-        )  # fmt: skip
+        )
         model = model_class(config)
         head = model.class_head
         for parameter in (head.dense0.weight, getattr(model, body).text_projection.weight):
@@ -247,27 +211,17 @@ def save_owl(
 
 
 def make_blip(folder: Path, seed: int = 0) -> Path:
-    from transformers import BlipConfig, BlipForImageTextRetrieval, BlipImageProcessor
-
     words = tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=40)
+    text = {
+        **SMALL, **of_words(words), "encoder_hidden_size": 32, "max_position_embeddings": 40,
+        "sep_token_id": words.eos_token_id, "initializer_range": 0.3,
+    }  # fmt: skip
+    vision = {**SMALL, "image_size": 32, "patch_size": 8, "initializer_range": 0.3}
     with seeded(seed):
-        config = BlipConfig(
-            text_config={
-                "hidden_size": 32, "encoder_hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-                "num_attention_heads": 2, "vocab_size": len(words), "max_position_embeddings": 40,
-                "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id,
-                "sep_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id,
-                "initializer_range": 0.3,
-            },
-            vision_config={
-                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "image_size": 32, "patch_size": 8, "initializer_range": 0.3,
-            },
-            image_text_hidden_size=16,
-        )  # fmt: skip
-        BlipForImageTextRetrieval(config).save_pretrained(folder)
+        config = transformers.BlipConfig(text_config=text, vision_config=vision, image_text_hidden_size=16)
+        transformers.BlipForImageTextRetrieval(config).save_pretrained(folder)
     words.save_pretrained(folder)
-    BlipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    transformers.BlipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
     return folder
 
 
@@ -275,13 +229,12 @@ def make_medical(root: Path) -> Path:
     """A model of open_clip of BioMedCLIP's kind in small: a ViT of timm, BERT with an MLP on its first token,
     BERT's tokenizer, which is in `root/bert`."""
     from open_clip.factory import CustomTextCLIP
-    from transformers import BertConfig
 
     from nein.benchmarks.negbench.config import ConvertConfig
     from nein.benchmarks.negbench.run import convert
 
     words = tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
-    BertConfig(
+    transformers.BertConfig(
         vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=48, max_position_embeddings=32, pad_token_id=words.pad_token_id,
     ).save_pretrained(root / "bert")  # fmt: skip
@@ -301,9 +254,6 @@ def make_medical(root: Path) -> Path:
     with seeded(8):
         own = {**shape, "text_cfg": {**shape["text_cfg"], "hf_model_pretrained": False}}
         torch.save(CustomTextCLIP(**own).state_dict(), root / "weights.bin")
-    convert(
-        ConvertConfig.parse(
-            ["--architecture", str(root / "shape.json"), str(root / "weights.bin"), str(root / "model")]
-        )
-    )
+    paths = [str(root / name) for name in ("shape.json", "weights.bin", "model")]
+    convert(ConvertConfig.parse(["--architecture", *paths]))
     return root / "model"

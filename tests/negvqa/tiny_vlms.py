@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.metrics.tiny import make_llava, seeded, tokenizer
-from tests.metrics.tiny_judges import TEMPLATE, _loud, _text
+from tests.metrics.tiny import loud, make_llava, seeded, speaking, tokenizer
+from tests.metrics.tiny_judges import TEMPLATE
 
 QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
@@ -31,7 +31,7 @@ def make_qwen25_vl(folder: Path, seed: int = 0) -> Path:
     words, ids = _qwen_words()
     with seeded(seed):
         config = Qwen2_5_VLConfig(
-            text_config={**_text(words), "rope_parameters": _rope()},
+            text_config={**speaking(words), "rope_parameters": _rope()},
             vision_config={
                 "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 8,
                 "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16, "out_hidden_size": 48,
@@ -40,7 +40,7 @@ def make_qwen25_vl(folder: Path, seed: int = 0) -> Path:
             **ids,
         )  # fmt: skip
         model = Qwen2_5_VLForConditionalGeneration(config)
-        _loud(model, model.lm_head.weight.data, words)
+        loud(model, words)
         model.save_pretrained(folder)
     sizes = {"shortest_edge": 32 * 32, "longest_edge": 48 * 48}
     looks = Qwen2VLImageProcessor(patch_size=8, size=sizes)
@@ -64,7 +64,7 @@ def make_qwen3_vl(folder: Path, seed: int = 0) -> Path:
     with seeded(seed):
         config = Qwen3VLConfig(
             text_config={
-                **_text(words), "head_dim": 12, "rope_parameters": {**_rope(), "mrope_interleaved": True},
+                **speaking(words), "head_dim": 12, "rope_parameters": {**_rope(), "mrope_interleaved": True},
             },
             vision_config={
                 "depth": 3, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 8,
@@ -74,7 +74,7 @@ def make_qwen3_vl(folder: Path, seed: int = 0) -> Path:
             **ids,
         )  # fmt: skip
         model = Qwen3VLForConditionalGeneration(config)
-        _loud(model, model.lm_head.weight.data, words)
+        loud(model, words)
         model.save_pretrained(folder)
     sizes = {"shortest_edge": 32 * 32, "longest_edge": 48 * 48}
     looks = Qwen2VLImageProcessor(patch_size=8, size=sizes)
@@ -97,7 +97,7 @@ def make_deepseek_vl(folder: Path, seed: int = 0) -> Path:
     words.image_token = "<image>"
     with seeded(seed):
         config = DeepseekVLConfig(
-            text_config={"model_type": "llama", **_text(words)},
+            text_config={"model_type": "llama", **speaking(words)},
             vision_config={
                 "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 64,
                 "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32, "patch_size": 8,
@@ -106,7 +106,7 @@ def make_deepseek_vl(folder: Path, seed: int = 0) -> Path:
             tie_word_embeddings=False,
         )  # fmt: skip
         model = DeepseekVLForConditionalGeneration(config)
-        _loud(model, model.lm_head.weight.data, words)
+        loud(model, words)
         model.model.aligner.linear2.weight.data.mul_(20)
         model.save_pretrained(folder)
     looks = DeepseekVLImageProcessor(size={"height": 32, "width": 32})
