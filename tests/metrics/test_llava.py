@@ -46,9 +46,8 @@ def said(rows: Any) -> list[list[tuple[str, int]]]:
 )
 def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     text, seed, language = request.param
-    folder = tiny.make_llava(
-        tmp_path_factory.mktemp("llava") / "model", seed=seed, text=text, language=language
-    )
+    folder = tmp_path_factory.mktemp("llava") / "model"
+    tiny.make_llava(folder, seed=seed, text=text, language=language)
     judge = metrics.load_judge("vqa", str(folder))
     cases = zip(IMAGES, QUESTIONS, strict=True)
     return judge, [[naive(judge.model, judge.processor, x, p) for p in q] for x, q in cases]
@@ -67,56 +66,57 @@ def test_answers_do_not_depend_on_batches(judged, size, monkeypatch) -> None:
     assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
 
 
-def test_prompts_that_differ_before_the_picture_are_answered_too(llava) -> None:
-    prompts = [
-        "[INST] <image>\nDoes this image contain car? [/INST]",
-        "Look: <image>\ndog?",
-        "bench? <image>?",
-    ]
-    expected = [[naive(llava.model, llava.processor, IMAGES[0], p) for p in prompts]]
-    assert said(llava.ask(IMAGES[:1], [prompts])) == expected
-
-
-def test_one_question_that_begins_another_is_answered_too(llava) -> None:
-    prompts = [
-        "<image>\nDoes this image contain",
-        "<image>\nDoes this image contain car and dog",
-        "<image>\n",
-    ]
-    expected = [[naive(llava.model, llava.processor, IMAGES[2], p) for p in prompts]]
-    assert said(llava.ask([IMAGES[2]], [prompts])) == expected
+@pytest.mark.parametrize(
+    ("picture_", "prompts"),
+    [
+        # they differ before the picture
+        (
+            0,
+            [
+                "[INST] <image>\nDoes this image contain car? [/INST]",
+                "Look: <image>\ndog?",
+                "bench? <image>?",
+            ],
+        ),
+        # one begins another
+        (
+            2,
+            [
+                f"<image>\n{text}"
+                for text in ("Does this image contain", "Does this image contain car and", "")
+            ],
+        ),
+    ],
+)
+def test_prompts_of_any_form_are_answered(llava, picture_: int, prompts: list[str]) -> None:
+    expected = [[naive(llava.model, llava.processor, IMAGES[picture_], p) for p in prompts]]
+    assert said(llava.ask([IMAGES[picture_]], [prompts])) == expected
 
 
 def test_p_yes_and_p_no_are_the_first_steps_probabilities(llava) -> None:
+    tokenizer = llava.processor.tokenizer
+    forms = {
+        w: [gap + form for gap in ("", " ") for form in (w, w.title(), w.upper())] for w in ("yes", "no")
+    }
+    yes, no = (
+        {tokenizer(form, add_special_tokens=False)["input_ids"][0] for form in forms[w]} for w in forms
+    )
     for image, word in ((IMAGES[0], "car"), (IMAGES[3], "dog")):
         inputs = llava.processor(images=image, text=ASK(word), return_tensors="pt")
         with torch.no_grad():
             probabilities = llava.model(**inputs).logits[0, -1].softmax(-1)
-        tokenizer = llava.processor.tokenizer
-        firsts = {
-            w: {tokenizer(form, add_special_tokens=False)["input_ids"][0] for form in forms}
-            for w, forms in (
-                ("yes", ("yes", "Yes", "YES", " yes", " Yes", " YES")),
-                ("no", ("no", "No", "NO", " no", " No", " NO")),
-            )
-        }
         answer = llava.ask([image], [[ASK(word)]])[0][0]
-        for w, value, other in (("yes", answer.p_yes, "no"), ("no", answer.p_no, "yes")):
-            expected = sum(float(probabilities[i]) for i in firsts[w] - firsts[other])
-            assert value == pytest.approx(expected, abs=1e-5)
+        for ids, value in ((yes - no, answer.p_yes), (no - yes, answer.p_no)):
+            assert value == pytest.approx(float(probabilities[list(ids)].sum()), abs=1e-5)
             assert 0 < value < 1
 
 
-def test_pictures_without_questions_get_empty_answers(llava) -> None:
+def test_pictures_without_questions_get_empty_answers_and_none_is_modified(llava) -> None:
+    before = [image.copy() for image in IMAGES[:3]]
     answers = llava.ask(IMAGES[:3], [[], [ASK("car")], []])
     assert [len(row) for row in answers] == [0, 1, 0]
     assert llava.ask([], []) == []
-
-
-def test_the_input_picture_is_not_modified(llava) -> None:
-    image = IMAGES[0].copy()
-    llava.ask([image], [[ASK("car")]])
-    assert np.array_equal(image, IMAGES[0])
+    assert all(np.array_equal(a, b) for a, b in zip(before, IMAGES, strict=False))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -124,46 +124,33 @@ def test_half_precision_answers_equal_generate_in_the_same_precision(models: Pat
     # One token: in half precision near ties between garbage tokens may fall either way later on.
     judge = metrics.load_judge("vqa", str(models / "llava"), dtype=dtype)
     judge.max_new_tokens = 1
-    answers = judge.ask(IMAGES, QUESTIONS)
-    inputs = [
-        (image, prompt, answer)
-        for image, prompts, row in zip(IMAGES, QUESTIONS, answers, strict=True)
-        for prompt, answer in zip(prompts, row, strict=True)
-    ]
     wrong = 0
-    for image, prompt, answer in inputs:
-        batch = judge.processor(images=image, text=prompt, return_tensors="pt")
-        batch["pixel_values"] = batch["pixel_values"].to(judge.model.dtype)
-        with torch.no_grad():
-            logits = judge.model(**batch).logits[0, -1].float()
-        top = logits.topk(2).values
-        best = judge.processor.tokenizer.decode([int(logits.argmax())], skip_special_tokens=True).strip()
-        if answer.text != best:
-            wrong += 1
-            assert float(top[0] - top[1]) < 0.05 * float(logits.std()), "only a near tie may differ"
+    for image, prompts, row in zip(IMAGES, QUESTIONS, judge.ask(IMAGES, QUESTIONS), strict=True):
+        for prompt, answer in zip(prompts, row, strict=True):
+            batch = judge.processor(images=image, text=prompt, return_tensors="pt")
+            batch["pixel_values"] = batch["pixel_values"].to(judge.model.dtype)
+            with torch.no_grad():
+                logits = judge.model(**batch).logits[0, -1].float()
+            top = logits.topk(2)
+            best = judge.processor.tokenizer.decode(top.indices[:1], skip_special_tokens=True).strip()
+            if answer.text != best:
+                wrong += 1
+                gap = float(top.values[0] - top.values[1])
+                assert gap < 0.05 * float(logits.std()), "only a near tie may differ"
     assert wrong <= 2
 
 
 # ------------------------------------------------------------------------------------------ wording, errors
 
 
-def test_the_presence_prompt_is_neins_to_the_letter() -> None:
-    expected = "[INST] <image>\nDoes this image contain traffic light? Answer only yes or no [/INST]"
-    assert ASK("traffic light") == expected
-
-
-@pytest.mark.parametrize("name,phrase", [("apple", "an apple"), ("car", "a car"), ("skis", "a skis")])
-def test_the_papers_article_follows_the_first_letter(name, phrase) -> None:
-    assert f"contain {phrase}? Answer" in ASK(name, "a_an")
-    assert f"contain {name}? Answer" in ASK(name, "none")
-
-
-def test_the_caption_prompt_is_neins_to_the_letter() -> None:
-    prompt = template("llava-mistral").ask_caption("A man on a bench.")
-    assert prompt == (
-        '[INST] <image>\nDoes the caption "A man on a bench." describe this image? '
-        "Answer only yes or no [/INST]"
-    )
+def test_the_prompts_are_neins_to_the_letter() -> None:
+    asked = "[INST] <image>\nDoes {} Answer only yes or no [/INST]"
+    assert ASK("traffic light") == asked.format("this image contain traffic light?")
+    about = asked.format('the caption "A man on a bench." describe this image?').replace("?", "?", 1)
+    assert template("llava-mistral").ask_caption("A man on a bench.") == about
+    for name, phrase in (("apple", "an apple"), ("car", "a car"), ("skis", "a skis")):
+        assert f"contain {phrase}? Answer" in ASK(name, "a_an")
+        assert f"contain {name}? Answer" in ASK(name, "none")
 
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
@@ -180,15 +167,18 @@ def test_an_unknown_template_gets_a_near_match(models: Path) -> None:
         metrics.load_judge("vqa", str(models / "llava"), template="llava-mistrl")
 
 
-def test_a_prompt_without_one_picture_and_text_behind_it_is_refused(llava) -> None:
-    for prompt in ("Is there a car?", "<image> or <image>?", "Is there a car? <image>"):
-        with pytest.raises(MetricError, match="<image> exactly once, and text after it"):
-            llava.ask(IMAGES[:1], [[prompt]])
-
-
-def test_a_bare_string_instead_of_a_list_of_questions_is_refused(llava) -> None:
-    with pytest.raises(MetricError, match="list of questions"):
-        llava.ask(IMAGES[:1], [ASK("car")])  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("questions", "said_"),
+    [
+        (["Is there a car?"], "<image> exactly once, and text after it"),
+        (["<image> or <image>?"], "<image> exactly once, and text after it"),
+        (["Is there a car? <image>"], "<image> exactly once, and text after it"),
+        (ASK("car"), "list of questions"),
+    ],
+)
+def test_a_prompt_without_one_picture_and_text_behind_it_is_refused(llava, questions, said_: str) -> None:
+    with pytest.raises(MetricError, match=said_):
+        llava.ask(IMAGES[:1], [questions])
 
 
 def test_a_missing_bitsandbytes_is_one_sentence(models: Path, monkeypatch) -> None:

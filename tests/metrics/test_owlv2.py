@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection, pipeline
 
 from nein import metrics
 from nein.metrics import MetricError
@@ -21,17 +22,15 @@ LABELS = ["car", "dog", "traffic light", "bench", "man"]
 @pytest.fixture(scope="module", params=["torchvision", "pil"])
 def judged(request: pytest.FixtureRequest, models: Path):
     """(our detector, the library's pipeline) with the same backend."""
-    from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection, pipeline
-
-    folder = models / "owlv2"
+    folder, backend = models / "owlv2", request.param
     naive = pipeline(
         "zero-shot-object-detection",
         model=Owlv2ForObjectDetection.from_pretrained(folder),
         tokenizer=AutoTokenizer.from_pretrained(folder),
-        image_processor=AutoImageProcessor.from_pretrained(folder, backend=request.param),
+        image_processor=AutoImageProcessor.from_pretrained(folder, backend=backend),
         device="cpu",
     )
-    return metrics.load_judge("ovd", str(folder), backend=request.param), naive
+    return metrics.load_judge("ovd", str(folder), backend=backend), naive
 
 
 def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(judged) -> None:
@@ -60,13 +59,6 @@ def test_the_threshold_decides_the_count_and_not_the_score(owlv2) -> None:
     assert 0 < sum(high[label].count for label in LABELS) < 5 * 36
 
 
-def test_detections_depend_neither_on_the_batch_nor_on_other_labels(owlv2) -> None:
-    together = owlv2.detect(IMAGES, [LABELS] * len(IMAGES))
-    for i, image in enumerate(IMAGES):
-        alone = owlv2.detect([image], [[LABELS[i % 5]]])[0][LABELS[i % 5]]
-        assert alone.score == pytest.approx(together[i][LABELS[i % 5]].score, abs=1e-5)
-
-
 def test_a_label_gives_the_same_bits_whatever_was_asked_with_it_or_before(models: Path) -> None:
     """Which of two workers asks first, or whether a command goes on, must not show."""
     whole, parts = (metrics.load_judge("ovd", str(models / "owlv2"), batch_size=4) for _ in range(2))
@@ -77,21 +69,21 @@ def test_a_label_gives_the_same_bits_whatever_was_asked_with_it_or_before(models
 
 
 def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(models: Path, owlv2) -> None:
-    gray = metrics.load_judge("ovd", str(models / "owlv2"), pad="gray", backend="pil")
-    black = metrics.load_judge("ovd", str(models / "owlv2"), backend="pil")
-    for image, square in zip(IMAGES, [False, True, False, False, False, False], strict=True):
-        a, b = (d.detect([image], [["car"]])[0]["car"].score for d in (gray, black))
-        assert (abs(a - b) < 1e-6) == square
-    # 48 pixels is the model's size, so a 48x30 picture is padded and not resized: its last rows are the
-    # padding.
-    wide = picture(3, 48, 30)
-    pixels = {d.pad: d.pixels([wide])[0] for d in (gray, black)}
-    mean, std = (
-        torch.tensor(x).view(3, 1) for x in (gray.image_processor.image_mean, gray.image_processor.image_std)
+    gray, black = (
+        metrics.load_judge("ovd", str(models / "owlv2"), pad=pad, backend="pil")
+        for pad in ("gray", "library")
     )
-    np.testing.assert_allclose(pixels["gray"][:, 40], ((0.5 - mean) / std).expand(3, 48), atol=1e-5)
-    np.testing.assert_allclose(pixels["library"][:, 40], ((0.0 - mean) / std).expand(3, 48), atol=1e-5)
-    np.testing.assert_allclose(pixels["gray"][:, :29], pixels["library"][:, :29], atol=1e-5)
+    for image in IMAGES:
+        a, b = (d.detect([image], [["car"]])[0]["car"].score for d in (gray, black))
+        assert (abs(a - b) < 1e-6) == (image.shape[0] == image.shape[1])
+    # 48 pixels is the model's size: a 48x30 picture is padded and not resized, its last rows are the padding.
+    wide = picture(3, 48, 30)
+    grey, plain = (d.pixels([wide])[0] for d in (gray, black))
+    processor = gray.image_processor
+    mean, std = (torch.tensor(x).view(3, 1) for x in (processor.image_mean, processor.image_std))
+    for pixels, value in ((grey, 0.5), (plain, 0.0)):
+        np.testing.assert_allclose(pixels[:, 40], ((value - mean) / std).expand(3, 48), atol=1e-5)
+    np.testing.assert_allclose(grey[:, :29], plain[:, :29], atol=1e-5)
     assert gray.fingerprint != black.fingerprint != owlv2.fingerprint
 
 
@@ -105,43 +97,32 @@ def test_gray_padding_works_with_both_backends_and_several_sizes_at_once(models:
 
 
 def test_half_precision_is_near_single_precision(models: Path, owlv2) -> None:
-    half = metrics.load_judge("ovd", str(models / "owlv2"), dtype="bfloat16").detect(IMAGES, [LABELS] * 6)
-    full = owlv2.detect(IMAGES, [LABELS] * 6)
-    for a, b in zip(half, full, strict=True):
-        np.testing.assert_allclose([a[x].score for x in LABELS], [b[x].score for x in LABELS], atol=0.02)
+    half = metrics.load_judge("ovd", str(models / "owlv2"), dtype="bfloat16")
+    rows = [[row[x].score for row in d.detect(IMAGES, [LABELS] * 6) for x in LABELS] for d in (half, owlv2)]
+    np.testing.assert_allclose(*rows, atol=0.02)
 
 
-def test_a_label_too_long_for_the_text_model_is_refused_by_name(owlv2) -> None:
+def test_what_cannot_be_looked_for_is_refused(owlv2, models: Path) -> None:
     with pytest.raises(MetricError, match=r"'a xylophone quartet.*longer than the 16 tokens"):
         owlv2.detect(IMAGES[:1], [["a xylophone quartet with an unreasonable number of players"]])
-
-
-def test_a_picture_without_labels_gets_an_empty_dictionary(owlv2) -> None:
-    assert owlv2.detect(IMAGES[:2], [[], ["car"]])[0] == {}
-    assert owlv2.detect([], []) == []
-
-
-def test_unequal_numbers_of_pictures_and_lists_are_refused(owlv2) -> None:
     with pytest.raises(MetricError, match="2 pictures but 1 lists of labels"):
         owlv2.detect(IMAGES[:2], [["car"]])
-
-
-def test_an_unknown_padding_is_refused(models: Path) -> None:
     with pytest.raises(MetricError, match="did you mean 'gray'"):
         metrics.load_judge("ovd", str(models / "owlv2"), pad="grey")
 
 
 def test_pictures_with_different_labels_are_scored_as_alone(owlv2) -> None:
+    assert owlv2.detect([], []) == []
     labels = [LABELS[: 1 + i][::-1] for i in range(4)] + [[], ["man", "car"]]
     together = owlv2.detect(IMAGES, labels)
     for image, row, found in zip(IMAGES, labels, together, strict=True):
         alone = owlv2.detect([image], [row])[0]
         assert list(found) == list(alone) == row
         for label in row:
-            assert found[label].score == pytest.approx(alone[label].score, abs=1e-6)
-            assert found[label].named == pytest.approx(alone[label].named, abs=1e-6)
-            assert found[label].count == alone[label].count
-            np.testing.assert_allclose(found[label].box, alone[label].box, atol=1e-3)
+            a, b = found[label], alone[label]
+            assert (a.score, a.named) == pytest.approx((b.score, b.named), abs=1e-6)
+            assert a.count == b.count
+            np.testing.assert_allclose(a.box, b.box, atol=1e-3)
 
 
 def test_of_labels_that_mean_the_same_the_first_of_the_picture_has_the_boxes(owlv2, monkeypatch) -> None:

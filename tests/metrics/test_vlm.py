@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -28,9 +29,8 @@ def chat(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ChatJudge:
 @pytest.fixture(scope="module", params=["make_owlvit", "make_grounding_dino"])
 def detector(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ZeroShotDetector:
     folder = getattr(tiny_judges, request.param)(tmp_path_factory.mktemp("detector") / request.param)
-    return metrics.load_judge(
-        "ovd", str(folder), pad="gray", backend="pil"
-    )  # OWLv2's options do not concern it
+    # OWLv2's options do not concern it.
+    return metrics.load_judge("ovd", str(folder), pad="gray", backend="pil")
 
 
 def test_any_image_text_model_answers_as_generate_does(chat: ChatJudge) -> None:
@@ -47,13 +47,9 @@ def test_any_image_text_model_answers_as_generate_does(chat: ChatJudge) -> None:
             with torch.no_grad():
                 ids = chat.model.generate(**inputs, max_new_tokens=10, do_sample=False)
                 logits = chat.model(**inputs).logits[0, -1].softmax(-1)
-            own = chat.processor.tokenizer.decode(
-                ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
-            )
-            assert answer.text == own.strip()
-            yes = {
-                chat.processor.tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("yes", "Yes")
-            }
+            words, new = chat.processor.tokenizer, ids[0, inputs["input_ids"].shape[1] :]
+            assert answer.text == words.decode(new, skip_special_tokens=True).strip()
+            yes = {words(w, add_special_tokens=False)["input_ids"][0] for w in ("yes", "Yes")}
             assert answer.p_yes is not None
             assert answer.p_yes >= float(logits[list(yes)].sum()) - 1e-5
             texts.add(answer.text)
@@ -68,10 +64,6 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(chat: ChatJudge) -> Non
     assert len({row[0].p_yes for row in together}) == 3
 
 
-def test_a_llava_next_checkpoint_keeps_its_own_class(models: Path) -> None:
-    assert isinstance(metrics.load_judge("vqa", str(models / "llava")), LlavaNextJudge)
-
-
 def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,10 +71,8 @@ def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(
     (tmp_path / "model.safetensors").touch()
     line = {"mine": "tests.metrics.test_vlm:load_mine"}
     monkeypatch.setitem(metrics.JUDGES, "vqa", {**metrics.JUDGES["vqa"], **line})
-    assert metrics.load_judge("vqa", str(tmp_path), pad="gray", quantization="none") == (
-        "mine",
-        str(tmp_path),
-    )
+    made = metrics.load_judge("vqa", str(tmp_path), pad="gray", quantization="none")
+    assert made == ("mine", str(tmp_path))
     assert isinstance(metrics.load_judge("vqa", str(models / "llava")), LlavaNextJudge)
     with pytest.raises(metrics.MetricError, match="cannot be quantized"):
         metrics.load_judge("vqa", str(tmp_path), quantization="bnb-fp4")
@@ -111,25 +101,16 @@ def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector:
             inputs = detector.processor(images=Image.fromarray(picture), text=text, return_tensors="pt")
             with torch.no_grad():
                 outputs = detector.model(**inputs)
-            size = [picture.shape[:2]]
-            if detector.grounded:
-                boxes = detector.processor.post_process_grounded_object_detection(
-                    outputs, inputs["input_ids"], threshold=0.0, text_threshold=0.0, target_sizes=size
-                )[0]
-            else:
-                boxes = detector.processor.post_process_grounded_object_detection(
-                    outputs, threshold=0.0, target_sizes=size
-                )[0]
+            more = {"input_ids": inputs["input_ids"], "text_threshold": 0.0} if detector.grounded else {}
+            [boxes] = detector.processor.post_process_grounded_object_detection(
+                outputs, threshold=0.0, target_sizes=[picture.shape[:2]], **more
+            )
             best = int(boxes["scores"].argmax())
             assert one.score == pytest.approx(float(boxes["scores"][best]), abs=1e-6)
             assert one.count == int((boxes["scores"] > 0.3).sum())
-            height, width = picture.shape[:2]
-            clipped = [min(max(v, 0), side) for v, side in zip(one.box, (width, height) * 2, strict=True)]
-            expected = [
-                min(max(v, 0), s)
-                for v, s in zip(boxes["boxes"][best].tolist(), (width, height) * 2, strict=True)
-            ]
-            assert clipped == pytest.approx(expected, abs=1e-3)
+            ends = picture.shape[1::-1] * 2
+            clipped, expected = (np.clip(box, 0, ends) for box in (one.box, boxes["boxes"][best].numpy()))
+            np.testing.assert_allclose(clipped, expected, atol=1e-3)
     assert len({round(one.score, 6) for row in found for one in row.values()}) >= 5
 
 

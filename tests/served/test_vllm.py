@@ -22,7 +22,7 @@ from nein.metrics import MetricError, choices
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.base import TEMPLATES
 from nein.metrics.served.endpoint import NoAnswer, Turn
-from nein.metrics.served.vllm import STRANGE, VllmServer
+from nein.metrics.served.vllm import STRANGE
 from nein.models import references
 from tests.helpers import commands
 from tests.helpers.runs import scores_in
@@ -82,12 +82,9 @@ def soft(answers: Any) -> list[float]:
 def test_a_served_judge_answers_as_the_same_model_in_this_process_does(served: Server) -> None:
     asked = metrics.load_judge("vqa", reference(served))
     found = asked.ask(PICTURES, [QUESTIONS] * 3)
-    template = TEMPLATES["llava-mistral"]
-    prompts = [template.ask_presence(word) for word in ("cat", "dog", "clock", "person")]
-    expected = local().ask(PICTURES, [prompts] * 3)
-    assert [[(a.text, a.token_count) for a in row] for row in found] == [
-        [(a.text, a.token_count) for a in row] for row in expected
-    ]
+    expected = local().ask(PICTURES, [[*map(TEMPLATES["llava-mistral"].wrap, QUESTIONS)]] * 3)
+    said = [[[(a.text, a.token_count) for a in row] for row in rows] for rows in (found, expected)]
+    assert said[0] == said[1]
     # One prompt alone and behind a cache: the same arithmetic in another order.
     assert soft(found) == pytest.approx(soft(expected), abs=1e-5)
 
@@ -159,36 +156,30 @@ def test_who_waits_for_a_first_question_that_fails_brings_the_picture_itself(ser
     assert [isinstance(reply, NoAnswer) for reply in replies[0]].count(True) == 1
 
 
-@pytest.mark.parametrize("tells", [True, False])
 def test_what_the_server_says_of_itself_is_in_the_fingerprint(
-    brain: Brain, tells: bool, caplog: pytest.LogCaptureFixture
+    brain: Brain, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = serve(brain, tells=tells)
-    with caplog.at_level(logging.WARNING):
-        facts = metrics.load_judge("vqa", reference(server)).describe()
-    server.close()
-    assert facts["engine"] == "vLLM 0.33.0"
-    assert facts["server"] == "vllm-0.33.0-cpu-tp1-fp32"
-    assert facts["batch_invariant"] == (True if tells else "not said")
-    assert ("VLLM_BATCH_INVARIANT" in caplog.text) != tells
-
-
-def test_answers_that_depend_on_the_batch_are_another_judges(brain: Brain) -> None:
-    marks = []
-    for tells in (True, False):
+    marks = set()
+    for tells in (False, True):
         server = serve(brain, tells=tells)
-        marks.append(metrics.load_judge("vqa", reference(server)).fingerprint)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            judge = metrics.load_judge("vqa", reference(server))
         server.close()
-    assert marks[0] != marks[1]
+        facts = judge.describe()
+        assert facts["engine"] == "vLLM 0.33.0"
+        assert facts["server"] == "vllm-0.33.0-cpu-tp1-fp32"
+        assert facts["batch_invariant"] == (True if tells else "not said")
+        assert ("VLLM_BATCH_INVARIANT" in caplog.text) != tells
+        marks.add(judge.fingerprint)
+    assert len(marks) == 2
 
 
 def test_a_server_that_has_moved_is_the_same_judge(brain: Brain, served: Server) -> None:
     moved = serve(brain)
-    one, other = (metrics.load_judge("vqa", reference(server)) for server in (served, moved))
-    assert one.fingerprint == other.fingerprint
-    assert (
-        references.identity(reference(served)) == references.identity(reference(moved)) == "vllm:#nano-judge"
-    )
+    names = [reference(server) for server in (served, moved)]
+    assert len({metrics.load_judge("vqa", name).fingerprint for name in names}) == 1
+    assert {references.identity(name) for name in names} == {"vllm:#nano-judge"}
     moved.close()
 
 
@@ -217,16 +208,15 @@ def test_a_server_that_gives_too_few_log_probabilities_says_which_option_to_rais
     server.close()
 
 
-def test_a_server_without_log_probabilities_is_refused(server: Server) -> None:
-    server.rule = lambda body, count: (200, say("Yes"), {})
-    with pytest.raises(MetricError, match="no log-probabilities"):
-        metrics.load_judge("vqa", reference(server, "eye-7b"))
-
-
-def test_an_address_without_v1_is_explained(server: Server) -> None:
-    server.rule = lambda body, count: (404, {}, {})
-    server.models = (404, {}, {})
-    with pytest.raises(MetricError, match="ends in /v1"):
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [(200, say("Yes"), "no log-probabilities"), (404, {}, "ends in /v1")],
+)
+def test_a_server_that_is_no_vllm_is_refused(server: Server, status: int, body: Any, said: str) -> None:
+    server.rule = lambda asked, count: (status, body, {})
+    if status == 404:
+        server.models = (404, {}, {})
+    with pytest.raises(MetricError, match=said):
         metrics.load_judge("vqa", reference(server, "eye-7b"))
 
 
@@ -261,22 +251,26 @@ def test_in_this_process_first_questions_go_in_one_batch_and_all_others_in_the_n
 def test_the_weights_and_the_flag_are_in_the_fingerprint(
     installed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = metrics.load_judge("vqa", "vllm:nano:llava")
-    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    invariant = metrics.load_judge("vqa", "vllm:nano:llava")
-    assert plain.describe()["batch_invariant"] is False
-    assert invariant.describe()["batch_invariant"] is True
-    assert plain.fingerprint != invariant.fingerprint
-    assert len(plain.describe()["weights"]) == 64
+    judges = []
+    for flag in ("0", "1"):
+        monkeypatch.setenv("VLLM_BATCH_INVARIANT", flag)
+        judges.append(metrics.load_judge("vqa", "vllm:nano:llava"))
+    assert [judge.describe()["batch_invariant"] for judge in judges] == [False, True]
+    assert judges[0].fingerprint != judges[1].fingerprint
+    assert len(judges[0].describe()["weights"]) == 64
 
 
-def test_what_vllm_cannot_load_is_one_sentence(installed: None) -> None:
-    with pytest.raises(MetricError, match="vLLM cannot load 'nano:clip'"):
-        metrics.load_judge("vqa", "vllm:nano:clip")
-    with pytest.raises(MetricError, match=r"no model folder '\./nowhere'"):
-        metrics.load_judge("vqa", "vllm:./nowhere")
-    with pytest.raises(MetricError, match="takes the first GPU"):
-        metrics.load_judge("vqa", "vllm:nano:llava", device="cuda:3")
+@pytest.mark.parametrize(
+    ("model", "device", "said"),
+    [
+        ("nano:clip", "cpu", "vLLM cannot load 'nano:clip'"),
+        ("./nowhere", "cpu", r"no model folder '\./nowhere'"),
+        ("nano:llava", "cuda:3", "takes the first GPU"),
+    ],
+)
+def test_what_vllm_cannot_load_is_one_sentence(installed: None, model: str, device: str, said: str) -> None:
+    with pytest.raises(MetricError, match=said):
+        metrics.load_judge("vqa", f"vllm:{model}", device=device)
 
 
 # --- commands ----------------------------------------------------------------------------------
@@ -348,9 +342,3 @@ def test_a_model_behind_an_address_is_known_by_its_name(model: str, folder: str 
     moved = references.moved(model)
     assert moved is None if folder is None else str(moved).startswith(folder)
     assert references.place(model) == place
-
-
-def test_the_client_takes_the_counters_of_its_own_model_only(served: Server, brain: Brain) -> None:
-    client = VllmServer(served.url, "nano-judge")
-    brain.queries, brain.hits = 100, 40
-    assert client._counters() == (100.0, 40.0)

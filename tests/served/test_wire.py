@@ -43,19 +43,17 @@ def judge(server: Server, **sending: Any) -> EndpointJudge:
 
 
 def by_judge(server: Server, count: int, **sending: Any) -> list[str]:
+    asked = [[f"{k}?" for k in range(count)]]
     try:
-        return [
-            one.text for one in judge(server, **sending).ask(IMAGES[:1], [[f"{k}?" for k in range(count)]])[0]
-        ]
+        return [one.text for one in judge(server, **sending).ask(IMAGES[:1], asked)[0]]
     except NoAnswer as error:
         return [str(error)] * count
 
 
 def by_choices(server: Server, count: int, **sending: Any) -> list[str]:
     model = EndpointChoices(Endpoint(server.url, "eye-7b", **sending))
-    return [
-        one.error or str(one.text) for one in model.answer(IMAGES[:1], [[CHOICE] * count], ["generated"])[0]
-    ]
+    [replies] = model.answer(IMAGES[:1], [[CHOICE] * count], ["generated"])
+    return [one.error or str(one.text) for one in replies]
 
 
 def by_llm(server: Server, count: int, **sending: Any) -> list[str]:
@@ -113,23 +111,23 @@ def test_the_server_says_how_long_to_wait(server: Server, ask: Caller, form: str
     assert times[1] - times[0] >= 0.3  # its own pause would be a hundredth of a second
 
 
-@every_caller
-def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server: Server, ask: Caller) -> None:
+def slowly(seconds: float) -> Callable[[dict[str, Any], int], Reply]:
     def rule(body: dict[str, Any], _: int) -> Reply:
-        time.sleep(0.6)
+        time.sleep(seconds)
         return 200, say(YES), {}
 
-    server.rule = rule
+    return rule
+
+
+@every_caller
+def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server: Server, ask: Caller) -> None:
+    server.rule = slowly(0.6)
     assert "no answer within 0.2 s" in ask(server, 1, timeout=0.2, retries=0)[0]
 
 
 @every_caller
 def test_questions_are_asked_side_by_side_but_not_more_than_allowed(server: Server, ask: Caller) -> None:
-    def rule(body: dict[str, Any], _: int) -> Reply:
-        time.sleep(0.05)
-        return 200, say(YES), {}
-
-    server.rule = rule
+    server.rule = slowly(0.05)
     assert ask(server, 9, concurrency=3) == [YES] * 9
     assert 2 <= server.most <= 3
 
@@ -166,17 +164,14 @@ def test_loading_checks_the_address_the_key_and_the_model(
     with pytest.raises(MetricError, match="refuses the key"):
         load(f"openai:{server.url}#eye-7b")
     server.models = (200, {"data": [{"id": "eye-7b"}]}, {})
+    bad = ("eye-7b", "http://host:port/v1#m", "http:///v1#m", "ftp://host/v1#m", "http://[x/v1#m")
     for name, sentence in {
-        f"openai:{server.url}#eye-7c": "did you mean 'eye-7b'",
-        "openai:http://127.0.0.1:9/v1#eye-7b": "Nobody answers",
-        "openai:eye-7b": "expected openai:URL#MODEL",
-        "openai:http://host:port/v1#m": "expected openai:URL#MODEL",
-        "openai:http:///v1#m": "expected openai:URL#MODEL",
-        "openai:ftp://host/v1#m": "expected openai:URL#MODEL",
-        "openai:http://[x/v1#m": "expected openai:URL#MODEL",
+        f"{server.url}#eye-7c": "did you mean 'eye-7b'",
+        "http://127.0.0.1:9/v1#eye-7b": "Nobody answers",
+        **dict.fromkeys(bad, "expected openai:URL#MODEL"),
     }.items():
         with pytest.raises(MetricError, match=sentence):
-            load(name)
+            load(f"openai:{name}")
 
 
 def test_no_key_reaches_a_log_or_an_error(
