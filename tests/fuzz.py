@@ -24,14 +24,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from nein import cli
 from nein.config import options
+from nein.engine import atomic
 from nein.engine.errors import exit_with
 from tests.helpers import commands
 from tests.negbench_build import conftest as coco
@@ -112,16 +112,14 @@ OTHERS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Case:
-    """words: what is typed. broken: what is wrong with it, in words."""
+class Case(NamedTuple):
+    """What is typed, and what is wrong with it, in words."""
 
     words: Sequence[str]
     broken: str
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a command ended; code None: it was stopped after `SECONDS`."""
 
     code: int | None
@@ -144,22 +142,13 @@ def world(folder: Path, models: bool = False) -> Path:
         made.write_run(folder / "runs", folder / "data", "ip2p", track, rows, values, features=3)
     (folder / "labels.csv").write_text(f"editor,track,id,gone\nip2p,negative,{rows[0]['NeIn']},1\n")
     _small_coco(folder)
-    build_rows = [
-        {"image": "a.png", "caption": "A dog and a cat."},
-        {"image": "b.png", "caption": "A red car."},
-    ]
-    (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in build_rows))
+    said = {"a.png": "A dog and a cat.", "b.png": "A red car."}
+    atomic.write_lines(folder / "captions.jsonl", ({"image": k, "caption": v} for k, v in said.items()))
     shutil.copytree(folder / "images", folder / "pictures")
     choices.write(folder, choices.rows()[:4])
     mark = {"verdict": "right", "error": None, "note": ""}
-    facts = {
-        "format": "nein negvqa check 1",
-        "sheet": "s",
-        "population": 9,
-        "checker": "",
-        "items": {"1": mark},
-    }
-    (folder / "check.json").write_text(json.dumps(facts))
+    facts = {"format": "nein negvqa check 1", "sheet": "s", "population": 9, "checker": ""}
+    (folder / "check.json").write_text(json.dumps({**facts, "items": {"1": mark}}))
     for name in ("eval", "data nano", "stats", "negvqa", "negvqa check"):
         ended = run(name, LINES[name].format(w=folder).split(), folder)
         assert ended.code == 0, (name, ended)
@@ -245,7 +234,7 @@ def case(name: str, number: int, folder: Path) -> Case:
     words = LINES[name].format(w=folder).split()
     files = _read(words, folder)
     kinds = [_option] * 4 + (
-        [_cut, _noise, _swapped, _missing, _suffix, _other_kind] if files else [_other_kind]
+        [_cut, _noise, _edited, _edited, _suffix, _other_kind] if files else [_other_kind]
     )
     return chance.choice(kinds)(chance, name, words, files, folder)
 
@@ -287,17 +276,9 @@ def _noise(chance: random.Random, name: str, words: list[str], files: list[Path]
     return Case(words, f"{path.relative_to(folder)} with other bytes")
 
 
-def _swapped(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
-    return _edited(chance, words, files, folder, "another type in", _swap)
-
-
-def _missing(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
-    return _edited(chance, words, files, folder, "something missing in", _drop)
-
-
-def _edited(
-    chance: random.Random, words: list[str], files: list[Path], folder: Path, what: str, change: Any
-) -> Case:
+def _edited(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+    """Another type in a file of values, or something missing."""
+    what, change = chance.choice([("another type in", _swap), ("something missing in", _drop)])
     texts = [path for path in files if path.suffix in (".json", ".jsonl", ".csv", ".yaml")]
     if not texts:
         return _cut(chance, "", words, files, folder)
@@ -323,11 +304,8 @@ def _edited(
 def _holder(chance: random.Random, content: Any) -> Any:
     """A list or dict somewhere in it that holds something."""
     while isinstance(content, dict | list) and content:
-        inner = [
-            v
-            for v in (content.values() if isinstance(content, dict) else content)
-            if isinstance(v, dict | list) and v
-        ]
+        values = content.values() if isinstance(content, dict) else content
+        inner = [value for value in values if isinstance(value, dict | list) and value]
         if not inner or chance.random() < 0.3:
             return content
         content = chance.choice(inner)
@@ -354,9 +332,8 @@ def _suffix(chance: random.Random, name: str, words: list[str], files: list[Path
         return _cut(chance, name, words, files, folder)
     at = chance.choice(places)
     old = Path(words[at])
-    new = old.with_suffix(
-        chance.choice(("", ".txt", ".zip", ".json", ".csv", ".png", ".JSON", ".parquet", ".tar.gz"))
-    )
+    endings = ("", ".txt", ".zip", ".json", ".csv", ".png", ".JSON", ".parquet", ".tar.gz")
+    new = old.with_suffix(chance.choice(endings))
     if old.exists() and "/out/" not in words[at] and not new.exists():
         old.rename(new)
     return Case([*words[:at], str(new), *words[at + 1 :]], f"{new.name} for {old.name}")
@@ -451,12 +428,11 @@ def _wait(child: int) -> int | None:
 
 def prints(folder: Path) -> Mapping[str, str]:
     """File -> hash of its bytes, of what is in `out`; manifests aside, which name the latest command."""
-    files = [
-        path
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted((folder / "out").rglob("*"))
         if path.is_file() and path.name != "manifest.json"
-    ]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    }
 
 
 def complaint(ended: Ended, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:

@@ -98,53 +98,33 @@ def test_every_command_with_models_from_says_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    "layout, names, chosen",
+    ("layout", "chosen", "left"),
     [
-        (
-            "transformers",
-            "config.json model.safetensors model-00001-of-00002.safetensors pytorch_model.bin tf_model.h5 "
-            "README.md "
-            "model.fp16.safetensors onnx/model.onnx onnx/config.json merges.txt tokenizer.model "
-            "chat_template.jinja",
-            "config.json model.safetensors merges.txt tokenizer.model chat_template.jinja",
-        ),
-        (
-            "transformers",
-            "config.json model.safetensors.index.json model-00001-of-00002.safetensors "
-            "model-00002-of-00002.safetensors",
-            "config.json model.safetensors.index.json model-00001-of-00002.safetensors "
-            "model-00002-of-00002.safetensors",
-        ),
-        (
-            "pipeline",
-            "model_index.json v1-5.ckpt unet/config.json unet/diffusion_pytorch_model.safetensors "
-            "unet/diffusion_pytorch_model.bin unet/diffusion_pytorch_model.fp16.safetensors "
-            "safety_checker/model.safetensors tokenizer/vocab.json vae/diffusion_pytorch_model.safetensors",
-            "model_index.json unet/config.json unet/diffusion_pytorch_model.safetensors tokenizer/vocab.json "
-            "vae/diffusion_pytorch_model.safetensors",
-        ),
-        (
-            "pipeline",
-            "model_index.json unet/diffusion_pytorch_model.bin vae/diffusion_pytorch_model.bin "
-            "vae/diffusion_pytorch_model.safetensors",
-            "model_index.json unet/diffusion_pytorch_model.bin vae/diffusion_pytorch_model.bin",
-        ),
-        ("pipeline and checker", "safety_checker/model.safetensors", "safety_checker/model.safetensors"),
-        ("settings", "model_index.json unet/config.json unet/x.bin", "model_index.json unet/config.json"),
-        ("file:edit.safetensors", "edit.safetensors other.safetensors", "edit.safetensors"),
-        ("open_clip", "open_clip_config.json open_clip_pytorch_model.bin README.md",
-         "open_clip_config.json open_clip_pytorch_model.bin"),
-        ("open_clip", "open_clip_model.safetensors open_clip_pytorch_model.bin",
-         "open_clip_model.safetensors"),
-        ("open_clip:a.bin", "a.bin a.safetensors model.safetensors", "a.safetensors"),
-        ("sentence", "modules.json model.safetensors 1_Pooling/config.json 2_D/model.safetensors onnx/a.json",
-         "modules.json model.safetensors 1_Pooling/config.json 2_D/model.safetensors"),
-        ("text", "config.json model.safetensors vocab.txt", "config.json vocab.txt"),
-        ("dataset", ".gitattributes README.md data/test.parquet", "README.md data/test.parquet"),
+        ("transformers", "config.json model.safetensors merges.txt tokenizer.model chat_template.jinja",
+         "model-00001-of-00002.safetensors pytorch_model.bin tf_model.h5 README.md model.fp16.safetensors "
+         "onnx/model.onnx onnx/config.json"),
+        ("transformers", "config.json model.safetensors.index.json model-00001-of-00002.safetensors "
+         "model-00002-of-00002.safetensors", ""),
+        ("pipeline", "model_index.json unet/config.json unet/diffusion_pytorch_model.safetensors "
+         "tokenizer/vocab.json vae/diffusion_pytorch_model.safetensors",
+         "v1-5.ckpt unet/diffusion_pytorch_model.bin unet/diffusion_pytorch_model.fp16.safetensors "
+         "safety_checker/model.safetensors"),
+        ("pipeline", "model_index.json unet/diffusion_pytorch_model.bin vae/diffusion_pytorch_model.bin",
+         "vae/diffusion_pytorch_model.safetensors"),
+        ("pipeline and checker", "safety_checker/model.safetensors", ""),
+        ("settings", "model_index.json unet/config.json", "unet/x.bin"),
+        ("file:edit.safetensors", "edit.safetensors", "other.safetensors"),
+        ("open_clip", "open_clip_config.json open_clip_pytorch_model.bin", "README.md"),
+        ("open_clip", "open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
+        ("open_clip:a.bin", "a.safetensors", "a.bin model.safetensors"),
+        ("sentence", "modules.json model.safetensors 1_Pooling/config.json 2_D/model.safetensors",
+         "onnx/a.json"),
+        ("text", "config.json vocab.txt", "model.safetensors"),
+        ("dataset", "README.md data/test.parquet", ".gitattributes"),
     ],
 )  # fmt: skip
-def test_of_a_repository_what_its_loader_reads_is_chosen(layout: str, names: str, chosen: str) -> None:
-    assert fetching.choose(layout, names.split()) == sorted(chosen.split())
+def test_of_a_repository_what_its_loader_reads_is_chosen(layout: str, chosen: str, left: str) -> None:
+    assert fetching.choose(layout, [*left.split(), *chosen.split()]) == sorted(chosen.split())
 
 
 # What is loaded
@@ -327,16 +307,16 @@ def test_what_is_refused_is_said_and_the_rest_is_fetched(
 def test_a_hub_that_does_not_answer_is_a_sentence(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refused(sentence: str) -> bool:
+        ended = outcome(capsys, "fetch", "negbench", "eval", "--model", "own/a", "--models-from", tmp_path)
+        return ended.code == 2 and sentence in ended.stderr
+
     hub.status = 503
-    words = ["fetch", "negbench", "eval", "--model", "own/a", "--models-from", tmp_path]
-    failed = outcome(capsys, *words)
-    assert (failed.code, f"{hub.url} does not answer" in failed.stderr) == (2, True)
+    assert refused(f"{hub.url} does not answer")
     hub.close()
-    silent = outcome(capsys, *words)
-    assert (silent.code, f"{hub.url} does not answer" in silent.stderr) == (2, True)
+    assert refused(f"{hub.url} does not answer")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    offline = outcome(capsys, *words)
-    assert (offline.code, "HF_HUB_OFFLINE is set, and nein fetch needs" in offline.stderr) == (2, True)
+    assert refused("HF_HUB_OFFLINE is set, and nein fetch needs")
 
 
 def test_a_disk_without_room_is_said_before_and_during(
@@ -403,19 +383,9 @@ def clip(
     hub.add(name, files)
 
 
-def notes(hub: Hub, folder: Path) -> list[str]:
-    fetch.fetch([Need("transformers", name) for name in hub.models], folder)
-    return lineage.notes(lineage.of_store(folder, store.read_manifest(folder)))
-
-
-def test_plain_clip_under_another_name_is_reported(hub: Hub, tmp_path: Path) -> None:
-    clip(hub, "openai/clip-vit-base-patch32")
-    clip(hub, "own/negclip")
-    [note] = notes(hub, tmp_path)
-    assert note.startswith("'own/negclip' is plain CLIP: every weight is that of 'openai/clip-vit-base")
-
-
-def test_quick_gelu_weights_behind_gelu_are_reported_and_others_are_not(hub: Hub, tmp_path: Path) -> None:
+def test_plain_clip_under_another_name_and_quick_gelu_weights_behind_gelu_are_reported(
+    hub: Hub, tmp_path: Path
+) -> None:
     def tuned(weights: dict[str, Any]) -> None:
         weights[lineage.WORDS[0]] = weights[lineage.WORDS[0]] * 1.01
 
@@ -423,11 +393,14 @@ def test_quick_gelu_weights_behind_gelu_are_reported_and_others_are_not(hub: Hub
         weights[lineage.WORDS[0]] = weights[lineage.WORDS[0]][::-1].copy()
 
     clip(hub, "openai/clip-vit-base-patch32")
+    clip(hub, "own/negclip")
     clip(hub, "own/tuned", tuned)
     clip(hub, "own/wrong", tuned, act="gelu")
     clip(hub, "own/drawn-apart", another, act="gelu")
-    [note] = notes(hub, tmp_path)
-    assert note.startswith("'own/wrong' has weights of OpenAI's CLIP, trained with QuickGELU")
+    fetch.fetch([Need("transformers", name) for name in hub.models], tmp_path)
+    plain, wrong = sorted(lineage.notes(lineage.of_store(tmp_path, store.read_manifest(tmp_path))))
+    assert plain.startswith("'own/negclip' is plain CLIP: every weight is that of 'openai/clip-vit-base")
+    assert wrong.startswith("'own/wrong' has weights of OpenAI's CLIP, trained with QuickGELU")
 
 
 def test_negbench_says_whose_weights_a_folder_has(

@@ -189,14 +189,8 @@ def health() -> dict[str, list[str]]:
 def test_containers_hold_all_that_the_wheel_is_built_from():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
     wheel = build["targets"]["wheel"]
-    needed = {
-        *wheel["packages"],
-        *wheel["force-include"],
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "constraints.txt",
-    }
+    needed = {*wheel["packages"], *wheel["force-include"]}
+    needed |= {"pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied() == {"Dockerfile": needed, "nein.def": needed}
     assert allowed == needed

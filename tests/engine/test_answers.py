@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nein.engine import answers
-from nein.engine.answers import AnswerCache, BlockAnswers
+from nein.engine.answers import AnswerCache, BlockAnswers, Unique
 from nein.engine.errors import UserError
 from nein.models.cached import Questions
 
@@ -165,3 +165,11 @@ def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp
         block.flush()
         assert BlockAnswers(cache, "one").get("judge", "key") == {"answer": "No"}
         assert BlockAnswers(cache, "two").get("judge", "key") is None
+
+
+def test_a_name_is_new_once_whatever_its_characters() -> None:
+    names = Unique()
+    assert [names.add(name) for name in ("a", "b", "a", "\ud83d", "\ud83d", "")] == [
+        True, True, False, True, False, True,
+    ]  # fmt: skip
+    assert Unique().add("a")

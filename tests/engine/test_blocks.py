@@ -19,11 +19,8 @@ def test_the_first_records_need_the_same_blocks_however_they_are_named(limit: in
     assert len(blocks.wanted) == min(10, limit or 10)
 
 
-def test_nothing_wanted_needs_no_block() -> None:
+def test_nothing_wanted_needs_no_block_and_ten_million_records_are_no_list() -> None:
     assert list(Blocks.first(0, 4).numbers) == []
-
-
-def test_ten_million_records_are_no_list() -> None:
     blocks = Blocks.first(10_000_000, 32)
     assert isinstance(blocks.wanted, range)
     assert isinstance(blocks.numbers, range)

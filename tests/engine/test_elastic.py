@@ -79,9 +79,7 @@ def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(
     folder: Folder, whole: dict[str, bytes]
 ) -> None:
     made: list[tuple[str, int]] = []
-    steps = [
-        Step(folder, watched(step.stage, made)) for step in two_stages(folder)
-    ]  # the thread that calls does it all
+    steps = [Step(folder, watched(step.stage, made)) for step in two_stages(folder)]
     assert Debug("cpu").compute(lambda device: steps) == [BLOCKS, BLOCKS]
     assert made == [(output, number) for output in ("squares", "halves") for number in range(BLOCKS)]
     assert results(folder.path) == whole
@@ -244,8 +242,6 @@ def test_a_clock_that_is_ahead_of_the_file_systems_takes_nobody_for_dead(
     ahead = time.time() + 10 * attempts.SILENCE
     monkeypatch.setattr(time, "time", lambda: ahead)
     assert [attempt.alive for attempt in attempts.attempts(folder.path)] == [True]
-    with pytest.raises(UserError, match="Another command is at work"):
-        folder.open({"numbers": 5}, {}, overwrite=True)
     one.close()
 
 

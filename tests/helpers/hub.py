@@ -129,17 +129,16 @@ class Hub:
         if not repository.has(revision):
             return 404, {"X-Error-Code": "RevisionNotFound"}, {"error": "Revision not found"}
         if rest[:1] == ["tree"]:
-            return (
-                200,
-                {},
-                [
-                    {"type": "file", "path": file, "size": len(content), "oid": _etag(content)}
-                    for file, content in repository.files(revision).items()
-                ],
-            )
+            files = repository.files(revision).items()
+            listed = [{"type": "file", "path": p, "size": len(c), "oid": _etag(c)} for p, c in files]
+            return 200, {}, listed
         siblings = [
             {"rfilename": file, "size": len(content), "blobId": _etag(content)}
-            | ({"lfs": _lfs(content)} if len(content) >= LARGE else {})
+            | (
+                {"lfs": {"sha256": _etag(content), "size": len(content), "pointerSize": 134}}
+                if len(content) >= LARGE
+                else {}
+            )
             for file, content in repository.files(revision).items()
         ]
         facts = {"id": f"{owner}/{name}", "sha": repository.commit(revision), "siblings": siblings}
@@ -187,12 +186,7 @@ class Hub:
         self._send(handler, status, {**headers, "Accept-Ranges": "bytes"}, content[start:], with_content)
 
     def _send(
-        self,
-        handler: BaseHTTPRequestHandler,
-        status: int,
-        headers: Mapping[str, str],
-        content: bytes,
-        with_content: bool,
+        self, handler: Any, status: int, headers: Mapping[str, str], content: bytes, with_content: bool
     ) -> None:
         handler.send_response(status)
         for name, value in headers.items():
@@ -217,7 +211,3 @@ def _etag(content: bytes) -> str:
     if len(content) >= LARGE:
         return hashlib.sha256(content).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-def _lfs(content: bytes) -> dict[str, Any]:
-    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
