@@ -15,7 +15,7 @@ from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.media import Drawn
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.generate.negbench import dataset, files, listing
+from nein.generate.negbench import dataset, listing
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.work import Job
 from tests.helpers.memory import Peak
@@ -39,7 +39,7 @@ def test_the_length_of_a_chunk_decides_nothing(
     coco: Path, negbench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert negbench(*coco_arguments(coco, tmp_path / "whole")).code == 0
-    monkeypatch.setattr(files, "CHUNK", 2)
+    monkeypatch.setattr(dataset, "CHUNK", 2)
     assert negbench(*coco_arguments(coco, tmp_path / "parts")).code == 0
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     assert len(official.read_questions(tmp_path / "parts" / "dataset" / "mcq.csv")) > 4
@@ -58,7 +58,7 @@ def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
 def test_memory_does_not_grow_with_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: Peak
 ) -> None:
-    monkeypatch.setattr(files, "CHUNK", 50)
+    monkeypatch.setattr(dataset, "CHUNK", 50)
 
     def of(count: int) -> int:
         job = job_of(tmp_path / str(count), scenes(count))

@@ -3,28 +3,108 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.records import Question, RetrievalItem
 from nein.engine import atomic
+from nein.engine.answers import Unique
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.generate.negbench import listing
 from nein.generate.negbench.config import MEDICAL_SOURCES
-from nein.generate.negbench.files import REPHRASED, Files, every_name
-from nein.generate.negbench.work import Job, rephrased
+from nein.generate.negbench.work import Job, Tasks, rephrased
 from nein.generate.shards import require
 
+CHUNK = 5000  # records in memory per file
+#: Names by form: captions that negate, questions. Evaluation has the original captions beside them.
+NAMES = {"evaluation": ("negated_retrieval", "mcq"), "training": ("negcap", "negmcq")}
+ORIGINALS = "retrieval"
+#: Tasks of the medical sets -> their files.
+MEDICAL = {"mcq-control": "mcq_control", "binary": "binary_mcq", "binary-control": "binary_mcq_control"}
+REPHRASED = "_rephrased"
 NOTHING = "nothing absent or too few objects"
 TWINS = "A drawn twin of the medical set: figures on it say nothing about medicine."
 UNSAID = (
     "How the published medical questions were drawn is not known: sizes and sentences differ from theirs; "
     "tasks and columns do not."
 )
+
+
+class Sink:
+    """A file, of which memory holds a chunk; it gets its name when `files` closes well."""
+
+    def __init__(
+        self, path: Path, write: Callable[[Path, Sequence[Any]], None], files: contextlib.ExitStack
+    ) -> None:
+        self.path, self._write, self._files = path, write, files
+        self.rows = self.captions = 0
+        self._chunk: list[Any] = []
+        self._ids = Unique()
+        self._digest = hashlib.sha256()
+        self._file: IO[bytes] | None = None
+
+    def add(self, record: RetrievalItem | Question | None) -> None:
+        """Raises UserError for an id that occurred before."""
+        if record is None:
+            return
+        if not self._ids.add(record.id):
+            raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
+        count = len(record.captions if isinstance(record, RetrievalItem) else record.options)
+        self.rows += count if self._write is official.write_captions else 1
+        self.captions += count
+        self._chunk.append(record)
+        if len(self._chunk) >= CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the chunk by the writer of whole files, and takes over what that has written."""
+        if not self._chunk:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            part = Path(folder) / self.path.name
+            self._write(part, self._chunk)
+            text = part.read_bytes()
+        self._chunk = []
+        if self._file is None:
+            self._file = self._files.enter_context(atomic.writing(self.path))
+        else:
+            text = text.partition(b"\n")[2]  # the header is there already
+        self._digest.update(text)
+        self._file.write(text)
+
+    def facts(self) -> dict[str, Any]:
+        self.flush()
+        return {"rows": self.rows, "captions": self.captions, "sha256": self._digest.hexdigest()}
+
+
+def _sinks(folder: Path, form: str, end: str, files: contextlib.ExitStack) -> dict[str, Sink]:
+    """Stem -> file, of one wording; `end`: "" or REPHRASED."""
+    (captions, questions), plain = NAMES[form], official.write_questions
+    writers: dict[str, Callable[[Path, Sequence[Any]], None]] = {
+        captions: official.write_retrieval, ORIGINALS: official.write_retrieval, questions: plain,
+        **dict.fromkeys(MEDICAL.values(), plain),
+    }  # fmt: skip
+    if form == "training":
+        writers |= {captions: official.write_captions, questions: official.write_training_questions}
+    return {stem: Sink(folder / f"{stem}{end}.csv", write, files) for stem, write in writers.items()}
+
+
+def _add(sinks: dict[str, Sink], form: str, tasks: Tasks, original: RetrievalItem | None) -> None:
+    captions, questions = NAMES[form]
+    sinks[captions].add(tasks.negated)
+    sinks[ORIGINALS].add(original)
+    for question in tasks.questions:
+        sinks[questions].add(question)
+    for task, question in tasks.medical.items():
+        sinks[MEDICAL[task]].add(question)
 
 
 def write(job: Job) -> dict[str, Any]:
@@ -38,7 +118,7 @@ def write(job: Job) -> dict[str, Any]:
     reasons, notes, refused, types = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     count, folder, form = 0, job.dataset, job.config.form
     with contextlib.ExitStack() as files:
-        plain, other = Files(folder, form, "", files), Files(folder, form, REPHRASED, files)
+        plain, other = (_sinks(folder, form, end, files) for end in ("", REPHRASED))
         unusable = files.enter_context(atomic.writing(out / "unusable.jsonl"))
         for image, row in images(job):
             count += 1
@@ -51,35 +131,33 @@ def write(job: Job) -> dict[str, Any]:
             any_task = tasks.negated or tasks.questions or tasks.medical
             problem = image.problem or ("" if any_task else NOTHING)
             if problem:
-                reasons[_kind(problem)] += 1
+                reasons[problem.partition(":")[0]] += 1
                 line = {"id": image.id, "image": image.path, "problem": problem}
                 unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                 continue
-            plain.add(tasks)
+            _add(plain, form, tasks, tasks.original)
             types.update(str(question.type) for question in tasks.questions)
             if row is not None:
-                refused.update(_kind(why) for why in row["refused"])
-                other.add(rephrased(tasks, image, row))
-        if plain.empty:
+                refused.update(why.partition(":")[0] for why in row["refused"])
+                _add(other, form, rephrased(tasks, image, row), None)  # original captions are the same
+        if not any(sink.rows for stem, sink in plain.items() if stem != ORIGINALS):
             raise UserError(
                 f"Not one caption or question came out of {count} images: "
                 + "; ".join(f"{n} x {reason}" for reason, n in reasons.most_common(3))
                 + "."
             )
-        written = plain.write_rest() | other.write_rest()
-    for name in every_name() - set(written):
+        sinks = (*plain.values(), *other.values())
+        written = {sink.path.name: sink.facts() for sink in sinks if sink.rows}
+    stems = {stem for names in NAMES.values() for stem in names} | {ORIGINALS, *MEDICAL.values()}
+    # what an earlier command left and this one has not is out of date
+    for name in {f"{stem}{end}.csv" for stem in stems for end in ("", REPHRASED)} - set(written):
         (folder / name).unlink(missing_ok=True)
     facts = {
-        "source": job.config.source,
-        "form": form,
-        "images": count,
-        "unusable": dict(reasons.most_common()),
-        "dropped": dict(notes.most_common()),
-        "refused_paraphrases": dict(refused.most_common()),
-        "questions_by_type": dict(sorted(types.items())),
-        "files": written,
-        "listing": job.listing.notes,
-    }
+        "source": job.config.source, "form": form, "images": count,
+        "unusable": dict(reasons.most_common()), "dropped": dict(notes.most_common()),
+        "refused_paraphrases": dict(refused.most_common()), "questions_by_type": dict(sorted(types.items())),
+        "files": written, "listing": job.listing.notes,
+    }  # fmt: skip
     atomic.write_json(out / "card.json", facts)
     atomic.write_text(folder / "README.md", card(job, facts))
     return facts
@@ -107,11 +185,7 @@ def card(job: Job, facts: dict[str, Any]) -> str:
     """README.md of the data set: what it is, how it was made, what was lost on the way."""
     config = job.config
     lines = [
-        "---",
-        "tags: [negbench, negation, nein]",
-        "---",
-        "# NegBench data built with nein",
-        "",
+        "---", "tags: [negbench, negation, nein]", "---", "# NegBench data built with nein", "",
         f"Source: {config.source}; form: {config.form}; wording: {config.wording}. Layout: the CSV files of "
         "NegBench (Alhamoud et al., CVPR 2025), with the columns `id`, `source`, `template_K`, "
         "`positive_objects` and `negative_objects` added.",
@@ -147,8 +221,3 @@ def summary(facts: dict[str, Any], out: Path) -> str:
         lines += [f"  {count:7d} {what}: {reason}" for reason, count in facts[key].items()]
     lines.append(f"Data set: {out / 'dataset'}")
     return "\n".join(lines) + "\n"
-
-
-def _kind(problem: str) -> str:
-    """A reason without its particulars."""
-    return problem.partition(":")[0]
