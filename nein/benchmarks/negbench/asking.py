@@ -35,7 +35,7 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated
-from nein.metrics.choices import Asked, ChoiceModel, Prompt, Reply, prompt, yes_or_no
+from nein.metrics.choices import Asked, ChoiceModel, Prompt, prompt, yes_or_no
 from nein.metrics.judges.base import Matcher
 from nein.metrics.letters import LETTERS, parse
 from nein.models.references import JUDGE
@@ -178,12 +178,21 @@ def _stage(
 
 def _answers(model: ChoiceModel, block: Sequence[_Read], manner: Manner) -> list[Row]:
     orders = [order(question, manner.seed, manner.protocol) for question, _ in block]
-    asked = [[Asked(_words(q, o, manner), len(o))] for (q, _), o in zip(block, orders, strict=True)]
+    asked = [[Asked(_prompt(q, o, manner), len(o))] for (q, _), o in zip(block, orders, strict=True)]
     shown: list[Any] = [seen[question.image] for question, seen in block]
     rows = []
     replies = model.answer(shown, asked, [manner.scoring])
     for (question, _), places, [reply] in zip(block, orders, replies, strict=True):
-        letter, reason = _letter(reply, question, places, manner)
+        letter, reason = None, reply.error
+        if not reply.error and manner.scoring == "logprob":
+            letter, unclear = (
+                reply.likeliest,
+                "the model gives no probability to a letter, or the same to several",
+            )
+            reason = "" if letter else unclear
+        elif not reply.error:
+            answer = parse(reply.text or "", [question.options[k].text for k in places], manner.rule)
+            letter, reason = answer.letter, answer.reason
         chosen = None if letter is None else places[LETTERS.index(letter)]
         row = {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason}
         rows.append({**row, "failed": MODEL if reply.error else ""})
@@ -218,22 +227,12 @@ def _scores(model: Matcher, block: Sequence[_Read]) -> list[np.ndarray]:
     return scores
 
 
-def _words(question: Question, order: Sequence[int], manner: Manner) -> Prompt:
+def _prompt(question: Question, order: Sequence[int], manner: Manner) -> Prompt:
     """Options stand behind letters, but for yes/no questions whose letters are not scored."""
     options = [question.options[k].text for k in order]
     if sorted(options) == [NO, YES] and manner.scoring == "generated":
         return yes_or_no(question.asked)
     return prompt(manner.wording, question.asked or QUESTION, options)
-
-
-def _letter(reply: Reply, question: Question, order: Sequence[int], manner: Manner) -> tuple[str | None, str]:
-    if reply.error:
-        return None, reply.error
-    if manner.scoring == "logprob":
-        letter = reply.likeliest
-        return letter, "" if letter else "the model gives no probability to a letter, or the same to several"
-    answer = parse(reply.text or "", [question.options[k].text for k in order], manner.rule)
-    return answer.letter, answer.reason
 
 
 def picture(media: Media, reference: str) -> np.ndarray | str:
@@ -265,8 +264,17 @@ class Distinct:
     def of_task(cls, name: str, task: ChoiceTask) -> Distinct:
         by_words: dict[tuple[str, ...], Question] = {}
         for question in task.questions:
-            if not _alike(name, question):
-                by_words.setdefault(_kept(name, question), _blinded(name, question))
+            if _alike(name, question):
+                continue
+            changes: dict[str, Any] = {"asked": ASKED}
+            if name == TEXT_ONLY:
+                changes = {
+                    "image": GREY,
+                    "options": tuple(replace(one, image="") for one in question.options),
+                }
+            elif not question.asked:
+                changes = {"options": tuple(replace(one, text=SAID) for one in question.options)}
+            by_words.setdefault(_kept(name, question), replace(question, groups=(), **changes))
         media = Drawn(lambda _: grey()) if name == TEXT_ONLY else task.media
         return cls(name, replace(task, questions=tuple(by_words.values()), media=media), by_words)
 
@@ -301,14 +309,3 @@ def _kept(name: str, question: Question) -> tuple[str, ...]:
 def _option(name: str, option: Option) -> str:
     """What of an option the model still gets."""
     return option.image if name == PICTURE_ONLY and option.image else option.text
-
-
-def _blinded(name: str, question: Question) -> Question:
-    if name == PICTURE_ONLY and question.asked:
-        return replace(question, asked=ASKED, groups=())
-    if name == PICTURE_ONLY:
-        return replace(
-            question, options=tuple(replace(one, text=SAID) for one in question.options), groups=()
-        )
-    options = tuple(replace(one, image="") for one in question.options)
-    return replace(question, image=GREY, options=options, groups=())

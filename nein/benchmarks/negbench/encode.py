@@ -87,7 +87,9 @@ class Encoding:
                     )
                 feature = cached[row["key"]] if pooling is None else pool(cached[row["key"]], pooling)
                 if not rows:
-                    vectors = _in_a_file((len(wanted), len(feature)), feature.dtype, self.cache)
+                    # In a file without a name: a million captions' features, 2 GiB, take free memory only.
+                    with tempfile.TemporaryFile(dir=self.cache) as file:
+                        vectors = np.memmap(file, feature.dtype, "w+", shape=(len(wanted), len(feature)))
                 vectors[len(rows)] = feature
                 rows[name] = len(rows)
         return Encoded(vectors[: len(rows)], rows, reasons)
@@ -180,12 +182,6 @@ class Searched:
         keys = self.pictures.keys()
         content = [[keys.get(name, "") for name in self.references], self.pooling, list(self.captions)]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
-
-
-def _in_a_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path) -> np.ndarray:
-    """An array in a file without a name: a million captions' features, 2 GiB, take free memory only."""
-    with tempfile.TemporaryFile(dir=folder) as file:
-        return np.memmap(file, dtype, "w+", shape=shape)
 
 
 def of_pictures(

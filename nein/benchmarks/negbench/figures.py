@@ -234,20 +234,16 @@ def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:
                 right = calibration.correct_removal(share, rates)
                 row = number(right.value, unit="%", n=share.n, statistic="corrected", **what)
                 yield {**row, "low": right.low, "high": right.high, "refused": right.refused}
-        found = table.where(metric=f"without@{k}")
-        negated, original = (_by_query(found.where(kind=kind)) for kind in (NEGATED, ORIGINAL))
-        apart = negated.join(original, how="inner", rsuffix="_other").dropna()
+        sides = []  # query -> source, share of what it found that is without the thing; NaN without a verdict
+        for kind in (NEGATED, ORIGINAL):
+            found = table.where(metric=f"without@{k}", kind=kind)
+            rows = found.frame.assign(item=found.frame["item"].cat.codes, source=found.clusters)
+            by_query = rows.groupby("item", sort=False)
+            lacking = by_query["value"].apply(lambda verdicts: verdicts.isna().any())
+            sides.append(by_query.agg({"source": "first", "value": "mean"}).mask(lacking))
+        apart = sides[0].join(sides[1], how="inner", rsuffix="_other").dropna()
         avoided = statistics.bounded_mean(
             (apart["value"] - apart["value_other"]).to_numpy(), apart["source"].tolist(), -1.0, 1.0
         )
         if avoided is not None:
             yield figure(avoided, unit="points", metric=f"avoided@{k}", direction=TEXT_TO_IMAGE)
-
-
-def _by_query(table: ScoreTable) -> pd.DataFrame:
-    """Query -> source, and the share of what it found that is without the thing; NaN with a verdict
-    lacking."""
-    frame = table.frame.assign(item=table.frame["item"].cat.codes, source=table.clusters)
-    by_query = frame.groupby("item", sort=False)
-    lacking = by_query["value"].apply(lambda verdicts: verdicts.isna().any())
-    return by_query.agg({"source": "first", "value": "mean"}).mask(lacking)

@@ -209,7 +209,11 @@ def judging(
     def work(judge: Any, found: _Found, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         said = _ask(judge, found, blocks.size)
         rows = [*rows_of(found.queries, said, protocol), *_lost(found.lost, found.gallery)]
-        return {output: [{**row, "failed": _failed(row), "gallery": found.gallery} for row in rows]}
+        for row in rows:
+            settled = row["absent"] is not None or row["reason"] == UNPARSED
+            why = PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
+            row |= {"failed": "" if settled else why, "gallery": found.gallery}
+        return {output: rows}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         size, none = gallery(), [(query, reason) for query, _ in unfound(part(number))]
@@ -242,13 +246,6 @@ def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str
         for image, these, row in zip(images, asked, answers, strict=True):
             said |= {(image, word.word): answer for word, answer in zip(these, row, strict=True)}
     return said
-
-
-def _failed(row: Row) -> str:
-    """What is tried again: see `asking.asking`."""
-    if row["absent"] is not None or row["reason"] == UNPARSED:
-        return ""
-    return PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
 
 
 def _lost(queries: Sequence[tuple[Query, str]], gallery: int) -> list[Row]:

@@ -198,7 +198,11 @@ def choice_rows(
     }
     for start in range(0, len(task.questions), BLOCK):
         block = task.questions[start : start + BLOCK]
-        reasons = [_unreadable(question, pictures, texts) for question in block]
+        reasons = []
+        for question in block:
+            shown = (pictures.reasons.get(question.picture(option)) for option in question.options)
+            said = (texts.reasons.get(option.text) for option in question.options)
+            reasons.append(next(filter(None, (*shown, *said)), ""))
         usable = [question for question, reason in zip(block, reasons, strict=True) if not reason]
         scored = iter(_option_scores(usable, pictures, texts, features))
         alone = {
@@ -214,12 +218,12 @@ def choice_rows(
                 continue
             scores, order = next(scored), asking.order(question, seed, protocol)
             shares = asking.shares(scores, order, protocol).tolist()
-            shown = [float(scale * float(x) + bias) for x in scores]
+            own = [float(scale * float(x) + bias) for x in scores]
             baselines = {
                 name: float(asking.shares(next(each), order, protocol)[question.correct])
                 for name, each in alone.items()
             }
-            yield {**_choice(question, seed, protocol, shares), "scores": shown, **baselines}
+            yield {**_choice(question, seed, protocol, shares), "scores": own, **baselines}
 
 
 def asked_rows(
@@ -273,13 +277,6 @@ def _choice(
         "shown": asking.order(question, seed, protocol), "shares": shares,
         "credit": None if shares is None else float(shares[question.correct]), "reason": reason,
     }  # fmt: skip
-
-
-def _unreadable(question: Question, pictures: Encoded, texts: Encoded) -> str:
-    """Why a question has no scores, or ""."""
-    shown = (pictures.reasons.get(question.picture(option)) for option in question.options)
-    said = (texts.reasons.get(option.text) for option in question.options)
-    return next(filter(None, (*shown, *said)), "")
 
 
 def _option_scores(
@@ -395,20 +392,17 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
         for k, outcome in enumerate(OUTCOMES):
             falls = joint((k >= 2, k in (1, 3)))
             yield {**measured, "metric": "pair", "outcome": outcome, "value": falls}
-    if score in (GROUP, ALL_FOUR) and len(group) == 4 and _opposed(group):  # a minimal pair
-        answers = not any(_chooses(row) and "answer" not in row for row in group)
+    if score not in (GROUP, ALL_FOUR) or len(group) != 4:
+        return
+    # a minimal pair: a caption that affirms and one that denies, each picture and caption once
+    places, choosing = {_place(row) for row in group}, [row for row in group if _chooses(row)]
+    if len(places) == (2 if choosing else 4) and {row["type"] for row in group} == {AFFIRMATION, NEGATION}:
+        answers = all("answer" in row for row in choosing)
         for place, value in enumerate(_cells(group).flat):
             lacks = None if np.isfinite(value) else "a score of the pair is lacking"
             cell = {**what, "source": group[0]["source"], "outcome": str(place), "reason": lacks}
             metric = "answer cell" if answers else "cell"
             yield {**cell, "metric": metric, "value": None if lacks else float(value)}
-
-
-def _opposed(four: Sequence[Row]) -> bool:
-    """Whether the four questions are about a caption that affirms and one that denies, and each picture and
-    caption once."""
-    places, types = {_place(row) for row in four}, {row["type"] for row in four}
-    return len(places) == (2 if any(map(_chooses, four)) else 4) and types == {AFFIRMATION, NEGATION}
 
 
 def _chooses(row: Row) -> bool:

@@ -1,8 +1,5 @@
 """`nein negbench analyse`: how text encoders place affirmed and negated templates.
 
-    nein negbench analyse --model nano:clip,random --out runs/templates
-    nein negbench analyse --model clip,negclip=negclip,sentence:sentence-transformers/all-MiniLM-L6-v2
-
 OUT/table.md, figures.csv     every measure of `analysis.measures`, with intervals over the pairs of objects
 OUT/sentences.csv             every sentence, its group, and whether the paper prints its template
 OUT/coordinates.csv           the principal components that the plots show
@@ -13,22 +10,30 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nein.benchmarks.negbench.analysis.templates import PAIRS, PUBLISHED, sentences
+import numpy as np
+import pandas as pd
+
+from nein import metrics, statistics
+from nein.benchmarks.negbench import models
+from nein.benchmarks.negbench.analysis import sections
+from nein.benchmarks.negbench.analysis.measures import MEASURES, components, measure
+from nein.benchmarks.negbench.analysis.templates import PAIRS, PUBLISHED, Sentence, sentences
 from nein.benchmarks.negbench.config import AnalyseConfig
+from nein.benchmarks.negbench.encode import Encoded, of_sentences
+from nein.benchmarks.negbench.models import Choice
+from nein.engine import atomic, environment
 from nein.engine.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    from nein.benchmarks.negbench.analysis.templates import Sentence
-    from nein.benchmarks.negbench.encode import Encoded
-    from nein.benchmarks.negbench.models import Choice
-    from nein.engine.executors.threads import Threads
+from nein.engine.executors.threads import Threads
+from nein.engine.features import scope_of
+from nein.engine.folder import Folder
+from nein.engine.stages import Model, Step
+from nein.models import references
+from nein.reporting import figures as frames
+from nein.reporting import plots, report
 
 
 def run(options: AnalyseConfig) -> None:
@@ -49,23 +54,14 @@ def analyse(
     batch_size: int = 32,
 ) -> str:
     """Encodes the templates with every model and writes numbers and pictures into `out`; returns the table.
-
-    names  As `--model` of `nein negbench eval`, or "sentence:FOLDER_OR_ID".
-    """
-    import pandas as pd
-
-    from nein import statistics
-    from nein.benchmarks.negbench import models
-    from nein.benchmarks.negbench.analysis import sections
-    from nein.benchmarks.negbench.analysis.measures import MEASURES, measure
-    from nein.engine import atomic, environment
-    from nein.engine.executors.threads import Threads
-    from nein.models import references
-    from nein.reporting import figures as frames
-    from nein.reporting import plots, report
-
+    names: as `--model` of `nein negbench eval`, or "sentence:FOLDER_OR_ID"."""
     chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in names}
-    labels = _labels({name: choice.name if choice else _end(name) for name, choice in chosen.items()})
+    short = {
+        name: choice.name if choice else Path(name).name.removeprefix("sentence:")
+        for name, choice in chosen.items()
+    }
+    shared = {label for label, count in Counter(short.values()).items() if count > 1}
+    labels = {name: name if label in shared else label for name, label in short.items()}
     atomic.check_writable(out)
     environment.keep_freed_memory()
     threads = Threads(device)
@@ -103,13 +99,13 @@ def analyse(
         drawing = plots.draw(sections.points(key, title), drawn)
         assert drawing is not None
         atomic.write_bytes(out / f"{key}.png", drawing.png)
-    atomic.write_text(out / "coordinates.csv", _csv(drawn.round(6)))
+    atomic.write_text(out / "coordinates.csv", drawn.round(6).to_csv(index=False, lineterminator="\n"))
     written = [
         {"pair": "/".join(pair), **s._asdict(), "published": s.published}
         for pair, group in zip(pairs, sets, strict=True)
         for s in group
     ]
-    atomic.write_text(out / "sentences.csv", _csv(pd.DataFrame(written)))
+    atomic.write_text(out / "sentences.csv", pd.DataFrame(written).to_csv(index=False, lineterminator="\n"))
     return (out / "table.md").read_text(encoding="utf-8")
 
 
@@ -122,10 +118,6 @@ def _points(
     groups: Sequence[str],
 ) -> pd.DataFrame:
     """The first two components, `x` and `y`, of the sentences of `groups`, with what each of them is."""
-    import pandas as pd
-
-    from nein.benchmarks.negbench.analysis.measures import components
-
     shown = [place for place, s in enumerate(sentences) if s.group in groups]
     points, _ = components(features[shown])
     named = {True: f"A = {pair[0]}", False: f"A = {pair[1]}"}
@@ -136,22 +128,10 @@ def _points(
     )  # fmt: skip
 
 
-def _csv(frame: pd.DataFrame) -> str:
-    return frame.to_csv(index=False, lineterminator="\n")
-
-
 def _encoded(
     name: str, choice: Choice | None, texts: Sequence[str], path: Path, threads: Threads, batch_size: int
 ) -> Encoded:
-    """Features of all `texts`, from what an earlier command left in `path` or from the model, which is given
-    free again. Raises UserError where there is none of a sentence."""
-    from nein import metrics
-    from nein.benchmarks.negbench import models
-    from nein.benchmarks.negbench.encode import of_sentences
-    from nein.engine.features import scope_of
-    from nein.engine.folder import Folder
-    from nein.engine.stages import Model, Step
-
+    """Features of all `texts`, from an earlier command or from the model, which is given free again."""
     reference, revision = (name, None) if choice is None else (choice.reference, choice.revision)
     identity = {
         "model": name, "weights": models.weights(reference.removeprefix("sentence:")),
@@ -174,13 +154,3 @@ def _encoded(
         text, reason = next(iter(encoded.reasons.items()))
         raise UserError(f"'{name}' cannot encode some of the sentences ({text!r}: {reason}).")
     return encoded
-
-
-def _end(reference: str) -> str:
-    return reference.removeprefix("sentence:").rstrip("/").rpartition("/")[2]
-
-
-def _labels(names: Mapping[str, str]) -> dict[str, str]:
-    """Reference -> label; where several references have the same, each is shown as it was given."""
-    shared = [label for label, count in Counter(names.values()).items() if count > 1]
-    return {name: name if label in shared else label for name, label in names.items()}

@@ -3,17 +3,14 @@
 All figures are over unit features of the sentences of one pair of objects X and Y. The one-object sentences
 form a full design: object (X, Y) x polarity (affirmed, denied) x 24 templates.
 
-object, negation           Share of the variance that lies between the two objects, or the two polarities
-                           (eta squared): 1 would mean that nothing else moves a sentence. Unstructured
-                           features give 1 / 95.
+object, negation           Share of the variance between the two objects, or polarities (eta squared);
+                           unstructured features give 1 / 95.
 object_held_out,           Accuracy of telling the object (the polarity) of a template that took no part in
 negation_held_out          forming the two centroids. Chance is 1/2.
-collapse_affirmed,         Mean cosine over all pairs of the group's 48 sentences: near 1 when an encoder puts
-collapse_denied            them all in one place.
-twin_negation              Mean cosine of a sentence and its denial, the object the same.
-twin_object                Mean cosine of the same template about X and about Y, affirmed.
-denied_object_held_out     As object_held_out, over denied sentences alone: what is left of the object once it
-                           is denied.
+collapse_affirmed,         Mean cosine over all pairs of the group's 48 sentences.
+collapse_denied
+twin_negation, twin_object Mean cosine of a sentence and its denial; of one template about X and about Y.
+denied_object_held_out     As object_held_out, over denied sentences alone.
 hybrid_held_out            Telling "X but not Y" from "Y but not X", by centroids of other templates.
 neither_held_out           Telling "X and Y" from "neither X nor Y", likewise.
 """
@@ -65,10 +62,8 @@ def measure(features: np.ndarray, sentences: Sequence[Sentence]) -> dict[str, fl
 
 
 def components(features: np.ndarray, count: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    """Principal components of unit features: (N, count) coordinates and (count,) shares of the variance.
-
-    The sign of a component is such that its largest coordinate by size is positive.
-    """
+    """Principal components of unit features: (N, count) coordinates and (count,) shares of the variance;
+    signs such that a component's largest coordinate by size is positive."""
     x = normalise(features)
     x = x - x.mean(0)
     left, values, _ = np.linalg.svd(x, full_matrices=False)
@@ -104,7 +99,8 @@ def _between(design: np.ndarray, axis: int) -> float:
 
 
 def _held_out(classes: np.ndarray) -> float:
-    """Nearest-centroid accuracy, a template at a time left out of the centroids."""
+    """Nearest-centroid accuracy, a template at a time left out. (2, variants, templates, D); a tie: one
+    half."""
     _, variants, count, _ = classes.shape
     totals = classes.sum((1, 2))
     right = 0.0
