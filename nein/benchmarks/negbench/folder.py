@@ -95,10 +95,9 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     )  # fmt: skip
     chosen = []
     for data in sets:
-        if loading.select(data.tasks, config.tasks, config.variants):
+        if loading.chosen(data, config.tasks, config.variants):
             loading.check_pictures(data)
-            tasks = _tasks(config, data)
-            if not tasks:
+            if not (tasks := _tasks(config, data)):
                 raise UserError(
                     f"{data.title} holds no caption and no question of these tasks; ask for more."
                 )
@@ -110,8 +109,8 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
 
 
 def _tasks(config: EvalConfig, data: DataSet) -> list[Task]:
-    chosen = loading.select(data.tasks, config.tasks, config.variants)
-    return [task for one in chosen if (task := loading.limited(one, config.limit)).sentences]
+    tasks = loading.chosen(data, config.tasks, config.variants, config.limit)
+    return [task for task in tasks if task.sentences]
 
 
 def answers(kind: str, task: Task) -> bool:

@@ -6,9 +6,8 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def load(
         raise UserError(
             f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
         )
-    if folder.is_file() and not _known(folder) & _released():
+    if folder.is_file() and not _listing(folder):
         raise UserError(
             f"'{data}' has none of the names by which files are known; give it the released name, "
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
@@ -106,16 +105,6 @@ def load(
     return found
 
 
-def select(tasks: Iterable[Task], wanted: Sequence[str], variants: Sequence[str]) -> list[Task]:
-    """The tasks whose kind ("retrieval", "mcq", ...) and variant are asked for; "all" is every one."""
-    return [
-        task
-        for task in tasks
-        if ("all" in wanted or task.name.partition("/")[2] in wanted)
-        and ("all" in variants or task.variant in variants)
-    ]
-
-
 def check_pictures(data: DataSet) -> None:
     """Raises UserError when not one picture of a data set is there; single ones become unscored rows."""
     if not isinstance(data.media, Files):
@@ -130,18 +119,24 @@ def check_pictures(data: DataSet) -> None:
         )
 
 
-def limited(task: Task, limit: int | None) -> Task:
-    """The first `limit` pictures (retrieval) or questions of a task. A smaller gallery is easier."""
-    if limit is None:
-        return task
-    if isinstance(task, ChoiceTask):
-        return replace(task, questions=task.questions[:limit])
-    first_ids = {item.id for item in (task.original or task.negated)[:limit]}
-    return replace(
-        task,
-        original=tuple(item for item in task.original if item.id in first_ids),
-        negated=tuple(item for item in task.negated if item.id in first_ids),
-    )
+def chosen(
+    data: DataSet, wanted: Sequence[str], variants: Sequence[str], limit: int | None = None
+) -> list[Task]:
+    """The tasks whose kind ("retrieval", "mcq", ...) and variant are asked for ("all": every one) with their
+    first `limit` pictures (retrieval) or questions. A smaller gallery is easier."""
+    tasks = []
+    for task in data.tasks:
+        named = "all" in wanted or task.name.partition("/")[2] in wanted
+        if not named or not ("all" in variants or task.variant in variants):
+            continue
+        if isinstance(task, ChoiceTask):
+            task = replace(task, questions=task.questions[:limit])
+        elif limit is not None:
+            ids = {item.id for item in (task.original or task.negated)[:limit]}
+            both = (tuple(i for i in kind if i.id in ids) for kind in (task.original, task.negated))
+            task = replace(task, **dict(zip(("original", "negated"), both, strict=True)))
+        tasks.append(task)
+    return tasks
 
 
 def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
@@ -196,11 +191,8 @@ def _parts(row: Row, folder: Path) -> list[tuple[Part, list[Path | None]]]:
 
 
 def _find(folder: Path, names: Sequence[str]) -> Path | None:
-    if folder.is_file():
-        return folder if _known(folder) & set(names) else None
-    files = _listing(folder)
     for name in names:
-        places = files.get(name, [])
+        places = _listing(folder).get(name, [])
         if len(places) > 1:
             raise UserError(
                 f"'{folder}' has {len(places)} files named {name}; give a folder that has it once as --data."
@@ -210,26 +202,17 @@ def _find(folder: Path, names: Sequence[str]) -> Path | None:
     return None
 
 
-@lru_cache(maxsize=4)
-def _listing(folder: Path) -> dict[str, list[Path]]:
-    """Released name -> files below the folder that are known by it."""
-    places: dict[str, list[Path]] = {}
-    for place, _, names in os.walk(folder):
-        for path in (Path(place, name) for name in names):
-            for known in _known(path) & _released():
-                places.setdefault(known, []).append(path)
-    return places
-
-
-def _known(path: Path) -> set[str]:
-    """What a file may be known by: its name, or for names that many files have, also that of its folder."""
-    return {path.name, f"{path.absolute().parent.name}/{path.name}"}
-
-
-@lru_cache(maxsize=1)
-def _released() -> frozenset[str]:
+def _listing(top: Path) -> dict[str, list[Path]]:
+    """Released name -> files at or below `top` that are known by it: by their name, or that with their
+    folder's, for names that many files have."""
     parts = (part for row in ROWS.values() for part in row.parts)
-    return frozenset(name for part in parts for name in (*part.files, *part.negated))
+    released = {name for part in parts for name in (*part.files, *part.negated)}
+    places: dict[str, list[Path]] = {}
+    below = (Path(place, name) for place, _, names in os.walk(top) for name in names)
+    for path in [top] if top.is_file() else below:
+        for name in released & {path.name, f"{path.absolute().parent.name}/{path.name}"}:
+            places.setdefault(name, []).append(path)
+    return places
 
 
 def _dataset(
