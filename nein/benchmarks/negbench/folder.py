@@ -133,11 +133,8 @@ def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run asks of a data set, and what came of it.
-
-    kind   Of the model (`models.Choice`); `cure`: the arm around it, or "".
-    tasks  Those that were asked for, cut to `--limit`; those of `data` are whole.
-    """
+    """What a run asks of a data set, and what came of it. kind: of the model (`models.Choice`); cure: the arm
+    around it, or ""; tasks: those asked for, cut to `--limit`; those of `data` are whole."""
 
     folder: Folder
     config: EvalConfig
@@ -163,10 +160,8 @@ class Asked:
 
     def blocks(self, task: Task) -> Blocks:
         """Of questions, or of captions that a judge is asked about."""
-        whole, cut = (
-            len(one.questions if isinstance(one, ChoiceTask) else one.negated)
-            for one in (self.whole(task), task)
-        )
+        both = (self.whole(task), task)
+        whole, cut = (len(t.questions if isinstance(t, ChoiceTask) else t.negated) for t in both)
         return Blocks.first(whole, self.config.block_size, cut)
 
     # features
@@ -197,10 +192,9 @@ class Asked:
 
     def in_blocks(self, task: Task) -> Task:
         """With all captions of its blocks, where these are judged as a whole."""
-        if not is_judged(task):
-            return task
         whole = self.whole(task)
-        assert isinstance(whole, RetrievalTask)
+        if not is_judged(task) or not isinstance(whole, RetrievalTask):
+            return task
         members = self.blocks(task).all_members()
         return dataclasses.replace(whole, negated=tuple(whole.negated[k] for k in members))
 
@@ -209,8 +203,7 @@ class Asked:
         return bool(self.cure) and Arm.parse(self.cure).adapts
 
     def _taught(self, task: Task) -> Task:
-        """Whose captions and pictures a model adapts to before it encodes the sentences of a task: as
-        released those of retrieval, for multiple choice, too; the task's own where the data have none."""
+        """What a model adapts to before it encodes a task's sentences: as released, those of retrieval."""
         found = [one for one in self.data.tasks if isinstance(one, RetrievalTask) and one.negated]
         if isinstance(task, RetrievalTask) or not found:
             return self.whole(task)
@@ -219,16 +212,16 @@ class Asked:
     # answers
 
     def askings(self, task: Task) -> Iterator[tuple[str, ChoiceTask, Blocks, Distinct | None]]:
-        """(output, whole task, blocks) of the questions of a task; then, with what it stands for, of each
-        baseline of which anything is asked."""
-        whole, cut = self.whole(task), task
+        """(output, whole task, blocks, None) of a task's questions; then of each baseline, with what stands
+        for them."""
+        whole = self.whole(task)
         assert isinstance(whole, ChoiceTask)
-        assert isinstance(cut, ChoiceTask)
+        assert isinstance(task, ChoiceTask)
         output = f"{ANSWERS if self.kind == 'vlm' else SCORES}/{task_name(task)}"
         yield output, whole, self.blocks(task), None
         for name in BASELINES if self.config.blind else ():
             distinct = Distinct.of_task(name, whole)
-            blocks = distinct.blocks(self.config.block_size, cut.questions, self.config.blind)
+            blocks = distinct.blocks(self.config.block_size, task.questions, self.config.blind)
             yield f"{output}.{name.replace(' ', '-')}", distinct.task, blocks, distinct
 
     # rows
@@ -259,7 +252,6 @@ class Asked:
                 yield from scores.choice_rows(task, pictures, texts, **more)
 
     def every_row(self) -> Iterator[Row]:
-        """The rows of all tasks."""
         for task in self.tasks:
             what = {"task": task.name.partition("/")[2], "variant": task.variant}
             yield from ({"id": row["id"], **what, **row} for row in self.rows(task))
@@ -267,6 +259,13 @@ class Asked:
     def table(self) -> ScoreTable:
         """The scores of all tasks."""
         return scores.table(row for task in self.tasks for row in scores.of_task(task, self.rows(task)))
+
+
+def asked_of(folder: Folder) -> Asked:
+    """What a run asked, its data read again. Raises UserError where they have gone."""
+    if (found := Asked.of_folder(folder, sets_of([folder]))) is None:
+        raise UserError(f"The data of '{folder.path}' have gone, and with them what was asked.")
+    return found
 
 
 def is_judged(task: Task) -> bool:

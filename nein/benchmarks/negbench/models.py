@@ -187,11 +187,6 @@ def mended(choice: Choice, cure: str) -> Choice:
     return replace(choice, name=name, slug=slug, row=None, cure=cure)
 
 
-def cure(model: Any, choice: Choice, protocol: str = "fixed", seed: int = 0) -> Any:
-    """The loaded model, with the arm of the choice around it."""
-    return Arm.parse(choice.cure).around(model, protocol, seed) if choice.cure else model
-
-
 def _of_reference(asked: str, kind: str) -> Choice:
     """Of a reference, or a row's name, without a name of the user's."""
     if kind == "dual" and (row := MODELS.get(asked)) is not None:
@@ -275,16 +270,11 @@ def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
     """The model, with its weights in memory. Raises MetricError."""
     if (made := references.offered(choice.asked)) is not None:
         return made
+    how: dict[str, Any] = {"revision": choice.revision, "device": device, "dtype": dtype}
     if choice.kind == "itm":
-        return metrics.load_judge(
-            "itm", choice.reference, revision=choice.revision, device=device, dtype=dtype
-        )
+        return metrics.load_judge("itm", choice.reference, **how)
     if choice.kind == "vlm":
         from nein.benchmarks.negbench import asking
 
-        return asking.load(
-            choice.reference, revision=choice.revision, device=device, dtype=dtype, batch_size=batch_size
-        )
-    return metrics.load_dual(
-        choice.reference, revision=choice.revision, device=device, dtype=dtype, batch_size=batch_size
-    )
+        return asking.load(choice.reference, batch_size=batch_size, **how)
+    return metrics.load_dual(choice.reference, batch_size=batch_size, **how)

@@ -28,7 +28,6 @@ from nein.engine.stages import Model, Stage, shared
 from nein.models import judges, references
 from nein.models.cached import CachedModel, batched
 from nein.models.remedies.encoders import Arm
-from nein.reporting.scores import ScoreTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     return all_runs
 
 
-#: Kind of a model -> what is said where it can answer none of the tasks.
+#: Kind of a model that can answer none of the tasks -> what is said.
 _UNANSWERED = {
     "vlm": "--vlm {} answers questions about one picture only, and there is no such task.",
     "dual": "--model {} scores captions, and every task asks questions instead; say --model none and --vlm.",
@@ -135,7 +134,8 @@ def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]
         return {"model": (loaded.fingerprint, description)}
 
     def cured() -> Any:
-        return models.cure(load(), choice, config.protocol, config.seed)
+        loaded = load()
+        return Arm.parse(choice.cure).around(loaded, config.protocol, config.seed) if choice.cure else loaded
 
     model = Model(choice.slug, cured, describe, fits=batched if config.fits else None)
     encodings = [asked.pictures(), *map(asked.sentences, asked.tasks)]
@@ -187,19 +187,6 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
 # --- what is written ---------------------------------------------------------------------------
 
 
-def _asked(folder: Folder) -> Asked:
-    """What a run asked, its data read again. Raises UserError where they have gone."""
-    found = Asked.of_folder(folder, files.sets_of([folder]))
-    if found is None:
-        raise UserError(f"The data of '{folder.path}' have gone, and with them what was asked.")
-    return found
-
-
-def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
-    """A row per caption, picture and question."""
-    return table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}"))
-
-
 def write_report(config: EvalConfig, runs: Sequence[ModelRun], folders: Sequence[Folder]) -> str:
     """Tables and plots of every finished run in OUT, also those of earlier commands."""
     sets = {run.asked.data.sha256: run.asked.data for run in runs}
@@ -234,15 +221,16 @@ NEGBENCH = Benchmark(
     "NegBench",
     EvalConfig,
     runs,
-    lambda folder: _asked(folder).table(),
+    lambda folder: files.asked_of(folder).table(),
     command="negbench eval",
     estimates=lambda table, folder: figures.estimates(table),
-    decides=decides,
+    # a row per caption, picture and question
+    decides=lambda table, folder: table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}")),
     report_of=write_report,
     report=report.run,
     report_config=ReportConfig,
     read=exported.read,
-    rows=lambda folder: _asked(folder).every_row(),
+    rows=lambda folder: files.asked_of(folder).every_row(),
     printed=paper_numbers.gaps,
     folder=ResultsDir,
     mixed=True,

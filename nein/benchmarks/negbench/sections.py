@@ -1,7 +1,5 @@
-"""The tables and plots of a NegBench report, as specifications over the frame of `figures`.
-
-A row of a table is a model on a data set with one wording of the captions; figures printed by the authors are
-rows of their own (`source` "printed"), below those that they stand beside.
+"""The tables and plots of a NegBench report, over the frame of `figures`. A row is a model on a data set with
+one wording of the captions; printed figures (`source` "printed") are rows of their own.
 """
 
 from __future__ import annotations
@@ -64,19 +62,19 @@ def accuracy_columns(title: str) -> tuple[Column | Across, ...]:
     )
 
 
+def _selected(figures: Sequence[Figure]) -> str:
+    """ "28.8 [26.3, 31.3] (33.4)"."""
+    by = {figure["metric"]: figure for figure in figures}
+    share = format.text(by.get("selected"), interval="reach")
+    return f"{share} ({format.text(by['offered'])})" if "selected" in by else format.DASH
+
+
 def _retrieval(direction: str, title: str) -> Table:
     columns = (column for k in KS for column in retrieval_columns(k))
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
 RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
-
-
-def _chosen_and_offered(figures: Sequence[Figure]) -> str:
-    """ "28.8 [26.3, 31.3] (33.4)"."""
-    by = {figure["metric"]: figure for figure in figures}
-    share = format.text(by.get("selected"), interval="reach")
-    return f"{share} ({format.text(by['offered'])})" if "selected" in by else format.DASH
 
 
 _WITHOUT = "without the thing@{}"
@@ -101,7 +99,6 @@ JUDGED = Table(
 
 
 def _at_each_k(name: str, title: str, rows: tuple[Row, ...], metric: str, shown: str, note: str) -> Table:
-    """A share of the first k found, a column for each k."""
     columns = (Column(f"{shown}@{k} ↑", {"metric": f"{metric}@{k}"}, _SHOWN, True) for k in KS)
     which = {"metric": tuple(f"{metric}@{k}" for k in KS)}
     return Table(name, title, rows, (*columns, *COUNTS), which, note)
@@ -158,7 +155,7 @@ CHOSEN = Table(
     "What is chosen",
     NAME,
     (
-        *(Column(f"{t} (offered)", {"template": t}, _chosen_and_offered) for t in TEMPLATES),
+        *(Column(f"{t} (offered)", {"template": t}, _selected) for t in TEMPLATES),
         Column("n", {"metric": "selected"}, tables.count()),
         Column("unscored", {"metric": "selected"}, tables.count("unscored")),
     ),
@@ -171,11 +168,6 @@ WRONG = Table(
     (*(Column(t, {"template": t}, _SHOWN) for t in TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
-
-
-def _ns(figures: Sequence[Figure]) -> str:
-    """ "40", or "40, 38" where they differ."""
-    return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
 
 
 JOINT = Table(
@@ -195,7 +187,10 @@ DIFFICULTY = Table(
     "difficulty",
     "Answered right together, by difficulty",
     (*NAME, Row("type", "together"), Row("axis", "how many")),
-    (Across("level", {}, _SHOWN, order=tuple(map(str, range(10)))), Column("n of each", show=_ns)),
+    (
+        Across("level", {}, _SHOWN, order=tuple(map(str, range(10)))),
+        Column("n of each", show=lambda found: ", ".join(dict.fromkeys(str(one["n"]) for one in found))),
+    ),
     {"metric": "joint by difficulty"},
 )
 PARTS = Table(
