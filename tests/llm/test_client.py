@@ -17,7 +17,7 @@ from nein.engine.errors import UserError
 from nein.metrics import MetricError
 from nein.models import llm
 from nein.models.llm.client import HOPELESS
-from nein.models.llm.remote import EndpointModel
+from nein.models.llm.loading import EndpointModel
 from tests.loopback import HANG_UP, Reply, Server, say
 
 

@@ -26,7 +26,7 @@ from nein.metrics.choices.endpoint import EndpointChoices
 from nein.metrics.judges.endpoint import EndpointJudge
 from nein.metrics.served.endpoint import Endpoint, NoAnswer
 from nein.models import llm
-from nein.models.llm.remote import EndpointModel
+from nein.models.llm.loading import EndpointModel
 from tests.loopback import HANG_UP, Reply, Server, say
 
 IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]

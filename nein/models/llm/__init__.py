@@ -6,12 +6,12 @@
         outcome.value      # a Verdict (a pydantic model), or None
         outcome.failure    # "" or one of llm.FAILURES, explained in outcome.reason
 
-`client.py` asks, remembers and counts; `parsing.py` reads answers; `remote.py` and `local.py` are the models.
+`client.py` asks, remembers and counts; `parsing.py` reads answers; `loading.py` and `local.py` are models.
 """
 
 from __future__ import annotations
 
-import pkgutil
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,20 +19,15 @@ if TYPE_CHECKING:
     from nein.models.llm.loading import load
     from nein.models.llm.options import LlmOptions
 
-_PLACES = {
-    "FAILURES": "nein.models.llm.client:FAILURES",
-    "Backend": "nein.models.llm.client:Backend",
-    "Client": "nein.models.llm.client:Client",
-    "Outcome": "nein.models.llm.client:Outcome",
-    "Request": "nein.models.llm.client:Request",
-    "LlmOptions": "nein.models.llm.options:LlmOptions",
-    "load": "nein.models.llm.loading:load",
-}
+#: Module -> what it has for others; imported when it is used.
+_PLACES = {"client": ("FAILURES", "Backend", "Client", "Outcome", "Request"), "options": ("LlmOptions",),
+           "loading": ("load",)}  # fmt: skip
 
 __all__ = ["FAILURES", "Backend", "Client", "LlmOptions", "Outcome", "Request", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return pkgutil.resolve_name(_PLACES[name])
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

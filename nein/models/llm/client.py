@@ -14,15 +14,7 @@ from nein.engine.errors import UserError
 from nein.metrics.base import RecordStore
 from nein.metrics.served.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
 from nein.models.cached import Questions
-from nein.models.llm.parsing import (
-    CUT_OFF,
-    NONSENSE,
-    WRONG_SCHEMA,
-    AnswerError,
-    Schema,
-    instructions,
-    parse,
-)
+from nein.models.llm.parsing import CUT_OFF, NONSENSE, WRONG_SCHEMA, AnswerError, Schema, instructions, parse
 
 MODEL_FAILED = "model failed"
 #: Nobody to answer: after HOPELESS such failures, one after the other, the rest is not tried.
@@ -131,9 +123,11 @@ class Client:
         the rest would not either; answers so far are kept. Threads may call it side by side: the backend sees
         `concurrent` questions at a time all the same.
         """
+        from tqdm import tqdm
+
         unique = list(dict.fromkeys(requests))
         outcomes: dict[Request, Outcome[Schema]] = {}
-        with _bar(len(unique), progress) as bar:
+        with tqdm(total=len(unique), desc=progress or None, unit="answer", disable=not progress) as bar:
             for request, outcome in self._questions.each(lambda one: self._one(one, schema), unique):
                 outcomes[request] = outcome
                 bar.update()
@@ -149,12 +143,8 @@ class Client:
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an outcome but the requests, JSON-serialisable."""
-        return {
-            **self.backend.identity,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "attempts": self.attempts,
-        }
+        drawing = {"temperature": self.temperature, "max_tokens": self.max_tokens, "attempts": self.attempts}
+        return {**self.backend.identity, **drawing}
 
     def _one(self, request: Request, schema: type[Schema]) -> Outcome[Schema]:
         outcome: Outcome[Schema] = Outcome(None, NONSENSE, "not asked")
@@ -183,9 +173,3 @@ class Client:
             return {"text": answer.text, "finished": answer.finished}
 
         return Answer(**self._questions.answer(json.dumps([prompt, seed]), ask))
-
-
-def _bar(total: int, title: str) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc=title or None, unit="answer", disable=not title)

@@ -28,6 +28,7 @@ class LocalModel:
         eos = model.generation_config.eos_token_id
         eos = tokenizer.eos_token_id if eos is None else eos
         self._eos = {int(e) for e in (eos if isinstance(eos, list | tuple) else [eos]) if e is not None}
+        self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self._eos)
         self._lock = threading.Lock()  # the generator for drawing is global; fast tokenizers keep state
         self.identity = {
             "backend": "transformers",
@@ -65,14 +66,11 @@ class LocalModel:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             produced = self.model.generate(
-                **inputs, num_beams=1, max_new_tokens=max_tokens, pad_token_id=self._pad(), **drawing
+                **inputs, num_beams=1, max_new_tokens=max_tokens, pad_token_id=self._pad, **drawing
             )[0, length:].tolist()
         end = next((place for place, token in enumerate(produced) if token in self._eos), None)
         text = self.tokenizer.decode(produced[:end], skip_special_tokens=True)
         return Answer(text.strip(), end is not None)
-
-    def _pad(self) -> int | None:
-        return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else min(self._eos)
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> LocalModel:

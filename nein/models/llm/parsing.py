@@ -83,7 +83,11 @@ def wire_schema(schema: type[BaseModel]) -> dict[str, Any]:
 
 def _only_object(text: str) -> dict[str, Any]:
     body = _THOUGHT.sub("", text)
-    decoder = json.JSONDecoder(object_pairs_hook=_no_repetition, parse_constant=_no_constant)
+
+    def constant(name: str) -> Any:
+        raise AnswerError(NONSENSE, f"{name} is no JSON value")
+
+    decoder = json.JSONDecoder(object_pairs_hook=_no_repetition, parse_constant=constant)
     objects: list[dict[str, Any]] = []
     place = body.find("{")
     while place >= 0:
@@ -109,7 +113,3 @@ def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(set(keys)) < len(keys):
         raise AnswerError(NONSENSE, "a key occurs twice in the answer")
     return dict(pairs)
-
-
-def _no_constant(name: str) -> Any:
-    raise AnswerError(NONSENSE, f"{name} is no JSON value")

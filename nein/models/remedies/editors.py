@@ -56,6 +56,18 @@ class Command(BaseModel):
     command: str
 
 
+#: Name -> what changes in a request, by the absent objects, and the capability that the editor needs for it.
+BY_RULE: dict[str, tuple[Callable[[Sequence[str]], dict[str, Any]], str]] = {
+    "rewrite": (lambda absent: {"instruction": removal(" and the ".join(absent))}, ""),
+    "negative-prompt": (lambda absent: {"negative_prompt": ", ".join(absent)}, "negative_prompt"),
+    "negative-prompt-alone": (
+        lambda absent: {"instruction": "", "negative_prompt": ", ".join(absent)}, "negative_prompt",
+    ),
+    # Prompt-to-Prompt, arXiv:2208.01626
+    "attention": (lambda absent: {"weights": dict.fromkeys(absent, AWAY)}, "weights"),
+}  # fmt: skip
+
+
 class Remedy(Protocol):
     """Changes requests. `facts` decide what it makes of them and go into the editor's fingerprint."""
 
@@ -68,26 +80,21 @@ class Remedy(Protocol):
 
 @dataclass(frozen=True)
 class ByRule:
-    """`change` gets the request and the objects that the rule reads as absent."""
+    """A row of `BY_RULE`, by the objects that `nein.wording.denials` reads as absent."""
 
     name: str
-    change: Callable[[editors.EditRequest, Sequence[str]], Sent]
 
     def facts(self) -> dict[str, Any]:
         return {"arm": self.name, "reads": "nein.wording.denials"}
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
-        return [
-            self._one(request, reading)
-            for request, reading in zip(
-                requests, denials.read([r.instruction for r in requests]), strict=True
-            )
-        ]
-
-    def _one(self, request: editors.EditRequest, reading: denials.Denials) -> Sent:
-        if reading.absent:
-            return self.change(request, reading.absent)
-        return Sent(None, AFFIRMED) if reading.doubled else Sent(request, AS_IT_IS)
+        sent: list[Sent | str] = []
+        for request, reading in zip(requests, denials.read([r.instruction for r in requests]), strict=True):
+            if reading.absent:
+                sent.append(_sent(request, **BY_RULE[self.name][0](reading.absent)))
+            else:
+                sent.append(Sent(None, AFFIRMED) if reading.doubled else Sent(request, AS_IT_IS))
+        return sent
 
 
 class ByLanguageModel:
@@ -101,45 +108,19 @@ class ByLanguageModel:
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
         asked = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
-        outcomes = self._client.complete(asked, Command)
-        return [self._one(*pair) for pair in zip(requests, outcomes, strict=True)]
-
-    @staticmethod
-    def _one(request: editors.EditRequest, outcome: llm.Outcome[Command]) -> Sent | str:
-        if outcome.value is None:
-            return f"no rewriting: {outcome.failure}, {outcome.reason}"
-        command = outcome.value.command.strip()
-        return _sent(request, instruction=command) if command else Sent(None, AFFIRMED)
+        sent: list[Sent | str] = []
+        for request, outcome in zip(requests, self._client.complete(asked, Command), strict=True):
+            if outcome.value is None:
+                sent.append(f"no rewriting: {outcome.failure}, {outcome.reason}")
+            else:
+                command = outcome.value.command.strip()
+                sent.append(_sent(request, instruction=command) if command else Sent(None, AFFIRMED))
+        return sent
 
 
 def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
     told = "; ".join(f"{name} {value!r}" for name, value in changes.items())
     return Sent(dataclasses.replace(request, **changes), f"sent with {told}")
-
-
-def _removed(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
-    return _sent(request, instruction=removal(" and the ".join(absent)))
-
-
-def _guided_away(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
-    return _sent(request, negative_prompt=", ".join(absent))
-
-
-def _guided_away_alone(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
-    return _sent(request, instruction="", negative_prompt=", ".join(absent))
-
-
-def _attenuated(request: editors.EditRequest, absent: Sequence[str]) -> Sent:
-    return _sent(request, weights=dict.fromkeys(absent, AWAY))
-
-
-#: Name -> what it makes of a request and the absent objects, and the capability that the editor needs for it.
-BY_RULE: dict[str, tuple[Callable[[editors.EditRequest, Sequence[str]], Sent], str]] = {
-    "rewrite": (_removed, ""),
-    "negative-prompt": (_guided_away, "negative_prompt"),
-    "negative-prompt-alone": (_guided_away_alone, "negative_prompt"),
-    "attention": (_attenuated, "weights"),  # Prompt-to-Prompt, arXiv:2208.01626
-}
 
 
 def check(arm: str, row: str) -> None:
@@ -183,7 +164,7 @@ def load(name: str, *, cache: RecordStore | None, device: str) -> Remedy:
     """The remedy of that name. cache: where a language model's answers are kept."""
     if name.startswith(LLM):
         return ByLanguageModel(name.removeprefix(LLM), cache, device)
-    return ByRule(name, BY_RULE[name][0])
+    return ByRule(name)
 
 
 class WithRemedy:
