@@ -67,7 +67,8 @@ class AnswerCache:
 
     def close(self) -> None:
         self._claims.close()
-        self._db.close()
+        with self._mutex:  # sqlite crashes where a thread is still at work
+            self._db.close()
 
     def __enter__(self) -> AnswerCache:
         return self

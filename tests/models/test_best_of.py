@@ -80,20 +80,16 @@ def test_the_candidate_that_the_judge_likes_best_is_taken_and_the_first_is_the_p
     assert len({seed for one in asked for seed in (best_of.seed_of(one, k) for k in range(4))}) == 20
 
 
-def test_a_choice_depends_neither_on_the_batch_nor_on_the_order() -> None:
-    asked = requests(6)
-    together = best(Brightest()).edit(asked)
-    alone = [best(Brightest()).edit([one])[0] for one in reversed(asked)][::-1]
-    assert shades(together) == shades(alone)
-    assert [one.note for one in together] == [one.note for one in alone]
-
-
-def test_of_equals_the_first_is_taken() -> None:
+def test_a_choice_depends_neither_on_the_batch_nor_on_the_order_and_of_equals_the_first_is_taken() -> None:
     class Indifferent(Brightest):
         def score(self, sources: Any, edits: Any, instructions: Any) -> list[Score]:
             return [Score(0.5)] * len(edits)
 
-    assert shades(best(Indifferent()).edit(requests(3))) == shades(Seeded().edit(requests(3)))
+    asked = requests(6)
+    together = best(Brightest()).edit(asked)
+    alone = [best(Brightest()).edit([one])[0] for one in reversed(asked)][::-1]
+    assert [(*shades([one]), one.note) for one in together] == [(*shades([one]), one.note) for one in alone]
+    assert shades(best(Indifferent()).edit(asked)) == shades(Seeded().edit(asked))
 
 
 def test_what_cannot_be_judged_is_counted_and_never_taken() -> None:
@@ -120,6 +116,8 @@ def test_a_candidate_without_a_picture_is_not_judged() -> None:
 
     [result] = best_of.Best(Half(), Brightest(), 2, "arm").edit(requests(1))
     assert shades([result]) == [best_of.seed_of(requests(1)[0], 1) % 251]
+    [plain, arm] = editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=["best-of:4:removal"])
+    assert [best_of.asks_the_run(choice.cure) for choice in (plain, arm)] == [False, True]
 
 
 def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it() -> None:
@@ -143,40 +141,26 @@ def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it()
     ]
 
 
-def test_an_endpoint_that_chooses_is_never_asked_twice(tmp_path: Path) -> None:
-    server = Server()
+def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(
+    tmp_path: Path, server: Server
+) -> None:
     server.rule = lambda body, count: (200, say(json.dumps({"reasoning": "", "score": [20, 20]})), {})
     name = f"best-of:2:editscore:openai:{server.url}#eye-7b"
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            editor = remedies.with_remedy(
-                Seeded(), name, cache=cache, device="cpu", dtype="float32", removal=lambda: Brightest()
+            editor: Any = remedies.with_remedy(
+                Seeded(), name, cache=cache, device="cpu", dtype="float32", removal=Brightest
             )
             [result] = editor.edit(requests(1))
         assert "(8, 8)" in result.note
     assert len(server.requests) == 4  # two questions about each of two edits
-    server.close()
-
-
-def test_after_stop_nothing_is_asked_of_an_endpoint() -> None:
-    server = Server()
-    judge = rewards.load(
-        f"editscore:openai:{server.url}#eye-7b", cache=MemoryRecords(), device="cpu", dtype="float32",
-        removal=Brightest,
-    )  # fmt: skip
-    editor = best(judge, 2)
+    editor = remedies.with_remedy(
+        Seeded(), name, cache=MemoryRecords(), device="cpu", dtype="float32", removal=Brightest
+    )
     editor.stop()
     with pytest.raises(CancelledError):
         editor.edit(requests(1))
-    assert not server.requests
-    server.close()
-
-
-def test_every_editor_is_followed_by_its_best_of_n_under_a_name_of_its_own() -> None:
-    [plain, arm] = editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=["best-of:4:removal"])
-    assert arm.slug == "ip2p+best-of-4-removal"
-    assert best_of.asks_the_run(arm.cure)
-    assert not best_of.asks_the_run(plain.cure)
+    assert len(server.requests) == 4
 
 
 @pytest.mark.parametrize(

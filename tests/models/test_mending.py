@@ -62,21 +62,16 @@ def test_what_a_sentence_says_is_absent(sentence: str, absent: list[str], presen
     assert set(present) <= set(read.present)
 
 
-def test_a_denial_becomes_a_command_and_other_sentences_stay() -> None:
-    sent, results = edit("rewrite", CUP, "Neither a bus nor a dog is in the image.", "Add a cup.")
-    said = [request.instruction for request in sent]
-    assert said == ["Remove the cup.", "Remove the bus and the dog.", "Add a cup."]
-    assert [request.seed for request in sent] == [0, 1, 2]
+def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_not_sent() -> None:
+    neither, twice = "Neither a bus nor a dog is in the image.", "The image is not without a cup."
+    sent, results = edit("rewrite", CUP, neither, twice, "Add a cup.")
+    assert [(request.id, request.instruction, request.seed) for request in sent] == [
+        ("0", "Remove the cup.", 0), ("1", "Remove the bus and the dog.", 1), ("3", "Add a cup.", 3),
+    ]  # fmt: skip
     assert results[0].note == "sent with instruction 'Remove the cup.'"
-    assert results[2].note == remedies.AS_IT_IS
-
-
-def test_where_a_denial_is_denied_the_picture_stays_and_the_editor_is_not_asked() -> None:
-    sent, [denied, result] = edit("rewrite", CUP, "The image is not without a cup.")
-    assert [request.id for request in sent] == ["0"]
-    assert (denied.image == 255 - PICTURE).all()
-    assert (result.image == PICTURE).all()
-    assert result.note == remedies.AFFIRMED
+    assert [one.note for one in results[2:]] == [remedies.AFFIRMED, remedies.AS_IT_IS]
+    assert (results[0].image == 255 - PICTURE).all()
+    assert (results[2].image == PICTURE).all()
 
 
 def test_what_is_absent_is_what_guidance_goes_away_from() -> None:
@@ -109,15 +104,15 @@ class Scripted:
             '{"command": "Remove the cup."}',
             ["Remove the cup."],
             "sent with instruction 'Remove the cup.'",
-            None,
+            "",
         ),
-        ('{"command": " "}', [], remedies.AFFIRMED, None),
+        ('{"command": " "}', [], remedies.AFFIRMED, ""),
         ("I would rather not.", [], "", "no rewriting: nonsense, no JSON object"),
         ('{"command": 3}', [], "", "no rewriting: wrong schema, command: "),
     ],
 )
 def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
-    text: str, told: list[str], note: str, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, told: list[str], note: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Scripted(text)
     monkeypatch.setattr("nein.models.llm.loading.backend", lambda options, device: model)
@@ -127,19 +122,21 @@ def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
             editor = Listening()
             [result] = remedies.WithRemedy(editor, arm, "rewrite").edit([EditRequest("a", PICTURE, CUP, 0)])
         assert [request.instruction for request in editor.sent] == told
-        assert result.note == note
-        assert (result.error or "").startswith(error or "")
-        assert (result.error is None) == (error is None) == (result.image is not None)
+        assert result.note.startswith(note)
+        assert (result.error or "").startswith(error)
+        assert bool(result.error) == bool(error) == (result.image is None)
     assert model.asked == 1
 
 
 def test_every_editor_is_followed_by_its_cures_under_names_of_their_own() -> None:
-    choices = editor_choice.resolve_editors(["ip2p", "magicbrush"], "nano", {}, mend=["rewrite", "attention"])
+    mend = ["rewrite", "best-of:4:removal"]
+    choices = editor_choice.resolve_editors(["ip2p", "magicbrush"], "nano", {}, mend=mend)
     assert [choice.slug for choice in choices] == [
-        f"{editor}{arm}" for editor in ("ip2p", "magicbrush") for arm in ("", "+rewrite", "+attention")
+        f"{editor}{arm}"
+        for editor in ("ip2p", "magicbrush")
+        for arm in ("", "+rewrite", "+best-of-4-removal")
     ]
-    plain, mended, _ = choices[:3]
-    assert mended.identity() == {**plain.identity(), "mend": "rewrite"}
+    assert choices[1].identity() == {**choices[0].identity(), "mend": "rewrite"}
 
 
 @pytest.mark.parametrize(

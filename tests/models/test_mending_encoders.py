@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -49,31 +48,18 @@ def test_the_score_is_that_of_what_is_affirmed_less_that_of_what_is_denied(weigh
     np.testing.assert_allclose(scores.T, expected, atol=1e-6)  # features are float32
 
 
-def test_another_lambda_is_another_model_and_is_described() -> None:
+def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_row() -> None:
     half, whole = Decomposed(MODEL, 0.5), Decomposed(MODEL, 1.0)
     assert len({MODEL.fingerprint, half.fingerprint, whole.fingerprint}) == 3
     assert half.describe()["mended"] == {"arm": "decompose", "lambda": 0.5}
-
-
-def test_a_mended_model_has_a_name_of_its_own_and_no_published_row() -> None:
     plain = models.choose("nano:clip")
-    assert models.mended(plain, "") == plain
     mended = models.mended(plain, "decompose:0.25")
-    assert (mended.name, mended.slug, mended.row) == (
-        "nano:clip+decompose:0.25",
-        f"{plain.slug}+decompose-0.25",
-        None,
-    )
+    assert (mended.name, mended.row) == ("nano:clip+decompose:0.25", None)
+    assert mended.slug == f"{plain.slug}+decompose-0.25"
     assert mended.identity == plain.identity  # the identity of the run names the cure
 
 
-@pytest.mark.parametrize(
-    "arm",
-    [
-        "decomposed", "decompose:", "decompose:-1", "decompose:11", "rewrite", "steer:1.5",
-        "decompose@pairs.json",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("arm", "decomposed decompose: decompose:-1 decompose:11 steer:2 decompose@a".split())
 def test_an_arm_that_there_is_not_is_a_sentence(arm: str) -> None:
     with pytest.raises(UserError, match=r"takes decompose\[:LAMBDA\].*, steer\[:ALPHA\].*, or neat\["):
         models.mended(models.choose("random"), arm)
@@ -116,11 +102,8 @@ def test_only_captions_that_deny_something_are_steered(nano_clip: DualEncoder) -
 
 
 def test_pairs_decide_what_a_steered_model_is(tmp_path: Path) -> None:
-    for name, content in {
-        "a": {"a dog": "no dog", "a cat": "no cat"},
-        "b": {"a dog": "no dog", "x": "y"},
-    }.items():
-        (tmp_path / name).write_text(json.dumps(content))
+    (tmp_path / "a").write_text('{"a dog": "no dog", "a cat": "no cat"}')
+    (tmp_path / "b").write_text('{"a dog": "no dog", "x": "y"}')
     arms = [Arm.parse(f"steer:0.13@{tmp_path / name}") for name in "ab"]
     assert arms[0].identity != arms[1].identity
     assert Arm.parse("steer").identity == {}
