@@ -37,6 +37,6 @@ def test_a_word_becomes_a_token_that_begins_as_the_mean_of_its_pieces(tmp_path: 
 
 def test_words_are_for_models_whose_tokenizer_can_learn() -> None:
     tower = towers.load("nano:clip")
-    tower._dual = [object()]
+    tower.dual = object()
     with pytest.raises(UserError, match="--words needs a CLIP of transformers"):
         tower.teach(["not"])
