@@ -29,7 +29,7 @@ from nein.benchmarks.nein import runs
 from nein.datasets.negbench import drawn
 from nein.engine import atomic, scheduler
 from nein.engine.folder import Folder
-from nein.generate.negvqa import sheet
+from nein.generate.negvqa.check import FORMAT
 from nein.metrics.judges.base import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -222,7 +222,7 @@ def _tick(root: Path, count: int) -> None:
     for k, name in enumerate(("first", "second")):
         ticks = [{"verdict": "right"}, {"verdict": "wrong", "error": "other"}]
         marks = {f"question {i}": ticks[i % (7 + k) == 0] for i in range(count)}
-        content = {"format": sheet.FORMAT, "sheet": "sheet", "population": count, "items": marks}
+        content = {"format": FORMAT, "sheet": "sheet", "population": count, "items": marks}
         atomic.write_json(root / f"{name}.json", content)
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from nein.engine.errors import UserError
-from nein.generate.negvqa import check, sheet
+from nein.generate.negvqa import check
 from tests.helpers import commands
 
 
@@ -20,7 +20,7 @@ def ticks(right: int, wrong: int, open_: int = 0, sheet_name: str = "abc") -> di
     marks += [{"verdict": "wrong", "error": "unnatural", "note": "odd"}] * wrong
     marks += [{"verdict": None, "error": None, "note": ""}] * open_
     items = {str(number): mark for number, mark in enumerate(marks)}
-    facts = {"format": sheet.FORMAT, "sheet": sheet_name, "population": 7379, "checker": "", "items": items}
+    facts = {"format": check.FORMAT, "sheet": sheet_name, "population": 7379, "checker": "", "items": items}
     return facts
 
 
@@ -100,7 +100,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "original_answer": "A", "negated_answer": "B",
     }  # fmt: skip
     rows = [row, {**row, "index": "2"}, {**row, "index": "</script>", "image": "images/none.png"}]
-    sheet.write(folder / "check.html", rows, population=50, negator="rules")
+    check.write_sheet(folder / "check.html", rows, population=50, negator="rules")
     return folder / "check.html"
 
 

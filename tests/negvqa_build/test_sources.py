@@ -110,7 +110,7 @@ def test_a_file_that_is_none_ends_in_one_sentence(choices: Path, tmp_path: Path)
 
 
 def test_drawn_questions_have_options_that_are_really_wrong(tmp_path: Path) -> None:
-    from nein.generate.negvqa.drawn import SPLIT
+    from nein.generate.negvqa.sources import SPLIT
     from nein.nano.questions import iter_questions
 
     found = load("nano", questions=16, cache=tmp_path).items

@@ -1,8 +1,7 @@
 """NegVQA's questions: the embedded miniature ones, a data set on the hub, or a JSON-lines file.
 
-A record holds the question as asked and negated, the options A, B, ... (two in NegVQA), the letters that are
-right for each, the subset, and a picture: the name of a file, its bytes in base64, or (hub) an image cell.
-Pictures in records are put into files of the user's cache: thousands of them would fill the memory.
+Pictures in records (base64, or image cells of the hub) are put into files of the user's cache: thousands of
+them would fill the memory.
 """
 
 from __future__ import annotations
@@ -20,35 +19,34 @@ from typing import Any
 import numpy as np
 
 from nein.datasets import hub
-from nein.datasets.negvqa import drawn
 from nein.datasets.negvqa.categories import category_of
 from nein.engine import atomic, images
 from nein.engine.errors import Problems, UserError
 from nein.metrics.letters import LETTERS
-from nein.nano.worlds import is_nano, world
+from nein.nano import data as nano
+from nein.nano.questions import KINDS, iter_questions
+from nein.nano.scenes import render, rng_for
+from nein.nano.worlds import NANO, World, is_nano, world
 
 #: Our name of a field -> its name in NegVQA's files.
 FIELDS = {
-    "index": "index",
-    "image": "image",
-    "category": "category",
-    "original_question": "original_question",
-    "negated_question": "negated_question",
-    "original_answer": "original_answer",
-    "negated_answer": "negated_answer",
-}
+    name: name
+    for name in (
+        "index", "image", "category", "original_question", "negated_question", "original_answer",
+        "negated_answer",
+    )
+}  # fmt: skip
 VARIANTS = ("original", "negated")
 HUB = "yuhuizhang/NegVQA"
 NANO_QUESTIONS = 640
+SPLIT = "val"
+FILE = "questions.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question with its negation.
-
-    source   Names the picture: questions about one picture are no independent trials.
-    options  Texts behind A, B, ...; `questions` and `answers` (letters) by variant.
-    """
+    """One question with its negation. source: names the picture, which several questions may be about;
+    options: texts behind A, B, ...; `questions` and `answers` (letters) by variant."""
 
     id: str
     subset: str
@@ -88,8 +86,7 @@ def load(
 ) -> Questions:
     """Reads "nano" or "nano:WORLD", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file.
 
-    negated   The second of two files that hold `question` and `answer` only ("...-original.jsonl" is
-              `source`); records are joined by `index`.
+    negated   The second of two files that hold `question` and `answer` only; joined by `index`.
     pictures  Folder of the pictures; beside the file by default.
     columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name in the file. Naming C (as "C") makes it
               an option.
@@ -102,8 +99,8 @@ def load(
         if key not in FIELDS and key not in LETTERS:
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if is_nano(source):
-        folder = drawn.folder(questions, cache, world(source))
-        rows: Iterable[Mapping[str, Any]] = atomic.checked_lines(folder / drawn.FILE)
+        folder = drawn(questions, cache, world(source))
+        rows: Iterable[Mapping[str, Any]] = atomic.checked_lines(folder / FILE)
         origin: dict[str, Any] = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
         folder, rows = None, hub.read(reference, split)
@@ -155,9 +152,7 @@ def _items(
         letters = LETTERS[: len(options)]
         answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
         identity = str(row[names["index"]])
-        facts = [
-            row[names[k]] for k in (*possible, "original_question", "negated_question") if names[k] in row
-        ]
+        facts = [row.get(names[k]) for k in (*possible, "original_question", "negated_question")]
         if any(isinstance(fact, (list, dict, bool)) for fact in facts):
             problems.add("whose questions or options are no texts", f"record {number}")
         elif any(answer not in letters or not answer for answer in answers.values()):
@@ -172,14 +167,10 @@ def _items(
             except ValueError as error:
                 problems.add(str(error), f"record {number}")
                 continue
+            asked = {v: str(row[names[f"{v}_question"]]).strip() for v in VARIANTS}
+            source = _source(picture, row[names["image"]])
             items[identity] = Item(
-                identity,
-                str(row[names["category"]]),
-                picture,
-                _source(picture, row[names["image"]]),
-                options,
-                {v: str(row[names[f"{v}_question"]]).strip() for v in VARIANTS},
-                answers,
+                identity, str(row[names["category"]]), picture, source, options, asked, answers
             )
     problems.raise_if_any(where)
     if not items:
@@ -246,11 +237,8 @@ def _joined(
         twin = by_index.get(str(row.get(names["index"])))
         if twin is None:
             raise UserError(f"'{other}' has no question {row.get(names['index'])}, which '{one}' has.")
-        yield {
-            **row,
-            **{names[f"{v}_question"]: r.get("question") for v, r in (("original", row), ("negated", twin))},
-            **{names[f"{v}_answer"]: r.get("answer") for v, r in (("original", row), ("negated", twin))},
-        }
+        both = zip(VARIANTS, (row, twin), strict=True)
+        yield {**row, **{names[f"{v}_{key}"]: r.get(key) for v, r in both for key in ("question", "answer")}}
 
 
 def _hash(items: Iterable[Item]) -> str:
@@ -260,3 +248,44 @@ def _hash(items: Iterable[Item]) -> str:
         facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
         digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()
+
+
+# --- drawn questions ---------------------------------------------------------------------------
+
+
+def drawn(count: int, parent: Path | None = None, world: World = NANO) -> Path:
+    """A folder with `count` drawn questions in NegVQA's layout (`FILE`, images/), made on first use; below
+    `parent`, or in the user's cache."""
+    name = f"negvqa-{world.name.replace(':', '-')}-{count}"
+    return nano.drawn(name, lambda draft: _write(draft, count, world), proof=FILE, parent=parent)
+
+
+def _write(root: Path, count: int, world: World = NANO) -> None:
+    """Draws the questions and their pictures. Options are in random order, each letter right for half of the
+    questions of a kind."""
+    atomic.write_lines(root / FILE, _drawn_rows(root, count, world))
+
+
+def _drawn_rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]]:
+    """A row per question, once its picture is there."""
+    asked = dict.fromkeys(KINDS, 0)
+    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
+        name = f"images/{index:05d}.png"
+        if not (root / name).exists():  # up to four questions are about one scene
+            images.write_png(root / name, render(scene, world.style))
+        # Pairs of questions of a kind get one right "A" and one right "B", in random order.
+        pair, place = divmod(asked[question.kind], 2)
+        asked[question.kind] += 1
+        first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
+        right = "AB"[first ^ place]
+        options = [question.right, question.wrong]
+        yield {
+            "index": number,
+            "image": name,
+            "category": question.kind,
+            "original_question": question.question,
+            "negated_question": question.negated,
+            **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
+            "original_answer": right,
+            "negated_answer": "AB"[right == "A"],
+        }

@@ -1,26 +1,44 @@
-"""`nein negvqa check FILE...`: from the ticks of a check sheet to the accuracy of the conversion."""
+"""The check sheet, one HTML file with random conversions, on which a person ticks what is right; and
+`nein negvqa check FILE...`: from its ticks, as it exports them, to the accuracy of the conversion."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nein.datasets.negvqa.questions import VARIANTS
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.generate.negvqa.config import CheckConfig
+from nein.reporting import cards, page, thumbnails
 from nein.statistics import bounded_mean
+
+FORMAT = "nein negvqa check 1"
+HOW = (
+    "An item is right when the negated question is good English, asks for the opposite of the original with "
+    "little changed, and the option marked for each question is right for the picture. Ticks stay in this "
+    "browser; export them when you are done."
+)
+SIDE = 320  # pixels of a picture's longer side, so that writing on it can be read
+#: What can be wrong with a conversion: the paper names the first two (NegVQA, section 3).
+ERRORS = {
+    "unnatural": "the negated question is unnatural or ungrammatical",
+    "twice": "a condition or a negation is negated as well",
+    "answer": "the letter of the negated question is not right",
+    "original": "the original question or its letter is wrong already",
+    "other": "something else (see the note)",
+}
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What one person found: items by verdict (`open` ones have none), the wrong ones by kind (`errors`).
-
-    accuracy, low, high  Share of right items among those checked, with the exact 95 % interval of a simple
-                         random sample of items, which the sheet is; None without a checked item.
-    """
+    """What one person found: items by verdict (`open` ones have none), the wrong ones by kind; the share of
+    right ones with the exact 95 % interval of a random sample, None without a checked item."""
 
     sheet: str
     checker: str
@@ -41,8 +59,6 @@ _MARK = {"verdict": (str, None), "error?": (str, None)}
 
 def read(path: Path) -> dict[str, Any]:
     """An exported file, checked. Raises UserError."""
-    from nein.generate.negvqa.sheet import ERRORS, FORMAT
-
     content = atomic.read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"'{path}' is no check exported from a sheet of nein negvqa generate (check.html).")
@@ -71,8 +87,6 @@ def evaluate(ticks: Mapping[str, Any]) -> Checked:
 
 def describe(checked: Checked) -> str:
     """The figures in words."""
-    from nein.generate.negvqa.sheet import ERRORS
-
     n = checked.right + checked.wrong
     who = f"{checked.checker}: " if checked.checker else ""
     if checked.accuracy is None or checked.low is None or checked.high is None:
@@ -118,3 +132,42 @@ def run(options: CheckConfig) -> str:
     if options.out is not None:
         atomic.write_json(options.out, [asdict(one) for one in figures])
     return text
+
+
+# --- the sheet -----------------------------------------------------------------------------------
+
+
+def write_sheet(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, negator: str) -> None:
+    """Writes the sheet of `rows`, records of `convert.record` whose pictures lie beside `path`.
+
+    population  How many conversions the rows were drawn from.
+    """
+    ids, categories = [row["index"] for row in rows], [row["category"] for row in rows]
+    # 16 hex digits over everything that is to be checked.
+    text = json.dumps([dict(row) for row in rows], sort_keys=True, ensure_ascii=False)
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    facts = {"format": FORMAT, "sheet": name, "population": population, "negator": negator, "ids": ids}
+    samples = cards.Samples(
+        ids, [f"{number} of {len(rows)}" for number in range(1, len(rows) + 1)], categories,
+        {"Category": [[category] for category in categories]},
+        [cards.Member(variant) for variant in VARIANTS], words=("items", "", ""),
+        heads=("question", "A", "B"), page=len(rows),
+    )  # fmt: skip
+    browser = cards.browser(lambda: (samples, (_detail(path, row) for row in rows)), title="Items")
+    values = {"facts": page.script_json(facts), "errors": ERRORS}
+    html = page.render(
+        title="Are these negated questions right?",
+        subtitle=f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}",
+        parts=[browser, page.Part("check", "Ticks", Path(__file__).parent / "templates", lambda: values)],
+    )
+    atomic.write_text(path, html)
+
+
+def _detail(path: Path, row: Mapping[str, Any]) -> cards.Detail:
+    said = []
+    for variant in VARIANTS:
+        right = row[f"{variant}_answer"]
+        options = [cards.Cell(row[letter], mark="right" if right == letter else "") for letter in "AB"]
+        said.append(cards.Said(cells=[cards.Cell(row[f"{variant}_question"]), *options]))
+    picture = thumbnails.of_file(path.parent / row["image"], SIDE)
+    return cards.Detail([("", picture)], said=said)

@@ -77,13 +77,11 @@ class Negation:
 
 
 def by_rules(items: Sequence[Choice]) -> list[Negation]:
-    """Negations by `nein.generate.negvqa.rules`."""
     from nein.generate.negvqa.rules import Refusal, negate
 
-    outcomes = negate([item.question for item in items])
     return [
-        Negation(REFUSED, reason=str(outcome)) if isinstance(outcome, Refusal) else Negation(NEGATED, outcome)
-        for outcome in outcomes
+        Negation(REFUSED, reason=str(made)) if isinstance(made, Refusal) else Negation(NEGATED, made)
+        for made in negate([item.question for item in items])
     ]
 
 

@@ -11,63 +11,195 @@ negated, optionally after sentences of background or a leading condition, which 
     What color is the car on the left?  What color isn't the car on the left?
     How many dogs are there?            What is not the number of dogs?     a number stays the answer
 
-Refused, with the reason: yes-no questions (what "no" means as an answer to a negated one is ambiguous), why
-and how (they ask about a fact; its negation asks about another one), questions that hold a negation, a
-quantifier or a word like "only", shares of a whole, several questions, several wh-words, embedded questions
-("What do you think ..."), co-ordinated verbs, clauses and participles before the place of the "not", and
-every form not listed above. The grammar comes from spaCy's small English model; where it errs, so do the
-rules, hence the check sheet.
+Everything else is refused with the reason: yes-no questions, why and how, questions with a negation, a
+quantifier or "only", shares of a whole, embedded questions, co-ordinated verbs, clauses before the place of
+the "not". The grammar comes from spaCy's small English model; where it errs, so do the rules, hence the check
+sheet.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-
-from nein.generate.negvqa.grammar import (
-    ATTRIBUTES,
-    CONTRACTED,
-    FINITE,
-    ING_NOUNS,
-    NAMING,
-    OPINION,
-    QUANTITIES,
-    TRANSITIVE,
-    Question,
-    Refusal,
-    phrase_end,
-    read,
-    split,
-    starts_noun_phrase,
-)
 
 VERSION = 1  # of the rules: raise it when any output can change
 AT_ONCE = 128  # documents that are parsed and held at once
 
 
+#: Words after which another "not" would cancel, strengthen or blur the negation.
+NEGATIVE = frozenset(
+    "not n't no never none neither nor nobody nothing nowhere without except excluding besides hardly "
+    "barely rarely seldom cannot lack lacks lacking absent missing fail fails false incorrect incorrectly "
+    "wrong untrue unlikely impossible least".split()
+)
+#: Words whose scope a "not" would change: "not all" is not "all not".
+QUANTIFIERS = frozenset(
+    "all every each both any anyone anything anybody everyone everything everybody some somebody someone "
+    "something only also else too yet still already just even ever always either solely".split()
+)
+#: Nouns that ask for a property of what follows: "What colour is the car?" has the car as its subject.
+ATTRIBUTES = frozenset(
+    "color colour shape size brand type kind sort style make model age gender sex material pattern breed "
+    "species nationality ethnicity year time day date month season number temperature speed length height "
+    "width depth weight price flavor flavour texture way direction side angle position".split()
+)
+#: Nouns that ask when: "What year was the photo taken?"
+TIMES = frozenset("year month day date time season century decade".split())
+#: Shares of a whole: "What percentage does not vote?" asks for the rest, not for what is no right answer.
+QUANTITIES = frozenset("percentage percent number amount proportion fraction share ratio quantity".split())
+#: Verbs after which the question goes on in a clause: "What do you think the man is doing?"
+OPINION = frozenset("think believe suppose guess assume imagine".split())
+#: Verbs that need an object: before a preposition, the wh-word is theirs.
+TRANSITIVE = frozenset("do hold wear use carry make throw catch touch pull push".split())
+#: Verbs whose past participle asks for a name, use or material: "What is this animal called?"
+NAMING = frozenset("call name use make know cover fill decorate".split())
+ING_NOUNS = frozenset(
+    "building painting ring king string thing wing spring evening morning ceiling clothing drawing sling "
+    "sting swing pudding wedding meeting lightning railing sibling".split()
+)
+WH_TAGS = frozenset(("WDT", "WP", "WP$", "WRB"))
+FINITE = frozenset(("MD", "VBZ", "VBP", "VBD"))
+CONTRACTED = {
+    "is": "isn't", "are": "aren't", "was": "wasn't", "were": "weren't", "do": "don't", "does": "doesn't",
+    "did": "didn't", "has": "hasn't", "have": "haven't", "had": "hadn't", "can": "can't", "could": "couldn't",
+    "will": "won't", "would": "wouldn't", "should": "shouldn't",
+}  # fmt: skip
+
+
+class Refusal(Exception):
+    """The rules do not cover a question; the message says why."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A parsed question.
+
+    doc    The spaCy document of the question sentence alone.
+    wh     Its wh-word; verb: the first finite verb after it; after: the token behind that verb.
+    """
+
+    doc: Any
+    wh: Any
+    verb: Any
+    after: Any
+
+    @property
+    def phrase(self) -> list[Any]:
+        """The wh-phrase without the wh-word: "colour" of "What colour is ...", "of these" of "Which of"."""
+        return list(self.doc[self.wh.i + 1 : self.verb.i])
+
+    @property
+    def words(self) -> set[str]:
+        """The words of the wh-phrase in small letters."""
+        return {token.lower_ for token in self.phrase}
+
+    @property
+    def asks_when_or_where(self) -> bool:
+        """By its wh-word, a noun of time, or a preposition before it."""
+        return self.wh.lower_ in ("where", "when") or bool(self.words & TIMES) or self.wh.i == 1
+
+    @property
+    def end(self) -> int:
+        """Index of the first token of the closing punctuation."""
+        last = len(self.doc)
+        while last and (self.doc[last - 1].is_punct or self.doc[last - 1].is_space):
+            last -= 1
+        return last
+
+    @property
+    def auxiliary(self) -> bool:
+        """Whether the finite verb is a form of be, a modal, or an auxiliary do or have."""
+        if self.verb.tag_ == "MD" or self.verb.lemma_ == "be":
+            return True
+        return self.verb.lemma_ in ("do", "have") and self.verb.dep_ in ("aux", "auxpass")
+
+    @property
+    def main(self) -> Any | None:
+        """The verb that the finite verb is an auxiliary of, if any."""
+        is_main = self.verb.dep_ in ("aux", "auxpass") and self.verb.head != self.verb
+        return self.verb.head if is_main else None
+
+
+def split(text: str) -> tuple[str, str]:
+    """(background, question): the last sentence, and everything before it, which is never touched.
+
+    Raises Refusal unless the last sentence, and it alone, is a question.
+    """
+    whole = text.strip()
+    if not whole.endswith("?"):
+        raise Refusal("it does not end in a question mark")
+    if whole.count("?") > 1:
+        raise Refusal("it asks more than one question")
+    start = max((m.end() for m in re.finditer(r"(?:[.!:;]|\n)\s+|\n", whole)), default=0)
+    return whole[:start], whole[start:]
+
+
+def read(doc: Any) -> Question:
+    """The parts of a question sentence. Raises Refusal for forms outside the rules."""
+    words = [token.lower_.replace("’", "'") for token in doc]
+    if re.search(r"[\\$=^{}<>_|]", doc.text):
+        raise Refusal("it holds formulas or marks")
+    for word in words:
+        if word in NEGATIVE:
+            raise Refusal(f"it is negative already ('{word}')")
+        if word in QUANTIFIERS:
+            raise Refusal(f"'{word}' would change its scope")
+    wh_words = [token for token in doc if token.tag_ in WH_TAGS and token.lower_ not in ("that", "when")]
+    wh_words = wh_words or [token for token in doc if token.tag_ in WH_TAGS and token.lower_ != "that"]
+    if not wh_words:
+        raise Refusal("it is no wh-question; the answer to a negated yes-no question is ambiguous")
+    if len(wh_words) > 1:
+        raise Refusal("it has more than one wh-word")
+    wh = wh_words[0]
+    before = doc[: wh.i]
+    if len(before) and before[-1].text != "," and not (len(before) == 1 and before[0].pos_ == "ADP"):
+        raise Refusal("its wh-word is not at the beginning")
+    verb = next((token for token in doc[wh.i + 1 :] if token.tag_ in FINITE), None)
+    if verb is None or verb.i + 1 >= len(doc):
+        raise Refusal("it has no finite verb")
+    if any(token.text == "," or token.pos_ in ("VERB", "AUX") for token in doc[wh.i + 1 : verb.i]):
+        raise Refusal("its wh-phrase is not simple")
+    return Question(doc, wh, verb, doc[verb.i + 1])
+
+
+def starts_noun_phrase(token: Any) -> bool:
+    """Whether a noun phrase that is somebody's subject or complement begins at a token."""
+    if token.pos_ in ("DET", "PRON", "PROPN", "NUM", "NOUN"):
+        return True
+    return any(chunk.start == token.i for chunk in token.doc.noun_chunks)
+
+
+def phrase_end(token: Any) -> int:
+    """Index behind the noun phrase (without what modifies it from behind) that begins at a token."""
+    for chunk in token.doc.noun_chunks:
+        if chunk.start <= token.i < chunk.end:
+            return chunk.end
+    return token.i + 1
+
+
 def negate(questions: Sequence[str]) -> list[str | Refusal]:
     """The negation of each question, or the reason why the rules do not cover it."""
-    parts, ahead = itertools.tee(map(_split, questions))
+    parts, ahead = itertools.tee(_outcome(split, question) for question in questions)
     sentences = (part[1] for part in ahead if not isinstance(part, Refusal))
     docs = _parser().pipe(sentences, batch_size=AT_ONCE)
-    return [part if isinstance(part, Refusal) else _negated(part[0], next(docs)) for part in parts]
+    return [
+        part
+        if isinstance(part, Refusal)
+        else _outcome(lambda b, doc: b + _sentence(read(doc)), part[0], next(docs))
+        for part in parts
+    ]
 
 
-def _split(question: str) -> tuple[str, str] | Refusal:
+def _outcome(function: Callable[..., Any], *given: Any) -> Any:
+    """What the function returns, or its refusal without a traceback, which would keep the document."""
     try:
-        return split(question)
+        return function(*given)
     except Refusal as refusal:
         return refusal.with_traceback(None)
-
-
-def _negated(background: str, doc: Any) -> str | Refusal:
-    try:
-        question = read(doc)
-        return background + _sentence(question)
-    except Refusal as refusal:
-        return refusal.with_traceback(None)  # which would keep the document
 
 
 @lru_cache(maxsize=1)
@@ -118,12 +250,16 @@ def _check_clause(question: Question) -> None:
         raise Refusal("its wh-word does not belong to the main clause")
 
 
-def _after_verb(question: Question) -> str:
-    """ "What is on the table?" -> "What is not on the table?" """
-    if question.wh.lower_ in ("where", "when"):
-        raise Refusal(f"'{question.wh.lower_}' is not asked in a form that is covered")
+def _check_subject(question: Question, uncovered: Sequence[str]) -> None:
     if question.words & QUANTITIES and "of" in question.words:
         raise Refusal("the negation of a share is the rest of it")
+    if question.wh.lower_ in uncovered:
+        raise Refusal(f"'{question.wh.lower_}' is not asked in a form that is covered")
+
+
+def _after_verb(question: Question) -> str:
+    """ "What is on the table?" -> "What is not on the table?" """
+    _check_subject(question, ("where", "when"))
     if question.verb.lower_ == "can":
         return _insert(question, question.verb.idx + 3, "not")
     return _insert(question, _behind(question.verb), " not")
@@ -132,10 +268,7 @@ def _after_verb(question: Question) -> str:
 def _with_do(question: Question) -> str:
     """ "Which animal eats grass?" -> "Which animal does not eat grass?" """
     verb = question.verb
-    if question.words & QUANTITIES and "of" in question.words:
-        raise Refusal("the negation of a share is the rest of it")
-    if question.wh.lower_ in ("where", "when", "whom"):
-        raise Refusal(f"'{question.wh.lower_}' is not asked in a form that is covered")
+    _check_subject(question, ("where", "when", "whom"))
     if verb.pos_ != "VERB" or verb.tag_ == "MD":
         raise Refusal("its finite verb is of no form that is covered")
     helper = {"VBZ": "does", "VBD": "did", "VBP": "do"}[verb.tag_]

@@ -1,7 +1,6 @@
-"""What `nein negvqa generate` does once its options are known: read, negate, convert, write.
+"""`nein negvqa generate`: read, negate, convert, write.
 
-Everything but a language model's answers is a function of the input, and those are on disk as they come: a
-command that was killed is simply run again.
+Everything but a language model's answers is a function of the input, and those are on disk as they come.
 
 OUT/manifest.json     configuration, negator, counts, status
 OUT/answers.sqlite    what the language model said
@@ -24,7 +23,7 @@ from typing import Any
 from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.generate.negvqa import convert, negators, sheet
+from nein.generate.negvqa import check, convert, negators
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.negators import NEGATED, UNUSABLE, Negation
 from nein.generate.negvqa.sources import Choice, load
@@ -46,12 +45,9 @@ def build(config: ConversionConfig) -> str:
 
         check(config.llm.model)
     choices = load(
-        config.source,
-        pictures=config.images,
-        split=config.split,
-        columns=config.columns,
-        questions=int(config.questions),
-    )
+        config.source, pictures=config.images, split=config.split, columns=config.columns,
+        questions=config.questions,
+    )  # fmt: skip
     items = choices.items if config.limit is None else choices.items[: config.limit]
     wrong = {item.id: convert.wrong_option(item, config.seed) for item in items if not item.problem}
     negator = _identity(config)
@@ -64,7 +60,20 @@ def build(config: ConversionConfig) -> str:
         {"source": choices.origin, "invocation": invocation},
         overwrite=config.overwrite,
     )
-    negations = _negate(config, folder, items, wrong)
+    usable = [item for item in items if not item.problem]
+    if config.negator == "rules":
+        made = negators.by_rules(usable)
+    else:
+        from nein.engine import processes
+        from nein.engine.answers import AnswerCache
+        from nein.models import llm
+
+        device = "cpu" if is_endpoint(str(config.llm.model)) else processes.Processes().device(config.device)
+        with AnswerCache(folder.answers) as cache:
+            client = llm.load(config.llm, cache=cache, device=device)
+            made = negators.by_model(usable, [wrong[item.id] for item in usable], client)
+    rest = iter(made)
+    negations = [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]
     return _write(config, folder, items, wrong, negations, negator)
 
 
@@ -81,25 +90,6 @@ def _identity(config: ConversionConfig) -> dict[str, Any]:
         "instruction": hashlib.sha256(negators.INSTRUCTION.encode()).hexdigest()[:16],
         **{key: getattr(config.llm, key) for key in ("temperature", "max_tokens", "attempts")},
     }
-
-
-def _negate(
-    config: ConversionConfig, folder: Folder, items: Sequence[Choice], wrong: Mapping[str, str]
-) -> list[Negation]:
-    usable = [item for item in items if not item.problem]
-    if config.negator == "rules":
-        made = negators.by_rules(usable)
-    else:
-        from nein.engine import processes
-        from nein.engine.answers import AnswerCache
-        from nein.models import llm
-
-        device = "cpu" if is_endpoint(str(config.llm.model)) else processes.Processes().device(config.device)
-        with AnswerCache(folder.answers) as cache:
-            client = llm.load(config.llm, cache=cache, device=device)
-            made = negators.by_model(usable, [wrong[item.id] for item in usable], client)
-    rest = iter(made)
-    return [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]
 
 
 def _write(
@@ -129,28 +119,20 @@ def _write(
             for row in atomic.checked_lines(questions)
         )
         atomic.write_lines(folder.path / f"questions-{variant}.jsonl", rows)
-    atomic.write_lines(
-        folder.path / "records.jsonl",
-        (
-            {
-                "index": item.id,
-                "category": item.subset,
-                "question": item.question,
-                "options": list(item.options),
-                "right": item.answer if not item.problem else None,
-                "wrong": wrong.get(item.id),
-                "state": made.state,
-                "negated_question": made.question or None,
-                "reason": made.reason or None,
-                "kind": made.kind or None,
-            }
-            for item, made in zip(items, negations, strict=True)
-        ),
-    )
+    records = (
+        {
+            "index": item.id, "category": item.subset, "question": item.question,
+            "options": list(item.options), "right": item.answer if not item.problem else None,
+            "wrong": wrong.get(item.id), "state": made.state, "negated_question": made.question or None,
+            "reason": made.reason or None, "kind": made.kind or None,
+        }
+        for item, made in zip(items, negations, strict=True)
+    )  # fmt: skip
+    atomic.write_lines(folder.path / "records.jsonl", records)
     if negated:
         chosen = convert.chosen([item.id for item, _ in negated], int(config.sheet), config.seed)
         by_id = {row["index"]: row for row in atomic.checked_lines(questions) if row["index"] in chosen}
-        sheet.write(
+        check.write_sheet(
             folder.path / "check.html",
             [by_id[key] for key in chosen],
             population=len(negated),
