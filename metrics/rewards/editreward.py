@@ -21,6 +21,7 @@ A folder holds what the authors give out:
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,12 +113,11 @@ class EditReward(SingleJudge):
         """The last hidden state at the reward's token, (D,).
 
         Positions are counted in sequence, pictures too, and not by Qwen2.5-VL's three axes, as in the
-        released code."""
+        released code.
+        """
         content: list[dict[str, Any]] = [{"type": "image"} for _ in pictures]
-        prompt = self.processor.apply_chat_template(
-            [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
-            add_generation_prompt=True,
-        )
+        turn = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
+        prompt = self.processor.apply_chat_template([turn], add_generation_prompt=True)
         pixels = self._square**2 * SQUARES
         inputs = self.processor(
             text=[prompt], images=list(pictures), return_tensors="pt",
@@ -129,13 +129,10 @@ class EditReward(SingleJudge):
             raise ValueError(f"the question has the token {TOKEN} {len(places)} times, not once")
         length = ids.shape[1]
         output = self.model.model(
-            input_ids=ids,
-            attention_mask=inputs["attention_mask"],
-            pixel_values=inputs["pixel_values"].to(self.model.dtype),
-            image_grid_thw=inputs["image_grid_thw"],
-            position_ids=torch.arange(length, device=ids.device).expand(3, 1, length),
-            use_cache=False,
-        )
+            input_ids=ids, attention_mask=inputs["attention_mask"],
+            pixel_values=inputs["pixel_values"].to(self.model.dtype), image_grid_thw=inputs["image_grid_thw"],
+            position_ids=torch.arange(length, device=ids.device).expand(3, 1, length), use_cache=False,
+        )  # fmt: skip
         return output.last_hidden_state[0, places[0]]
 
     @property
@@ -166,18 +163,15 @@ def pool(outputs: torch.Tensor, pooling: str) -> torch.Tensor:
 
 def head(width: int, outputs: int, kwargs: Mapping[str, Any] | None) -> nn.Sequential:
     """The layers of a head. kwargs: `num_layers` (3), `hidden_size`, `dropout` (0.1), `bias` of the last."""
-    if kwargs is None:
-        sizes, drops = [(width, 1024), (1024, 16)], [0.05, None]
-        bias = True
-    else:
-        hidden, count = int(kwargs["hidden_size"]), int(kwargs.get("num_layers", 3))
-        sizes = [(width if k == 0 else hidden, hidden) for k in range(count - 1)]
-        drops = [float(kwargs.get("dropout", 0.1))] * (count - 1)
-        bias = bool(kwargs.get("bias", False))
+    sizes, drops, bias = [width, 1024, 16], [0.05, None], True
+    if kwargs is not None:
+        count = int(kwargs.get("num_layers", 3)) - 1
+        sizes = [width, *[int(kwargs["hidden_size"])] * count]
+        drops, bias = [float(kwargs.get("dropout", 0.1))] * count, bool(kwargs.get("bias", False))
     layers: list[nn.Module] = []
-    for size, drop in zip(sizes, drops, strict=True):
+    for size, drop in zip(itertools.pairwise(sizes), drops, strict=True):
         layers += [nn.Linear(*size), nn.ReLU(), *([nn.Dropout(drop)] if drop is not None else [])]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1][1], outputs, bias=bias))
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs, bias=bias))
 
 
 def check(reference: str) -> None:

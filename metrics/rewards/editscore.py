@@ -15,29 +15,29 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import torch
 
+from nein.loading.digests import folder_digest
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.isolation import MODEL_ERRORS, out_of_memory, reason
 from nein.metrics import served
 from nein.metrics.base import Images, MetricError, Score
 from nein.metrics.judges import vlm
-from nein.metrics.loading import fingerprint
+from nein.metrics.loading import Source, fingerprint
 from nein.metrics.rewards.base import RewardJudge, check_chat, check_edits, constants
 from nein.metrics.served.endpoint import Endpoint, NoAnswer, Picture, words
 from nein.metrics.served.vllm import VllmEngine
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 #: Largest number that the model may give; a score is a tenth of the numbers' range per point.
 RANGE = 25
 #: How the released code draws: the seed of pass k is SEED + k.
 SEED, TEMPERATURE, TOP_P, TOP_K, TOKENS = 42, 0.7, 0.9, 20, 512
+#: The settings of a LoRA, as EditScore's weights are given out.
+ADAPTER = "adapter_config.json"
 AUTHORS = "editscore/vie_prompts.py of github.com/VectorSpaceLab/EditScore"
 _FORM = (
     "You look at pictures that a program made. Answer with one JSON object and nothing else, the reasoning "
@@ -64,9 +64,7 @@ class Speaker(Protocol):
 
     def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str: ...
 
-    def each(
-        self, work: Callable[[Item], Result], items: Sequence[Item]
-    ) -> Iterable[tuple[Item, Result]]: ...
+    def each(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[tuple[Any, Any]]: ...
 
 
 class LocalSpeaker(vlm.VisionChat):
@@ -82,10 +80,8 @@ class LocalSpeaker(vlm.VisionChat):
     def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
         from PIL import Image
 
-        content: list[dict[str, Any]] = []
-        for label, picture in zip(_labels(pictures), pictures, strict=True):
-            content += [label, {"type": "image", "image": Image.fromarray(picture)}]
-        inputs = self.turns([[*content, {"type": "text", "text": text}]])
+        shown = [{"type": "image", "image": Image.fromarray(picture)} for picture in pictures]
+        inputs = self.turns([_content(shown, text)])
         drawing: dict[str, Any] = {}
         if temperature > 0:
             drawing = {"do_sample": True, "temperature": temperature, "top_p": TOP_P, "top_k": TOP_K}
@@ -95,7 +91,7 @@ class LocalSpeaker(vlm.VisionChat):
             [ids], _ = self.generate(inputs, self.max_new_tokens, **drawing)
         return self.text(ids)
 
-    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+    def each(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
         return ((item, work(item)) for item in items)
 
 
@@ -112,18 +108,15 @@ class ServedSpeaker:
 
     def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
         """Raises NoAnswer."""
-        content: list[Any] = []
-        for label, picture in zip(_labels(pictures), pictures, strict=True):
-            content += [label, Picture(picture).part]
+        content = _content([Picture(picture).part for picture in pictures], text)
         drawing = {"temperature": temperature, "top_p": TOP_P} if temperature > 0 else {"temperature": 0}
-        return self.endpoint.chat(
-            [*content, words(text)], [{"seed": seed}], max_tokens=TOKENS, **drawing
-        ).text
+        return self.endpoint.chat(content, [{"seed": seed}], max_tokens=TOKENS, **drawing).text
 
 
-def _labels(pictures: Images) -> list[dict[str, Any]]:
-    """What stands before each picture, as in the released code."""
-    return [words(f"<img{k}>: ") for k in range(1, len(pictures) + 1)]
+def _content(shown: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """The parts of a turn: every picture behind its label, as in the released code, and the text."""
+    labelled = [part for k, one in enumerate(shown, 1) for part in (words(f"<img{k}>: "), one)]
+    return [*labelled, words(text)]
 
 
 class EditScore(RewardJudge):
@@ -217,10 +210,8 @@ class EditScore(RewardJudge):
 
 def read_numbers(answer: str, protocol: str) -> list[float] | str:
     """The numbers of an answer, or why there are none; see `EditScore.protocol`."""
-    return _paper(answer) if protocol == "paper" else _fixed(answer)
-
-
-def _fixed(answer: str) -> list[float] | str:
+    if protocol == "paper":
+        return _paper(answer)
     shown = f"the answer {answer[:80]!r}"
     start, end = answer.find("{"), answer.rfind("}")
     try:
@@ -259,68 +250,48 @@ def _paper(answer: str) -> list[float]:
 
 
 def check(reference: str) -> None:
-    """Looks at a reference and loads nothing. Raises MetricError."""
-    if _adapter(reference) is None:
+    """Checks a reference, loads nothing. Raises MetricError."""
+    if not Path(reference, ADAPTER).expanduser().is_file():
         check_chat(reference)
     if served.in_process(reference):
         raise MetricError(f"'{reference}': EditScore asks vLLM through its server: vllm:URL#MODEL.")
 
 
-def _adapter(reference: str) -> Path | None:
-    """The settings of a LoRA in a folder, as EditScore's weights are given out."""
-    file = Path(reference).expanduser() / "adapter_config.json"
-    return file if file.is_file() else None
-
-
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
-    its base. The authors' file of questions in the folder is used. options: of `EditScore`. Raises
-    MetricError."""
+    its base. The authors' questions in the folder are asked. options: of `EditScore`. Raises MetricError."""
     check(path_or_id)
     if served.is_served(path_or_id):
         endpoint = served.connect(path_or_id)
         assert not isinstance(endpoint, VllmEngine)  # `check`
         return EditScore(ServedSpeaker(endpoint), **options)
-    adapter = _adapter(path_or_id)
-    if adapter is None:
-        parts = vlm.load_chat(path_or_id, revision=revision, device=device, dtype=dtype)
-    else:
-        parts = _with_adapter(adapter, device, dtype)
     folder = Path(path_or_id).expanduser()
-    return EditScore(LocalSpeaker(*parts), texts=_published(folder), **options)
+    if (folder / ADAPTER).is_file():
+        parts = _with_adapter(folder, device, dtype)
+    else:
+        parts = vlm.load_chat(path_or_id, revision=revision, device=device, dtype=dtype)
+    if (folder / "vie_prompts.py").is_file():
+        rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
+        names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
+        context, about, sc, pq = constants(folder, names, AUTHORS).values()
+        sc, pq = (one.replace("10", str(RANGE)) for one in (sc, pq))
+        options["texts"] = {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
+    return EditScore(LocalSpeaker(*parts), **options)
 
 
-def _with_adapter(adapter: Path, device: str, dtype: str) -> tuple[Any, Any, Any]:
-    """(model, processor, source) of the base with the LoRA merged into it."""
-    from dataclasses import replace
-
-    from nein.loading.digests import folder_digest
-
+def _with_adapter(folder: Path, device: str, dtype: str) -> tuple[Any, Any, Source]:
+    """(model, processor, source) of the base with the LoRA in a folder merged into it."""
     try:
         import peft
     except ImportError:
-        raise MetricError(
-            f"'{adapter.parent}' is a LoRA, which needs peft: pip install 'nein[train]'."
-        ) from None
-    base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        raise MetricError(f"'{folder}' is a LoRA, which needs peft: pip install 'nein[train]'.") from None
+    base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
-        raise MetricError(f"'{adapter}' names no base ('base_model_name_or_path'); write it there.")
+        raise MetricError(f"'{folder / ADAPTER}' names no base ('base_model_name_or_path'); write it there.")
     model, processor, source = vlm.load_chat(str(base), revision=None, device=device, dtype=dtype)
     try:
-        merged = peft.PeftModel.from_pretrained(model, str(adapter.parent)).merge_and_unload()
+        merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise MetricError(f"The LoRA '{adapter.parent}' does not fit '{base}': {reason(error)}") from error
+        raise MetricError(f"The LoRA '{folder}' does not fit '{base}': {reason(error)}") from error
     merged.eval().requires_grad_(False)
-    digest = f"{source.digest}+{folder_digest(adapter.parent)}"
-    return merged, processor, replace(source, reference=str(adapter.parent), digest=digest)
-
-
-def _published(folder: Path) -> dict[str, str] | None:
-    """The authors' questions from their file in the folder of the model; None where it is not there."""
-    if not (folder / "vie_prompts.py").is_file():
-        return None
-    rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
-    names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
-    context, about, sc, pq = constants(folder, names, AUTHORS).values()
-    sc, pq = (one.replace("10", str(RANGE)) for one in (sc, pq))
-    return {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
+    return merged, processor, Source(str(folder), source.revision, f"{source.digest}+{folder_digest(folder)}")

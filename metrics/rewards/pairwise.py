@@ -92,29 +92,22 @@ def _asked(instruction: str) -> Asked:
 
 def _preference(straight: Reply, swapped: Reply) -> Score:
     letters: list[str | None] = []
+    sides: list[float | None] = []  # ln P(A) - ln P(B)
     for order, reply in (("first", straight), ("second", swapped)):
         if reply.error:
             return Score(None, f"the {order} order: {reply.error}")
-        letter = reply.likeliest or (parse(reply.text, OPTIONS).letter if reply.text else None)
-        letters.append(letter)
+        letters.append(reply.likeliest or (parse(reply.text, OPTIONS).letter if reply.text else None))
+        a, b = (reply.logprobs or (None, None))[:2]
+        sides.append(None if a is None or b is None else a - b)
     detail: dict[str, Any] = {"letters": letters, "difference": None}
-    sides = (_difference(straight), _difference(swapped))
     if sides[0] is not None and sides[1] is not None:
         difference = (sides[0] - sides[1]) / 2
         value = 0.5 if difference == 0 else float(difference > 0)
         return Score(value, f"ln P differs by {difference:.3g}", {**detail, "difference": difference})
     if None in letters:
         return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
-    value = {("A", "B"): 1.0, ("B", "A"): 0.0}.get((str(letters[0]), str(letters[1])), 0.5)
+    value = {"AB": 1.0, "BA": 0.0}.get("".join(map(str, letters)), 0.5)
     return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
-
-
-def _difference(reply: Reply) -> float | None:
-    """ln P(A) - ln P(B); None where the model gave no probability of either."""
-    values = reply.logprobs
-    if values is None or values[0] is None or values[1] is None:
-        return None
-    return values[0] - values[1]
 
 
 #: Looks at a reference and loads nothing.

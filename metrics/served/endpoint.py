@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import contextlib
 import hashlib
 import io
 import json
@@ -297,22 +298,20 @@ def side_by_side(
     and may raise, too. The threads are daemons: whoever interrupts the program waits for none of them.
     """
     waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[Item, Result | _Raised]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
     left = threading.Event()
     for item in items:
         waiting.put(item)
 
     def run() -> None:
-        while not left.is_set():
-            try:
+        with contextlib.suppress(queue.Empty):
+            while not left.is_set():
                 item = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                done.put((item, work(item)))
-            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                done.put((item, _Raised(error)))
-                return
+                try:
+                    done.put((item, work(item), None))
+                except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                    done.put((item, None, error))
+                    return
 
     for _ in range(min(at_once, len(items))):
         threading.Thread(target=run, daemon=True, name="question").start()
@@ -320,21 +319,16 @@ def side_by_side(
         open_ = len(items)
         while open_:
             try:
-                item, result = done.get(timeout=0.2)
+                item, result, error = done.get(timeout=0.2)
             except queue.Empty:
                 go_on()
                 continue
-            if isinstance(result, _Raised):
-                raise result.error
+            if error is not None:
+                raise error
             yield item, result
             open_ -= 1
     finally:
         left.set()
-
-
-@dataclass(frozen=True)
-class _Raised:
-    error: BaseException
 
 
 def words(text: str) -> dict[str, Any]:
