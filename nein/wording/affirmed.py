@@ -6,20 +6,11 @@ import re
 
 #: What denies -> what stands there without the denial; the first that fits, once.
 _DENIALS: tuple[tuple[str, str], ...] = (
-    (r"\bcan(?:not|'t)\b", "can"),
-    (r"\bwon't\b", "will"),
-    (r"\bain't\b", "is"),
-    (r"(?<=[a-z])n't\b", ""),
-    (r"\s+not\b", ""),
-    (r"\s+never\b", ""),
-    (r"\bno such\b", "one such"),
-    (r"\bno\b", "a"),
-    (r"\bwithout\b", "with"),
-    (r"\banywhere but ", ""),
-    (r"\b(?:missing|absent) from\b", "in"),
-    (r"\blacks\b", "has"),
-    (r"\black\b", "have"),
-)
+    (r"\bcan(?:not|'t)\b", "can"), (r"\bwon't\b", "will"), (r"\bain't\b", "is"), (r"(?<=[a-z])n't\b", ""),
+    (r"\s+not\b", ""), (r"\s+never\b", ""), (r"\bno such\b", "one such"), (r"\bno\b", "a"),
+    (r"\bwithout\b", "with"), (r"\banywhere but ", ""), (r"\b(?:missing|absent) from\b", "in"),
+    (r"\blacks\b", "has"), (r"\black\b", "have"),
+)  # fmt: skip
 
 
 def affirmed(question: str) -> str | None:

@@ -50,13 +50,10 @@ _CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.sp
 
 @dataclass(frozen=True)
 class Denials:
-    """The objects of a sentence, as written without their articles: what it says is absent, what is there.
-
-    Both in the order of the text; empty where no noun phrase names an object.
+    """The objects of a sentence, without their articles, in order: what it says is absent, what is there.
 
     doubled   Something is there that was denied twice.
-    affirmed  The text without what it denies: sentences in which nothing is there are left out, of others the
-              denying words with what they deny. "A cat on a mat. There is no dog." -> "A cat on a mat."
+    affirmed  The text without what it denies. "A cat on a mat. There is no dog." -> "A cat on a mat."
     """
 
     absent: tuple[str, ...]
@@ -95,9 +92,8 @@ def _read(doc: Any) -> Denials:
             if denied is not None:
                 for phrase in denied:
                     phrase.denied += 1
-                    left_out |= {
-                        *range(min(index, phrase.start - phrase.article), max(index + length, phrase.end))
-                    }
+                    first = min(index, phrase.start - phrase.article)
+                    left_out |= {*range(first, max(index + length, phrase.end))}
                 index += length - 1
                 break
         index += 1
@@ -127,11 +123,8 @@ def _affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
 
 
 def _phrases(doc: Any) -> Iterator[_Phrase]:
-    """The noun phrases that name objects: runs of adjectives and nouns.
-
-    They are runs and not the parser's noun chunks, in which "an oven but no chair" is one: short sentences
-    about things with names of two words are often parsed wrongly, and less often tagged wrongly.
-    """
+    """The noun phrases that name objects: runs of adjectives and nouns. Not the parser's noun chunks, in which
+    "an oven but no chair" is one: short sentences are more often parsed than tagged wrongly."""
     start = 0
     while start < len(doc):
         end = start
@@ -177,9 +170,7 @@ def _denied(
     """What the cue, doc[start:end] as written and as lemmas, denies; None where it is none."""
     # A denial reaches as far as no new clause begins.
     following = [
-        phrase
-        for phrase in phrases
-        if phrase.start >= end and not {"but", ";", "."} & set(words[end : phrase.start])
+        one for one in phrases if one.start >= end and not {"but", ";", "."} & set(words[end : one.start])
     ]
     before = [phrase for phrase in phrases if phrase.end <= start]
     if cue & set(PRECEDED):
@@ -187,9 +178,7 @@ def _denied(
     if cue & set(EXCEPTIONS) and EVERYTHING & set(words[:start]) and words[end : end + 1] != ["no"]:
         return _joined(words, following, any_article=True)
     if cue & set(FOLLOWED):
-        if following:
-            return _joined(words, following, any_article="no" not in cue)
-        return before[-1:]
+        return _joined(words, following, any_article="no" not in cue) if following else before[-1:]
     if cue & {"not", "n't"}:
         if end < len(words) and words[end] in _PARTIAL:
             return []

@@ -36,98 +36,47 @@ _AGREEING = tuple(re.sub(r"\{S\} is\b", "{S} {is S}", sentence) for sentence in 
 
 #: The affirmative twins of `NEGATIVE_TEMPLATES`, in their order: the sentence without its denial.
 AFFIRMED = (
-    "The image has {a S}.",
-    "The image has {a S}.",
-    "The image can have {a S}.",
-    "{a S} present in the image.",
-    "{a S} in the image.",
-    "The image is with {a S}.",
-    "{a S} in sight.",
-    "{a S} {is S} part of the scene.",
-    "The image has {a S}.",
-    "{a S} {is S} to be seen in the image.",
-    "{a S} {is S} in the image.",
-    "A scene with {a S}.",
-    "The image has the presence of {a S}.",
-)
+    "The image has {a S}.", "The image has {a S}.", "The image can have {a S}.",
+    "{a S} present in the image.", "{a S} in the image.", "The image is with {a S}.", "{a S} in sight.",
+    "{a S} {is S} part of the scene.", "The image has {a S}.", "{a S} {is S} to be seen in the image.",
+    "{a S} {is S} in the image.", "A scene with {a S}.", "The image has the presence of {a S}.",
+)  # fmt: skip
 _ANOTHER = "There {is S} {a S} in the image."
-
-FAMILIES: dict[str, Family] = {
-    row.label: row
-    for row in (
-        Family("plain", _AGREEING),
-        Family(
-            "exception",
-            (
-                "Everything but {a S}.",
-                "Keep all except {the S}.",
-                "Everything in the image except {the S}.",
-                "The image shows everything but {the S}.",
-            ),
-        ),
-        Family(
-            "neither_nor",
-            (
-                "Neither {a S} nor {a T} {is T} in the image.",
-                "The image has neither {a S} nor {a T}.",
-                "There {is S} neither {a S} nor {a T} in sight.",
-            ),
-            needs="T",
-        ),
-        Family(
-            "scoped",
-            (
-                "The image has {a A} but no {S}.",
-                "{a A} but no {S}.",
-                "A scene with {a A} and without {a S}.",
-                "Keep {the A} but no {S}.",
-            ),
-            needs="A",
-        ),
-        Family(
-            "contrastive",
-            (
-                "The image shows {a A}, not {a S}.",
-                "{a A} rather than {a S}.",
-                "{a A} instead of {a S}.",
-                "Not {a S} but {a A}.",
-            ),
-            needs="A",
-        ),
-        Family(
-            "double_negation",
-            (
-                "The image is not without {a S}.",
-                "It is not true that there {is S} no {S} in the image.",
-                "The image does not lack {a S}.",
-                "It is not the case that {the S} {is S} missing from the image.",
-            ),
-            stays=True,
-        ),
-        Family(
-            "past",
-            ("There used to be {a S}.", "The image once showed {a S}.", "There {is S} no longer {a S}."),
-        ),
-        Family(
-            "clause",
-            (
-                "The image shows {a S} that nobody has removed.",
-                "There {is S} {a S} that should not go.",
-                "The image has {a S} that did not move.",
-            ),
-            stays=True,
-        ),
-        Family(
-            "implicit",
-            (
-                "The image is free of {S+}.",
-                "The scene is devoid of {S+}.",
-                "{the S} {is S} absent from the image.",
-                "An image free of any {S}.",
-            ),
-        ),
-    )
-}
+_ROWS = (
+    Family("plain", _AGREEING),
+    Family("exception", (
+        "Everything but {a S}.", "Keep all except {the S}.", "Everything in the image except {the S}.",
+        "The image shows everything but {the S}.",
+    )),
+    Family("neither_nor", (
+        "Neither {a S} nor {a T} {is T} in the image.", "The image has neither {a S} nor {a T}.",
+        "There {is S} neither {a S} nor {a T} in sight.",
+    ), needs="T"),
+    Family("scoped", (
+        "The image has {a A} but no {S}.", "{a A} but no {S}.", "A scene with {a A} and without {a S}.",
+        "Keep {the A} but no {S}.",
+    ), needs="A"),
+    Family("contrastive", (
+        "The image shows {a A}, not {a S}.", "{a A} rather than {a S}.", "{a A} instead of {a S}.",
+        "Not {a S} but {a A}.",
+    ), needs="A"),
+    Family("double_negation", (
+        "The image is not without {a S}.", "It is not true that there {is S} no {S} in the image.",
+        "The image does not lack {a S}.", "It is not the case that {the S} {is S} missing from the image.",
+    ), stays=True),
+    Family("past", (
+        "There used to be {a S}.", "The image once showed {a S}.", "There {is S} no longer {a S}.",
+    )),
+    Family("clause", (
+        "The image shows {a S} that nobody has removed.", "There {is S} {a S} that should not go.",
+        "The image has {a S} that did not move.",
+    ), stays=True),
+    Family("implicit", (
+        "The image is free of {S+}.", "The scene is devoid of {S+}.", "{the S} {is S} absent from the image.",
+        "An image free of any {S}.",
+    )),
+)  # fmt: skip
+FAMILIES: dict[str, Family] = {row.label: row for row in _ROWS}
 #: Families that name a colour, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
 DRAWN = ("except_one", "not_all")
 LABELS = (*FAMILIES, *DRAWN)
@@ -145,10 +94,8 @@ _SINGULAR_ONLY = "Not a single"
 
 
 def choices(label: str, noun: str, protocol: str) -> list[int]:
-    """Indices of the family's templates that can be said of `noun`.
-
-    "Not a single skis" cannot; by the protocol "paper" every template can.
-    """
+    """Indices of the family's templates that can be said of `noun`: not "Not a single skis", but all of them
+    by the protocol "paper"."""
     templates = FAMILIES[label].templates
     if protocol == "paper" or not nouns.is_plural(noun):
         return list(range(len(templates)))

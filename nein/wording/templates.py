@@ -11,20 +11,12 @@ import re
 from nein.wording import nouns
 
 NEGATIVE_TEMPLATES: tuple[str, ...] = (
-    "The image doesn't have any {S}.",
-    "The image does not have any {S}.",
-    "The image cannot have any {S}.",
-    "No {S} present in the image.",
-    "No {S} in the image.",
-    "The image is without {S}.",
-    "Not a single {S} in sight.",
-    "{S} is not part of the scene.",
-    "The image lacks {S}.",
-    "{S} is nowhere to be seen in the image.",
-    "{S} is missing from the image.",
-    "A scene without {S}.",
+    "The image doesn't have any {S}.", "The image does not have any {S}.", "The image cannot have any {S}.",
+    "No {S} present in the image.", "No {S} in the image.", "The image is without {S}.",
+    "Not a single {S} in sight.", "{S} is not part of the scene.", "The image lacks {S}.",
+    "{S} is nowhere to be seen in the image.", "{S} is missing from the image.", "A scene without {S}.",
     "The image lacks the presence of {S}.",
-)
+)  # fmt: skip
 
 
 def indefinite(phrase: str) -> str:
@@ -46,10 +38,6 @@ def addition(noun: str) -> str:
 def removal(noun: str) -> str:
     """The affirmative twin of a negative instruction: "Remove the cat."."""
     return f"Remove the {noun}."
-
-
-def _occurs(noun: str, text: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(noun)}(?!\w)", text, flags=re.IGNORECASE) is not None
 
 
 def template_of(sentence: str, noun: str) -> int | None:
@@ -76,6 +64,7 @@ def object_of(generated: str, negated: str) -> str:
     noun = added(generated)
     if noun is None:
         raise ValueError(f"T_generated {generated!r} is not of the form 'Add a/an OBJECT.'")
-    if not (_occurs(noun, negated) or _occurs(nouns.plural(noun), negated)):
+    forms = f"{re.escape(noun)}|{re.escape(nouns.plural(noun))}"
+    if not re.search(rf"(?<!\w)(?:{forms})(?!\w)", negated, flags=re.IGNORECASE):
         raise ValueError(f"the object {noun!r} of T_generated does not occur in T_negative {negated!r}")
     return noun

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import csv
-import io
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,33 +17,15 @@ from nein.wording import templates
 from tests.helpers import runs
 
 
-def write_run(
-    out: Path,
-    editor: str,
-    track: str,
-    scores: dict[str, list[float | None]],
-    *,
-    preset: str = "nano",
-    status: str = "complete",
-    fid: dict[str, Any] | None = None,
-) -> RunDir:
+def write_run(out, editor, track, scores, *, preset="nano", status="complete", fid=None):
     """A finished run with these per-sample values; two samples to a source image."""
-    run = RunDir(out, editor, track)
-    n = len(next(iter(scores.values())))
+    run, denied = RunDir(out, editor, track), track == "negative"
     edits = [
-        {
-            "id": f"s{i}",
-            "source_id": f"c{i // 2}",
-            "object": "dog",
-            "instruction": templates.NEGATIVE_TEMPLATES[i % 2].format(S="dog")
-            if track == "negative"
-            else "Remove the dog.",
-            "template": i % 2 if track == "negative" else None,
-            "image": "x.png",
-            "error": None,
-        }
-        for i in range(n)
-    ]
+        {"id": f"s{i}", "source_id": f"c{i // 2}", "object": "dog", "image": "x.png", "error": None,
+         "instruction": templates.negative_sentence(i % 2, "dog") if denied else "Remove the dog.",
+         "template": i % 2 if denied else None}
+        for i in range(len(next(iter(scores.values()))))
+    ]  # fmt: skip
     rows = [
         {"id": f"s{i}", "metric": m, "value": v, "reason": "" if v is not None else "no answer", "detail": {}}
         for m, column in scores.items()
@@ -59,79 +37,54 @@ def write_run(
     return runs.write(run, edits, rows, config=config, status=status)
 
 
-def test_the_table_has_arrows_intervals_and_counts(tmp_path):
-    write_run(
-        tmp_path, "ip2p", "negative", {"l1": [0.1, 0.1, 0.3, None], "removal_vqa": [0.0, 0.0, 0.0, 0.0]}
-    )
+def test_the_table_has_arrows_intervals_and_counts_and_figures_are_unscaled(tmp_path):
+    scores = {"l1": [0.1, 0.1, 0.3, None], "removal_vqa": [0.0, 0.0, 0.0, 0.0], "removal_ovd": [None] * 4}
+    run = write_run(tmp_path, "ip2p", "negative", scores)
     text = report.report(tmp_path)
-    assert "| L1 ↓" in text
-    assert "| Removal (VQA) ↑" in text
-    assert "16.7 ± " in text
-    assert "| 0.0 [0.0, 77.1]" in text  # two source images: almost nothing is known
-    assert "nano (miniature models on drawn scenes; not comparable with the paper)" in text
-    assert "ip2p/negative: 1 are unscored in L1, for instance: no answer" in text
     assert (tmp_path / "table.md").read_text() == text
+    for said in (
+        "| L1 ↓", "| Removal (VQA) ↑", "16.7 ± ",
+        "| 0.0 [0.0, 77.1]",  # two source images: almost nothing is known
+        "nano (miniature models on drawn scenes; not comparable with the paper)",
+        "ip2p/negative: 1 are unscored in L1, for instance: no answer",
+        "| –", "4 are unscored in Removal (OVD)",  # missing, not zero
+    ):  # fmt: skip
+        assert said in text
+    for folder in (run.path, tmp_path):
+        entry = frames.pick(frames.read(folder / "figures.csv"), task="results", metric="l1")
+        assert entry["value"] == pytest.approx(0.5 / 3)
+        assert (entry["n"], entry["unscored"], entry["clusters"]) == (3, 1, 2)
+        assert (entry["model"], entry["variant"], frames.reasons(entry)) == (
+            "ip2p", "negative", {"no answer": 1},
+        )  # fmt: skip
 
 
-def test_the_figures_of_a_run_and_of_all_hold_unscaled_values(tmp_path):
-    run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.1, 0.3, None]})
-    report.report(tmp_path)
-    entry = frames.pick(frames.read(run.path / "figures.csv"), task="results", metric="l1")
-    assert entry["value"] == pytest.approx(0.5 / 3)
-    assert (entry["n"], entry["unscored"], entry["clusters"]) == (3, 1, 2)
-    assert frames.reasons(entry) == {"no answer": 1}
-    [row] = list(csv.DictReader(io.StringIO((tmp_path / "figures.csv").read_text())))
-    assert float(row["value"]) == entry["value"]
-    assert float(row["low"]) == entry["low"]
-    assert (row["model"], row["variant"], row["metric"], row["unscored"]) == ("ip2p", "negative", "l1", "1")
-
-
-def test_a_metric_without_any_value_is_shown_as_missing_not_as_zero(tmp_path):
-    write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [None, None]})
-    text = report.report(tmp_path)
-    assert "| –" in text
-    assert "2 are unscored in Removal (VQA)" in text
-
-
-def test_the_negation_gap_is_paired_and_has_the_right_sign(tmp_path):
-    write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 0.0, 1.0, 0.0, 0.0, None]})
-    write_run(tmp_path, "ip2p", "remove", {"removal_vqa": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]})
-    write_run(tmp_path, "magicbrush", "negative", {"removal_vqa": [0.0] * 6})
-    text = report.report(tmp_path)
-    assert "ip2p: Removal" in text
-    assert "is 83.3 % and 20.0 % by VQA (gap 60.0 [" in text
-    assert "magicbrush: Removal" not in text  # it has no twin
-
-
-def test_with_the_control_the_gap_is_broken_down_by_template_as_table_file_and_picture(tmp_path):
+def test_the_negation_gap_is_paired_has_the_right_sign_and_is_broken_down_by_template(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, None]})
+    write_run(tmp_path, "magicbrush", "negative", {"removal_vqa": [0.0] * 8})
+    assert "by template" not in report.report(tmp_path)  # without the control there is none
+    assert not (tmp_path / "gap-by-template.png").exists()
     write_run(tmp_path, "ip2p", "remove", {"removal_vqa": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]})
     text = report.report(tmp_path)
+    assert "is 87.5 % and 57.1 % by VQA (gap 28.6 [" in text
+    assert "magicbrush: Removal" not in text  # it has no twin
     first, second = (t.replace("{S}", "X") for t in templates.NEGATIVE_TEMPLATES[:2])
-    rows = csv.DictReader((tmp_path / "figures.csv").open())
-    lines = {row["group"]: row for row in rows if row["task"] == "gap_by_template"}
-    assert set(lines) == {first, second}
-    assert (float(lines[first]["value"]), lines[first]["n"]) == (0.75, "4")  # +1, +1, 0, +1
-    assert float(lines[second]["value"]) == pytest.approx(-1 / 3)  # 0, -1, 0 and one unscored
-    assert lines[second]["n"] == "3"
+    rows = frames.records(frames.select(frames.read(tmp_path / "figures.csv"), task="gap_by_template"))
+    assert {row["group"]: (row["value"], row["n"]) for row in rows} == {
+        first: (0.75, 4),  # +1, +1, 0, +1
+        second: (pytest.approx(-1 / 3), 3),  # 0, -1, 0 and one unscored
+    }
     assert f"| {first}" in text
     assert "75.0 [" in text
     assert (tmp_path / "gap-by-template.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_the_control_there_is_no_breakdown(tmp_path):
-    write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 1.0]})
-    assert "by template" not in report.report(tmp_path)
-    assert not (tmp_path / "gap-by-template.png").exists()
-
-
 def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path):
-    scores: dict[str, list[float | None]] = {"l1": [0.1, 0.2], "removal_ovd": [0.0, 1.0]}
+    scores = {"l1": [0.1, 0.2], "removal_ovd": [0.0, 1.0]}
     write_run(tmp_path / "nano", "magicbrush", "negative", scores)
     assert "8.95" not in report.report(tmp_path / "nano")
-    write_run(tmp_path / "paper", "magicbrush", "negative", scores, preset="paper")
-    write_run(tmp_path / "paper", "magicbrush", "remove", scores, preset="paper")
-    write_run(tmp_path / "paper", "my-editor", "negative", scores, preset="paper")
+    for run in (("magicbrush", "negative"), ("magicbrush", "remove"), ("my-editor", "negative")):
+        write_run(tmp_path / "paper", *run, scores, preset="paper")
     text = report.report(tmp_path / "paper")
     assert text.count("as printed in the paper") == 2  # once per table, for the one row the paper has
     assert "| 8.95" in text
@@ -139,16 +92,25 @@ def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path)
     assert "not comparable with the paper" not in text
 
 
-def test_only_complete_runs_are_shown_and_the_others_are_named(tmp_path):
-    write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
+def test_only_complete_runs_are_shown_and_rows_that_cannot_be_compared_are_pointed_out(tmp_path):
+    with pytest.raises(UserError, match="holds no run"):
+        report.report(tmp_path)
     write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7]}, status="incomplete")
+    with pytest.raises(UserError, match="None of the 1 runs there is complete"):
+        report.report(tmp_path)
+    write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
+    write_run(tmp_path, "zone", "negative", {"l1": [0.1, 0.2, 0.3]})
     text = report.report(tmp_path)
     assert "70.0" not in text
     assert "not shown because not complete: hqedit/negative." in text
+    assert "the rows differ in size" in text
 
 
-def test_blocks_that_are_not_of_the_same_samples_are_a_sentence(tmp_path):
-    run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2], "l2": [0.1, 0.2]})
+def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence(tmp_path):
+    run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None], "l2": [0.1, 0.2]})
+    read = records.read(run)
+    assert (read.values("l1"), read.values("dino")) == ({"s0": 0.1, "s1": None}, {})
+    assert read.metrics == ["l1", "l2"]
     kept, lost = run.read_edits()
     run.write(EDIT, 0, [kept, {**lost, "id": "other"}])
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
@@ -162,36 +124,8 @@ def test_blocks_that_are_not_of_the_same_samples_are_a_sentence(tmp_path):
         records.read(run)
 
 
-def test_a_run_gives_the_values_of_a_metric_by_sample(tmp_path):
-    run = records.read(write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None]}))
-    assert run.values("l1") == {"s0": 0.1, "s1": None}
-    assert run.values("dino") == {}
-    assert run.metrics == ["l1"]
-
-
-def test_nothing_to_report_is_a_sentence(tmp_path):
-    with pytest.raises(UserError, match="holds no run"):
-        report.report(tmp_path)
-    write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7]}, status="edited")
-    with pytest.raises(UserError, match="None of the 1 runs there is complete"):
-        report.report(tmp_path)
-
-
-def test_rows_that_cannot_be_compared_are_pointed_out(tmp_path):
-    write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
-    write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7, 0.7]})
-    assert "the rows differ in size" in report.report(tmp_path)
-
-
 def test_a_small_fid_carries_a_warning(tmp_path):
-    entry: dict[str, Any] = {
-        "value": 12.5,
-        "low": 10.0,
-        "high": 15.0,
-        "standard_error": 1.0,
-        "n": 2,
-        "n_unscored": 0,
-    }
+    entry = {"value": 12.5, "low": 10.0, "high": 15.0, "standard_error": 1.0, "n": 2, "n_unscored": 0}
     entry |= {"clusters": 2, "columns": 4, "left_out": [], "reference": "per sample", "sources": "x"}
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]}, fid={**entry, "reasons": {}})
     text = report.report(tmp_path)
@@ -199,19 +133,20 @@ def test_a_small_fid_carries_a_warning(tmp_path):
     assert "FID from 2 images is biased upwards" in text
 
 
-def test_figures_are_scaled_as_the_paper_prints_them():
-    def shown(metric: str, **entry: float | None) -> str:
-        return sections.shown(
-            [{"metric": metric, "unit": figures.unit(metric), "low": None, "high": None, **entry}]
-        )
+ENDS = {"value": 0.13, "low": 0.1, "high": 0.16}
 
-    ends = {"value": 0.13, "low": 0.1, "high": 0.16}
-    assert shown("l1", **ends) == "13.0 ± 3.0"
-    assert shown("lpips", **ends) == "0.13 ± 0.03"
-    assert shown("removal_vqa", **ends) == "13.0 [10.0, 16.0]"
-    assert shown("fid", value=0.06, low=0.0, high=0.17) == "0.06 [0.00, 0.17]"  # cut off at 0: no ±
-    assert shown("l1", value=0.5) == "50.0"
-    assert shown("l1", value=None) == "–"
+
+@pytest.mark.parametrize(("metric", "entry", "said"), [
+    ("l1", ENDS, "13.0 ± 3.0"),
+    ("lpips", ENDS, "0.13 ± 0.03"),
+    ("removal_vqa", ENDS, "13.0 [10.0, 16.0]"),
+    ("fid", {"value": 0.06, "low": 0.0, "high": 0.17}, "0.06 [0.00, 0.17]"),  # cut off at 0: no ±
+    ("l1", {"value": 0.5}, "50.0"),
+    ("l1", {"value": None}, "–"),
+])  # fmt: skip
+def test_figures_are_scaled_as_the_paper_prints_them(metric, entry, said):
+    figure = {"metric": metric, "unit": figures.unit(metric), "low": None, "high": None, **entry}
+    assert sections.shown([figure]) == said
 
 
 def test_published_figures_are_those_of_table_3():
@@ -220,8 +155,7 @@ def test_published_figures_are_those_of_table_3():
     assert (found["l1"], found["fid"], found["lpips"], found["removal_vqa"]) == (11.24, 10.60, 0.43, 3.83)
     assert paper_numbers.figures("my-editor") is None
     # AUC-Removal is 100 - (100 - Removal) * mean score of what is detected, so it is never below Removal.
-    for row in paper_numbers.TABLE_3.values():
-        assert row[9] >= row[8]
+    assert all(row[9] >= row[8] for row in paper_numbers.TABLE_3.values())
 
 
 def test_reports_need_no_model_library():
@@ -239,7 +173,7 @@ def test_means_without_a_range_from_few_pictures_are_said_to_be_covered_less(pic
 
 
 def test_without_a_gap_minimal_pairs_are_what_was_found_and_without_these_removal():
-    def row(model: str, value: float | None, **where: str) -> dict[str, Any]:
+    def row(model, value, **where):
         share = None if value is None else statistics.bounded_mean([value] * 8, range(8))
         same = {"benchmark": "nein", "metric": "removal_ovd", "variant": "negative", "unit": "%"}
         return frames.figure(share, model=model, **same, **where)

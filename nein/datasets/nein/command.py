@@ -30,7 +30,6 @@ class CheckConfig(Options):
 
 
 def draw(options: DrawConfig) -> str:
-    """Draws the miniature world; returns its folder, a line. Raises UserError."""
     from nein.nano import data as nano_data
 
     if options.out is not None and options.out.exists() and not options.out.is_dir():
@@ -42,7 +41,7 @@ def draw(options: DrawConfig) -> str:
 
 
 def check(options: CheckConfig) -> str:
-    """Validates annotations and every image of a folder; says how many. Raises UserError."""
+    """Looks at annotations and every image of a folder; says how many. Raises UserError."""
     from nein.datasets.nein import loading
     from nein.datasets.nein.samples import validate_images
     from nein.engine import images

@@ -1,8 +1,7 @@
 """NeIn's samples with a harder negation in place of their own sentence: the same pictures, another family.
 
-The pictures are the published ones; the sentences are this project's (`nein.wording.families`). What a
-sentence names besides the object is known from the data: another object of the same source picture, absent
-as the sample's own is, and one that the source's caption names.
+What a sentence (`nein.wording.families`) names besides the object is known from the data: another object of
+the same source picture, absent as the sample's own is, and one that the source's caption names.
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ from nein.wording.nouns import named_in
 
 def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
     """Every sample with a sentence of one of the families, drawn by the sample's id among those that can be
-    said of it. A sample of which none can be said is left out, and `origin` says how many are.
-
-    In a family whose object must stay the target of the edit is the sample itself. Where the data know
-    every thing of a picture, their sentences are about these, and the samples of the families are taken as
-    they are. Raises UserError for a family there is not, and where nothing can be said of any sample.
+    said of it; `origin` counts those of which none can. Where the object must stay, the target is the sample
+    itself. Data that know every thing of a picture have families of their own. Raises UserError.
     """
     if families.MINIMAL_PAIRS in labels:
         return _minimal_pairs(data, labels)
@@ -32,7 +28,11 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
         if label not in families.LABELS:
             raise unknown("family of negation", label, families.LABELS)
     if any(sample.things for sample in data.samples):
-        return _of_families(data, labels)
+        of_families = [sample for sample in data.samples if sample.family in labels]
+        if not of_families:
+            there = ", ".join(dict.fromkeys(str(sample.family) for sample in data.samples))
+            raise UserError(f"The data have no sample of {', '.join(labels)}; they have {there}.")
+        return _made(data, labels, of_families)
     for label in labels:
         if label in families.DRAWN:
             raise UserError(f"'{label}' names a colour and is said of drawn scenes alone: --data nano:scope.")
@@ -47,21 +47,18 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
             f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second object "
             "need one that is known to be absent, or to be there."
         )
-    return _made(data, labels, samples, len(said) - len(samples))
+    return _made(data, labels, samples)
 
 
-def _made(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], left_out: int) -> Dataset:
+def _made(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], of_each: int = 1) -> Dataset:
+    left_out = len(data.samples) - len(samples) // of_each
     origin = {**data.origin, "families": list(labels), "not said": left_out}
     return Dataset(tuple(samples), origin, records_hash(samples))
 
 
 def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
-    """Four samples in place of every one: its sentence and that without the denial, of the picture with the
-    object and of the one without it. The target is what the sentence says.
-
-    Samples of other families than plain and implicit are left out. Raises UserError where none is left, or
-    where other families are asked for as well.
-    """
+    """Four samples in place of every plain or implicit one: its sentence and that without the denial, of the
+    picture with the object and of the one without it. The target is what the sentence says."""
     if len(labels) > 1:
         raise UserError(f"--families {families.MINIMAL_PAIRS} goes with no other; leave out the others.")
     plain = [sample for sample in data.samples if (sample.family or "plain") in families.DENYING]
@@ -70,7 +67,7 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
             "The data have no sample whose sentence only denies its object, of which pairs are made."
         )
     cells = [_cell(sample, label) for sample in plain for label in families.CELLS]
-    return _made(data, labels, cells, len(data.samples) - len(plain))
+    return _made(data, labels, cells, len(families.CELLS))
 
 
 def _cell(sample: Sample, label: str) -> Sample:
@@ -82,14 +79,6 @@ def _cell(sample: Sample, label: str) -> Sample:
         template=sample.template if caption else None, sample_path=pictures[picture],
         source_path=pictures[caption],
     )  # fmt: skip
-
-
-def _of_families(data: Dataset, labels: Sequence[str]) -> Dataset:
-    samples = [sample for sample in data.samples if sample.family in labels]
-    if not samples:
-        there = ", ".join(dict.fromkeys(str(sample.family) for sample in data.samples))
-        raise UserError(f"The data have no sample of {', '.join(labels)}; they have {there}.")
-    return _made(data, labels, samples, len(data.samples) - len(samples))
 
 
 def _reworded(

@@ -20,25 +20,16 @@ IMAGE_COLUMNS = ("source_image", "sample_image")
 
 
 def load(
-    data: str,
-    *,
-    split: str = "val",
-    annotations: str | None = None,
-    source_images: str | None = None,
-    nein_images: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    cache: Path | None = None,
+    data: str, *, split: str = "val", annotations: str | None = None, source_images: str | None = None,
+    nein_images: str | None = None, columns: Mapping[str, str] | None = None, cache: Path | None = None,
     families: Sequence[str] = (),
-) -> Dataset:
-    """Loads "nano" or "nano:WORLD", "nano:scope" (negation in scope) or "nano:scope-LANGUAGE", a folder in
-    the official layout, or "hub:OWNER/NAME[@REVISION]".
+) -> Dataset:  # fmt: skip
+    """Loads "nano[:WORLD]", "nano:scope[-LANGUAGE]" (negation in scope), a folder in the official layout, or
+    "hub:OWNER/NAME[@REVISION]". Raises UserError.
 
-    columns  Renamed fields. Keys: the five official names, and for the hub also `source_image` and
-             `sample_image`.
+    columns  Renamed fields: the five official names, of the hub also `source_image` and `sample_image`.
     families Labels of `nein.wording.families`: other sentences in place of the data's own (`in_families`).
     cache    Where a hub data set is laid out as files, once; the platform's cache folder by default.
-
-    Raises UserError for anything the user can mend.
     """
     columns = dict(columns or {})
     for key in columns:
@@ -72,21 +63,12 @@ def _drawn(data: str, split: str) -> Path:
 
 
 def reload(origin: Mapping[str, Any], moved: str | None = None, split: str = "val") -> Dataset:
-    """The data set a manifest's `data` entry describes, read again from the files it names.
-
-    moved  What `--data` says, with `split`, where they are no longer there.
-    """
+    """The data set that a manifest's `data` entry describes. moved: --data, where it is elsewhere now."""
     families = origin.get("families", ())
     if moved:
         return load(moved, split=split, families=families)
-    data = load_folder(
-        None,
-        split=origin.get("split", "val"),
-        annotations=Path(origin["annotations"]),
-        source_images=Path(origin["source_images"]),
-        nein_images=Path(origin["nein_images"]),
-        columns=origin.get("columns") or None,
-    )
+    places = {name: Path(origin[name]) for name in ("annotations", "source_images", "nein_images")}
+    data = load_folder(None, split=origin.get("split", "val"), columns=origin.get("columns"), **places)
     return in_families(data, families) if families else data
 
 
@@ -102,20 +84,11 @@ def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache:
 
 
 def lay_out(
-    rows: Iterable[Mapping[str, Any]],
-    column_names: Iterable[str],
-    columns: Mapping[str, str],
-    root: Path,
-    split: str,
-    *,
-    where: str,
-) -> None:
-    """Writes rows as `<split>.json`, `coco_for_<split>/` and `nein_<split>/` below `root`.
-
-    An image cell is `{"bytes": ..., "path": ...}`; the bytes are written as they are. Without image columns
-    only the annotation file is written, and the folders must be given to `load`. Raises UserError when a
-    column is missing.
-    """
+    rows: Iterable[Mapping[str, Any]], column_names: Iterable[str], columns: Mapping[str, str], root: Path,
+    split: str, *, where: str,
+) -> None:  # fmt: skip
+    """Writes rows as `<split>.json`, `coco_for_<split>/` and `nein_<split>/` below `root`. An image cell is
+    `{"bytes": ..., "path": ...}`, written as it is. Raises UserError when a column is missing."""
     present = list(column_names)
     names = {key: columns.get(key, key) for key in (*FIELDS, *IMAGE_COLUMNS)}
     missing = [names[key] for key in FIELDS if names[key] not in present]

@@ -29,12 +29,9 @@ OPTIONAL_FIELDS = (*OPTIONAL_TEXTS, *_DIFFICULTY, "things")
 _THINGS = [{"name": str, "stays": bool, "without": str}]
 # What the official evaluation scripts add to a copy of the file; of no use here, and no mistake.
 SCORER_FIELDS = {
-    "obj_in_nein",
-    "removal_evaluation_ovd",
-    "removal_evaluation_vqa",
-    "highest_confidence_score",
+    "obj_in_nein", "removal_evaluation_ovd", "removal_evaluation_vqa", "highest_confidence_score",
     "correct_retention_obj",
-}
+}  # fmt: skip
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".JPG", ".JPEG", ".PNG")
 TRACKS = ("negative", "remove", "add")
 GUESSES = {
@@ -86,29 +83,20 @@ class Sample:
 
     @property
     def stays(self) -> bool:
-        """Whether the right edit is none: nothing of what is known must go or, where nothing is known, the
-        negative sentence says that the object is there."""
+        """Whether the right edit is none: nothing known must go or the sentence says the object is there."""
         return _stays(self.family, self.things)
 
     def instruction(self, track: str) -> str:
         """The sentence given to the editor, verbatim, on track "negative", "remove" or "add"."""
         if track == "negative":
             return self.negative
-        if track == "remove":
-            return templates.removal(self.object)
-        if track == "add":
-            return templates.addition(self.object)
-        raise AssertionError(f"no track {track!r} among {TRACKS}")
+        return {"remove": templates.removal, "add": templates.addition}[track](self.object)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """All samples in the order of the file, where they came from, and the hash of their records.
-
-    `records_sha256` covers what is said of every sample in order (`records_hash`), not the pixels: those are
-    pinned one by one, by the pixel hash in every record of a run, so that a run need not read gigabytes
-    before it can start.
-    """
+    """All samples in the order of the file, where they came from, and the hash of their records
+    (`records_hash`), not of the pixels: these are pinned one by one in the records of a run."""
 
     samples: tuple[Sample, ...]
     origin: dict[str, Any]
@@ -156,31 +144,21 @@ class Plan:
 
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says of its data."""
-        return {
-            **self.dataset.origin,
-            "records_sha256": self.dataset.records_sha256,
-            "n": len(self.dataset.samples),
-            "selected": len(self.selected),
-        }
+        sha256, n = self.dataset.records_sha256, len(self.dataset.samples)
+        return {**self.dataset.origin, "records_sha256": sha256, "n": n, "selected": len(self.selected)}
 
 
 def load_folder(
-    root: Path | None,
-    *,
-    split: str = "val",
-    annotations: Path | None = None,
-    source_images: Path | None = None,
-    nein_images: Path | None = None,
+    root: Path | None, *, split: str = "val", annotations: Path | None = None,
+    source_images: Path | None = None, nein_images: Path | None = None,
     columns: Mapping[str, str] | None = None,
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """Reads the official layout under `root`; each of the three paths may be given instead of guessed.
 
-    root     Folder with `<split>.json`, `coco_for_<split>/` (or `coco/`, ...) and `nein_<split>/` (or
-             `nein/`, ...).
+    root     Folder with `<split>.json`, `coco_for_<split>/` and `nein_<split>/`, or other names of `GUESSES`.
     columns  Official field name -> name in this file, for files that call a field something else.
 
-    Raises UserError naming every problem of the records at once. Images are only looked for by
-    `validate_images`.
+    Raises UserError naming every problem of the records at once; images are not looked at.
     """
     if root is not None and not root.is_dir():
         raise UserError(
@@ -197,28 +175,21 @@ def load_folder(
     if not isinstance(records, list):
         raise UserError(f"'{file}' must hold a JSON array with one object per sample, not {_kind(records)}.")
     origin = {
-        "kind": "folder",
-        "split": split,
-        "annotations": str(file.resolve()),
-        "source_images": str(coco.resolve()),
-        "nein_images": str(nein.resolve()),
+        "kind": "folder", "split": split, "annotations": str(file.resolve()),
+        "source_images": str(coco.resolve()), "nein_images": str(nein.resolve()),
         "columns": dict(columns or {}),
-    }
-    return build(records, coco, nein, where=f"'{file}'", columns=columns, origin=origin)
+    }  # fmt: skip
+    samples = _samples(records, coco, nein, f"'{file}'", columns or {})
+    return Dataset(samples, origin, records_hash(samples))
 
 
-def build(
-    records: Sequence[Any],
-    source_images: Path,
-    nein_images: Path,
-    *,
-    where: str,
-    columns: Mapping[str, str] | None = None,
-    origin: Mapping[str, Any] | None = None,
-) -> Dataset:
-    """Samples from records already parsed; every fault of every record is collected into one UserError."""
-    names = {field: (columns or {}).get(field, field) for field in FIELDS}
+def _samples(
+    records: Sequence[Any], source_images: Path, nein_images: Path, where: str, columns: Mapping[str, str]
+) -> tuple[Sample, ...]:
+    """Every fault of every record is collected into one UserError."""
+    names = {field: columns.get(field, field) for field in FIELDS}
     coco_files, nein_files = _images_by_stem(source_images), _images_by_stem(nein_images)
+    beside = nein_images.parent / f"without_{nein_images.name.rpartition('_')[2]}"  # without_val/, nein_val/
     problems, seen, samples = Problems(), set[str](), list[Sample]()
     for index, record in enumerate(records):
         fields = _fields(record, index, names, problems)
@@ -240,34 +211,30 @@ def build(
             guess = f" (did you mean {near!r}?)" if near else ""
             problems.add("unknown negation family", f"{family!r} in {label}{guess}")
             continue
-        things = _things(record.get("things", ()), nein_images)
+        things = tuple(
+            Thing(one["name"], one["stays"], beside / f"{one['without']}.png")
+            for one in record.get("things", ())
+        )
         sample_path = nein_files.get(label, nein_images / f"{label}.jpg")
         target = coco_files.get(source_id, source_images / f"{source_id}.jpg")
         samples.append(
             Sample(
-                id=label,
-                source_id=source_id,
-                caption=fields["T_original"],
-                negative=fields["T_negative"],
-                generated=fields["T_generated"],
-                object=noun,
-                template=templates.template_of(fields["T_negative"], noun),
-                source_path=sample_path if _stays(family, things) else target,
-                sample_path=sample_path,
-                family=family,
+                label, source_id, fields["T_original"], fields["T_negative"], fields["T_generated"],
+                noun, templates.template_of(fields["T_negative"], noun),
+                source_path=sample_path if _stays(family, things) else target, sample_path=sample_path,
+                family=family, things=things,
                 difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
-                things=things,
             )
-        )
+        )  # fmt: skip
     problems.raise_if_any(where)
     if not samples:
         raise UserError(f"{where} has no samples.")
-    return Dataset(tuple(samples), dict(origin or {}), records_hash(samples))
+    return tuple(samples)
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
-    """SHA-256 hex over the five official fields of every sample, its object where these do not say it, and
-    its family and things if it has any, in order."""
+    """SHA-256 hex over the five official fields of every sample in order, its object where these do not say
+    it, and its family and things if it has any."""
     digest = hashlib.sha256()
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
@@ -345,12 +312,6 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
 
 def _stays(family: str | None, things: Sequence[Thing]) -> bool:
     return all(thing.stays for thing in things) if things else family in families.STAYS
-
-
-def _things(said: Sequence[Mapping[str, Any]], nein_images: Path) -> tuple[Thing, ...]:
-    """Their pictures lie beside the NeIn images: without_val/ beside nein_val/."""
-    folder = nein_images.parent / f"without_{nein_images.name.rpartition('_')[2]}"
-    return tuple(Thing(one["name"], one["stays"], folder / f"{one['without']}.png") for one in said)
 
 
 def _images_by_stem(folder: Path) -> dict[str, Path]:
