@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from nein.benchmarks.nein import figures, records
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import judge_tables
 from nein.benchmarks.nein.reporting.command import report
+from nein.datasets.nein import loading
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
@@ -26,63 +25,71 @@ from nein.nano import data as nano_data
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
 from tests.helpers import commands
-from tests.nein.conftest import Outcome
 from tests.rehearsal import ScriptedJudge, Weakened
 
 SOURCES = 36
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory):
     return nano_data.ensure("val", SOURCES, tmp_path_factory.mktemp("nano"))
 
 
 @pytest.fixture(scope="module")
-def known(world: Path) -> dict[bytes, set[str]]:
+def annotations(world):
+    return known_presence.read_instances(world / "instances.json", world)
+
+
+@pytest.fixture(scope="module")
+def known():
     """Pixels of every picture of the world -> categories in it: what a perfect judge would see."""
-    found = {}
-    for sample in nano_data.iter_samples("val", SOURCES):
-        for scene in (sample.source, sample.sample):
-            found[np.asarray(render(scene)).tobytes()] = set(scene.categories)
-    return found
+    scenes = (scene for s in nano_data.iter_samples("val", SOURCES) for scene in (s.source, s.sample))
+    return {np.asarray(render(scene)).tobytes(): set(scene.categories) for scene in scenes}
 
 
-def perfect(known: dict[bytes, set[str]]) -> ScriptedJudge:
-    def rule(image: np.ndarray, prompt: str) -> str:
+@pytest.fixture(scope="module")
+def scored(world, tmp_path_factory):
+    """A finished run of four samples, to be read only."""
+    out = tmp_path_factory.mktemp("scored") / "out"
+    words = "--editor identity --metrics removal_vqa,removal_ovd --control none --device cpu --limit 4"
+    judges = "--models.vqa tests.rehearsal:no --models.ovd tests.rehearsal:score_05"
+    given = [*words.split(), *judges.split(), "--data", world, "--out", out]
+    assert commands.exit_code("eval", *given) == 0
+    return out
+
+
+@pytest.fixture
+def run(scored, tmp_path):
+    return shutil.copytree(scored, tmp_path / "out")
+
+
+def perfect(known):
+    def rule(image, prompt):
         name = prompt.partition("contain ")[2].partition("?")[0]
         return "Yes" if name in known[image.tobytes()] else "No"
 
     return ScriptedJudge(rule, "perfect")
 
 
-def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, known):
-    from nein.datasets.nein import loading
-
-    dataset = loading.load(str(world))
-    cases = known_presence.sources(dataset)
-    annotations = known_presence.read_instances(world / "instances.json", world)
+def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, annotations, known):
+    cases = known_presence.sources(loading.load(str(world)))
     cases += known_presence.instances(annotations, seed=0)
     assert {case.set for case in cases} == {"sources", "instances"}
     for case in cases:
         inside = known[case.picture().tobytes()]
-        for word in case.words:
-            if word.role == "object":
-                assert word.present == (word.word in inside), (case.id, word)
+        for word in (word for word in case.words if word.role == "object"):
+            assert word.present == (word.word in inside), (case.id, word)
     counts = known_presence.counts(cases)
-    assert counts["sources"][1] > 100
-    assert min(counts["instances"]) > 100
-    again = known_presence.instances(annotations, seed=0)
-    assert [case.words for case in again] == [case.words for case in cases if case.set == "instances"]
-    assert [c.words for c in known_presence.instances(annotations, seed=1)] != [c.words for c in again]
+    assert min(counts["sources"][1], *counts["instances"]) > 100
+    again, other = ([c.words for c in known_presence.instances(annotations, seed=s)] for s in (0, 1))
+    assert again == [case.words for case in cases if case.set == "instances"] != other
 
 
-def test_pasting_puts_the_object_in_and_changes_nothing_else(world):
-    annotations = known_presence.read_instances(world / "instances.json", world)
+def test_pasting_puts_the_object_in_and_changes_nothing_else(annotations):
     cases = known_presence.pasted(replace(annotations, pictures=annotations.pictures[:20]), seed=0)
     assert cases
     for with_object, without in zip(cases[::2], cases[1::2], strict=True):
-        assert with_object.words[0].present
-        assert not without.words[0].present
+        assert (with_object.words[0].present, without.words[0].present) == (True, False)
         assert with_object.words[0].word == without.words[0].word
         changed = (with_object.picture() != without.picture()).any(-1).mean()
         assert 0.005 < changed <= 0.31
@@ -94,16 +101,15 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(world):
     assert 0 < (triangle == 200).all(-1).sum() < 80
 
 
-def test_a_crowd_is_there_but_is_never_cut_out(world, tmp_path):
+def test_a_crowd_is_there_but_is_never_cut_out(world, annotations, tmp_path):
     content = json.loads((world / "instances.json").read_text())
-    before = known_presence.read_instances(world / "instances.json", world)
     for note in content["annotations"]:
         note["iscrowd"] = 1
     (tmp_path / "instances.json").write_text(json.dumps(content))
     after = known_presence.read_instances(tmp_path / "instances.json", world)
-    assert [p.categories for p in after.pictures] == [p.categories for p in before.pictures]
-    assert known_presence.instances(after, 0)[0].words == known_presence.instances(before, 0)[0].words
-    assert known_presence.pasted(before, seed=0)
+    assert [p.categories for p in after.pictures] == [p.categories for p in annotations.pictures]
+    assert known_presence.instances(after, 0)[0].words == known_presence.instances(annotations, 0)[0].words
+    assert known_presence.pasted(annotations, seed=0)
     assert known_presence.pasted(after, seed=0) == []
 
 
@@ -111,31 +117,24 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     world, known, tmp_path, evaluate, monkeypatch
 ):
     # An editor that truly removes the object in 40 % of the samples: it gives back the source image there.
-    rng, gone = random.Random(0), 0
-    samples = list(nano_data.iter_samples("val", SOURCES))
+    rng, gone, samples = random.Random(0), 0, list(nano_data.iter_samples("val", SOURCES))
     for sample in samples:
         removed = rng.random() < 0.4
         gone += removed
-        folder, name = ("coco_for_val", sample.coco) if removed else ("nein_val", sample.nein)
-        write_png(
-            tmp_path / "edited" / "known" / f"{sample.nein}.png", decode(world / folder / f"{name}.png")
-        )
-    share = gone / len(samples)
-    weak = Weakened(perfect(known), miss=0.25, invent=0.1)
-    loaded = {"vqa": weak}
-    monkeypatch.setattr("nein.benchmarks.nein.models.load_models", lambda *arguments: loaded)
+        place = f"coco_for_val/{sample.coco}.png" if removed else f"nein_val/{sample.nein}.png"
+        write_png(tmp_path / "edited" / "known" / f"{sample.nein}.png", decode(world / place))
+    share, weak = gone / len(samples), Weakened(perfect(known), miss=0.25, invent=0.1)
+    monkeypatch.setattr("nein.benchmarks.nein.models.load_models", lambda *_: {"vqa": weak})
     out = tmp_path / "out"
-    done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa",
-                    "--out", out,
-                    "--device", "cpu", "--models.vqa", "tests.rehearsal:no")  # fmt: skip
+    done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa", "--out",
+                    out, "--device", "cpu", "--models.vqa", "tests.rehearsal:no")  # fmt: skip
     assert done.code == 0, done.stderr
     given = ("--judges", "vqa", "--sets", "instances", "--device", "cpu")
     assert commands.exit_code("calibrate", out, *given) == 0
     [calibration] = judge_tables.load([out / "calibration"], explicit=True)
     rates = calibration.rates("fixed")
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
-        assert rate.low <= expected <= rate.high
-        assert rate.high < 0.97  # found out
+        assert rate.low <= expected <= rate.high < 0.97  # found out
     [run] = records.load([out])[0]
     assert calibration.fits(run)
     judged = frames.pick(figures.of_run(run), task="results", metric="removal_vqa")
@@ -143,60 +142,29 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     _, line = judge_tables.corrected([run], [calibration])
     assert line["low"] <= share <= line["high"]
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
-    labels = tmp_path / "labels.csv"
-    truth_of = {s.nein: s.object not in known[decode(run.run.image_path(s.nein)).tobytes()] for s in samples}
-    picked = random.Random(1).sample(samples, 60)
-    labels.write_text(
-        "editor,track,id,gone\n"
-        + "".join(f"known,negative,{s.nein},{int(truth_of[s.nein])}\n" for s in picked)
-    )
-    twice = tmp_path / "twice.csv"
-    twice.write_text("editor,track,id,gone\ne,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
+    labels, twice, page = (tmp_path / name for name in ("labels.csv", "twice.csv", "r.html"))
+    truth = {s.nein: s.object not in known[decode(run.run.image_path(s.nein)).tobytes()] for s in samples}
+    picked = [s.nein for s in random.Random(1).sample(samples, 60)]
+    head = "editor,track,id,gone\n"
+    labels.write_text(head + "".join(f"known,negative,{name},{int(truth[name])}\n" for name in picked))
+    twice.write_text(f"{head}e,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
     with pytest.raises(UserError, match=r"line 4: 's' of e/negative has another label"):
         judge_tables.read_labels(twice)
-    assert (
-        report(ReportConfig.parse([str(out), "-o", str(tmp_path / "r.html"), "--labels", str(labels)])) == 0
-    )
-    html = (tmp_path / "r.html").read_text()
-    assert "Corrected for the judge" in html
-    assert "Removal with people" in html
+    assert report(ReportConfig.parse([str(out), "-o", str(page), "--labels", str(labels)])) == 0
+    assert "Corrected for the judge" in page.read_text()
+    assert "Removal with people" in page.read_text()
     _, labelled = judge_tables.labelled([run], judge_tables.read_labels(labels))
     assert labelled["low"] <= share <= labelled["high"]
     assert labelled["n"] == 60
-    assert (tmp_path / "r-reliability.png").exists() is False  # this judge gives no soft score
+    assert not (tmp_path / "r-reliability.png").exists()  # this judge gives no soft score
 
 
-def scored_run(world: Path, out: Path, evaluate: Callable[..., Outcome]) -> None:
-    line = [
-        "--editor",
-        "identity",
-        "--data",
-        world,
-        "--metrics",
-        "removal_vqa,removal_ovd",
-        "--control",
-        "none",
-    ]
-    line += [
-        "--device",
-        "cpu",
-        "--models.vqa",
-        "tests.rehearsal:no",
-        "--models.ovd",
-        "tests.rehearsal:score_05",
-        "--limit",
-        "4",
-    ]
-    assert evaluate(*line, "--out", out).code == 0
-
-
-def test_calibration_goes_on_where_it_was_killed(world, tmp_path, evaluate, monkeypatch):
-    scored_run(world, tmp_path / "out", evaluate)
-    line = [str(tmp_path / "out"), "--limit", "12", "--batch-size", "4", "--device", "cpu"]
+def test_calibration_goes_on_where_it_was_killed(scored, tmp_path, monkeypatch):
+    line = [scored, "--limit", "12", "--batch-size", "4", "--device", "cpu"]
     assert commands.exit_code("calibrate", *line, "--out", tmp_path / "whole") == 0
     put_all, seen = AnswerCache.put_all, 0
 
-    def killed(self: AnswerCache, values: Any) -> None:
+    def killed(self, values):
         nonlocal seen
         seen += 1
         if seen == 4:
@@ -206,75 +174,63 @@ def test_calibration_goes_on_where_it_was_killed(world, tmp_path, evaluate, monk
     with monkeypatch.context() as patch:
         patch.setattr(AnswerCache, "put_all", killed)
         assert commands.exit_code("calibrate", *line, "--out", tmp_path / "cut") == 130
-    asked: list[str] = []
+    asked = []
     monkeypatch.setattr(AnswerCache, "put_all", lambda self, values: asked.extend(key for _, key in values))
     commands.exit_code("calibrate", *line, "--out", tmp_path / "cut")
-    whole = {p.name: p.read_bytes() for p in (tmp_path / "whole").glob("*.json*")}
+    whole, cut = (
+        {p.name: p.read_bytes() for p in (tmp_path / name).glob("*.json*")} for name in ("whole", "cut")
+    )
     assert len(whole) == 4
-    assert {p.name: p.read_bytes() for p in (tmp_path / "cut").glob("*.json*")} == whole
+    assert cut == whole
     questions = sum(len(p.read_text().splitlines()) for p in (tmp_path / "whole").glob("*.jsonl"))
     assert 0 < len(asked) < questions  # the three batches before the kill are not asked about again
 
 
-def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_count(
-    world, tmp_path, evaluate
-):
-    out = tmp_path / "out"
-    scored_run(world, out, evaluate)
-    commands.exit_code("calibrate", out, "--limit", "12", "--device", "cpu", "--judges", "vqa")
-    [run] = records.load([out])[0]
-    [found] = judge_tables.load([out / "calibration"], explicit=True)
-    rows = judge_tables.corrected([run], [found])
+def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_count(run):
+    commands.exit_code("calibrate", run, "--limit", "12", "--device", "cpu", "--judges", "vqa")
+    [loaded] = records.load([run])[0]
+    [found] = judge_tables.load([run / "calibration"], explicit=True)
+    rows = judge_tables.corrected([loaded], [found])
     by_metric = {row["metric"]: row for row in rows if row["statistic"] == "corrected"}
     assert by_metric["removal_vqa"]["value"] is None
     assert "hardly tells present from absent" in by_metric["removal_vqa"]["refused"]
     assert by_metric["removal_ovd"]["refused"] == "this judge was not calibrated"
     other = judge_tables.Calibration("vqa", {**found.manifest, "fingerprint": "another"}, found.rows)
-    assert not other.fits(run)
+    assert not other.fits(loaded)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--judges", "vqq"], "did you mean 'vqa'?"),
-        (["--sets", "paste"], "did you mean 'pasted'?"),
-        (["--limit", "1"], "--limit is 1; at least 2 are needed"),
-        (["--judge", "llava"], "must be vqa=REFERENCE, ovd=REFERENCE or reward="),
-        (["--instances", "FOLDER/val.json"], "is no COCO file"),
-        (["--instances", "FOLDER/none.json"], "does not exist"),
-    ],
-)
-def test_mistakes_are_one_sentence(world, tmp_path, evaluate, capsys, arguments, expected):
-    scored_run(world, tmp_path / "out", evaluate)
-    given = [argument.replace("FOLDER", str(world)) for argument in arguments]
-    done = commands.outcome(capsys, "calibrate", tmp_path / "out", "--device", "cpu", *given)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    ("--judges vqq", "did you mean 'vqa'?"),
+    ("--sets paste", "did you mean 'pasted'?"),
+    ("--limit 1", "--limit is 1; at least 2 are needed"),
+    ("--judge llava", "must be vqa=REFERENCE, ovd=REFERENCE or reward="),
+    ("--instances FOLDER/val.json", "is no COCO file"),
+    ("--instances FOLDER/none.json", "does not exist"),
+])  # fmt: skip
+def test_mistakes_are_one_sentence(world, scored, capsys, arguments, expected):
+    given = arguments.replace("FOLDER", str(world)).split()
+    done = commands.outcome(capsys, "calibrate", scored, "--device", "cpu", *given)
     assert done.code == 2
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_files_say_what_was_asked(world, tmp_path, evaluate):
-    scored_run(world, tmp_path / "out", evaluate)
-    given = ("--limit", "6", "--device", "cpu", "--judges", "ovd", "--judge", "ovd=tests.rehearsal:score_005")
-    commands.exit_code("calibrate", tmp_path / "out", *given)
-    [file] = (tmp_path / "out" / "calibration").glob("ovd-*.json")
+def test_the_files_say_what_was_asked(run):
+    given = "--limit 6 --device cpu --judges ovd --judge ovd=tests.rehearsal:score_005"
+    commands.exit_code("calibrate", run, *given.split())
+    [file] = (run / "calibration").glob("ovd-*.json")
     about = atomic.read_json(file)
-    assert about["threshold"] == 0.1
-    assert about["judge"]["name"] == "always 0.05"
+    assert (about["threshold"], about["judge"]["name"]) == (0.1, "always 0.05")
     rows = [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()]
-    assert {row["verdict_fixed"] for row in rows} == {False}
-    assert {row["score"] for row in rows} == {0.05}
+    assert {(row["verdict_fixed"], row["score"]) for row in rows} == {(False, 0.05)}
     assert set(judges.VERDICTS) <= set(rows[0])
 
 
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        ({"kind": "vqa", "fingerprint": "x"}, "'article' is missing"),
-        ({"kind": "ovd", "article": "none", "fingerprint": "x"}, "'threshold' is missing"),
-        ({"kind": ["vqa"], "fingerprint": "x", "article": "none"}, "is not a calibration"),
-    ],
-)
+@pytest.mark.parametrize(("entries", "expected"), [
+    ({"kind": "vqa", "fingerprint": "x"}, "'article' is missing"),
+    ({"kind": "ovd", "article": "none", "fingerprint": "x"}, "'threshold' is missing"),
+    ({"kind": ["vqa"], "fingerprint": "x", "article": "none"}, "is not a calibration"),
+])  # fmt: skip
 def test_a_calibration_that_does_not_say_how_it_was_asked_is_refused(tmp_path, entries, expected):
     atomic.write_json(tmp_path / "vqa-1.json", entries)
     atomic.write_lines(tmp_path / "vqa-1.jsonl", [])

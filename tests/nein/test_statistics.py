@@ -13,11 +13,11 @@ from nein.statistics.estimates import cluster_columns, pairs
 T_1, T_2 = 12.706204736432095, 4.302652729696142  # 97.5 % quantiles of t with 1 and 2 degrees of freedom
 
 
-def ends(found: statistics.Estimate | None) -> tuple[float, float]:
-    return found.low, found.high
+def ends(found):
+    return found.low + 0.0, found.high + 0.0  # numbers, not None
 
 
-def share(agreeing: int, n: int, per_picture: int = 1) -> tuple[float, float]:
+def share(agreeing, n, per_picture=1):
     """The interval of so many ones among zeros, pictures filled one after the other."""
     values = [1.0] * agreeing + [0.0] * (n - agreeing)
     return ends(statistics.bounded_mean(values, [i // per_picture for i in range(n)]))
@@ -45,8 +45,7 @@ def test_copies_within_clusters_add_no_information():
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():
-    rng = np.random.default_rng(2)
-    hits = 0
+    rng, hits = np.random.default_rng(2), 0
     for _ in range(400):
         values = np.repeat(rng.normal(size=30), 4) + 0.5 * rng.normal(size=120)
         low, high = ends(statistics.mean(values, np.repeat(np.arange(30), 4).tolist()))
@@ -57,8 +56,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
 def test_a_mean_of_one_cluster_or_of_equal_ones_has_no_interval_for_that_is_no_certainty():
     assert statistics.mean([1.0, 2.0], ["a", "a"]) == statistics.Estimate(1.5, None, None, None, 2, 1)
     assert statistics.mean([3.0] * 3, "abc") == statistics.Estimate(3.0, None, None, 0.0, 3, 3)
-    assert statistics.mean([], []) is None
-    assert statistics.bounded_mean([], []) is None
+    assert statistics.mean([], []) is statistics.bounded_mean([], []) is None
 
 
 # --- shares and means in a range --------------------------------------------------------------
@@ -75,8 +73,7 @@ def test_a_share_of_independent_samples_has_clopper_and_pearsons_interval(ones, 
 def test_an_agreement_more_never_lowers_an_end(n, per_picture):
     """16 of 16 says more than 15 of 16: where all agree the design effect is assumed, not taken as 1 or 0."""
     lows, highs = zip(*(share(k, n, per_picture) for k in range(n + 1)), strict=True)
-    assert list(lows) == sorted(lows)
-    assert list(highs) == sorted(highs)
+    assert (list(lows), list(highs)) == (sorted(lows), sorted(highs))
     assert (lows[0], highs[-1]) == (0.0, 1.0)
     assert all(0 <= low < high <= 1 for low, high in zip(lows, highs, strict=True))
 
@@ -100,28 +97,23 @@ def test_the_effective_size_is_that_of_the_design_effect_seen_or_where_all_agree
     sizes = [
         intervals.effective_size(n, 5.0, binary, binary, effect * binary) for effect in (0.5, 1.0, 5.0, 50.0)
     ]
-    assert sizes[0] == sizes[1]
-    assert 940 < sizes[1] < 1000
-    assert 200 < sizes[2] < 204
-    assert sizes[2] == sizes[3]
+    assert 940 < sizes[0] == sizes[1] < 1000
+    assert 200 < sizes[2] == sizes[3] < 204
     assert intervals.effective_size(n, 5.0, 0.0, 0.0, 0.0) == pytest.approx(1000 / (1 + 4 * 0.6))
     assert intervals.effective_size(n, 1.0, binary, binary, binary) == n
 
 
 def test_one_picture_has_nearly_the_full_range_and_not_a_whisker_of_length_zero():
     low, high = share(3, 3, 3)
-    assert 0 < low < 0.1
-    assert high == 1.0
+    assert 0 < low < 0.1 < high == 1.0
     low, high = ends(statistics.bounded_mean([0.0, 1.0], ["a", "a"]))
-    assert low < 0.03
-    assert high > 0.97
+    assert low < 0.03 < 0.97 < high
 
 
 def test_values_between_the_ends_say_more_than_yes_and_no_but_not_without_limit():
     """Thirds about 0.5 against coins; and values that are all 0.5, of which few show little."""
-    pictures = range(60)
-    thirds = ends(statistics.bounded_mean([1 / 3, 2 / 3] * 30, pictures))
-    coins = ends(statistics.bounded_mean([0.0, 1.0] * 30, pictures))
+    thirds = ends(statistics.bounded_mean([1 / 3, 2 / 3] * 30, range(60)))
+    coins = ends(statistics.bounded_mean([0.0, 1.0] * 30, range(60)))
     assert 0.05 < thirds[1] - thirds[0] < 0.6 * (coins[1] - coins[0])
     same = ends(statistics.bounded_mean([0.5] * 8, range(8)))
     assert same[1] - same[0] > 0.3
@@ -129,16 +121,13 @@ def test_values_between_the_ends_say_more_than_yes_and_no_but_not_without_limit(
 
 @pytest.mark.parametrize("difference", [False, True])
 def test_intervals_cover_the_truth_with_clusters(difference):
-    rng = np.random.default_rng(0)
+    rng, hits = np.random.default_rng(0), 0
     clusters = np.arange(48) // 4
-    hits = 0
     for _ in range(300):
         chance = rng.beta(1.5, 0.5, 12)[clusters]  # ICC 1 / 3
         yes = [(rng.random(48) < chance).astype(float) for _ in range(2)]
-        if difference:
-            low, high = ends(statistics.bounded_mean(yes[0] - yes[1], clusters.tolist(), -1.0))
-        else:
-            low, high = ends(statistics.bounded_mean(yes[0], clusters.tolist()))
+        values, lowest = (yes[0] - yes[1], -1.0) if difference else (yes[0], 0.0)
+        low, high = ends(statistics.bounded_mean(values, clusters.tolist(), lowest))
         hits += low <= (0 if difference else 0.75) <= high
     assert hits / 300 >= 0.935
 
@@ -148,20 +137,17 @@ def test_values_outside_of_the_range_are_a_mistake_of_ours():
         statistics.bounded_mean([0.5, 1.5], ["a", "b"])
 
 
-def test_weighted_values_are_a_ratio_of_sums():
+def test_weighted_values_are_a_ratio_of_sums_and_another_range_a_matter_of_units():
     found = statistics.bounded_mean([1.0, 0.0, 0.5], ["a", "b", "c"], weights=[2.0, 1.0, 0.0])
     assert (found.value, found.n, found.clusters) == (pytest.approx(2 / 3), 2, 2)
     assert 0 < ends(found)[0] < 2 / 3 < ends(found)[1] < 1
     equal = statistics.bounded_mean([1.0, 0.0, 1.0], ["a", "a", "b"], weights=[7.0] * 3)
     plain = statistics.bounded_mean([1.0, 0.0, 1.0], ["a", "a", "b"])
     assert equal.as_dict() == pytest.approx(plain.as_dict())
-
-
-def test_another_range_is_a_matter_of_units():
     grades = statistics.bounded_mean([20.0, 25.0, 5.0, 0.0], "aabc", 0.0, 25.0)
     shares = statistics.bounded_mean([0.8, 1.0, 0.2, 0.0], "aabc")
     assert ends(grades) == pytest.approx([25 * end for end in ends(shares)])
-    assert grades.standard_error == pytest.approx(25 * (shares.standard_error or 0))
+    assert grades.standard_error == pytest.approx(25 * shares.standard_error)
 
 
 def test_clusters_of_some_values_are_theirs_alone():
@@ -173,16 +159,15 @@ def test_clusters_of_some_values_are_theirs_alone():
     expected = statistics.bounded_mean(values, alone)
     for part in (columns.of(chosen), columns.of(np.flatnonzero(chosen))):
         assert part.count == alone.count == part.member.max() + 1
-        found = statistics.bounded_mean(values, part)
-        assert found.as_dict() == pytest.approx(expected.as_dict())
-
-
-def ratio(*sides: dict) -> statistics.Estimate | None:
-    """Of values by id, and the cluster of every id."""
-    return statistics.pairs_ratio(*pairs(*sides))
+        assert statistics.bounded_mean(values, part).as_dict() == pytest.approx(expected.as_dict())
 
 
 # --- differences and ratios -------------------------------------------------------------------
+
+
+def ratio(*sides):
+    """Of values by id, and the cluster of every id."""
+    return statistics.pairs_ratio(*pairs(*sides))
 
 
 def test_paired_difference_keeps_its_sign_and_skips_the_unscored():
@@ -202,17 +187,15 @@ def test_paired_difference_keeps_its_sign_and_skips_the_unscored():
 
 def test_a_difference_of_independent_pairs_has_bonett_and_prices_interval():
     """30 pairs, 9 and 2 of them unlike: (10 - 3) / 32 -/+ 1.96 sqrt((13 / 32 - (7 / 32)^2) / 32)."""
-    x = [1.0] * 9 + [-1.0] * 2 + [0.0] * 19
     reach = 1.959964 * math.sqrt((13 / 32 - (7 / 32) ** 2) / 32)
-    found = statistics.bounded_mean(x, range(30), -1.0)
+    found = statistics.bounded_mean([1.0] * 9 + [-1.0] * 2 + [0.0] * 19, range(30), -1.0)
     assert ends(found) == pytest.approx((7 / 32 - reach, 7 / 32 + reach), rel=1e-6)
 
 
 def test_a_difference_of_unpaired_shares_has_agresti_and_caffos_interval():
     """7 of 10 and 3 of 8, every sample a picture: (8 / 12 - 4 / 10) -/+ 1.96 sqrt(...)."""
-    found = statistics.difference_of_means(
-        [1.0] * 7 + [0.0] * 3, range(10), [1.0] * 3 + [0.0] * 5, range(10, 18)
-    )
+    first, second = [1.0] * 7 + [0.0] * 3, [1.0] * 3 + [0.0] * 5
+    found = statistics.difference_of_means(first, range(10), second, range(10, 18))
     reach = 1.959964 * math.sqrt(8 / 12 * 4 / 12 / 12 + 0.4 * 0.6 / 10)
     assert ends(found) == pytest.approx((8 / 12 - 0.4 - reach, 8 / 12 - 0.4 + reach), abs=0.01)
 
@@ -220,34 +203,30 @@ def test_a_difference_of_unpaired_shares_has_agresti_and_caffos_interval():
 def test_pairing_is_narrower_than_two_separate_means():
     rng = np.random.default_rng(5)
     difficulty = rng.normal(size=100)
-    ids = [str(i) for i in range(100)]
-    first = dict(zip(ids, (difficulty + 1 + 0.1 * rng.normal(size=100)).tolist(), strict=True))
-    second = dict(zip(ids, difficulty.tolist(), strict=True))
-    found = statistics.paired_difference(first, second, {i: i for i in ids}, None)
+    first = dict(enumerate((difficulty + 1 + 0.1 * rng.normal(size=100)).tolist()))
+    second = dict(enumerate(difficulty.tolist()))
+    found = statistics.paired_difference(first, second, {i: i for i in first}, None)
     assert found.value == pytest.approx(1.0, abs=0.05)
     assert found.standard_error < 0.02
 
 
 def test_ratios_have_an_interval_of_their_own_and_none_to_nothing():
-    ids = [f"s{i}" for i in range(20)]
-    below = {**dict.fromkeys(ids, 0.0), "s0": 1.0, "s1": 1.0}
-    found = ratio(dict.fromkeys(ids, 1.0), below, {i: i for i in ids})
-    assert found.value == 10.0
+    ones = dict.fromkeys(range(20), 1.0)
+    below, where = {**dict.fromkeys(ones, 0.0), 0: 1.0, 1: 1.0}, {i: i for i in ones}
+    found = ratio(ones, below, where)
     low, high = ends(found)
-    assert 2 < low < 10 < high < 60
-    assert ends(ratio(dict.fromkeys(ids, 0.0), below, {i: i for i in ids}))[0] == 0.0
+    assert 2 < low < found.value == 10.0 < high < 60
+    assert ends(ratio(dict.fromkeys(ones, 0.0), below, where))[0] == 0.0
     assert ratio({"a": 1.0}, {"a": 0.0}, {"a": 1}) is None
     assert ratio({"a": 1.0}, {"a": None}, {"a": 1}) is None
 
 
 def test_ratio_intervals_cover_the_truth_as_often_as_they_say():
-    rng = np.random.default_rng(0)
-    hits = 0
+    rng, hits = np.random.default_rng(0), 0
     for _ in range(400):
         source = np.repeat(np.arange(60), rng.integers(1, 6, 60))
         p = 1 / (1 + np.exp(-rng.normal(size=60)[source]))  # either mean over the population of images
         sides = [(rng.uniform(size=len(p)) < each).astype(float) for each in (p, (p + 1) / 2)]
-        keyed = [dict(enumerate(side.tolist())) for side in (*sides, source)]
-        low, high = ends(ratio(*keyed))  # type: ignore[arg-type]
+        low, high = ends(ratio(*(dict(enumerate(side.tolist())) for side in (*sides, source))))
         hits += low <= 0.5 / 0.75 <= high
     assert hits / 400 >= 0.93
