@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,33 +13,30 @@ from tests.metrics import tiny
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for name in ("a.png", "b.png", "deep/a.png", "COCO_val2014_000000000007.png"):
         write_png(tmp_path / "images" / name, tiny.picture(len(name)))
     return tmp_path
 
 
-def coco(folder: Path, images: list, annotations: list) -> Path:
-    path = folder / "captions.json"
-    path.write_text(json.dumps({"images": images, "annotations": annotations}))
-    return path
+def coco(folder, images, annotations):
+    (folder / "captions.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+    return folder / "captions.json"
 
 
-def load(path: Path, images: Path | None = None) -> sources.SourceSet:
+def load(path, images=None):
     return sources.load(str(path), str(images) if images else None, scenes=1, out=path.parent)
 
 
+def load_lines(folder, lines):
+    (folder / "list.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    return load(folder / "list.jsonl", folder / "images")
+
+
 def test_coco_captions_are_joined_by_image_and_named_as_nein_names_them(folder):
-    path = coco(
-        folder,
-        [{"id": 7, "file_name": "COCO_val2014_000000000007.png"}, {"id": 9, "file_name": "a.png"}],
-        [
-            {"image_id": 7, "caption": " A dog.\nIt  runs. "},
-            {"image_id": 9, "caption": "A cat"},
-            {"image_id": 7, "caption": "A dog"},
-            {"image_id": 9, "caption": "  "},
-        ],
-    )
+    images = [{"id": 7, "file_name": "COCO_val2014_000000000007.png"}, {"id": 9, "file_name": "a.png"}]
+    said = [(7, " A dog.\nIt  runs. "), (9, "A cat"), (7, "A dog"), (9, "  ")]
+    path = coco(folder, images, [{"image_id": image, "caption": text} for image, text in said])
     first, second = load(path, folder / "images").sources
     assert (first.id, first.sample_stem) == ("COCO_000000000007", "NeIn_000000000007")
     assert first.captions == ("A dog. It runs.", "A dog")
@@ -48,79 +44,63 @@ def test_coco_captions_are_joined_by_image_and_named_as_nein_names_them(folder):
     assert (second.id, second.sample_stem, second.captions) == ("a", "NeIn_a", ("A cat",))
 
 
-@pytest.mark.parametrize(
-    ("stem", "expected"),
-    [
-        ("COCO_train2014_000000000009", "COCO_000000000009"),
-        ("000000000009", "COCO_000000000009"),
-        ("COCO_000000000009", "COCO_000000000009"),
-        ("holiday", "holiday"),
-        ("12", "12"),
-    ],
-)
+@pytest.mark.parametrize(("stem", "expected"), [
+    ("COCO_train2014_000000000009", "COCO_000000000009"), ("000000000009", "COCO_000000000009"),
+    ("COCO_000000000009", "COCO_000000000009"), ("holiday", "holiday"), ("12", "12"),
+])  # fmt: skip
 def test_the_split_is_left_out_of_names_of_coco(stem, expected):
     assert sources.official_stem(stem) == expected
 
 
-def test_a_folder_with_a_jsonl_and_images_beside_it(folder):
-    lines = [
-        {"image": "a.png", "captions": ["one", "two"]},
-        {"file_name": "b.png", "text": "three"},
+def test_a_jsonl_may_say_its_fields_in_several_ways(folder):
+    found = load_lines(folder, [
+        {"image": "a.png", "captions": ["one", "two"]}, {"file_name": "b.png", "text": "three"},
         {"image": "a.png", "caption": "four"},
-    ]
-    (folder / "images" / "list.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
-    found = load(folder / "images")
+    ])  # fmt: skip
     assert [(s.id, s.captions) for s in found.sources] == [("a", ("one", "two", "four")), ("b", ("three",))]
     assert dict(found.notes) == {"image listed again; captions added": 1}
+    (folder / "list.jsonl").rename(folder / "images" / "list.jsonl")
+    assert load(folder / "images").sources == found.sources  # a folder that holds it
 
 
 def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(folder):
-    lines = [
+    found = load_lines(folder, [
         {"image": "a.png", "captions": ["one"]},
         {"image": "deep/a.png", "captions": ["another file of that name"]},
         {"image": "b.png", "captions": []},
         {"image": "../b.png", "captions": ["outside"]},
         {"image": "COCO_a.png", "captions": ["would make the samples of a.png"]},
-    ]
-    (folder / "list.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
-    found = load(folder / "list.jsonl", folder / "images")
+    ])  # fmt: skip
     expected = ["", sources.SAME_NAME, sources.NO_CAPTION, sources.BAD_NAME, sources.SAME_NAME]
     assert [s.problem for s in found.sources] == expected
 
 
 def test_the_hash_covers_names_and_captions(folder):
-    def sha(caption: str) -> str:
+    def sha(caption):
         rows = [{"image_id": 1, "caption": caption}]
         return load(coco(folder, [{"id": 1, "file_name": "a.png"}], rows), folder / "images").sha256
 
-    assert sha("A cat.") == sha("A  cat.")
-    assert sha("A cat.") != sha("A dog.")
+    assert sha("A cat.") == sha("A  cat.") != sha("A dog.")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("x.json", "{", "is not valid JSON"),
-        ("x.json", "[]", "is no COCO file"),
-        ("x.json", '{"images": [{"id": 1}], "annotations": []}', "without 'id' or 'file_name'"),
-        ("x.json", '{"images": [], "annotations": [{}]}', "without 'image_id'"),
-        ("x.jsonl", '{"image": "a.png"}\n{', "line 2, the last one, is cut short"),
-        ("x.jsonl", '{"caption": "a"}', "line 1, names no image"),
-        ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions that must be"),
-        ("x.jsonl", '{"image": "gone.png", "caption": "a"}', "None of the 1 images"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "sentence"), [
+    ("x.json", "{", "is not valid JSON"),
+    ("x.json", "[]", "is no COCO file"),
+    ("x.jsonl", '{"image": "a.png"}\n{', "line 2, the last one, is cut short"),
+    ("x.jsonl", '{"caption": "a"}', "line 1, names no image"),
+    ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions that must be"),
+    ("x.jsonl", '{"image": "gone.png", "caption": "a"}', "None of the 1 images"),
+    ("nowhere", None, "neither nano"),
+    ("images", None, "exactly one"),
+])  # fmt: skip
 def test_a_list_that_cannot_be_used_is_one_sentence(folder, name, content, sentence):
-    (folder / name).write_text(content)
+    if content is not None:
+        (folder / name).write_text(content)
     with pytest.raises(UserError, match=sentence):
         load(folder / name, folder / "images")
 
 
-def test_a_source_or_folder_that_is_not_there_is_one_sentence(folder):
-    with pytest.raises(UserError, match="neither nano"):
-        load(folder / "nowhere")
-    with pytest.raises(UserError, match="exactly one"):
-        load(folder / "images")
+def test_images_that_are_no_folder_are_one_sentence(folder):
     (folder / "x.jsonl").write_text("{}")
     with pytest.raises(UserError, match="is not a folder"):
         load(folder / "x.jsonl", folder / "gone")
@@ -139,12 +119,12 @@ def test_nano_scenes_are_drawn_once_and_more_extend_them(tmp_path):
 def test_lists_of_objects(tmp_path):
     assert len(objects.load("coco", 15)) == 80
     assert "fire hydrant" in objects.load("nano", 15)
-    (tmp_path / "o.txt").write_text("cat\n\n  hot   dog \ncat\n")
-    assert objects.load(str(tmp_path / "o.txt"), 2) == ("cat", "hot dog")
-    with pytest.raises(UserError, match="asks for 3 categories per image"):
-        objects.load(str(tmp_path / "o.txt"), 3)
-    with pytest.raises(UserError, match="takes coco, nano or a text file"):
-        objects.load("cocoa", 3)
-    (tmp_path / "o.txt").write_text("cat; dog")
+    mine = tmp_path / "o.txt"
+    mine.write_text("cat\n\n  hot   dog \ncat\n")
+    assert objects.load(str(mine), 2) == ("cat", "hot dog")
+    for name, said in ((str(mine), "asks for 3 categories per image"), ("cocoa", "takes coco, nano or a")):
+        with pytest.raises(UserError, match=said):
+            objects.load(name, 3)
+    mine.write_text("cat; dog")
     with pytest.raises(UserError, match="one plain name per line"):
-        objects.load(str(tmp_path / "o.txt"), 1)
+        objects.load(str(mine), 1)
