@@ -123,7 +123,7 @@ def _affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
 
 
 def _phrases(doc: Any) -> Iterator[_Phrase]:
-    """The noun phrases that name objects: runs of adjectives and nouns. Not the parser's noun chunks, in which
+    """The noun phrases that name objects: runs of adjectives and nouns. Not the parser's chunks, in which
     "an oven but no chair" is one: short sentences are more often parsed than tagged wrongly."""
     start = 0
     while start < len(doc):

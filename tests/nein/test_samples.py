@@ -71,8 +71,8 @@ def test_all_faults_of_the_records_are_said_at_once(make_data):
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("[{", "not valid JSON"), ("[" * 100_000, "nested too deeply"), ('{"COCO": 1}', "must hold a JSON array"), ("[]", "has no samples"),
-    ("\xff", "not UTF-8"),
+    ("[{", "not valid JSON"), ("[" * 100_000, "nested too deeply"), ("\xff", "not UTF-8"),
+    ('{"COCO": 1}', "must hold a JSON array"), ("[]", "has no samples"),
 ])  # fmt: skip
 def test_a_broken_annotation_file_is_one_sentence(make_data, text, sentence):
     root = make_data(1, 1)
