@@ -19,6 +19,8 @@ from nein.engine.errors import USER_MISTAKE, UserError, exit_with, near_match, u
 
 GROUP = "nein.commands"
 COMPLETION = "--print-completion"
+#: The commands that stand first in `nein --help`.
+EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")
 
 # fmt: off
 COMMANDS: dict[str, Command] = {
@@ -276,12 +278,18 @@ def _unknown(name: str, allowed: Sequence[str]) -> UserError:
 
 def _overview(start: str, table: Mapping[str, Command]) -> str:
     """What `nein --help` and, for the commands whose name begins with `start`, `nein negbench --help` say."""
-    shown = {name: command.help for name, command in table.items() if name.startswith(start)}
+    shown = [name for name in table if name.startswith(start)]
+    first = [] if start else [name for name in EVERYDAY if name in table]
+    rest = [name for name in shown if name not in first]
     width = max(map(len, shown))
+
+    def lines(names: Sequence[str]) -> str:
+        return "\n".join(f"  nein {name:<{width}}  {table[name].help}" for name in names)
+
     return (
         f"usage: nein {start}COMMAND [OPTIONS]\n\n"
         "How well image editors and vision-language models understand what is not there.\n\n"
-        + "\n".join(f"  nein {name:<{width}}  {text}" for name, text in shown.items())
+        + "\n\n".join(filter(None, (lines(first), lines(rest))))
         + "\n\nnein slurm COMMAND submits one as an array of jobs.\n"
         f"nein {start}COMMAND --help says more. Documentation: README.md.\n"
         f"Completion in a shell: nein {COMPLETION} bash, or zsh."
