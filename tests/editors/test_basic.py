@@ -26,8 +26,3 @@ def test_solid_fills_with_its_colour_in_rgb_order(color, requests_of):
 def test_solid_refuses_what_is_no_colour(color):
     with pytest.raises(EditorError, match="color is"):
         get_editor("solid", color=color)
-
-
-def test_what_decides_the_pixels_decides_the_fingerprint():
-    made = (get_editor("identity"), get_editor("solid"), get_editor("solid", color="#000000"))
-    assert len({editor.fingerprint for editor in made}) == 3

@@ -107,10 +107,3 @@ def test_weights_that_cannot_be_read_are_known_by_their_type(held):
     content = content_of(closing_over(held))
     assert content == content_of(closing_over(held))
     assert content.by_type == (f"{type(held).__module__}.{type(held).__qualname__}",)
-
-
-def test_a_function_that_holds_itself_is_hashed():
-    def edit(image, instruction):
-        return edit(image, instruction)
-
-    assert len(content_of(edit).sha256) == 64

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from nein.editors import PRESETS, EditRequest, get_editor
+from nein.editors import PRESETS, get_editor
 from nein.editors.machine import Machine
 from nein.editors.presets import BASIC, EditorPreset
 from tests.editors import tiny_pipelines
@@ -162,23 +162,9 @@ def test_every_bad_sample_yields_an_error_of_its_own_and_the_rest_succeed(build,
     check_close(build, results[-1].image, good[1].image)
 
 
-def test_no_requests_give_no_results(editor):
-    assert editor.edit([]) == []
-
-
 def test_description_is_json_and_names_the_editor(build, editor):
     description = json.loads(json.dumps(editor.describe()))
     assert description["editor"] == editor.name
     assert description["class"]
     assert len(editor.fingerprint) == 64
     assert editor.fingerprint == build().fingerprint
-
-
-@pytest.mark.parametrize("seed", [0, 2**63 - 1, np.int64(7)])
-def test_any_seed_in_range_is_accepted(seed, editor, requests_of):
-    assert editor.edit([replace(requests_of(1)[0], seed=seed)])[0].error is None
-
-
-def test_a_request_keeps_its_fields():
-    with pytest.raises(AttributeError):
-        EditRequest("a", np.zeros((1, 1, 3), np.uint8), "x", 0).seed = 1

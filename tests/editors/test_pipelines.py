@@ -205,20 +205,6 @@ def test_every_recipe_has_a_row_with_its_arguments_and_a_tiny_pipeline():
         assert ("resolution" in options) == bool(recipe.size or recipe.resolution)
 
 
-@pytest.mark.parametrize(
-    "source, expected",
-    [
-        ((640, 480), (1184, 880)),
-        ((480, 640), (880, 1184)),
-        ((512, 512), (1024, 1024)),
-        ((1920, 1080), (1392, 752)),
-        ((3000, 1000), (1568, 672)),
-    ],
-)
-def test_kontext_is_asked_for_the_preferred_size_of_the_pictures_shape(source, expected):
-    assert kontext(source, 1024) == expected
-
-
 def test_kontext_sizes_are_the_librarys():
     module = importlib.import_module("diffusers.pipelines.flux.pipeline_flux_kontext")
     for width, height in module.PREFERRED_KONTEXT_RESOLUTIONS:
@@ -317,18 +303,6 @@ def test_values_that_are_not_finite_are_an_error_of_their_sample_only(build, req
     good, bad = editor.edit([request_of(0), request_of(1, instruction="No dog.")])
     assert good.error is None
     assert "not finite" in bad.error
-
-
-def test_a_failing_sample_does_not_take_the_others_along(build, request_of, watched):
-    editor = build("FluxKontextPipeline")
-
-    def fail(arguments):
-        if "No dog." in arguments["prompt"]:
-            raise ValueError("bad prompt")
-
-    watched(editor, act=fail)
-    results = editor.edit([request_of(0), request_of(1, instruction="No dog."), request_of(2)])
-    assert [result.error for result in results] == [None, "ValueError: bad prompt", None]
 
 
 @pytest.mark.device

@@ -78,14 +78,6 @@ def test_a_checkpoint_gets_the_values_of_instruct_pix2pix_and_its_own_resolution
         assert row.options() == {k: v for k, v in PRESETS[parent].options().items() if k != "resolution"}
 
 
-def test_a_local_folder_without_a_slash_is_a_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mymodel").mkdir()
-    assert preset_row("mymodel", "paper").checkpoint == "mymodel"
-    with pytest.raises(EditorError, match="Unknown editor"):
-        editors.check("othermodel")
-
-
 def test_a_row_of_another_preset_is_refused_with_the_choices():
     with pytest.raises(EditorError, match=r"'hqedit-space' has no preset 'nano'; .*'hqedit-nano'.*ip2p"):
         preset_row("hqedit-space", "nano")
@@ -93,14 +85,6 @@ def test_a_row_of_another_preset_is_refused_with_the_choices():
         preset_row("ip2p", "papr")
     with pytest.raises(EditorError, match="'identity' has no preset 'paper'"):
         preset_row("identity", "paper")
-
-
-def test_available_lists_editors_rows_and_mocks():
-    names = editors.available()
-    assert names == sorted(names)
-    assert {"identity", "solid", "ip2p", "magicbrush", "hqedit", "hqedit-space", "ip2p-nano"} <= set(names)
-    for name in names:
-        editors.check(name)
 
 
 def test_an_unknown_editor_gets_a_near_match_the_list_and_the_way_out():
@@ -123,20 +107,6 @@ def test_an_unknown_option_gets_a_near_match_and_the_list():
         editors.get_editor("identity", steps=3)
     with pytest.raises(EditorError, match="'solid' has no model"):
         editors.get_editor("solid", checkpoint="x/y")
-
-
-def test_needs_checkpoint_tells_models_from_mocks():
-    assert editors.needs_checkpoint("hqedit")
-    assert editors.needs_checkpoint("owner/name")
-    assert not editors.needs_checkpoint("solid")
-
-
-def test_the_default_row_of_an_editor_is_what_its_name_builds(tiny_editor, checkpoint):
-    editor = editors.get_editor("hqedit", checkpoint=str(checkpoint), steps=2, resolution=64)
-    described = editor.describe()
-    assert described["resize"] == "squash"
-    assert described["guidance_scale"] == 1.5
-    assert described["editor"] == "hqedit"
 
 
 def test_an_embedded_model_is_found_by_its_name_and_an_unknown_one_refused():

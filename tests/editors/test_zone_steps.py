@@ -121,10 +121,6 @@ def test_fused_denoising_is_two_solvers_of_which_one_is_drawn_to_the_other():
         assert value == pytest.approx(solve_by_hand(first, weight, 0.3, 0.9, 20), rel=2e-4)
 
 
-def test_only_removal_gets_the_full_share():
-    assert models.shares(["REMOVE", "ADD", "CHANGE"], 0.2) == [0.2, 0.01, 0.01]
-
-
 def test_both_models_see_their_own_latent_and_the_same_timesteps():
     seen = ([], [])
     pair = [
@@ -217,13 +213,6 @@ def test_the_region_is_where_the_doubled_difference_stays_at_or_below_the_thresh
     np.testing.assert_array_equal(masks.localise(found, (2, 2), threshold), grid(*region))
 
 
-def test_the_region_has_the_size_asked_for_as_width_and_height():
-    region = masks.localise(np.array([[0, 255]], np.uint8), (8, 3), 108)
-    assert region.shape == (3, 8)
-    assert region[:, :3].all()
-    assert not region[:, 5:].any()
-
-
 # Step 6 -------------------------------------------------------------------------------------------------
 
 THREE = ("##...##", ".......", "##.....")
@@ -277,12 +266,6 @@ def test_segments_are_those_of_a_grid_of_points_filtered_and_suppressed_by_hand(
         np.testing.assert_array_equal(found, (logits[kept[number]] > 0).numpy())
 
 
-@pytest.mark.parametrize("quality, stability", [(1e9, 0.0), (0.0, 1.0)])
-def test_thresholds_that_nothing_passes_leave_no_segment(quality, stability, sam_folder, picture):
-    cpu = torch.device("cpu")
-    assert Segmenter(str(sam_folder), cpu, points=3, quality=quality, stability=stability)(picture(0)) == []
-
-
 # Step 8 -------------------------------------------------------------------------------------------------
 
 
@@ -306,14 +289,6 @@ def test_the_first_segment_with_the_best_overlap_is_chosen(rough, segments, best
 
 
 # Step 9 -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("times", [0, 1, 2])
-def test_dilation_grows_a_pixel_to_a_square_per_time(times):
-    mask, expected = np.zeros((7, 7), bool), np.zeros((7, 7), bool)
-    mask[3, 3] = True
-    expected[3 - times : 4 + times, 3 - times : 4 + times] = True
-    np.testing.assert_array_equal(masks.dilate(mask, times), expected)
 
 
 # Step 10 ------------------------------------------------------------------------------------------------
@@ -350,13 +325,6 @@ def test_with_every_frequency_kept_it_is_the_grey_difference_inside_the_dilated_
     edited[6, 6] = 255  # outside
     dilated[:5, :5] = True
     assert np.argwhere(smooth(edited, flat(100), dilated)).tolist() == [[2, 2]]
-
-
-def test_with_only_the_mean_kept_it_is_all_or_nothing():
-    edited = flat(0)
-    edited[:, :4] = 200
-    assert smooth(edited, flat(0), radius=0.0, threshold=99).all()
-    assert not smooth(edited, flat(0), radius=0.0, threshold=100).any()
 
 
 @pytest.mark.parametrize(

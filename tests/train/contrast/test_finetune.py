@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,10 +18,9 @@ from safetensors.torch import load_file
 
 from nein import metrics
 from nein.datasets.negbench import drawn
-from nein.engine.errors import Terminated, UserError
+from nein.engine.errors import UserError
 from nein.train import finetune_clip
 from nein.train.contrast import objective, table
-from nein.train.contrast.options import parse
 from nein.train.contrast.towers import load
 from tests.helpers import plain
 from tests.metrics import tiny
@@ -148,20 +146,6 @@ def test_with_the_vision_tower_frozen_it_stays_and_kept_features_give_the_same_l
     assert [path.stat().st_mtime_ns for path in kept] == stamps
 
 
-@pytest.mark.parametrize("trainable", ["all", "text"])
-def test_killed_by_sigterm_it_saves_and_ends_in_the_same_weights(
-    trainable: str, tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = tune(out=tmp_path / "whole", trainable=trainable)
-    with monkeypatch.context() as patch:
-        dies_at(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(Terminated):
-            tune(out=tmp_path / "ended", trainable=trainable)
-    assert not (tmp_path / "ended" / "model").exists()
-    assert same(weights(whole), weights(tune(out=tmp_path / "ended", trainable=trainable)))
-    assert losses(whole) == losses(tmp_path / "ended")
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_interrupted_run_goes_on_from_its_checkpoint(
     precision: str, tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,28 +163,12 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     assert same(weights(whole), weights(tune(out=tmp_path / "cut", precision=precision)))
 
 
-def test_a_finished_run_is_left_as_it_is(tune: Tune) -> None:
-    run = tune(steps=2)
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (run / "model").iterdir()}
-    assert json.loads((run / "manifest.json").read_text())["status"] == "complete"
-    tune(steps=2)
-    assert {
-        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (run / "model").iterdir()
-    } == before
-
-
 def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune: Tune) -> None:
     run = tune(alpha="0,0.25,1", steps=1)
     first = {a: losses(run / f"alpha-{a:g}")[0] for a in (0, 0.25, 1)}
     assert all((run / f"alpha-{a:g}" / "model" / "model.safetensors").is_file() for a in first)
     assert first[0.25] == pytest.approx(0.25 * first[1] + 0.75 * first[0], abs=1e-5)
     assert abs(first[0] - first[1]) > 0.01
-
-
-def test_another_configuration_in_the_same_folder_is_refused(tune: Tune) -> None:
-    tune()
-    with pytest.raises(UserError, match="learning_rate"):
-        tune(learning_rate=1e-2)
 
 
 def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune: Tune, tmp_path: Path) -> None:
@@ -246,16 +214,6 @@ def test_a_mistake_is_one_sentence(words: list[str], sentence: str, tmp_path: Pa
         finetune_clip.main(given)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_several_values_of_alpha_are_read_as_one_option() -> None:
-    config, _ = parse(["--alpha", "0,0.5,1", "--steps", "3"])
-    assert config.alphas == [0.0, 0.5, 1.0]
-    paper, _ = parse(["--preset", "paper", "--captions", "a.csv", "--questions", "b.csv"])
-    assert (paper.alphas, paper.learning_rate, paper.epoch_share) == ([0.99], 1e-8, 0.35)
-    assert (
-        parse(["--preset", "paper", "--captions", "a", "--questions", "b", "--steps", "9"])[0].epochs is None
-    )
 
 
 @pytest.mark.slow

@@ -42,13 +42,6 @@ def test_scaling_a_feature_changes_no_loss() -> None:
     )
 
 
-def test_swapping_partners_raises_the_contrastive_loss() -> None:
-    features = torch.eye(4)
-    right = contrastive_loss(features, features, torch.tensor(10.0))
-    wrong = contrastive_loss(features, features.roll(1, 0), torch.tensor(10.0))
-    assert right < 0.01 < wrong
-
-
 def test_the_choice_loss_is_the_options_own_cross_entropy_with_another_number_of_options_than_questions() -> (
     None
 ):

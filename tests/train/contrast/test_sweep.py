@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from nein.reporting import figures as frames
-from nein.reporting import plots
 from nein.train.contrast import sweep
 from nein.train.contrast.options import ContrastConfig
 
@@ -79,9 +78,3 @@ def test_the_table_the_file_and_the_plot_hold_every_model(rows: list[sweep.Row],
     assert values["base", "recall@1", "negated"] == 0.25
     assert values["0", "accuracy", "all"] == 0.75
     assert (tmp_path / "out" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_plot_says_that_it_is_of_the_miniature(rows: list[sweep.Row]) -> None:
-    drawing = plots.draw(sweep.PLOT, sweep.figures(rows), sweep.NANO_LABEL)
-    assert drawing is not None
-    assert b"miniature models on drawn scenes" in drawing.svg

@@ -22,8 +22,7 @@ from nein.engine.images import write_png
 from nein.engine.processes import Processes
 from nein.train.contrast import table
 from nein.train.contrast.data import Features, Reader, load
-from nein.train.contrast.options import ContrastConfig, spelled
-from tests.helpers.memory import Peak
+from nein.train.contrast.options import ContrastConfig
 
 TEXTS = ["A dog.", "A\n cat, 'odd'", 'say "no"', "ends in \u2028 a line?", "Stra\u00dfe", "a\r\nb"]
 
@@ -61,15 +60,6 @@ def test_a_row_is_what_reading_the_whole_file_gives_whatever_stands_in_it(tmp_pa
     assert asked.options == [4]
     with pytest.raises(IndexError):
         asked[13]
-
-
-def test_notes_on_a_file_that_are_none_are_a_sentence(tmp_path: Path) -> None:
-    captions, _ = write(tmp_path, 3)
-    table.Captions(captions)
-    [notes] = (tmp_path / "cache").rglob("*.json")
-    notes.write_text("{}")
-    with pytest.raises(UserError, match="'sha256' is missing"):
-        table.Captions(captions)
 
 
 def test_what_the_released_scripts_write_is_read_by_column_and_separator(
@@ -179,21 +169,6 @@ def test_a_file_that_is_cut_while_it_is_read_is_a_sentence(tmp_path: Path) -> No
         found[4]
 
 
-def test_memory_holds_a_few_bytes_of_a_row(tmp_path: Path, peak: Peak) -> None:
-    def of(count: int) -> int:
-        folder = tmp_path / str(count)
-        captions, questions = write(folder, count)
-        config = ContrastConfig(captions=str(captions), questions=str(questions), image_root=str(folder))
-
-        def read() -> None:
-            corpus = load(config)
-            assert corpus.captions[count - 1].image == corpus.questions[count - 1].image == f"{count - 1}.png"
-
-        return peak(read)
-
-    assert (of(2100) - of(100)) / 2000 < 100  # bytes; rows that are all kept take 7,000
-
-
 class Grey:
     """A model whose one feature is a picture's mean."""
 
@@ -252,8 +227,3 @@ def test_a_model_with_dropout_learns_the_same_each_time(
     one = losses("one")
     assert losses("another") == one
     assert losses("plain", base=clip_folder) != one
-
-
-def test_a_weight_is_spelled_as_it_was_meant() -> None:
-    assert [spelled(a) for a in (0.0, 0.5, 0.99, 1.0, 0.1234567)] == ["0", "0.5", "0.99", "1", "0.1234567"]
-    assert ContrastConfig().at(0.1234567, Path("x")).alphas == [0.1234567]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from diffusers import DDPMScheduler, UNet2DConditionModel
+from diffusers import DDPMScheduler
 from diffusers.training_utils import EMAModel
 from safetensors.torch import save_file
 
@@ -15,7 +15,7 @@ from nein.editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
 from nein.train.instruct import model
 from nein.train.instruct.batches import Batch
-from nein.train.instruct.model import losses, widen
+from nein.train.instruct.model import losses
 from tests.editors.ldm import original_format
 from tests.editors.tiny import build_pipeline
 
@@ -165,29 +165,3 @@ def test_what_the_edit_changes_can_count_more():
     torch.testing.assert_close(whole, 2 * plain)
     assert (double > plain).all()
     assert (double < whole).all()
-
-
-def test_a_widened_unet_ignores_a_zero_picture_and_keeps_its_bias():
-    torch.manual_seed(0)
-    unet = UNet2DConditionModel(
-        sample_size=8,
-        in_channels=4,
-        out_channels=4,
-        block_out_channels=(8, 16),
-        layers_per_block=1,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        cross_attention_dim=16,
-        attention_head_dim=2,
-        norm_num_groups=4,
-    ).eval()
-    b = batch()
-    with torch.no_grad():
-        before = unet(b.noise, b.timestep, b.states).sample
-        bias = unet.conv_in.bias.clone()
-        widen(unet)
-        after = unet(torch.cat([b.noise, torch.zeros_like(b.noise)], 1), b.timestep, b.states).sample
-    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
-    assert torch.equal(unet.conv_in.bias, bias)
-    assert unet.conv_in.weight[:, 4:].abs().max() == 0
-    assert unet.config.in_channels == 8

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nein.config.options import dump, make_parser, preset_file
+from nein.config.options import dump, preset_file
 from nein.engine.errors import UserError
-from nein.train.instruct import options
 from nein.train.instruct.options import RECIPES, parse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -138,9 +137,3 @@ def test_help_is_immediate_and_loads_no_model_library():
     )
     assert done.stdout.strip() == "[]"
     assert time.perf_counter() - start < 5  # half a second when the machine is idle
-
-
-def test_help_names_every_option():
-    parser = make_parser(options.TuneConfig, "", "")
-    flags = {flag for action in parser._actions for flag in action.option_strings}
-    assert all(f"--{key.replace('_', '-')}" in flags for key in vars(options.TuneConfig()))

@@ -13,8 +13,7 @@ from nein.engine.errors import UserError
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from nein.train.instruct import report
-from nein.train.instruct.report import HeldOut, held_out, values
-from nein.train.instruct.validate import subset, swapped
+from nein.train.instruct.report import HeldOut, held_out
 from tests.helpers.runs import write
 
 
@@ -90,27 +89,6 @@ def test_figures_are_means_by_group_with_paired_differences(tmp_path, dataset):
     assert row[-2:] == ["100.0 [68.2, 100.0]", "0 + 1"]
     assert "Added (VQA) ↑" in {row[2] for row in sheet.rows}
     assert noun in sheet.note
-
-
-def test_values_turn_round_for_added_things_only(tmp_path, dataset):
-    runs = write_scores(tmp_path, "x", dataset, lambda s, task, m: 0.25)
-    assert set(values(runs, "removal_ovd", "add").values()) == {0.75}
-    assert set(values(runs, "removal_ovd", "remove").values()) == {0.25}
-    assert set(values(runs, "retention_ovd", "add").values()) == {0.25}
-
-
-def test_adding_is_asked_of_the_picture_without_the_thing(dataset):
-    for old, new in zip(dataset.samples, swapped(dataset).samples, strict=True):
-        assert (new.sample_path, new.source_path) == (old.source_path, old.sample_path)
-        assert new.id == old.id
-
-
-def test_a_subset_is_spread_over_the_data(dataset):
-    part = subset(dataset, 5)
-    assert len(part.samples) == 5
-    assert part.samples[0] == dataset.samples[0]
-    assert part.samples[-1] == dataset.samples[-1]
-    assert len(subset(dataset, 10_000).samples) == len(dataset.samples)
 
 
 def test_what_was_held_out_is_read_from_the_record_of_the_model(tmp_path):
