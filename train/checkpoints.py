@@ -82,7 +82,15 @@ class Checkpoints:
             draft.replace(target)
         except (OSError, safetensors.SafetensorError) as error:
             shutil.rmtree(draft, ignore_errors=True)
-            raise self._complaint(step, error) from None
+            last, text = self.latest(), " ".join(str(error).split())
+            safe = f"the last good checkpoint is '{last}'" if last else "there is no earlier checkpoint"
+            why, what = f"'{self.folder}' cannot be written to ({text})", "make it writable"
+            if any(word in text.lower() for word in NO_ROOM):
+                why, what = f"The disk is full ({text})", "free some space"
+            raise UserError(
+                f"{why}: the checkpoint at step {step} was not written, {safe}; {what} and run the same "
+                "command again."
+            ) from None
         for old in self._whole()[: -self._keep]:
             shutil.rmtree(old)
         return target
@@ -105,19 +113,6 @@ class Checkpoints:
         facts["scaler"] = state.scaler.state_dict() if state.scaler is not None else None
         facts["bytes"] = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
         atomic.write_json(folder / "state.json", facts)
-
-    def _complaint(self, step: int, error: Exception) -> UserError:
-        last = self.latest()
-        safe = f"the last good checkpoint is '{last}'" if last else "there is no earlier checkpoint"
-        text = " ".join(str(error).split())
-        if any(word in text.lower() for word in NO_ROOM):
-            why, what = f"The disk is full ({text})", "free some space"
-        else:
-            why, what = f"'{self.folder}' cannot be written to ({text})", "make it writable"
-        return UserError(
-            f"{why}: the checkpoint at step {step} was not written, {safe}; {what} and run the same command "
-            "again."
-        )
 
     def restore(self, folder: Path) -> int:
         """Puts everything back as `save` met it; returns the number of steps done. Raises UserError."""
@@ -148,8 +143,13 @@ class Checkpoints:
                 tensors = load_file(folder / "modules.safetensors")
                 for name, module in state.modules.items():
                     module.load_state_dict({key: tensors[f"{name}/{key}"] for key in module.state_dict()})
-        optimizer = _plain(state.optimizer)
-        optimizer.load_state_dict(_unflatten(load_file(folder / "optimizer.safetensors"), facts["optimizer"]))
+        plain, groups = facts["optimizer"]["plain"], facts["optimizer"]["groups"]
+        entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in plain.items()}
+        for name, value in load_file(folder / "optimizer.safetensors").items():
+            number, _, key = name.partition("/")
+            entries.setdefault(int(number), {})[key] = value
+        groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in groups]
+        _plain(state.optimizer).load_state_dict({"state": entries, "param_groups": groups})
         state.schedule.load_state_dict(facts["schedule"])
         if state.scaler is not None and facts["scaler"] is not None:
             state.scaler.load_state_dict(facts["scaler"])
@@ -180,13 +180,3 @@ def _flatten(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, 
                 plain.setdefault(str(number), {})[key] = value
     groups = json.loads(json.dumps(state["param_groups"]))
     return tensors, {"plain": plain, "groups": groups}
-
-
-def _unflatten(tensors: dict[str, torch.Tensor], rest: dict[str, Any]) -> dict[str, Any]:
-    """What `_flatten` took apart: `tensors` and the `rest`."""
-    state: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in rest["plain"].items()}
-    for name, value in tensors.items():
-        number, _, key = name.partition("/")
-        state.setdefault(int(number), {})[key] = value
-    groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in rest["groups"]]
-    return {"state": state, "param_groups": groups}

@@ -59,7 +59,7 @@ def run(config: ContrastConfig) -> list[Path]:
     if config.evaluate and is_main:
         from nein.train.contrast import sweep
 
-        print(sweep.trade_off(config, models), end="", flush=True)
+        print(sweep.write(sweep.evaluate(config, models), config.out_dir), end="", flush=True)
     return models
 
 

@@ -56,11 +56,6 @@ def run(
     record.resume(done, newest)
     world.barrier()
 
-    def save(number: int) -> None:
-        if world.is_main:
-            checkpoints.save(number)
-        world.barrier()
-
     # ------------------------------------------------------------------------------------------------- steps
     if done == 0 and validate is not None and validate_every:
         record.validated(0, validate(0))
@@ -94,7 +89,9 @@ def run(
                 record.log(done, rate, bar, figures, len(skipped))
             bar.update()
             if saves or ends or stops:
-                save(done)
+                if world.is_main:
+                    checkpoints.save(done)
+                world.barrier()
             if stops and not ends:
                 raise Terminated
             if validates and validate is not None:

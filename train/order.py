@@ -1,11 +1,12 @@
 """The order of data as a function of (seed, position), and which positions a process takes.
 
-A position counts what all processes have seen since the beginning. Nothing depends on what was asked before,
-so a resumed run, or one on another number of processes, sees the same.
+A position counts what all processes have seen since the beginning: a resumed run, or one on another number of
+processes, sees the same.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -25,18 +26,12 @@ class Passes:
 
     def __init__(self, length: int, shuffled: Callable[[int], np.ndarray]) -> None:
         self.length = length
-        self._shuffled = shuffled
-        self._orders: dict[int, np.ndarray] = {}
+        # Threads reading ahead may still be in the pass before.
+        self._shuffled = functools.lru_cache(2)(shuffled)
 
     def at(self, position: int) -> int:
         number, inner = divmod(position, self.length)
-        orders = self._orders
-        if number not in orders:
-            # Threads reading ahead may still be in the pass before; older ones are done with.
-            orders = {key: order for key, order in orders.items() if key >= number - 1}
-            orders[number] = self._shuffled(number)
-            self._orders = orders
-        return int(orders[number][inner])
+        return int(self._shuffled(number)[inner])
 
 
 def generator(seed: int, name: str) -> np.random.Generator:

@@ -58,14 +58,11 @@ class Session:
                 self._lock = _lock(config.out_dir)
                 environment.say_device(config.device, str(self.accelerator.device))
         except UserError:
-            self._close()
+            self.__exit__()
             raise
 
     def __enter__(self) -> Session:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
 
     def forget(self) -> None:
         """Closes the trackers and lets go of what one run has prepared, so that another may follow."""
@@ -74,7 +71,7 @@ class Session:
         self.accelerator.trackers = []
         self.accelerator.free_memory()
 
-    def _close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes trackers, process group and lock; a later run in this process begins anew."""
         from accelerate.state import AcceleratorState, GradientState
 

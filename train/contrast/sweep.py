@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -71,14 +70,6 @@ class Row:
     figures: pd.DataFrame
 
 
-def trade_off(config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None) -> str:
-    """Evaluates the base and the models of a sweep, and writes table and plot; the table as text.
-
-    folders  Of the models, in the order of `config.alphas`.
-    """
-    return write(evaluate(config, folders, scenes=scenes), config.out_dir)
-
-
 def write(rows: Sequence[Row], out: Path) -> str:
     """Writes tradeoff.md, .csv and .png; the table as text."""
     table = figures(rows)
@@ -102,7 +93,10 @@ def figures(rows: Sequence[Row]) -> pd.DataFrame:
         templated = frames.select(row.figures, variant=TEMPLATED)
         recalls = frames.select(templated, direction=TEXT_TO_IMAGE)
         both = frames.concat([recalls, frames.select(templated, task=MCQ, metric=("accuracy", "chance"))])
-        named = [_series(figure) for figure in frames.records(both)]
+        named = [
+            next((name for name, where in SERIES.items() if where.items() <= figure.items()), "")
+            for figure in frames.records(both)
+        ]
         columns = {
             "model": row.label,
             "dataset": row.dataset,
@@ -112,13 +106,6 @@ def figures(rows: Sequence[Row]) -> pd.DataFrame:
         }
         parts.append(frames.label(both, **columns))
     return frames.concat(parts)
-
-
-def _series(figure: Mapping[str, Any]) -> str:
-    for name, where in SERIES.items():
-        if all(figure.get(key) == value for key, value in where.items()):
-            return name
-    return ""
 
 
 def evaluate(config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None) -> list[Row]:

@@ -13,7 +13,7 @@ import os
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 
 log = logging.getLogger(__name__)
-FORMAT = 3
+FORMAT = 4
 _FACTS = {"sha256": str, "columns": [str], "options": [int], "first": int, "left_out": int}
 Record = TypeVar("Record", RetrievalItem, Question)
 
@@ -47,6 +47,8 @@ class Table(Sequence[Record], Generic[Record]):
 
     needed: tuple[str, ...] = ()
     delimiter = ","
+    #: What else decides how the file is read.
+    layout: Sequence[Any] = ()
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self.path, self._limit = path, limit
@@ -57,38 +59,28 @@ class Table(Sequence[Record], Generic[Record]):
             raise UserError(f"There is no file '{path}'.") from None
         except OSError as error:
             raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-        stamp = [FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, limit, *self._layout()]
+        stamp = [FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, limit, *self.layout]
         name = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:24]
         ends = atomic.cache_root() / "tables" / f"{name}.ends"
         facts = ends.with_suffix(".json")  # written last: with it all is there
         if not facts.is_file():
             self._look_through(ends, facts)
         content = atomic.read_json(facts, _FACTS)
-        self.columns: list[str] = content["columns"]
-        self.sha256: str = content["sha256"]
-        self.options: list[int] = content["options"]
-        self.left_out: int = content["left_out"]
+        self.columns, self.sha256, self.options, self._first, self.left_out = (
+            content[key] for key in ("columns", "sha256", "options", "first", "left_out")
+        )
         if self.left_out:
             log.warning("%d rows of '%s' hold no caption and are left out", self.left_out, path)
-        self._first: int = content["first"]
         self._ends = np.memmap(ends, "<u8", "r")
-
-    def _layout(self) -> list[Any]:
-        """What decides how the file is read."""
-        return [self.needed]
 
     def record(self, row: dict[str, str], where: int | str) -> Record | None:
         """A checked record of a row; None for one that is left out. Raises UserError."""
-        raise AssertionError("a table is of captions or of questions")
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
         k = range(len(self))[index]
@@ -120,14 +112,8 @@ class Table(Sequence[Record], Generic[Record]):
         atomic.write_bytes(ends, np.frombuffer(noted, np.uint64).astype("<u8").tobytes())
         if not noted:
             raise UserError(f"'{self.path}' has {left_out} rows and a caption in none of them.")
-        content = {
-            "sha256": rows.sha256,
-            "columns": rows.columns,
-            "options": sorted(options),
-            "first": first,
-            "left_out": left_out,
-        }
-        atomic.write_json(facts, content)
+        content = {"sha256": rows.sha256, "columns": rows.columns, "options": sorted(options)}
+        atomic.write_json(facts, {**content, "first": first, "left_out": left_out})
 
 
 class Captions(Table[RetrievalItem]):
@@ -145,12 +131,9 @@ class Captions(Table[RetrievalItem]):
         captions: str | None = None,
         delimiter: str = ",",
     ) -> None:
-        self.needed = (image,)
+        self.needed, self.layout = (image,), (image, captions, delimiter)
         self.delimiter, self._image, self._captions = delimiter, image, captions
         super().__init__(path, limit)
-
-    def _layout(self) -> list[Any]:
-        return [self.needed, self._captions, self.delimiter]
 
     def record(self, row: dict[str, str], where: int | str) -> RetrievalItem | None:
         place = f"{self.path}, line {where}"

@@ -6,7 +6,7 @@ FEATURES/<key> has means and log-variances, not samples, so that training still 
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,15 @@ class Encoder:
         self._text.eval().requires_grad_(False)
         self._tokenizer = pipeline.tokenizer
         self._device, self._dtype = device, dtype
-        self._sentences: OrderedDict[str, torch.Tensor] = OrderedDict()
+        self.sentence = functools.lru_cache(CACHED_SENTENCES)(self._read)
         self.scaling_factor = float(self._vae.config.scaling_factor)
-        self.factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
-        self.channels = int(self._vae.config.latent_channels)
 
     def latent_shape(self, resolution: int) -> tuple[int, int, int]:
         """(C, h, w) of a picture's latent. Raises UserError for a side the VAE cannot halve often enough."""
-        if resolution % self.factor:
-            raise UserError(
-                f"--resolution {resolution} is not a multiple of {self.factor}, as the VAE needs it."
-            )
-        return self.channels, resolution // self.factor, resolution // self.factor
+        factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
+        if resolution % factor:
+            raise UserError(f"--resolution {resolution} is not a multiple of {factor}, as the VAE needs it.")
+        return int(self._vae.config.latent_channels), resolution // factor, resolution // factor
 
     @torch.no_grad()
     def pictures(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,21 +71,15 @@ class Encoder:
         return torch.cat(means), torch.cat(logvars)
 
     @torch.no_grad()
-    def sentence(self, text: str) -> torch.Tensor:
+    def _read(self, text: str) -> torch.Tensor:
         """Hidden states (tokens, width), float32, on the device. Read alone, so the batch decides no bit."""
-        if text in self._sentences:
-            self._sentences.move_to_end(text)
-            return self._sentences[text]
         limit = min(self._tokenizer.model_max_length, self._text.config.max_position_embeddings)
         tokens = self._tokenizer(
             text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
         ).to(self._device)
         masked = getattr(self._text.config, "use_attention_mask", False)
         mask = tokens["attention_mask"] if masked else None
-        self._sentences[text] = self._text(tokens["input_ids"], attention_mask=mask)[0][0].float()
-        if len(self._sentences) > CACHED_SENTENCES:
-            self._sentences.popitem(last=False)
-        return self._sentences[text]
+        return self._text(tokens["input_ids"], attention_mask=mask)[0][0].float()
 
 
 def frozen_hash(pipeline: Any) -> str:
