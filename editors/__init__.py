@@ -76,9 +76,8 @@ def is_known(name: str) -> bool:
 
 
 def spelled(name: str) -> str:
-    """The name as `available` has it, whatever its case, hyphens and underscores, and by the papers' names
-    ("InstructPix2Pix" is "ip2p"); a place or a checkpoint as it is. Raises EditorError for an unknown name.
-    """
+    """The name as `available` has it, also by the papers' names ("InstructPix2Pix" is "ip2p"); a place or a
+    checkpoint as it is. Raises EditorError."""
     if is_place(name) or is_checkpoint(name):
         return name
     match = canonical(name, sorted(_OURS)) or canonical(name, plugins())
@@ -98,10 +97,7 @@ def needs_checkpoint(name: str) -> bool:
 
 
 def can(name: str, what: str) -> bool:
-    """Whether requests to the editor may have what they need not: "negative_prompt", "weights", "maps".
-
-    A pipeline whose class takes no negative prompt gives an error for every request that has one.
-    """
+    """Whether requests to the editor may have "negative_prompt", "weights" or "maps"."""
     return not is_foreign(name) and what in _row(name).can
 
 
@@ -142,25 +138,17 @@ def takes(name: str, option: str) -> bool:
 def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
 ) -> list[Origin]:
-    """What `get_editor` with the same arguments needs that is not on this machine until it is downloaded;
-    loads nothing. Empty for editors without a model and for those of other packages.
-
-    Raises EditorError as `get_editor` does, where no checkpoint is to be had.
-    """
+    """What `get_editor` with the same arguments has to download; loads nothing. Raises EditorError."""
     name = spelled(name)
     if is_foreign(name) or not needs_checkpoint(name):
         return []
     row, place, revision = _checkpoint(name, checkpoint, revision)
     options = {**row.options(), **overrides}
     repository, colon, file = place.partition(":")
+    parts = [Origin.of("pipeline", place, revision)]
     if Path(located(place)).expanduser().is_file() or (colon and repository.count("/") == 1):
-        config = options.get("config") or DEFAULT_CONFIG
-        parts = [
-            Origin.of(f"file:{file}", repository, revision) if file else None,
-            Origin.of("settings", config, None),
-        ]
-    else:
-        parts = [Origin.of("pipeline", place, revision)]
+        parts = [Origin.of("settings", options.get("config") or DEFAULT_CONFIG, None)]
+        parts += [Origin.of(f"file:{file}", repository, revision)] if file else []
     parts += [Origin.of(layout, options[option], None) for option, layout in row.layouts.items() if layout]
     return [part for part in parts if part is not None]
 
@@ -202,7 +190,10 @@ def get_editor(
     name = spelled(name)
     check(name, **overrides)
     if is_foreign(name):
-        thing = at_place(name) if is_place(name) else _plugin(name)
+        try:
+            thing = at_place(name) if is_place(name) else plugins()[name].load()
+        except (ImportError, AttributeError) as error:
+            raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
         machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
         return as_editor(thing, name=name, **machine, **overrides)
     factory = pkgutil.resolve_name(_row(name).place)
@@ -222,13 +213,6 @@ def get_editor(
         batch_size=batch_size,
         **{**options, **further},
     )
-
-
-def _plugin(name: str) -> Any:
-    try:
-        return plugins()[name].load()
-    except (ImportError, AttributeError) as error:
-        raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
 
 
 def _row(name: str) -> EditorPreset:

@@ -75,10 +75,8 @@ class Processor:
         record: AttentionRecord | None = None,
         weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if (
-            not self._recorded
-            or hidden_states.ndim != 3
-            or not (record and record.wants(hidden_states.shape[1]))
+        if not (
+            self._recorded and hidden_states.ndim == 3 and record and record.wants(hidden_states.shape[1])
         ):
             record = None
         if encoder_hidden_states is None or (record is None and weights is None):
@@ -90,9 +88,8 @@ class Processor:
         if record is not None:
             record.add(probabilities, attn.heads)
         if weights is not None:
-            probabilities = probabilities * weights.repeat_interleave(attn.heads, 0)[:, None].to(
-                probabilities.dtype
-            )
+            factors = weights.repeat_interleave(attn.heads, 0)[:, None]
+            probabilities = probabilities * factors.to(probabilities.dtype)
         output = attn.batch_to_head_dim(torch.bmm(probabilities, value))
         return attn.to_out[1](attn.to_out[0](output)) / attn.rescale_output_factor
 
@@ -118,9 +115,7 @@ def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> tor
 def install(unet: Any) -> None:
     """Give `unet` processors that weight its cross-attention, and record it on the way down and up, not in
     the middle; without a record and weights it computes what it did."""
-    unet.set_attn_processor(
-        {
-            name: Processor(name.startswith(("down_blocks", "up_blocks")) and ".attn2." in name)
-            for name in unet.attn_processors
-        }
-    )
+    recorded = {
+        n: n.startswith(("down_blocks", "up_blocks")) and ".attn2." in n for n in unet.attn_processors
+    }
+    unet.set_attn_processor({name: Processor(wanted) for name, wanted in recorded.items()})

@@ -73,7 +73,8 @@ class Editor(Protocol):
     name: str
 
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        return fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]: ...
 

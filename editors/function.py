@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nein.editors.base import Editor, EditorError, EditRequest, EditResult, find_fault, fingerprint
+from nein.editors.base import Editor, EditorError, EditRequest, EditResult, find_fault
 from nein.editors.presets import class_options
 from nein.loading.digests import json_digest, tensor_digest
 from nein.loading.errors import near_match
@@ -31,7 +32,7 @@ _PARTS = ("name", "fingerprint", "describe", "edit")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
-class FunctionEditor:
+class FunctionEditor(Editor):
     """Edits by a function of yours.
 
     function  Called with a `PIL.Image.Image` in mode RGB and the instruction; gives a picture in mode RGB, or
@@ -58,18 +59,13 @@ class FunctionEditor:
             **({"by_type": list(self._content.by_type)} if self._content.by_type else {}),
         }
 
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.describe())
-
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return [self._edit_one(request) for request in requests]
 
     def _edit_one(self, request: EditRequest) -> EditResult:
         from PIL import Image
 
-        fault = find_fault(request)
-        if fault is not None:
+        if fault := find_fault(request):
             return EditResult(request.id, None, fault)
         further = {"seed": request.seed} if self._seeded else {}
         try:
@@ -79,28 +75,27 @@ class FunctionEditor:
         except Exception as error:
             if out_of_memory(error):
                 raise  # is about the machine, not about the sample
-            return EditResult(request.id, None, f"{self.name} raised {reason(error)}")
+            image = f"raised {reason(error)}"
         if isinstance(image, str):
-            return EditResult(request.id, None, f"{self.name} gave {image}")
+            return EditResult(request.id, None, f"{self.name} {image}")
         return EditResult(request.id, image)
 
 
 def as_picture(made: Any) -> np.ndarray | str:
-    """(H, W, 3) uint8 of a picture in mode RGB or of such an array; else what it is and what is expected."""
+    """(H, W, 3) uint8 of a picture in mode RGB or of such an array; else what was given and is expected."""
     import numpy as np
     from PIL import Image
 
-    wanted = "expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
+    given = "nothing (None)" if made is None else f"a {type(made).__module__}.{type(made).__name__}"
     if isinstance(made, Image.Image):
-        if made.mode != "RGB":
-            return f"a picture in mode {made.mode}; {wanted}"
-        return np.array(made) if all(made.size) else "a picture without pixels"
-    if isinstance(made, np.ndarray):
-        fits = made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3 and made.size > 0
-        return made.copy() if fits else f"an array of shape {made.shape} and dtype {made.dtype}; {wanted}"
-    if made is None:
-        return f"nothing (None); {wanted}"
-    return f"a {type(made).__module__}.{type(made).__name__}; {wanted}"
+        if made.mode == "RGB":
+            return np.array(made) if all(made.size) else "gave a picture without pixels"
+        given = f"a picture in mode {made.mode}"
+    elif isinstance(made, np.ndarray):
+        if made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3 and made.size > 0:
+            return made.copy()
+        given = f"an array of shape {made.shape} and dtype {made.dtype}"
+    return f"gave {given}; expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
 
 
 def is_place(reference: str) -> bool:
@@ -180,7 +175,16 @@ def as_editor(
     if _is_pipeline(thing):
         row = class_options(type(thing).__name__, preset)
         values = {key: value for key, value in row.items() if key != "pipeline"}
-        return _of_pipeline(thing, name=label, **machine, **{**values, **options})
+        # It keeps the number type it has: whoever made it chose that.
+        machine["dtype"] = str(thing.dtype).removeprefix("torch.")
+        if type(thing).__name__ == "StableDiffusionInstructPix2PixPipeline":
+            from nein.editors.checkpoint import in_memory
+            from nein.editors.instruct_pix2pix import InstructPix2Pix
+
+            return InstructPix2Pix(in_memory(thing), name=label, **machine, **{**values, **options})
+        from nein.editors.pipelines import DiffusersPipeline
+
+        return DiffusersPipeline(thing, name=label, **machine, **{**values, **options})
     if not callable(thing):
         raise EditorError(
             f"{label!r} is a {type(thing).__name__}, no editor; expected a function (image, instruction) -> "
@@ -190,8 +194,11 @@ def as_editor(
         if options:
             raise EditorError(f"{label!r} is a function and has no options; leave out {', '.join(options)}")
         return FunctionEditor(thing, name=label)
+    parameters, given = _parameters(thing), {"name": label, **machine}
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        given = {p.name: given[p.name] for p in parameters if p.name in given}
     try:
-        made = thing(**_taken(thing, {"name": label, **machine}), **options)
+        made = thing(**given, **options)
     except TypeError as error:
         raise EditorError(f"{label!r} cannot be made: {error}") from None
     if not is_editor(made):
@@ -222,33 +229,11 @@ def _is_pipeline(thing: Any) -> bool:
     return any(base.__module__.startswith("diffusers.") for base in type(thing).__mro__)
 
 
-def _of_pipeline(thing: Any, *, name: str, dtype: str, **options: Any) -> Editor:
-    """A pipeline keeps the number type it has: whoever made it chose that."""
-    dtype = str(thing.dtype).removeprefix("torch.")
-    if type(thing).__name__ == "StableDiffusionInstructPix2PixPipeline":
-        from nein.editors.checkpoint import in_memory
-        from nein.editors.instruct_pix2pix import InstructPix2Pix
-
-        return InstructPix2Pix(in_memory(thing), name=name, dtype=dtype, **options)
-    from nein.editors.pipelines import DiffusersPipeline
-
-    return DiffusersPipeline(thing, name=name, dtype=dtype, **options)
-
-
 def _is_factory(function: Callable[..., Any]) -> bool:
     """Whether a function makes editors: it takes `name`, and neither of an edit's arguments."""
     parameters = _parameters(function)
     words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
     return "name" in [p.name for p in parameters] and not {"image", "instruction"} & {*words}
-
-
-def _taken(factory: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Those of the values that a factory has a parameter for."""
-    parameters = _parameters(factory)
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return values
-    names = {p.name for p in parameters}
-    return {name: value for name, value in values.items() if name in names}
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -259,7 +244,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _takes_seed(function: Callable[..., Any], name: str) -> bool:
-    """Whether it has a parameter `seed`; EditorError where it cannot be called with two arguments."""
+    """Whether it has a parameter `seed`; EditorError where it cannot be called with two others."""
     parameters = _parameters(function)
     seeded = any(p.name == "seed" for p in parameters)
     try:
@@ -285,19 +270,16 @@ def content_of(thing: Any) -> Content:
     """Of a function, a method, or an object: its source (that of its class), and the values that it was made
     with: of its closure, its defaults, partial arguments, globals that it names, attributes of the object.
 
-    What counts of a value: itself if it is plain or a tuple; the weights of a torch module, a tensor or an
-    array, also of one that it holds; the same as here of a function that is held, not of one that is called
-    by a global name. All else goes by its type, lists and dictionaries too, which may change with every call.
+    Of a value counts itself if it is plain or a tuple, the weights of a torch module, tensor or array, also
+    of one that it holds, and the content of a held function. All else goes by its type: it may change.
     """
     reader = _Reader()
     return Content(reader.of(thing), tuple(sorted(reader.by_type)))
 
 
 class _Reader:
-    """by_type  Types of what was not looked into."""
-
     def __init__(self) -> None:
-        self.by_type: set[str] = set()
+        self.by_type: set[str] = set()  # of what was not looked into
         self._inside: set[int] = set()
 
     def of(self, thing: Any) -> str:
@@ -340,11 +322,22 @@ def _held(inner: Any) -> list[Any]:
         return [*inner.args, *inner.keywords.items(), *held]
     values: list[Any] = [*(getattr(inner, "__defaults__", None) or ())]
     values += sorted((getattr(inner, "__kwdefaults__", None) or {}).items())
-    values += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _is_set(cell)]
+    for cell in getattr(inner, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # not set yet
+            values.append(cell.cell_contents)
     owner = getattr(inner, "__self__", None) if inspect.isroutine(inner) else inner
     if owner is not None and not inspect.ismodule(owner):
         values += [owner] if _tensors(owner) else sorted(getattr(owner, "__dict__", {}).items())
-    return values + _globals(inner if inspect.isroutine(inner) else vars(type(inner)).get("__call__"))
+    # The globals that its code names, but for functions, classes and modules.
+    function = inner if inspect.isroutine(inner) else vars(type(inner)).get("__call__")
+    code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    codes = [code] if inspect.iscode(code) else []
+    for one in codes:  # grows
+        codes += filter(inspect.iscode, one.co_consts)
+    names = sorted({name for one in codes for name in one.co_names} & known.keys())
+    code_alone = (inspect.isclass, inspect.isroutine, inspect.ismodule)
+    said = {name: known[name] for name in names if not name.startswith("__")}
+    return values + [(k, v) for k, v in said.items() if not any(kind(v) for kind in code_alone)]
 
 
 def _is_partial(value: Any) -> bool:
@@ -363,22 +356,3 @@ def _tensors(value: Any) -> str:
         return tensor_digest({"": value} if isinstance(value, torch.Tensor) else value.state_dict())
     except (AttributeError, RuntimeError, TypeError):
         return ""
-
-
-def _globals(function: Any) -> list[Any]:
-    """The globals that a function of Python names, but for functions, classes and modules."""
-    code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    codes = [code] if inspect.iscode(code) else []
-    for one in codes:  # grows
-        codes += filter(inspect.iscode, one.co_consts)
-    names = sorted({name for one in codes for name in one.co_names} & known.keys())
-    said = {name: known[name] for name in names if not name.startswith("__")}
-    code_alone = (inspect.isclass, inspect.isroutine, inspect.ismodule)
-    return [pair for pair in said.items() if not any(kind(pair[1]) for kind in code_alone)]
-
-
-def _is_set(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from nein.editors.attention import install, word_weights
-from nein.editors.base import EditRequest, EditResult, check_count, fingerprint
+from nein.editors.base import Editor, EditRequest, EditResult, check_count
 from nein.editors.batching import edit_in_batches
 from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.editors.machine import Machine
@@ -33,7 +33,7 @@ _VAE_CHUNK = 8
 Item = tuple[EditRequest, np.ndarray]
 
 
-class InstructPix2Pix:
+class InstructPix2Pix(Editor):
     """Edits by InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
 
     checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), one file in the
@@ -141,10 +141,6 @@ class InstructPix2Pix:
             **self._machine.describe(),
             "noise": "one CPU generator per sample, float32",
         }
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.describe())
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return edit_in_batches(

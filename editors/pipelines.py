@@ -23,7 +23,7 @@ import torch
 from huggingface_hub import hf_hub_download
 from PIL import Image
 
-from nein.editors.base import EditorError, EditRequest, EditResult, check_count, fingerprint
+from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count
 from nein.editors.batching import edit_in_batches
 from nein.editors.checkpoint import content_hash, explained, locate
 from nein.editors.machine import Machine
@@ -99,7 +99,7 @@ def get_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-class DiffusersPipeline:
+class DiffusersPipeline(Editor):
     """Edits by any class of `RECIPES`. Raises EditorError.
 
     checkpoint            Local folder, hub id, "owner/name@revision", one .safetensors file, local or as
@@ -196,10 +196,6 @@ class DiffusersPipeline:
             **self._machine.describe(),
             "noise": "one CPU generator per sample",
         }
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.describe())
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return edit_in_batches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -24,7 +24,7 @@ class EditorPreset:
     place: str
     editor: str
     preset: str = "paper"
-    can: tuple[str, ...] = ()
+    can: Sequence[str] = ()
     checkpoint: str | None = None
     obtain: str = ""
     revision: str | None = None
@@ -53,23 +53,15 @@ class EditorPreset:
         return {name: value for name, value in self.values.items() if value is not None}
 
 
-def _row(name: str, fields: Mapping[str, Any]) -> EditorPreset:
-    others = {key: fields[key] for key in fields if key not in ("class", "can", "options", "models")}
-    return EditorPreset(
-        name=name,
-        place=fields["class"],
-        can=tuple(fields.get("can", ())),
-        values=fields.get("options", {}),
-        layouts=fields.get("models", {}),
-        **{"editor": name, **others},
-    )
-
-
 _TABLE = yaml.load(
     resources.files(__package__).joinpath("presets.yaml").read_text(encoding="utf-8"),
     getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # the pure-Python one takes ten times as long
 )
-_ROWS = [_row(name, fields) for name, fields in _TABLE["editors"].items()]
+_FIELDS = {"class": "place", "options": "values", "models": "layouts"}
+_ROWS = [
+    EditorPreset(**{"name": name, "editor": name, **{_FIELDS.get(key, key): row[key] for key in row}})
+    for name, row in _TABLE["editors"].items()
+]
 #: Editors without a model, by name.
 BASIC = {row.name: row for row in _ROWS if not row.needs_checkpoint}
 #: Rows of editors with a model, by name.

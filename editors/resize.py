@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -58,14 +58,9 @@ def squash(image: np.ndarray, resolution: int) -> np.ndarray:
     return np.array(Image.fromarray(image).resize((resolution, resolution), Image.Resampling.BICUBIC))
 
 
-@dataclass(frozen=True)
-class Frame:
-    """How rule "zone" sets a picture into its working size; all in pixels, as (width, height).
-
-    scaled  Size of the picture inside the frame.
-    size    Size of the frame.
-    corner  (left, top) of the picture in the frame.
-    """
+class Frame(NamedTuple):
+    """How rule "zone" sets a picture into its working size: its own size in the frame, the frame's, both
+    (width, height) in pixels, and where its (left, top) corner is."""
 
     scaled: tuple[int, int]
     size: tuple[int, int]
@@ -83,11 +78,8 @@ def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
     if longest > resolution:
         # A very thin picture would lose its last pixel; the original then fails.
         scaled = max(1, int(width * resolution / longest)), max(1, int(height * resolution / longest))
-    size = (
-        math.ceil(scaled[0] / ZONE_MULTIPLE) * ZONE_MULTIPLE,
-        math.ceil(scaled[1] / ZONE_MULTIPLE) * ZONE_MULTIPLE,
-    )
-    return Frame(scaled, size, ((size[0] - scaled[0]) // 2, (size[1] - scaled[1]) // 2))
+    wide, high = (math.ceil(side / ZONE_MULTIPLE) * ZONE_MULTIPLE for side in scaled)
+    return Frame(scaled, (wide, high), ((wide - scaled[0]) // 2, (high - scaled[1]) // 2))
 
 
 def zone(image: np.ndarray, resolution: int) -> np.ndarray:

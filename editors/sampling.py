@@ -6,6 +6,7 @@ function of the seed and the latent shape alone; the global random state is not 
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,19 +42,10 @@ def dpm_solver(config: Mapping[str, Any]) -> Any:
 def effective_config(scheduler: Any) -> dict[str, Any]:
     """The scheduler's class and the settings it really uses, JSON-serialisable."""
     names = (
-        "num_train_timesteps",
-        "beta_start",
-        "beta_end",
-        "beta_schedule",
-        "trained_betas",
-        "prediction_type",
-        "timestep_spacing",
-        "steps_offset",
-        "rescale_betas_zero_snr",
-        "algorithm_type",
-        "solver_order",
+        "num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas", "prediction_type",
+        "timestep_spacing", "steps_offset", "rescale_betas_zero_snr", "algorithm_type", "solver_order",
         "final_sigmas_type",
-    )
+    )  # fmt: skip
     settings = {name: scheduler.config[name] for name in names if name in scheduler.config}
     return {"class": type(scheduler).__name__, **settings}
 
@@ -96,12 +88,8 @@ class Guidance:
 
     def check(self, text_scale: float, image_scale: float) -> None:
         """Raise EditorError for scales the formula is not defined or not agreed upon for."""
-        are_numbers = isinstance(text_scale, numbers.Real) and isinstance(image_scale, numbers.Real)
-        if (
-            not are_numbers
-            or not self.above < text_scale < float("inf")
-            or not self.least <= image_scale < float("inf")
-        ):
+        fits = isinstance(text_scale, numbers.Real) and isinstance(image_scale, numbers.Real)
+        if not fits or not (self.above < text_scale < math.inf and self.least <= image_scale < math.inf):
             raise EditorError(
                 f"guidance_scale is {text_scale!r} and image_guidance_scale is {image_scale!r}; they must be "
                 f"> {self.above:g} and >= {self.least:g}, {self.reason}"

@@ -73,9 +73,8 @@ class FeatureFiles:
         """Makes what is missing. Every process calls it and makes its share.
 
         encode   Things that were read -> tensors by name, each with a row per thing.
-        ahead    Blocks that are read in threads before they are encoded.
-        at_once  Blocks that are read and encoded at the same time, each on one of PyTorch's threads.
-                 None: one after the other, on the calling thread.
+        at_once  Blocks in work at the same time, each on one of PyTorch's threads; None: one after the other,
+                 on the calling thread, `ahead` blocks being read in threads meanwhile.
         """
         if processes.is_main:
             atomic.check_writable(self.folder)

@@ -11,7 +11,6 @@ Every function that `protocol` changes says how: "paper" does what the released 
 
 from pathlib import Path
 
-PROTOCOLS = ("paper", "fixed")
 WEIGHTS = "model.safetensors"
 
 

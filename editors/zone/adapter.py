@@ -2,54 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, fields, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from PIL import Image, ImageEnhance
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
 
-from nein.editors.attention import BRANCHES, AttentionRecord, install
+from nein.editors.attention import AttentionRecord, install
 from nein.editors.base import EditorError, EditRequest, EditResult
 from nein.editors.checkpoint import load_pipeline, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix, Item, cached
 from nein.editors.resize import zone_frame
 from nein.editors.sampling import SampleNoise, dpm_solver
-from nein.editors.zone import PROTOCOLS, masks
+from nein.editors.zone import masks
 from nein.editors.zone.models import Reading, Segmenter, decide, fuse, load_classifier, shares
 from nein.loading.digests import json_digest
 from nein.loading.errors import unknown
 
-_CHOICES = {
-    "protocol": PROTOCOLS,
-    "branches": (None, *BRANCHES),
-    "against": ("last", "words"),
-    "floor": ("zero", "least"),
-    "fallback": ("input", "edit"),
-}
-_LIMITS = {  # all others: 0 and above
-    **dict.fromkeys(("map_stride", "points_per_side", "smooth_closing"), (1, None)),
-    **dict.fromkeys(("mask_threshold", "smooth_threshold"), (0, 255)),
-    **dict.fromkeys(("segment_quality", "segment_stability", "edge_alpha"), (0, 1)),
-}
+Count = Annotated[int, Field(ge=0, strict=True)]
+Size = Annotated[int, Field(ge=1, strict=True)]
+Level = Annotated[int, Field(ge=0, le=255, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Amount = Annotated[float, Field(ge=0, strict=True)]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The constants of the method; lengths in pixels. Raises EditorError for impossible ones.
+    """The constants of the method; lengths in pixels.
 
-    protocol          "paper": the released code with its quirks. "fixed": what the paper means, see the
-                      modules; padding is cut off and the picture scaled back to its own size, and a picture
-                      without a segment is the `fallback` with a note where the paper's code ends.
+    protocol          "paper": the released code with its quirks. "fixed": what the paper means; padding is
+                      cut off, the picture scaled back, and a picture without a segment is the `fallback`.
     blend_beta        Weight of MagicBrush's latents when something is removed.
-    branches          Guidance branches whose attention is read ("text", "uncond", "all"); None is "uncond"
-                      for "paper", whose code drops the instruction's branch, and "text" for "fixed".
+    branches          Guidance branches whose attention is read; None is "uncond" for "paper", whose code
+                      drops the instruction's branch, and "text" for "fixed".
     map_stride        Pixels per cell of the attention maps.
-    against, floor    Of step 5: the map subtracted from the first token's ("last", "words"), and the value
-                      that becomes 0 in both ("zero", "least"), see `masks.rival` and `masks.stretch`.
-    mask_threshold    Of step 5, on doubled differences 0..255; the released code has 108, the paper's text
-                      128.
+    against, floor    Of step 5, see `masks.rival` and `masks.stretch`.
+    mask_threshold    Of step 5, on doubled differences; the released code has 108, the paper's text 128.
     least_area        Of step 6.
     points_per_side   Of step 7: SAM is asked at so many points squared, and its segments have at least
     segment_quality   this predicted IoU and
@@ -64,44 +57,40 @@ class Settings:
                       only.
     """
 
-    protocol: str = "paper"
-    blend_beta: float = 0.2
-    branches: str | None = None
-    map_stride: int = 32
-    against: str = "last"
-    floor: str = "zero"
-    mask_threshold: int = 108
-    least_area: int = 64
-    points_per_side: int = 32
-    segment_quality: float = 0.88
-    segment_stability: float = 0.95
-    dilation: int = 4
-    brightness: float = 1.0
-    smooth_radius: float = 200.0
-    smooth_threshold: int = 30
-    smooth_closing: int = 21
-    edge_alpha: float = 0.6
-    fallback: str = "input"
+    protocol: Literal["paper", "fixed"] = "paper"
+    blend_beta: Amount = 0.2
+    branches: Literal["text", "uncond", "all"] | None = None
+    map_stride: Size = 32
+    against: Literal["last", "words"] = "last"
+    floor: Literal["zero", "least"] = "zero"
+    mask_threshold: Level = 108
+    least_area: Count = 64
+    points_per_side: Size = 32
+    segment_quality: Share = 0.88
+    segment_stability: Share = 0.95
+    dilation: Count = 4
+    brightness: Amount = 1.0
+    smooth_radius: Amount = 200.0
+    smooth_threshold: Level = 30
+    smooth_closing: Size = 21
+    edge_alpha: Share = 0.6
+    fallback: Literal["input", "edit"] = "input"
 
-    def __post_init__(self) -> None:
-        for name, default in ((one.name, one.default) for one in fields(self)):
-            value, allowed = getattr(self, name), _CHOICES.get(name)
-            if allowed is None:
-                low, high = _LIMITS.get(name, (0, None))
-                _check_number(name, value, low, high, whole=isinstance(default, int))
-            elif value not in allowed:
-                raise unknown(name, value, filter(None, allowed))
-        if self.smooth_closing % 2 == 0:
-            raise EditorError(f"smooth_closing is {self.smooth_closing}; expected an odd number of pixels")
-        if self.branches is None:
-            object.__setattr__(self, "branches", "uncond" if self.protocol == "paper" else "text")
-
-
-def _check_number(name: str, value: Any, low: int, high: int | None, *, whole: bool) -> None:
-    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not number or value < low or (high is not None and value > high):
-        limits = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise EditorError(f"{name} is {value!r}; expected a {'whole ' if whole else ''}number {limits}")
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Settings:
+        """Raises EditorError with the first thing that is wrong."""
+        try:
+            settings = cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name, value = first["loc"][0], first["input"]
+            if first["type"] == "literal_error":
+                raise unknown(str(name), value, re.findall(r"'(\w+)'", first["ctx"]["expected"])) from None
+            raise EditorError(f"{name} is {value!r}; {first['msg'].lower()}") from None
+        if settings.smooth_closing % 2 == 0:
+            raise EditorError(f"smooth_closing is {settings.smooth_closing}; expected an odd number")
+        branches = "uncond" if settings.protocol == "paper" else "text"
+        return replace(settings, branches=settings.branches or branches)
 
 
 class Zone(InstructPix2Pix):
@@ -137,7 +126,7 @@ class Zone(InstructPix2Pix):
         **options: Any,
     ) -> None:
         known = {one.name for one in fields(Settings)}
-        self.settings = Settings(**{key: options.pop(key) for key in known & options.keys()})
+        self.settings = Settings.of({key: options.pop(key) for key in known & options.keys()})
         # First, because it is the file that most often is not there.
         self._classifier = load_classifier(action)
         super().__init__(

@@ -126,15 +126,11 @@ class Tower(nn.Module):
         captions: Tensors | None,
         asked: Tensors | None,
         options: Tensors | None,
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, Any]:
+    ) -> tuple[Any, ...]:
         """Features of the four inputs, None where there is none, and the logit scale, not its logarithm."""
-        return (
-            self.image(pictures) if pictures is not None else None,
-            self.text(captions) if captions is not None else None,
-            self.image(asked) if asked is not None else None,
-            self.text(options) if options is not None else None,
-            self.model.logit_scale.exp(),
-        )
+        towers = ((self.image, pictures), (self.text, captions), (self.image, asked), (self.text, options))
+        features = (None if inputs is None else tower(inputs) for tower, inputs in towers)
+        return *features, self.model.logit_scale.exp()
 
     # --- what comes out ----------------------------------------------------------------------
 
@@ -149,13 +145,13 @@ class Tower(nn.Module):
         source = self.dual.source
         with _no_bar(local=True):
             self.model.save_pretrained(folder, safe_serialization=True)
-        from_pretrained(AutoImageProcessor, source.reference, revision=source.revision).save_pretrained(
-            folder
+        classes = (
+            [AutoImageProcessor] if isinstance(self.dual, ClipDual) else [AutoImageProcessor, AutoTokenizer]
         )
+        for part in classes:
+            from_pretrained(part, source.reference, revision=source.revision).save_pretrained(folder)
         if isinstance(self.dual, ClipDual):
             self.dual.tokenizer._tokenizer.save_pretrained(folder)  # it may have learned words
-        else:
-            from_pretrained(AutoTokenizer, source.reference, revision=source.revision).save_pretrained(folder)
 
     def _save_open_clip(self, folder: Path) -> None:
         import open_clip
@@ -171,15 +167,9 @@ class Tower(nn.Module):
             if any(type(module).__name__ == "QuickGELU" for module in self.model.modules()):
                 config["quick_gelu"] = True
             preprocess: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}
-            preprocess = (
-                asdict(preprocess)
-                if is_dataclass(preprocess) and not isinstance(preprocess, type)
-                else dict(preprocess)
-            )
+            preprocess = asdict(preprocess) if is_dataclass(preprocess) else dict(preprocess)
             layout = {"model_cfg": config, "preprocess_cfg": preprocess}
-        state = {
-            key: value.detach().cpu().contiguous().clone() for key, value in self.model.state_dict().items()
-        }
+        state = {k: v.detach().cpu().contiguous().clone() for k, v in self.model.state_dict().items()}
         save_file(state, folder / WEIGHTS)
         (folder / CONFIG).write_text(json.dumps(layout, indent=2) + "\n", encoding="utf-8")
         save_tokenizer(layout["model_cfg"], folder, source)
@@ -187,9 +177,8 @@ class Tower(nn.Module):
 
 def load(reference: str, device: str = "cpu") -> Tower:
     """The tower of `--base`: nano:NAME, a hub id, a folder, or open_clip:NAME/TAG. Raises one sentence."""
-    where, revision = (
-        references.resolve(reference) if not reference.startswith("open_clip:") else (reference, None)
-    )
+    there = reference.startswith("open_clip:")
+    where, revision = (reference, None) if there else references.resolve(reference)
     dual = metrics.load_dual(where, revision=revision, device=device, dtype="float32", batch_size=64)
     return Tower(dual, where)
 

@@ -30,11 +30,10 @@ from nein.train.instruct.shards import ShardPictures
 
 
 class Pictures(Protocol):
-    """Numbered pairs of pictures.
+    """Numbered pairs (F, I) of pictures, both (H, W, 3) uint8 RGB; `read` raises ImageError.
 
     groups  Sizes of consecutive parts that are cheapest to read together.
-    name    For messages. `key`: another one where a file is replaced (see `train.features`).
-    read    (F, I), both (H, W, 3) uint8 RGB. Raises ImageError.
+    key     Another one where a file is replaced (see `train.features`).
     """
 
     @property
@@ -81,26 +80,21 @@ class Pairs:
         return [np.asarray(part) for part in members if part]
 
 
-class FilePictures:
+class FilePictures(list[Sample]):
     """Pairs in image files, named by samples."""
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._samples = samples
-        self.groups = [len(samples)]
-
-    def __len__(self) -> int:
-        return len(self._samples)
+    @property
+    def groups(self) -> list[int]:
+        return [len(self)]
 
     def name(self, index: int) -> str:
-        return self._samples[index].id
+        return self[index].id
 
     def key(self, index: int) -> str:
-        sample = self._samples[index]
-        return f"{sample.id} {stamp(sample.sample_path, sample.source_path)}"
+        return f"{self[index].id} {stamp(self[index].sample_path, self[index].source_path)}"
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        sample = self._samples[index]
-        return images.decode(sample.sample_path), images.decode(sample.source_path)
+        return images.decode(self[index].sample_path), images.decode(self[index].source_path)
 
 
 class JoinedPictures:

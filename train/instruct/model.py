@@ -114,12 +114,8 @@ def trainable(unet: Any) -> list[tuple[str, torch.nn.Parameter]]:
 
 
 def make_optimizer(config: TuneConfig, parameters: list[torch.nn.Parameter], device: torch.device) -> Any:
-    options: dict[str, Any] = {
-        "lr": config.learning_rate,
-        "betas": (config.beta1, config.beta2),
-        "eps": config.epsilon,
-        "weight_decay": config.weight_decay,
-    }
+    options: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
+    options |= {"eps": config.epsilon, "weight_decay": config.weight_decay}
     if config.optimizer == "adamw8bit":
         try:
             from bitsandbytes.optim import AdamW8bit
@@ -262,7 +258,7 @@ def describe(config: TuneConfig, facts: Mapping[str, Any]) -> str:
 
 
 def push(folder: Path, name: str) -> None:
-    """Uploads the folder to the hub as OWNER/NAME. Raises UserError when that fails; the folder stays."""
+    """Uploads the folder to the hub as OWNER/NAME. Raises UserError; the folder stays."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 

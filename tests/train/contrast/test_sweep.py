@@ -21,7 +21,7 @@ def models_of(text: str) -> list[str]:
 def test_a_sweep_goes_by_alpha_with_the_base_first(clip_folder: Path, tmp_path: Path) -> None:
     config = ContrastConfig(base="random", out=str(tmp_path), preset="nano", device="cpu")
     config.alpha = ["0.9", "0.05"]
-    text = sweep.trade_off(config, [clip_folder, clip_folder], scenes=8)
+    text = sweep.write(sweep.evaluate(config, [clip_folder, clip_folder], scenes=8), config.out_dir)
     assert models_of(text) == ["base", "alpha-0.05", "alpha-0.9"]
     assert (tmp_path / "tradeoff.png").is_file()
     table = (tmp_path / "evaluation" / "table.md").read_text()
