@@ -20,10 +20,10 @@ WAIT = 60.0  # seconds to wait for another process that is writing
 
 class AnswerCache:
     """JSON objects by (space, key) in one SQLite file, which threads and processes may share: a
-    `metrics.base.RecordStore`.
+    `metrics.base.RecordStore`. On a file system without locks, a file per answer in PATH-files instead.
 
     An answer is on disk before `put` returns; what another process puts is seen at once. Raises UserError
-    where the file is damaged, or cannot be locked or written.
+    where the file is damaged or cannot be written.
     """
 
     def __init__(self, path: Path, *, wait: float = WAIT) -> None:
@@ -31,26 +31,40 @@ class AnswerCache:
         self.path = path
         self._mutex = threading.Lock()
         self._claims = Attempts(path.with_name(f"{path.name}-asked"))
+        self._files = path.with_name(f"{path.name}-files")
+        self._locks = _has_locks(path.parent)
         with self._sentences():
             # SQLite's own journal is a file beside it: unlike a write-ahead log it works on network drives.
-            self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA synchronous = EXTRA")
-            with self._writing():
-                self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
+            place = f"{path.resolve().as_uri()}?mode=ro&nolock=1" if path.exists() else ":memory:"
+            self._db = sqlite3.connect(
+                path if self._locks else place,
+                timeout=wait, isolation_level=None, check_same_thread=False, uri=not self._locks,
+            )  # fmt: skip
+            if self._locks or place == ":memory:":
+                self._db.execute("PRAGMA synchronous = EXTRA")
+                with self._writing():
+                    self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
 
     def get(self, space: str, key: str) -> dict[str, Any] | None:
+        address = _address(space, key)
         with self._mutex, self._sentences():
-            row = self._db.execute(
-                "SELECT value FROM answers WHERE key = ?", (_address(space, key),)
-            ).fetchone()
-            return None if row is None else json.loads(row[0])
+            row = self._db.execute("SELECT value FROM answers WHERE key = ?", (address,)).fetchone()
+            if row is not None:
+                return json.loads(row[0])
+            with contextlib.suppress(FileNotFoundError):  # also of a run that came from elsewhere
+                return json.loads(self._file(address).read_bytes())
+        return None
 
     def put(self, space: str, key: str, value: Mapping[str, Any]) -> None:
         self.put_all({(space, key): value})
 
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        """All of `values`, by (space, key), or after a kill none of them."""
+        """All of `values`, by (space, key), or after a kill none of them (without locks: some)."""
         rows = [(_address(*place), json.dumps(value, allow_nan=False)) for place, value in values.items()]
+        if not self._locks:
+            for address, text in rows:
+                atomic.write_text(self._file(address), text)
+            return
         with self._mutex, self._sentences(), self._writing():
             self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
@@ -76,6 +90,9 @@ class AnswerCache:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _file(self, address: bytes) -> Path:
+        return self._files / address.hex()[:2] / f"{address.hex()}.json"
+
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """One transaction: on disk as a whole at the end, undone by an exception."""
@@ -95,8 +112,7 @@ class AnswerCache:
         except sqlite3.OperationalError as error:
             raise UserError(
                 f"The answers in '{self.path}' cannot be read or written ({error}): the disk is full or "
-                "read-only, another program holds the file, or its file system cannot lock files; choose a "
-                "folder on another disk."
+                "read-only, or another program holds the file; choose a folder on another disk."
             ) from None
         except (sqlite3.DatabaseError, ValueError) as error:
             raise UserError(
@@ -107,26 +123,43 @@ class AnswerCache:
 
 class BlockAnswers:
     """A `metrics.base.RecordStore` for answers about a block, `scope`, as a whole: their last bits depend on
-    what else was in the batch. The block is part of every address, and `flush` keeps all of it at once. Every
-    thread has its own; they may share the cache.
+    what else was in the batch. `flush` keeps all of a space at once. Every thread has its own; they may share
+    the cache.
     """
 
     def __init__(self, cache: AnswerCache, scope: str) -> None:
         self._cache, self._scope = cache, scope
-        self._fresh: dict[tuple[str, str], dict[str, Any]] = {}
+        self._spaces: dict[str, dict[str, Any]] = {}
+        self._changed: set[str] = set()
 
     def get(self, space: str, key: str) -> dict[str, Any] | None:
-        place = (space, f"{self._scope} {key}")
-        return self._fresh[place] if place in self._fresh else self._cache.get(*place)
+        if space not in self._spaces:
+            self._spaces[space] = self._cache.get(space, self._scope) or {}
+        return self._spaces[space].get(key)
 
     def put(self, space: str, key: str, value: dict[str, Any]) -> None:
-        self._fresh[space, f"{self._scope} {key}"] = value
+        self.get(space, key)  # what is kept already stays
+        self._spaces[space][key] = value
+        self._changed.add(space)
 
     def flush(self) -> None:
         """Returns when everything that was put is on disk."""
-        if self._fresh:
-            self._cache.put_all(self._fresh)
-        self._fresh = {}
+        for space in sorted(self._changed):
+            self._cache.put(space, self._scope, self._spaces[space])
+        self._changed.clear()
+
+
+def _has_locks(folder: Path) -> bool:
+    """Whether SQLite can lock files there: tried with one that nobody else knows."""
+    with atomic.scratch_file(folder) as path:
+        db = sqlite3.connect(path, timeout=0, isolation_level=None)
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            db.close()
+    return True
 
 
 def _address(space: str, key: str) -> bytes:

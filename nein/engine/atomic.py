@@ -230,6 +230,20 @@ def _allowed(path: Path, what: str, work: Callable[[], None]) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def scratch_file(folder: Path) -> Iterator[Path]:
+    """An empty file in `folder` until the block ends. Raises UserError where none can be made."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
+    except OSError as error:
+        raise UserError(f"'{folder}' cannot be written to ({error.strerror or error}).") from None
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
 def cache_root() -> Path:
     """`$NEIN_CACHE`, else the user's cache folder."""
     return Path(os.environ.get("NEIN_CACHE") or platformdirs.user_cache_dir("nein"))

@@ -18,6 +18,7 @@ from nein.engine import answers
 from nein.engine.answers import AnswerCache, BlockAnswers, Unique
 from nein.engine.errors import UserError
 from nein.models.cached import Questions
+from tests.helpers.commands import exit_code
 
 
 def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path: Path) -> None:
@@ -81,25 +82,73 @@ def test_a_kill_in_the_middle_of_writing_leaves_every_earlier_answer(tmp_path: P
 
 
 class NoLocks(sqlite3.Connection):
-    """As on a file system that knows no locks, in the words of SQLite."""
+    """As on a file system that knows no locks, in the words of SQLite: whoever does not do without fails."""
 
-    message = ""
+    message, locking = "database is locked", False
 
     def execute(self, sql: str, *given: Any) -> Any:
-        if sql.startswith("BEGIN"):
+        if self.locking:
             raise sqlite3.OperationalError(self.message)
         return super().execute(sql, *given)
 
 
-@pytest.mark.parametrize("message", ["database is locked", "disk I/O error", "locking protocol"])
-def test_a_file_system_without_locks_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
-) -> None:
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = sqlite3.connect
+
+    def refused(place: Any, *more: Any, **options: Any) -> sqlite3.Connection:
+        made = connect(place, *more, **options, factory=NoLocks)
+        made.locking = "nolock" not in str(place) and str(place) not in ("", ":memory:")
+        return made
+
+    monkeypatch.setattr(answers.sqlite3, "connect", refused)
+
+
+@pytest.mark.parametrize("message", ["database is locked", "disk I/O error", "locking protocol"])
+def test_a_file_system_without_locks_keeps_a_file_per_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, no_locks: None
+) -> None:
     monkeypatch.setattr(NoLocks, "message", message)
-    monkeypatch.setattr(answers.sqlite3, "connect", lambda *a, **o: connect(*a, **o, factory=NoLocks))
-    with pytest.raises(UserError, match=rf"{message}.*cannot lock files; choose a folder on another disk"):
-        AnswerCache(tmp_path / "answers.sqlite")
+    path = tmp_path / "answers.sqlite"
+    with AnswerCache(path) as one, AnswerCache(path) as other:
+        one.put("model", "question", {"text": "Yes"})
+        assert other.get("model", "question") == {"text": "Yes"}
+        assert other.get("model", "other") is None
+        block = BlockAnswers(other, "block")
+        block.put("judge", "key", {"answer": "No"})
+        block.flush()
+    assert not path.exists()
+    monkeypatch.undo()
+    with AnswerCache(path) as moved:  # to a disk with locks
+        assert moved.get("model", "question") == {"text": "Yes"}
+        assert BlockAnswers(moved, "block").get("judge", "key") == {"answer": "No"}
+        moved.put("model", "later", {"text": "No"})
+
+
+def test_answers_of_a_disk_with_locks_are_read_on_one_without(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with AnswerCache(tmp_path / "a") as cache:
+        cache.put("model", "question", {"text": "Yes"})
+    request.getfixturevalue("no_locks")
+    with AnswerCache(tmp_path / "a") as cache:
+        assert cache.get("model", "question") == {"text": "Yes"}
+        cache.put("model", "later", {"text": "No"})
+        assert cache.get("model", "later") == {"text": "No"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval --editor identity --metrics removal_vqa --models.vqa tests.rehearsal:no --limit 2",
+        "negvqa --model nano:negvqa --questions 2 --blind 0 --formats md",
+    ],
+)
+def test_commands_that_ask_models_run_where_there_are_no_locks(
+    tmp_path: Path, no_locks: None, line: str
+) -> None:
+    assert exit_code(*line.split(), "--device", "cpu", "--out", tmp_path / "out") == 0
+    assert not list(tmp_path.rglob("*.sqlite"))
 
 
 def test_another_program_that_keeps_the_file_is_not_waited_for_without_end(tmp_path: Path) -> None:
