@@ -108,6 +108,21 @@ def test_the_training_form_gives_three_captions_and_shuffled_questions(
     assert len({question.correct for question in asked}) > 1
 
 
+def test_questions_are_drawn_as_the_released_files_are_where_it_is_said(
+    coco: Path, voc: Path, negbench: Build, tmp_path: Path
+) -> None:
+    given = ["generate", "--source", "voc", "--instances", voc, "--mcq", "files", "--device", "cpu"]
+    assert negbench(*given, "--out", tmp_path / "voc").code == 0
+    asked = official.read_questions(tmp_path / "voc" / "dataset" / "mcq.csv")
+    assert [question.image for question in asked] == ["000001.jpg", "000003.jpg"]  # 2 has nothing absent
+    assert asked[1].type in ("negation", "hybrid")  # one sure object
+    given = coco_arguments(coco, tmp_path / "coco", "--protocol", "paper")
+    assert negbench(*given).code == 0
+    refused = negbench(*given, "--mcq", "files", "--questions", "3")
+    assert refused.code == 2
+    assert "mcq" in refused.stderr
+
+
 def test_nano_comes_with_its_pictures(negbench: Build, tmp_path: Path) -> None:
     done = negbench("generate", "--scenes", "6", "--out", tmp_path, "--device", "cpu")
     assert done.code == 0, done.stderr
@@ -168,6 +183,7 @@ def test_a_source_that_has_changed_is_refused(coco: Path, negbench: Build, tmp_p
         (["--paraphrase", "--llm.model", "a/b", "--llm.attempts", "2"], "raise the temperature"),
         (["--source", "pairs", "--captions", "x.jsonl"], "needs --instances as well"),
         (["--affneg"], "give --paraphrase as well"),
+        (["--mcq", "files", "--form", "training"], "is about evaluation questions on photographs"),
         (["--source", "pairs", "--maker", "magic"], "editor:NAME or text:ID"),
         (["--stages", "verifi"], "Allowed: pairs, concepts"),
         (["--thing", "pictur"], "pictur"),

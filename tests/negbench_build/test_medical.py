@@ -115,6 +115,28 @@ def test_of_the_options_of_every_medical_task_the_first_alone_is_true() -> None:
     assert sentences.medical_questions(Concepts("i", "p", (), ("a",), ()), 0) == {}
 
 
+@pytest.mark.parametrize(
+    ("shown", "unsure", "binary", "control"),
+    [
+        (("lung opacity",), (), "shows Lung Opacity", "shows Lung Opacity"),
+        (("atelectasis",), (), "does not show Lung Opacity", "shows Atelectasis"),
+        (("lung opacity", "atelectasis"), (), "shows Lung Opacity", None),
+        (("edema",), (), "does not show Lung Opacity", None),
+        (("edema",), ("lung opacity",), None, None),
+        (("lung opacity",), ("atelectasis",), "shows Lung Opacity", None),
+    ],
+)
+def test_by_paper_binary_questions_are_about_its_conditions_with_its_verb(
+    shown: tuple[str, ...], unsure: tuple[str, ...], binary: str | None, control: str | None
+) -> None:
+    image = Concepts("i", "p", (), shown, ("fracture",), unsure)
+    asked = sentences.medical_questions(image, 0, conditions=medical.CONDITIONS)
+    right = {task: question.options[0].text.removeprefix("This image ") for task, question in asked.items()}
+    assert (right.get("binary"), right.get("binary-control")) == (binary, control)
+    for question in asked.values():
+        assert len({option.text for option in question.options}) == 2
+
+
 def test_a_picture_with_one_finding_is_asked_about_with_it_alone() -> None:
     images = [Concepts(f"{k}", "p", (), ("melanoma",), ("nevus", "keratosis")) for k in range(60)]
     asked = [

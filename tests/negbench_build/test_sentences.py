@@ -44,6 +44,16 @@ def test_an_object_that_may_be_there_is_never_absent() -> None:
     assert [image.negatives for image in with_negatives(images)] == [("car",), ("car",), ("cat",)]
 
 
+def test_absent_objects_are_held_against_captions_but_for_the_released_rule() -> None:
+    images = [
+        Concepts("a", "a", ("A dog beside two cars.",), ("dog",)),
+        Concepts("b", "b", positives=("dog", "car", "cat")),
+    ]
+    absent = {screened: next(with_negatives(images, screened=screened)) for screened in (True, False)}
+    assert (absent[True].negatives, len(absent[True].notes)) == (("cat",), 1)
+    assert (absent[False].negatives, absent[False].notes) == (("car", "cat"), ())
+
+
 def test_a_caption_is_negated_before_or_behind_and_evenly_so() -> None:
     placed = [
         sentences.place(["A dog"], ["car"], sentences.stream(k, "i", "test"), "either")[0] for k in range(400)
@@ -125,6 +135,30 @@ def test_by_paper_an_image_without_an_object_is_asked_about_as_none() -> None:
     question = sentences.training_question(image, 0, protocol="paper")
     assert "This image does not feature None." in {option.text for option in question.options}
     assert sentences.training_question(image, 0, protocol="fixed") is None
+
+
+def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_ones_come_again() -> None:
+    """VOC2007_mcq.csv: 13.6 % of its questions affirm, none of those about an image with one object."""
+    absents, pairs = [], []
+    for image in MANY:
+        asked = sentences.questions_as_filed(image, 0, count=6)
+        check_questions(asked, "here")
+        for question in asked:
+            hybrid, _, negation = (option.text.rpartition(" ")[2] for option in question.options[1:])
+            assert hybrid == negation
+            right, (absent,) = question.options[0].text, question.negatives
+            assert question.type != HYBRID or right == f"This image features {hybrid}, but not {absent}"
+            assert not any(option.text.endswith(".") for option in question.options)
+        absents.append(len({question.negatives for question in asked}))
+        pairs.append(len({question.options[3].text for question in asked}))
+    assert max(absents) == 3  # with replacement: of six questions three repeat an absent object
+    assert min(absents) < 3
+    assert max(pairs) > 1
+    one = [Concepts(f"{k}", "p", (), ("dog",), ("car",)) for k in range(300)]
+    counts = Counter(q.type for image in one for q in sentences.questions_as_filed(image, 0))
+    assert set(counts) == {NEGATION, HYBRID}
+    assert min(counts.values()) > 110  # evenly, to more than four standard deviations
+    assert sentences.questions_as_filed(Concepts("i", "p", (), ("dog",)), 0) == []
 
 
 def test_the_captions_of_a_training_image_deny_distinct_objects_where_it_lacks_so_many() -> None:

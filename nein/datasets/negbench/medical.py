@@ -35,6 +35,8 @@ FINDINGS = (
     "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture",
     "Support Devices",
 )  # fmt: skip
+#: What the paper asks about in questions with two options: the commonest finding, and another one.
+CONDITIONS = ("Lung Opacity", "Atelectasis")
 PRESENT, ABSENT, UNCERTAIN = 1.0, 0.0, -1.0
 #: HAM10000's codes -> the diagnosis in words.
 DIAGNOSES = {

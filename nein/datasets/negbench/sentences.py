@@ -229,14 +229,36 @@ def evaluation_questions(
     return questions
 
 
-def medical_questions(image: Concepts, seed: int, *, wording: str = "code") -> dict[str, Question]:
+def questions_as_filed(
+    image: Concepts, seed: int, *, count: int = 1, wording: str = "code", thing: str = "image"
+) -> list[Question]:
+    """`count` questions drawn as those of the released COCO and VOC files are, which the released script for
+    evaluation does not draw: objects and the absent one anew for every question, the hybrid options about the
+    object that the wrong negation denies, and of an image with one object a negation or a hybrid."""
+    if not image.positives or not image.negatives:
+        return []
+    rng, questions = stream(seed, image.id, "mcq-filed"), []
+    for number in range(count):
+        pair, absent = rng.sample(image.positives, min(2, len(image.positives))), rng.choice(image.negatives)
+        second = pair[1] if len(pair) > 1 else None
+        template = rng.choice(TEMPLATES if second else (NEGATION, HYBRID))
+        made = options(pair[0], second, absent, template, hybrid=pair[0], wording=wording, thing=thing)
+        questions.append(_question(image, f"{image.id}#{number}", made, range(len(made)), (absent,)))
+    return questions
+
+
+def medical_questions(
+    image: Concepts, seed: int, *, wording: str = "code", conditions: Sequence[str] = ()
+) -> dict[str, Question]:
     """What medical sets ask besides, by the name of the task; one each at most, the right option first.
 
     mcq-control     Four affirmations, of a present object and of three absent ones.
     binary          An object affirmed and denied; whether it is a present or an absent one is drawn evenly.
     binary-control  Two affirmations, of a present object and of an absent one.
 
-    The tasks and their columns are published, how the sentences were drawn is not.
+    The tasks and their columns are published, how the sentences were drawn is not. conditions: the two that
+    the paper asks about, with its verb: binary questions are about the first, as it is there or not, and
+    their controls tell the two apart, of pictures that show just one of them.
     """
     if not image.positives or not image.negatives:
         return {}
@@ -258,6 +280,16 @@ def medical_questions(image: Concepts, seed: int, *, wording: str = "code") -> d
         "binary": ask(say(forms[0], one), [say(forms[1], one)], None),
         "binary-control": ask(say(AFFIRMATION, shown), affirmed[:1], None),
     }
+    if conditions:
+        asked, (first, second) = {}, conditions
+        there, other = (name.lower() in image.positives for name in conditions)
+        known = [name.lower() not in image.unsure for name in conditions]
+        yes, no = f"This image shows {first}", f"This image does not show {first}"
+        if known[0]:
+            asked["binary"] = ask(yes if there else no, [no if there else yes], None)
+        if all(known) and there != other:
+            told = [yes, f"This image shows {second}"][:: 1 if there else -1]
+            asked["binary-control"] = ask(told[0], told[1:], None)
     if len(absent) == 3:
         asked["mcq-control"] = ask(say(AFFIRMATION, shown), affirmed, AFFIRMATION)
     return asked

@@ -109,6 +109,7 @@ def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, An
         "device": device.partition(":")[0],
         "image_rule": images.RULE,
     }
+    identity |= {"mcq": config.mcq} if config.mcq != "script" else {}
     if config.asks_llm:
         decides = ("model", "temperature", "max_tokens", "attempts", "dtype")
         identity["llm"] = {key: value for key, value in asdict(config.llm).items() if key in decides}
@@ -118,7 +119,7 @@ def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, An
 def _listed(config: BuildConfig, folder: Folder) -> Listing:
     """The list of a build that goes on, else a new one; `origin`: what it is made from, files by size and
     time."""
-    keys = ("source", "instances", "captions", "image_set", "scenes", "split", "concepts", "absent", "maker")
+    keys = "source protocol instances captions image_set scenes split concepts absent maker".split()
     given = [Path(name) for name in (config.instances, config.captions) if name is not None]
     stamps = [[path.stat().st_size, path.stat().st_mtime_ns] for path in given if path.exists()]
     origin = digest({**{key: getattr(config, key) for key in keys}, "stamps": stamps})

@@ -84,8 +84,12 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
         None, "evaluation: of those an image has (training has always three); default all", "Sentences"
     )
     questions: PositiveInt | None = option(
-        None, "evaluation: at most, per image; default 3, of a video 1", "Sentences"
+        None, "evaluation: at most, per image; default 3, of a video and with --mcq files 1", "Sentences"
     )
+    mcq: Literal["script", "files"] = option(
+        "script", "evaluation: questions drawn as the released script does, or as the released files are",
+        "Sentences",
+    )  # fmt: skip
     paraphrase: bool = option(
         False,
         "also have --llm.model rephrase everything; training captions are written from caption and object",
@@ -117,7 +121,7 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
     @property
     def asked(self) -> int:
         """How many questions an image gets at most."""
-        return self.questions or (3 if self.thing == "image" else 1)
+        return self.questions or (3 if self.thing == "image" and self.mcq == "script" else 1)
 
     @property
     def medical(self) -> bool:
@@ -192,6 +196,8 @@ class BuildConfig(Preset, Limit, Seed, Machine, Output):
              "be known before something is added."),
             (self.prompts is not None and not any(asks.values()),
              "--prompts are for --concepts llm, --validate and --paraphrase; give one of them as well."),
+            (self.mcq == "files" and (self.medical or self.form == "training" or self.thing == "video"),
+             "--mcq files is about evaluation questions on photographs; leave it out."),
             (self.affneg and not self.paraphrase,
              "--affneg is about paraphrases; give --paraphrase as well."),
         ):  # fmt: skip

@@ -68,7 +68,10 @@ def _coco(config: BuildConfig) -> Iterator[Concepts]:
         elif config.concepts == "llm" and not said:
             problem = problem or NO_CAPTION
         images.append(Concepts(Path(path).stem, path, said, shown, problem=problem))
-    yield from with_negatives(images, config.absent) if config.concepts == "annotations" else images
+    if config.concepts == "llm":
+        yield from images
+    else:
+        yield from with_negatives(images, config.absent, screened=config.protocol == "fixed")
 
 
 def _voc(config: BuildConfig) -> Iterator[Concepts]:

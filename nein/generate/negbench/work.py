@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from nein.datasets.negbench.concepts import ROW, Concepts
+from nein.datasets.negbench.medical import CONDITIONS
 from nein.datasets.negbench.records import Media, Option, Question, RetrievalItem
 from nein.datasets.negbench.sentences import (
     Negation,
     evaluation_questions,
     medical_questions,
+    questions_as_filed,
     retrieval_items,
     training_captions,
     training_negations,
@@ -121,10 +123,15 @@ class Job:
         both = retrieval_items(
             image, config.seed, captions=config.captions_per_image, order=config.order, **rules
         )
-        questions = evaluation_questions(
-            image, config.seed, count=config.asked, wording=config.wording, single=config.medical, **rules
-        )
-        medical = medical_questions(image, config.seed, wording=config.wording) if config.medical else {}
+        how: Any = {"count": config.asked, "wording": config.wording}
+        if config.mcq == "files":
+            questions = questions_as_filed(image, config.seed, thing=config.thing, **how)
+        else:
+            questions = evaluation_questions(image, config.seed, single=config.medical, **how, **rules)
+        medical: dict[str, Question] = {}
+        if config.medical:
+            named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
+            medical = medical_questions(image, config.seed, wording=config.wording, conditions=named)
         return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions), medical)
 
 
