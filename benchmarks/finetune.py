@@ -52,9 +52,9 @@ from nein.editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
 from nein.train import finetune_ip2p, record
-from nein.train.instruct.data import load, prepare
-from nein.train.instruct.model import noise_scheduler
-from nein.train.instruct.options import parse
+from nein.train.editor_finetuning.data import load, prepare
+from nein.train.editor_finetuning.model import noise_scheduler
+from nein.train.editor_finetuning.options import parse
 from nein.train.record import memory_gib
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}

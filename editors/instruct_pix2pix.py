@@ -18,8 +18,8 @@ from nein.editors.attention import install, word_weights
 from nein.editors.base import Editor, EditRequest, EditResult, check_count
 from nein.editors.batching import edit_in_batches
 from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
-from nein.editors.machine import Machine
 from nein.editors.resize import fit, get_rule
+from nein.editors.runtime import RuntimeOptions
 from nein.editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, get_guidance
 from nein.loading.errors import choose
 
@@ -45,7 +45,7 @@ class InstructPix2Pix(Editor):
     resize, resolution    Rule of `editors.resize` and its size in pixels; None is the size of the checkpoint.
     rounding              "round" (diffusers) or "truncate" (the original code, 0.5 grey levels darker).
     output                "resized": pictures of the size the model worked at; "input": of the request's size.
-    machine               Options of `editors.machine.Machine`.
+    machine               Options of `editors.runtime.RuntimeOptions`.
     """
 
     _SAMPLER = staticmethod(euler_ancestral)
@@ -79,7 +79,7 @@ class InstructPix2Pix(Editor):
             check_count("resolution", resolution)
         self._guidance = get_guidance(guidance)
         self._guidance.check(guidance_scale, image_guidance_scale)
-        self._machine = Machine.of(device, dtype, **machine)
+        self._machine = RuntimeOptions.of(device, dtype, **machine)
         self.name = name
         self.checkpoint = "in memory" if isinstance(checkpoint, LoadedPipeline) else checkpoint
         self.revision = revision

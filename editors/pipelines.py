@@ -26,9 +26,9 @@ from PIL import Image
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count
 from nein.editors.batching import edit_in_batches
 from nein.editors.checkpoint import content_hash, explained, locate
-from nein.editors.machine import Machine
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
+from nein.editors.runtime import RuntimeOptions
 from nein.loading.weights import aligned
 
 # CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
@@ -109,7 +109,7 @@ class DiffusersPipeline(Editor):
     negative_prompt       Of every request that has none of its own; None passes none.
     resolution            Where the class lets one choose, in pixels.
     cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
-    machine               attention, compile, offload of `editors.machine.Machine`.
+    machine               attention, compile, offload of `editors.runtime.RuntimeOptions`.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class DiffusersPipeline(Editor):
         self.revision = revision
         self.steps = steps
         self.negative_prompt = negative_prompt
-        self._machine = Machine.of(device, dtype, **machine)
+        self._machine = RuntimeOptions.of(device, dtype, **machine)
         # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
         self._lock = threading.Lock()
         with warnings.catch_warnings():
@@ -290,7 +290,7 @@ def _load(
     revision: str | None,
     name: str | None,
     config: str | None,
-    machine: Machine,
+    machine: RuntimeOptions,
 ) -> tuple[Any, dict[str, Any]]:
     """(pipeline, on the CPU unless it was in memory; what the checkpoint declares). Raises EditorError."""
     if not isinstance(checkpoint, str):
@@ -349,7 +349,7 @@ def _guidance(
     return arguments
 
 
-def _place(pipeline: Any, recipe: Recipe, machine: Machine) -> None:
+def _place(pipeline: Any, recipe: Recipe, machine: RuntimeOptions) -> None:
     """Put the pipeline where it is to run, with its denoiser compiled if asked for."""
     for component in pipeline.components.values():
         if isinstance(component, torch.nn.Module):

@@ -42,7 +42,7 @@ from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
-from nein.train.contrast.options import ContrastConfig, parse, spelled
+from nein.train.clip_finetuning.options import ContrastConfig, parse, spelled
 from nein.train.options import check_seeds, command_line
 from research import generalise
 from research.generalise import BEFORE, HEADLINE, Model, spread

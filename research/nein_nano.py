@@ -38,8 +38,8 @@ from nein.models import editor_choice
 from nein.nano.worlds import AXES
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
-from nein.train.instruct.options import NANO_RECIPES, parse
-from nein.train.instruct.validate import assess, subset, swapped
+from nein.train.editor_finetuning.options import NANO_RECIPES, parse
+from nein.train.editor_finetuning.validate import assess, subset, swapped
 from nein.train.options import check_seeds, command_line
 from research import generalise
 from research.generalise import BEFORE, Model

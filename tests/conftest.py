@@ -43,9 +43,9 @@ look_for_garbage_seldom()  # above all not at the end, which would take seconds
 LONGEST = [
     f"tests/{name}.py"
     for name in """
-    engine/test_ray train/instruct/test_finetune benchmarks/test_restart editors/test_zone
+    engine/test_ray train/editor_finetuning/test_finetune benchmarks/test_restart editors/test_zone
     editors/test_instruct_pix2pix test_site test_docs test_api editors/test_pipelines editors/test_contract
-    devices/test_compare test_fuzz nano/test_truth train/contrast/test_finetune served/test_vllm
+    devices/test_compare test_fuzz nano/test_truth train/clip_finetuning/test_finetune served/test_vllm
     reporting/test_export negvqa/test_nano negbench_build/test_processes engine/test_slurm nein/test_whole
     research/test_data
 """.split()
@@ -64,7 +64,7 @@ SKETCHED = {
     nein/test_by_family nein/test_calibrate nein/test_check nein/test_evaluate nein/test_features
     nein/test_imported nein/test_known_edits nein/test_minimal_pairs nein/test_outside nein/test_resume
     nein/test_sheets nein/test_whole reporting/test_export reporting/test_grades reporting/test_tracking
-    served/test_vllm test_api test_credentials test_docs test_fuzz train/instruct/test_finetune
+    served/test_vllm test_api test_credentials test_docs test_fuzz train/editor_finetuning/test_finetune
 """.split()
 }
 

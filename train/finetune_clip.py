@@ -20,7 +20,7 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError, exit_with  # noqa: E402
-from nein.train.contrast.options import ContrastConfig, parse, spelled  # noqa: E402
+from nein.train.clip_finetuning.options import ContrastConfig, parse, spelled  # noqa: E402
 
 if TYPE_CHECKING:
     from nein.train.session import Session
@@ -57,7 +57,7 @@ def run(config: ContrastConfig) -> list[Path]:
             session.forget()
         is_main = session.processes.is_main
     if config.evaluate and is_main:
-        from nein.train.contrast import sweep
+        from nein.train.clip_finetuning import sweep
 
         print(sweep.write(sweep.evaluate(config, models), config.out_dir), end="", flush=True)
     return models
@@ -70,7 +70,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
 
     from nein.train import loop
     from nein.train.checkpoints import State
-    from nein.train.contrast import data, objective, towers
+    from nein.train.clip_finetuning import data, objective, towers
     from nein.train.order import reseed
     from nein.train.record import Record
 

@@ -21,7 +21,7 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError, exit_with  # noqa: E402
-from nein.train.instruct.options import TuneConfig, parse  # noqa: E402
+from nein.train.editor_finetuning.options import TuneConfig, parse  # noqa: E402
 
 if TYPE_CHECKING:
     from nein.train.session import Session
@@ -55,10 +55,10 @@ def train(config: TuneConfig, session: Session) -> None:
 
     from nein.train import loop
     from nein.train.checkpoints import State
-    from nein.train.instruct import batches, model
-    from nein.train.instruct.data import load
-    from nein.train.instruct.features import Encoder, Features, frozen_hash
-    from nein.train.instruct.validate import Validation
+    from nein.train.editor_finetuning import batches, model
+    from nein.train.editor_finetuning.data import load
+    from nein.train.editor_finetuning.features import Encoder, Features, frozen_hash
+    from nein.train.editor_finetuning.validate import Validation
     from nein.train.order import reseed, share
     from nein.train.record import Record
 

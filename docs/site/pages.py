@@ -35,10 +35,10 @@ from nein.wording.languages.base import CONSTRUCTIONS, Named
 #: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
 #: COMMAND, or the dataclass of its options.
 SCRIPTS = {
-    "python train/finetune_ip2p.py": "nein.train.instruct.options:TuneConfig",
-    "python train/finetune_clip.py": "nein.train.contrast.options:ContrastConfig",
-    "python -m nein.train.instruct.report": "nein.train.instruct.report",
-    "python -m nein.train.instruct.shards": "nein.train.instruct.shards",
+    "python train/finetune_ip2p.py": "nein.train.editor_finetuning.options:TuneConfig",
+    "python train/finetune_clip.py": "nein.train.clip_finetuning.options:ContrastConfig",
+    "python -m nein.train.editor_finetuning.report": "nein.train.editor_finetuning.report",
+    "python -m nein.train.editor_finetuning.shards": "nein.train.editor_finetuning.shards",
 }
 
 #: Page of docstrings -> its title, and the modules that it shows.

@@ -99,7 +99,7 @@ class Zone(InstructPix2Pix):
     checkpoint, steps, ...    As in InstructPix2Pix, whose text encoder, VAE and UNet are used.
     magicbrush, sam, action   A second pipeline (its UNet is kept), a SamModel, and the action classifier.
     resolution                Longest side in pixels; longer pictures are scaled down.
-    options                   Fields of `Settings` and of `editors.machine.Machine`.
+    options                   Fields of `Settings` and of `editors.runtime.RuntimeOptions`.
 
     The note of a result tells the action and how far the work went.
     """

@@ -19,7 +19,7 @@ from tokenizers.models import BPE, WordPiece
 from nein.nano.captions import PLACES, captions, names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
 from nein.nano.scenes import Scene, mask, render, rng_for, sample_scene
-from nein.train.instruct.drawn import all_instruction_forms, pair_images, sample_pair
+from nein.train.editor_finetuning.drawn import all_instruction_forms, pair_images, sample_pair
 from nein.wording.templates import indefinite
 
 _CHUNK = 500

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
-from nein.train.instruct.drawn import MIXTURES
+from nein.train.editor_finetuning.drawn import MIXTURES
 from research.nano.data import clip_tokenizer, pair_pool, save_tokenizer, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
 

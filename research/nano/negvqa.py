@@ -23,7 +23,7 @@ from nein.nano.draw import CATEGORIES
 from nein.nano.questions import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
 from nein.nano.scenes import Scene, render, rng_for
 from nein.nano.worlds import NANO, TAUGHT, VARIED, WORLDS, World
-from nein.train.words import teach
+from nein.train.added_tokens import teach
 from research.nano.data import chat_tokenizer, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count

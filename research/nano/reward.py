@@ -26,8 +26,8 @@ from nein.nano.data import NEGATIVES, said
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
 from nein.nano.worlds import NEGATOR, TAUGHT, UNSEEN, VARIED, WORLDS, World
-from nein.train.instruct.drawn import ADD, DESCRIBE, REMOVE, filled
-from nein.train.words import teach
+from nein.train.added_tokens import teach
+from nein.train.editor_finetuning.drawn import ADD, DESCRIBE, REMOVE, filled
 from research.nano.data import degrade, to_float
 from research.nano.job import Job, sized, step_count
 from research.nano.judges import rebuilder

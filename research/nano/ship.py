@@ -37,7 +37,7 @@ class ShipConfig(Options):
 
     run: Path = argument("RUN", "finished folder of train/finetune_ip2p.py")
     name: str = argument("NAME", f"one of {', '.join(NAMES)}")
-    report: Path | None = option(None, "figures.csv of train.instruct.report, for the card")
+    report: Path | None = option(None, "figures.csv of train.editor_finetuning.report, for the card")
 
 
 METRICS = tuple(f"{what}_{judge}" for what in ("removal", "added", "retention") for judge in ("vqa", "ovd"))

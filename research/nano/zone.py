@@ -16,7 +16,7 @@ from nein.editors.zone.models import ACTIONS, ActionClassifier, decide, save_cla
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, mask, rng_for
-from nein.train.instruct.drawn import sample_pair
+from nein.train.editor_finetuning.drawn import sample_pair
 from research.nano.data import degrade, scene_pool, to_float
 from research.nano.editors import save_half, tokenise
 from research.nano.job import Job, sized, step_count

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from nein.editors import PRESETS, get_editor
-from nein.editors.machine import Machine
 from nein.editors.presets import BASIC, EditorPreset
+from nein.editors.runtime import RuntimeOptions
 from tests.editors import tiny_pipelines
 
 ROWS = [*BASIC.values(), *PRESETS.values()]
@@ -70,9 +70,9 @@ def images(results):
 def test_every_option_of_a_row_is_a_parameter_of_its_class(row):
     module, _, name = row.place.partition(":")
     module = importlib.import_module(module)
-    settings = getattr(module, "Settings", Machine)
+    settings = getattr(module, "Settings", RuntimeOptions)
     taken = {*inspect.signature(getattr(module, name)).parameters}
-    taken |= {*settings.__dataclass_fields__, *Machine.__dataclass_fields__}
+    taken |= {*settings.__dataclass_fields__, *RuntimeOptions.__dataclass_fields__}
     assert set(row.values) <= taken
     assert set(row.layouts) <= set(row.values)
 

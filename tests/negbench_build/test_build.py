@@ -12,7 +12,7 @@ import pytest
 
 from nein.datasets.negbench import official
 from nein.engine import atomic
-from nein.train.contrast import table
+from nein.train.clip_finetuning import table
 
 Build = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from nein.engine.errors import UserError
 from nein.generate.negbench import language
 from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
 from nein.models.llm.parsing import AnswerError, parse
-from nein.train.contrast import table
+from nein.train.clip_finetuning import table
 from tests.loopback import Reply, Server, say
 from tests.negbench_build.test_language import client
 

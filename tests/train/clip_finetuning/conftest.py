@@ -1,0 +1,98 @@
+"""Tiny models of every kind, and the command run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nein.train import finetune_clip
+from nein.train.clip_finetuning.options import parse
+from tests.metrics import tiny
+
+
+@pytest.fixture(scope="session")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make_clip(tmp_path_factory.mktemp("clip") / "clip", seed=3)
+
+
+@pytest.fixture(scope="session")
+def siglip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
+
+    folder = tmp_path_factory.mktemp("clip") / "siglip"
+    words = tiny.tokenizer([], bos="<s>", eos="</s>", pad="<pad>", limit=20)
+    words.model_input_names = ["input_ids"]
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with tiny.seeded(4):
+        config = SiglipConfig(
+            text_config={
+                **size,
+                "vocab_size": len(words),
+                "max_position_embeddings": 20,
+                "projection_size": 16,
+            },
+            vision_config={**size, "image_size": 32, "patch_size": 16},
+        )
+        SiglipModel(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def open_clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny open_clip model in the layout of the library."""
+    import json
+
+    from safetensors.torch import save_file
+
+    from nein.metrics.dual import openclip
+
+    folder = tmp_path_factory.mktemp("clip") / "open_clip"
+    folder.mkdir()
+    config = {
+        "embed_dim": 24, "quick_gelu": True,
+        "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
+        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+    }  # fmt: skip
+
+    with tiny.seeded(5):
+        model = openclip._build(config)
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / openclip.WEIGHTS)
+    preprocess = {
+        "size": 32, "mode": "RGB", "mean": [0.5, 0.5, 0.5], "std": [0.3, 0.3, 0.3],
+        "interpolation": "bicubic", "resize_mode": "shortest", "fill_color": 0,
+    }  # fmt: skip
+    about = {"model_cfg": config, "preprocess_cfg": preprocess}
+    (folder / openclip.CONFIG).write_text(json.dumps(about))
+    return folder
+
+
+@pytest.fixture
+def line(clip_folder: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """The arguments of a short run; keywords are options."""
+
+    def make(**options: object) -> list[str]:
+        chosen: dict[str, object] = {
+            "base": clip_folder, "nano-scenes": 24, "steps": 5, "batch-size": 6, "questions-per-step": 4,
+            "learning-rate": 1e-3, "warmup": 0, "device": "cpu", "workers": 2, "save-every": 2, "alpha": 0.5,
+            "trainable": "all", "log-every": 1, "out": tmp_path / "run", "features": tmp_path / "features",
+        }  # fmt: skip
+        chosen |= {name.replace("_", "-"): value for name, value in options.items()}
+        return [f"--{name}={value}" for name, value in chosen.items() if value is not None]
+
+    return make
+
+
+@pytest.fixture
+def tune(line: Callable[..., list[str]]) -> Callable[..., Path]:
+    """Runs training in this process; returns the run's folder."""
+
+    def run(**options: object) -> Path:
+        config, _ = parse(line(**options))
+        finetune_clip.run(config)
+        return config.out_dir
+
+    return run

@@ -1,0 +1,246 @@
+"""The training command: it learns, resumes bit for bit, exports what evaluation loads, refuses mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nein import metrics
+from nein.datasets.negbench import drawn
+from nein.engine.errors import UserError
+from nein.train import finetune_clip
+from nein.train.clip_finetuning import objective, table
+from nein.train.clip_finetuning.towers import load
+from tests.helpers import plain
+from tests.metrics import tiny
+
+ROOT = Path(__file__).resolve().parents[3]
+Tune = Callable[..., Path]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    (file,) = (run / "model").glob("*.safetensors")
+    return load_file(file)
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def dies_at(monkeypatch: pytest.MonkeyPatch, call: int, action: Callable[[], None]) -> None:
+    """`action` in the CALL-th contrastive loss."""
+    whole, seen = objective.contrastive_loss, []
+
+    def counted(*args: Any) -> Any:
+        seen.append(1)
+        if len(seen) == call:
+            action()
+        return whole(*args)
+
+    monkeypatch.setattr(objective, "contrastive_loss", counted)
+
+
+def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(
+    tune: Tune, clip_folder: Path, tmp_path: Path
+) -> None:
+    run = tune(steps=25, save_every=25, log_every=5, learning_rate=3e-3)
+    found = losses(run)
+    assert found[-1] < found[0] - 0.2
+    before, after = metrics.load_dual(str(clip_folder)), metrics.load_dual(str(run / "model"))
+    picture = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
+    assert before.preprocess == after.preprocess
+    assert not np.allclose(before.encode([picture]), after.encode([picture]))
+    assert not np.allclose(before.encode_text(["a dog"]), after.encode_text(["a dog"]))
+    files = {path.name for path in (run / "model").iterdir()}
+    assert {"README.md", "training.json", "model.safetensors", "config.json"} <= files
+    assert not [
+        path for path in (run / "model").iterdir() if str(tmp_path) in path.read_bytes().decode("latin-1")
+    ]
+    assert "Drawn scenes" in (run / "model" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["siglip", "open_clip"])
+def test_models_of_every_kind_are_trained_and_come_out_as_folders_that_plain_libraries_run(
+    kind: str, tune: Tune, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder = request.getfixturevalue(f"{kind}_folder")
+    run = tune(base=folder, out=tmp_path / kind, steps=3)
+    before, after = metrics.load_dual(str(folder)), metrics.load_dual(str(run / "model"))
+    assert type(before) is type(after)
+    picture = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
+    assert not np.allclose(before.encode([picture]), after.encode([picture]))
+    old, new = load(str(folder)), load(str(run / "model"))
+    assert torch.equal(old.pixels([picture])[next(iter(old.pixels([picture])))],
+                       new.pixels([picture])[next(iter(new.pixels([picture])))])  # fmt: skip
+    if kind == "siglip":
+        assert torch.equal(old.model.logit_bias, new.model.logit_bias)
+    assert plain.number_types(run / "model") == {"float32"}
+    plain.runs(run / "model", "open_clip" if kind == "open_clip" else "transformers", tmp_path)
+
+
+def test_a_result_from_a_clip_in_half_precision_is_one_that_plain_transformers_runs(
+    tune: Tune, clip_folder: Path, tmp_path: Path
+) -> None:
+    from transformers import CLIPModel
+
+    half = Path(shutil.copytree(clip_folder, tmp_path / "half"))
+    CLIPModel.from_pretrained(half).half().save_pretrained(half)
+    run = tune(base=half, steps=1)
+    assert plain.number_types(half) == {"float16"}
+    assert plain.number_types(run / "model") == {"float32"}
+    plain.runs(run / "model", "transformers", tmp_path)
+
+
+def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path: Path) -> None:
+    folder = tiny.make_medical(tmp_path)
+    (tmp_path / "out").mkdir()
+    load(str(folder)).save(tmp_path / "out")
+    before = metrics.load_dual(str(folder)).encode_text(["There is no dog.", "a cat"])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "bert" / name).unlink()
+    after = metrics.load_dual(str(tmp_path / "out")).encode_text(["There is no dog.", "a cat"])
+    np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "open_clip"])
+def test_training_sees_the_features_that_evaluation_sees(kind: str, request: pytest.FixtureRequest) -> None:
+    tower = load(str(request.getfixturevalue(f"{kind}_folder")))
+    pictures = [np.random.default_rng(k).integers(0, 255, (40, 50, 3), dtype=np.uint8) for k in range(3)]
+    texts = ["There is no dog in the image. A cat.", "A cat"]
+    with torch.no_grad():
+        image, text, _, _, scale = tower(tower.pixels(pictures), tower.tokens(texts), None, None)
+    np.testing.assert_allclose(image.numpy(), tower.dual.encode(pictures), atol=1e-5)
+    np.testing.assert_allclose(text.numpy(), tower.dual.encode_text(texts), atol=1e-5)
+    assert float(scale) == pytest.approx(tower.dual.scale)
+
+
+def test_with_the_vision_tower_frozen_it_stays_and_kept_features_give_the_same_loss(
+    tune: Tune, clip_folder: Path, tmp_path: Path
+) -> None:
+    frozen = tune(trainable="text", out=tmp_path / "text")
+    whole = tune(out=tmp_path / "all")
+    assert losses(frozen)[0] == pytest.approx(losses(whole)[0], abs=1e-5)
+    base, found = load_file(clip_folder / "model.safetensors"), weights(frozen)
+    moved = {name for name in base if not torch.equal(base[name].float(), found[name].float())}
+    assert any(name.startswith("text_model.") for name in moved)
+    assert not any(name.startswith(("vision_model.", "visual_projection.")) for name in moved)
+    kept = list((tmp_path / "features").rglob("*.safetensors"))
+    stamps = [path.stat().st_mtime_ns for path in kept]
+    assert kept
+    tune(trainable="text", out=tmp_path / "again")
+    assert [path.stat().st_mtime_ns for path in kept] == stamps
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_interrupted_run_goes_on_from_its_checkpoint(
+    precision: str, tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tune(out=tmp_path / "whole", precision=precision)
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        dies_at(patch, 4, fail)
+        with pytest.raises(KeyboardInterrupt):
+            tune(out=tmp_path / "cut", precision=precision)
+    assert [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()] == ["step-00000002"]
+    assert same(weights(whole), weights(tune(out=tmp_path / "cut", precision=precision)))
+
+
+def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune: Tune) -> None:
+    run = tune(alpha="0,0.25,1", steps=1)
+    first = {a: losses(run / f"alpha-{a:g}")[0] for a in (0, 0.25, 1)}
+    assert all((run / f"alpha-{a:g}" / "model" / "model.safetensors").is_file() for a in first)
+    assert first[0.25] == pytest.approx(0.25 * first[1] + 0.75 * first[0], abs=1e-5)
+    assert abs(first[0] - first[1]) > 0.01
+
+
+def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune: Tune, tmp_path: Path) -> None:
+    captions, questions = drawn.write(tmp_path / "data", "train", 12)
+    broken = tmp_path / "data" / table.Captions(captions)[3].image
+    broken.write_bytes(b"no picture")
+    given = {"captions": captions, "questions": questions, "steps": 4}
+    for trainable in ("all", "text"):
+        with pytest.raises(UserError, match="--unreadable skip"):
+            tune(out=tmp_path / f"stop-{trainable}", trainable=trainable, **given)
+        run = tune(out=tmp_path / f"skip-{trainable}", trainable=trainable, unreadable="skip", **given)
+        assert json.loads((run / "log.jsonl").read_text().splitlines()[-1])["skipped"] == 1
+
+
+def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune: Tune, tmp_path: Path) -> None:
+    plain, cropped = (losses(tune(out=tmp_path / kind, augment=kind)) for kind in ("none", "crop"))
+    assert plain != cropped
+    assert losses(tune(out=tmp_path / "again", augment="crop")) == cropped
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--alpha", "0,2"], "--alpha has '2'"),
+        (["--alpha", "0.5,0.50"], "twice"),
+        (["--alpha", "half"], "--alpha has 'half'"),
+        (["--steps", "5", "--epochs", "1"], "either --epochs or --steps"),
+        (["--trainable", "text", "--augment", "crop"], "needs --augment none"),
+        (["--preset", "paper"], "The preset 'paper' needs its data"),
+        (["--base", "random", "--steps", "1"], "random"),
+        (["--captions", "nowhere.csv", "--steps", "1"], "nowhere.csv"),
+        (
+            ["--batch-size", "64", "--nano-scenes", "5"],
+            "A step takes 64 pictures with captions, but there are 3",
+        ),
+        (["--learning-rate", "fast"], "learning"),
+        (["--beta2", "1"], "--beta2 is 1.0; it must be below 1"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], sentence: str, tmp_path: Path) -> None:
+    given = [*words, "--out", str(tmp_path), "--device", "cpu"]
+    with pytest.raises((UserError, metrics.MetricError)) as caught:
+        finetune_clip.main(given)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_two_processes_end_in_the_weights_of_one(
+    tune: Tune, line: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    alone = tune(out=tmp_path / "one", alpha="0.5,1") / "alpha-0.5"
+    words = line(out=tmp_path / "two", features=tmp_path / "other", alpha="0.5,1")
+    script = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--master-port=29641",
+        "train/finetune_clip.py",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *script, *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    np.testing.assert_allclose(losses(alone), losses(tmp_path / "two" / "alpha-0.5"), atol=1e-5, rtol=0)
+    first, second = weights(alone), weights(tmp_path / "two" / "alpha-0.5")
+    assert all(torch.allclose(first[name], second[name], atol=1e-4) for name in first)
+    manifest = json.loads((tmp_path / "two" / "alpha-1" / "manifest.json").read_text())
+    assert (manifest["status"], manifest["invocations"][0]["processes"]) == ("complete", 2)

@@ -1,0 +1,164 @@
+"""Drawn edit pairs: affirmative words only, and every kind of edit does to the scene what it says."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nein.nano.captions import names, plural
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, SIZE
+from nein.nano.scenes import Item, Scene, box, mask, render, rng_for
+from nein.train.editor_finetuning import drawn
+from nein.train.editor_finetuning.drawn import (
+    FILLERS,
+    MIXTURES,
+    RESTORE,
+    SCENERY,
+    Pair,
+    all_instruction_forms,
+    drift,
+    pair_images,
+    rerender,
+    sample_pair,
+)
+from tests.nano.words import negated
+
+#: Kind -> its forms, and by how much it changes the number of things.
+KINDS = {
+    "add": ((*drawn.ADD, *drawn.DESCRIBE), 1),
+    "double": ((*drawn.ADD, *drawn.DESCRIBE), 1),
+    "keep": ((*drawn.ADD, *drawn.DESCRIBE), 0),
+    "remove": (drawn.REMOVE, -1),
+    "replace": (drawn.REPLACE, 0),
+    "recolour": (drawn.RECOLOUR, 0),
+    "scenery": ((), 0),
+    "mark": (drawn.MARK, 0),
+    "restore": ((), 0),
+}
+
+
+def pairs_of(kind: str, count: int = 300) -> list[Pair]:
+    return [sample_pair(rng_for("train", i, f"test/{kind}"), {kind: 1.0}) for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> dict[str, list[Pair]]:
+    return {kind: pairs_of(kind) for kind in KINDS}
+
+
+def plain(instruction: str) -> str:
+    """The instruction in lower case without fillers and the final stop."""
+    return " ".join(w for w in instruction.lower().rstrip(".").split(" ") if w not in FILLERS)
+
+
+def named(category: str, forms: tuple[str, ...], instruction: str) -> bool:
+    """Whether the instruction is one of the forms, about the category."""
+    nouns = "|".join(re.escape(w) for n in names(category) for w in (n, plural(n)))
+    for form in forms:
+        pattern = re.escape(plain(form))
+        for slot, group in {"a": f"(an? )({nouns})", "n": f"({nouns})", "p": f"({nouns})"}.items():
+            pattern = pattern.replace(rf"\{{{slot}\}}", group)
+        if re.fullmatch(re.sub(r"\\\{[bc]\\\}", ".+", pattern), plain(instruction)):
+            return True
+    return False
+
+
+def test_no_sentence_is_negated(pairs: dict[str, list[Pair]]) -> None:
+    lines = [pair.instruction for kind in KINDS for pair in pairs[kind]]
+    for name, (weights, _) in MIXTURES.items():
+        assert set(weights) <= set(KINDS)
+        lines += [sample_pair(rng_for("train", i, name), weights).instruction for i in range(600)]
+    forms = [line for c in CATEGORIES for line in all_instruction_forms(random.Random(0), c)]
+    assert negated([*lines, *forms]) == []
+    assert {*FILLERS, *RESTORE} <= {*forms}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_edit_is_what_its_sentence_says(kind: str, pairs: dict[str, list[Pair]]) -> None:
+    forms, more = KINDS[kind]
+    for pair in pairs[kind]:
+        source, target = pair.source, pair.target
+        assert 1 <= len(source.items) <= 4
+        assert len(target.items) <= 4
+        assert (pair.named in source.categories) == (kind not in ("add", "scenery", "restore")), pair
+        if forms:
+            assert named(pair.named, forms, pair.instruction), pair
+        changed = [(a, b) for a, b in zip(source.items, target.items, strict=False) if a != b]
+        if kind in ("add", "double"):
+            assert target == source.with_item(target.items[-1])
+            assert target.items[-1].category == pair.named
+        elif kind == "remove":
+            assert target == source.without(pair.named)
+        elif kind in ("replace", "recolour"):
+            [(old, new)] = changed
+            assert old.category == pair.named
+            assert Counter(i.category for i in source.items)[old.category] == 1
+            shift = [abs(a - b) for a, b in zip(old.centre, new.centre, strict=True)]
+            assert max(shift) < 8
+            if kind == "replace":
+                assert new.category not in source.categories
+                assert new.category in plain(pair.instruction)
+            else:
+                assert new == Item(old.category, new.colour, old.size, old.x, old.y, old.flip)
+                assert new.colour in plain(pair.instruction)
+        elif kind == "scenery":
+            assert target.items == source.items
+            assert pair.instruction in SCENERY[target.background]
+            assert target.background != source.background
+        else:
+            assert target == source
+            assert pair.effect == {"mark": f"mark:{pair.named}", "restore": "restore"}.get(kind, "")
+        assert more == 0 or (len(target.items) > len(source.items)) == (more > 0)
+    assert kind != "scenery" or {p.target.background for p in pairs[kind]} == set(BACKGROUNDS)
+
+
+@pytest.mark.parametrize("redraw, most", [(drift, 1), (rerender, 7)])
+def test_what_is_drawn_anew_stays_near_and_inside(redraw: object, most: int) -> None:
+    for i, pair in enumerate(pairs_of("keep")):
+        new: Scene = redraw(random.Random(i), pair.source)  # type: ignore[operator]
+        assert new.background == pair.source.background
+        for old, item in zip(pair.source.items, new.items, strict=True):
+            assert item.category == old.category
+            assert max(abs(old.x - item.x), abs(old.y - item.y)) <= most
+            x0, y0, x1, y1 = item.extent
+            assert min(x0, y0) >= 0
+            assert max(x1, y1) <= SIZE
+
+
+# -------------------------------------------------------------------------------------------------- pictures
+
+
+def drawn_as(pair: Pair, style: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    return pair_images(pair, rng_for("train", seed, "images"), style)
+
+
+@pytest.mark.parametrize("kind", ["remove", "add", "double", "keep"])
+def test_clean_pairs_are_equal_outside_what_is_edited(kind: str, pairs: dict[str, list[Pair]]) -> None:
+    for pair in pairs[kind][:25]:
+        source, target = drawn_as(pair, "clean")
+        assert np.array_equal(target, render(pair.target))
+        outside = np.ones((SIZE, SIZE), bool)
+        for item in set(pair.source.items) ^ set(pair.target.items):
+            x0, y0, x1, y1 = box(item)
+            outside[math.floor(y0) : math.ceil(y1), math.floor(x0) : math.ceil(x1)] = False
+        assert np.array_equal(source[outside], target[outside])
+        assert np.array_equal(source, target) == (kind == "keep")
+
+
+def test_marks_are_red_on_the_thing_and_restored_pictures_were_noisy(
+    pairs: dict[str, list[Pair]],
+) -> None:
+    for pair in pairs["mark"][:25]:
+        source, target = drawn_as(pair, "clean")
+        covered = np.any([mask(i) for i in pair.source.items if i.category == pair.named], axis=0)
+        assert np.array_equal(source[~covered], target[~covered])
+        assert (target[covered][:, 0] >= 153).all()
+    for pair in pairs["restore"][:8]:
+        source, target = drawn_as(pair, "clean")
+        assert np.array_equal(target, render(pair.target))
+        assert 8 < np.abs(source.astype(int) - target).mean() < 20

@@ -1,0 +1,581 @@
+"""The whole command on a tiny editor: what comes out, what a kill changes (nothing), what mistakes say."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nein import editors
+from nein.engine.errors import Terminated, UserError
+from nein.train import checkpoints as checkpointing
+from nein.train.editor_finetuning import model
+from tests.helpers import plain
+from tests.helpers.runs import scores_in
+
+ROOT = Path(__file__).resolve().parents[3]
+#: `python -c KILLER STEP ARGS...`: the training command, killed in the middle of its STEP-th step.
+KILLER = """
+import sys
+import threading
+from tests.helpers import killing
+from nein.train import finetune_ip2p
+killing.make_deadly(killing.Call("nein.train.editor_finetuning.model:losses", int(sys.argv[1])))
+finetune_ip2p.main(sys.argv[2:])
+"""
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "unet" / "diffusion_pytorch_model.safetensors")
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def losses_of(run: Path) -> list[float]:
+    return [json.loads(row)["loss"] for row in (run / "log.jsonl").read_text().splitlines()]
+
+
+class Killed(BaseException):
+    """Stands for a kill that no code of ours could handle."""
+
+
+def dies_at(monkeypatch, call: int, error: BaseException | None = None, action=None) -> None:
+    """The `call`-th loss (from 0) raises, or does something else first."""
+    losses, calls = model.losses, 0
+
+    def counted(*args, **options):
+        nonlocal calls
+        calls += 1
+        if calls == call + 1:
+            if action is not None:
+                action()
+            if error is not None:
+                raise error
+        return losses(*args, **options)
+
+    monkeypatch.setattr(model, "losses", counted)
+
+
+# --- what comes out --------------------------------------------------------------------------
+
+
+def test_a_run_leaves_an_editor_that_edits_a_card_a_manifest_and_a_log(tune, base, line):
+    run = tune(ema=0.9)
+    folder = run / "model"
+    assert {p.name for p in folder.iterdir()} == {
+        "README.md", "model_index.json", "scheduler", "text_encoder",
+        "tokenizer", "training.json", "unet", "vae",
+    }  # fmt: skip
+    editor = editors.get_editor(str(folder), steps=2, resolution=64)
+    request = editors.EditRequest("a", np.full((64, 64, 3), 90, np.uint8), "The image lacks dog.", 1)
+    assert editor.edit([request])[0].image.shape == (64, 64, 3)
+    assert editor.describe()["scheduler"]["timestep_spacing"] == "linspace"
+    before = load_file(base / "unet" / "diffusion_pytorch_model.safetensors")
+    after = weights(run)
+    assert before.keys() == after.keys()
+    assert not same(before, after)
+    assert same(
+        load_file(base / "vae" / "diffusion_pytorch_model.safetensors"),
+        load_file(folder / "vae" / "diffusion_pytorch_model.safetensors"),
+    )
+    for text in ((folder / "README.md").read_text(), *(p.read_text() for p in folder.rglob("*.json"))):
+        assert str(ROOT) not in text
+        assert str(base) not in text
+    card = (folder / "README.md").read_text()
+    assert "6 steps of 4 pairs" in card
+    assert "No affirmative instruction was mixed in" in card
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["status"] == "complete"
+    assert manifest["config"]["steps"] == 6
+    rows = [json.loads(row) for row in (run / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert all(row["loss"] > 0 and row["memory_gib"] > 0 and row["pairs_per_second"] > 0 for row in rows)
+    stats = {p: p.stat().st_mtime_ns for p in (run / "checkpoints").rglob("*")}
+    tune(ema=0.9)  # again: nothing is left to do
+    assert {p: p.stat().st_mtime_ns for p in (run / "checkpoints").rglob("*")} == stats
+
+
+def test_a_result_from_a_base_in_half_precision_is_one_that_plain_diffusers_runs(tune, base, tmp_path):
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(base, safety_checker=None)
+    pipeline.to(torch.float16).save_pretrained(tmp_path / "half")
+    run = tune(base=tmp_path / "half", steps=1, trainable="lora", lora_rank=2)
+    assert plain.number_types(tmp_path / "half") == {"float16"}
+    assert plain.number_types(run / "model") == {"float32"}
+    plain.runs(run / "model", "edit", tmp_path)
+
+
+def test_learning_lowers_the_loss(tune):
+    run = tune(steps=60, batch_size=8, precompute=True, flip=0.0, dropout=0.0, learning_rate=3e-3, ema=0)
+    found = losses_of(run)
+    assert np.mean(found[-10:]) < 0.8 * np.mean(found[:10])
+
+
+def test_the_average_is_exported_and_the_last_weights_without_it(tune, tmp_path):
+    with_average, without = tune(ema=0.99, out=tmp_path / "a"), tune(ema=0, out=tmp_path / "b")
+    last = load_file(sorted((with_average / "checkpoints").glob("step-*"))[-1] / "weights.safetensors")
+    assert not same(weights(with_average), last)
+    assert same(weights(without), last)  # averaging watches, and does not steer
+    average = load_file(sorted((with_average / "checkpoints").glob("step-*"))[-1] / "average.safetensors")
+    assert same(weights(with_average), average)
+
+
+def test_accumulated_parts_give_the_losses_of_the_whole_batch(tune, tmp_path):
+    whole, parts = tune(out=tmp_path / "a"), tune(out=tmp_path / "b", micro_batch=1)
+    np.testing.assert_allclose(losses_of(whole), losses_of(parts), rtol=1e-5)
+    a, b = weights(whole), weights(parts)
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
+
+
+def test_stored_features_give_the_losses_of_pictures(tune, tmp_path):
+    options = {"flip": 0.5, "mix_affirmative": 0.3, "feature_dtype": "float32"}
+    stored = tune(out=tmp_path / "a", precompute=True, **options)
+    fresh = tune(out=tmp_path / "b", **options)
+    np.testing.assert_allclose(losses_of(stored), losses_of(fresh), rtol=1e-4)
+
+
+@pytest.mark.parametrize("trainable, part", [("cross_attention", ".attn2."), ("transformer", ".attentions.")])
+def test_only_what_was_chosen_learns(tune, base, trainable, part):
+    before = load_file(base / "unet" / "diffusion_pytorch_model.safetensors")
+    after = weights(tune(trainable=trainable, steps=2))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(part in name for name in changed)
+    assert any(".ff." in name for name in changed) == (trainable == "transformer")
+
+
+def test_lora_is_merged_in_the_pipeline_and_written_apart_as_well(tune, base):
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    run = tune(trainable="lora", lora_rank=2, lora_dropout=0.1, ema=0.5, learning_rate=0.05)
+    before = load_file(base / "unet" / "diffusion_pytorch_model.safetensors")
+    merged = weights(run)
+    changed = {name for name in before if not torch.equal(before[name], merged[name])}
+    assert changed
+    assert all(any(part in name for part in ("to_q", "to_k", "to_v", "to_out.0")) for name in changed)
+    pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(base, safety_checker=None)
+    pipeline.load_lora_weights(run / "model" / "lora")
+    pipeline.fuse_lora()
+    pipeline.unload_lora_weights()
+    loaded = pipeline.unet.state_dict()
+    assert max(float((loaded[name] - merged[name]).abs().max()) for name in merged) < 1e-5
+
+
+def test_bf16_gradient_checkpointing_and_min_snr_run_together(tune):
+    run = tune(precision="bf16", gradient_checkpointing=True, snr_gamma=5.0, schedule="cosine", warmup=2)
+    rows = [json.loads(row) for row in (run / "log.jsonl").read_text().splitlines()]
+    rates = [row["learning_rate"] for row in rows]
+    assert rates[0] == 0
+    assert max(rates) == rates[2] == pytest.approx(1e-3)
+    assert rates[-1] < rates[3]
+    assert all(tensor.dtype == torch.float32 for tensor in weights(run).values())
+
+
+def test_the_learning_rate_follows_each_schedule(tune, tmp_path):
+    def rates(name):
+        run = tune(out=tmp_path / name, schedule=name, warmup=2, steps=8, batch_size=2)
+        return [json.loads(r)["learning_rate"] / 1e-3 for r in (run / "log.jsonl").read_text().splitlines()]
+
+    np.testing.assert_allclose(rates("constant"), [0, 0.5, 1, 1, 1, 1, 1, 1])
+    np.testing.assert_allclose(rates("linear"), [0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6], rtol=1e-6)
+
+
+def test_tensorboard_gets_the_curves(tune):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tune(trackers="tensorboard")
+    events = EventAccumulator(str(run / "tracking")).Reload()
+    values = [item.value for item in events.Scalars("train/loss")]
+    np.testing.assert_allclose(values, losses_of(run), rtol=1e-6)
+
+
+# --- kills and restarts ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kills, options",
+    [
+        pytest.param(
+            (0, 3, 5),
+            {
+                "steps": 9,
+                "trainable": "lora",
+                "lora_dropout": 0.2,  # draws from the global generator, which is reseeded
+                "mix_affirmative": 0.4,
+                "schedule": "linear",
+                "limit": 7,  # more than one epoch
+            },
+            id="lora",
+        ),
+        pytest.param((3,), {"steps": 5, "precision": "bf16"}, id="bf16"),
+    ],
+)
+def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch, kills, options):
+    options = {**options, "save_every": 2, "ema": 0.9}
+    whole = tune(out=tmp_path / "whole", **options)
+    for kill in kills:
+        with monkeypatch.context() as patch:
+            dies_at(patch, kill, Killed())
+            with pytest.raises(Killed):
+                tune(out=tmp_path / "killed", **options)
+    resumed = tune(out=tmp_path / "killed", **options)
+    assert same(weights(whole), weights(resumed))
+    assert losses_of(whole) == losses_of(resumed)
+    last = [int(p.name[5:]) for p in sorted((resumed / "checkpoints").iterdir())]
+    assert last == [options["steps"] - 1, options["steps"]]
+
+
+def run_command(words: list[str], script: list[str], **options) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *script, *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **options,
+    )
+
+
+def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tune, tmp_path, monkeypatch):
+    options = {"save_every": 2, "precompute": True}
+    whole = tune(out=tmp_path / "whole", **options)
+    save = checkpointing._save
+
+    def torn(tensors, file):
+        save(tensors, file)
+        if file.name.startswith("average") and "00000004" in str(file.parent):
+            file.write_bytes(file.read_bytes()[:100])
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing, "_save", torn)
+        with pytest.raises(Killed):
+            tune(out=tmp_path / "killed", **options)
+    names = sorted(p.name for p in (tmp_path / "killed" / "checkpoints").iterdir())
+    assert names == [".draft-00000004", "step-00000002"]
+    with (tmp_path / "killed" / "log.jsonl").open("a") as log:
+        log.write('{"step": 3, "loss"')  # a full disk, or a power cut
+    resumed = tune(out=tmp_path / "killed", **options)
+    assert same(weights(whole), weights(resumed))
+    assert losses_of(whole) == losses_of(resumed)
+    assert not list((resumed / "checkpoints").glob(".draft*"))
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_steps_change_nothing(tune, line, tmp_path):
+    options = {"steps": 60, "save_every": 2, "precompute": True, "mix_affirmative": 0.5, "schedule": "cosine"}
+    whole = tune(out=tmp_path / "whole", **options)
+    rng = random.Random(0)
+    for _ in range(20):
+        # A new process starts at the last checkpoint: in 4 steps it gains 2, so 20 kills fit into 60.
+        words = line(out=tmp_path / "killed", **options)
+        done = run_command([str(rng.randint(1, 4)), *words], ["-c", KILLER])
+        assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    resumed = tune(out=tmp_path / "killed", **options)
+    assert same(weights(whole), weights(resumed))
+    assert losses_of(whole) == losses_of(resumed)
+
+
+def test_sigterm_saves_and_the_next_run_goes_on(tune, tmp_path, monkeypatch):
+    whole = tune(out=tmp_path / "whole", save_every=100)
+    with monkeypatch.context() as patch:
+        dies_at(patch, 2, action=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Terminated):
+            tune(out=tmp_path / "ended", save_every=100)
+    saved = [p.name for p in (tmp_path / "ended" / "checkpoints").iterdir()]
+    assert len(saved) == 1
+    assert "step-00000003" <= saved[0] <= "step-00000005"
+    assert same(weights(whole), weights(tune(out=tmp_path / "ended", save_every=100)))
+
+
+@pytest.mark.slow
+def test_two_processes_with_half_the_batch_each_equal_one_process(tune, line, tmp_path):
+    options = {"steps": 20, "batch_size": 4, "precompute": True, "mix_affirmative": 0.5, "save_every": 10}
+    alone = tune(out=tmp_path / "one", **options)
+    words = line(out=tmp_path / "two", features=tmp_path / "other", **options)
+    script = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--master-port=29613",
+        "train/finetune_ip2p.py",
+    ]
+    done = run_command(words, script)
+    assert done.returncode == 0, done.stderr[-2000:]
+    np.testing.assert_allclose(losses_of(alone), losses_of(tmp_path / "two"), atol=1e-5, rtol=0)
+    manifest = json.loads((tmp_path / "two" / "manifest.json").read_text())
+    assert manifest["invocations"][0]["processes"] == 2
+
+
+def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(tune, tmp_path, data):
+    quiet = tune(out=tmp_path / "quiet", precision="fp32")
+    watched = tune(
+        out=tmp_path / "watched",
+        validate_every=3,
+        validation_data=data,
+        validation_split="train",
+        validation_samples=3,
+        validation_metrics="l1,removal_vqa",
+    )
+    assert same(weights(quiet), weights(watched))
+    assert losses_of(quiet) == losses_of(watched)
+    rows = [json.loads(row) for row in (watched / "validation.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 3, 6]
+    assert all({"step", "loss", "l1", "removal_vqa", "add_vqa"} == row.keys() for row in rows)
+    assert rows[0]["loss"] != rows[2]["loss"]
+    assert (watched / "validation" / "grid.png").read_bytes().startswith(b"\x89PNG")
+    scores = scores_in(watched / "validation" / "step-00000006" / "negative")
+    l1 = [row["value"] for row in scores if row["metric"] == "l1"]
+    assert np.mean(l1) == pytest.approx(rows[2]["l1"])
+    assert "| 6 |" in (watched / "model" / "README.md").read_text()
+
+
+# --- data ------------------------------------------------------------------------------------
+
+
+def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
+    from nein.train.editor_finetuning import data as loading
+    from nein.train.editor_finetuning import shards
+
+    shards.main([str(world), str(tmp_path / "shards"), "--split", "train", "--per-shard", "5"])
+    files = loading.load(config())
+    packed = loading.load(config(data=f"shards:{tmp_path / 'shards'}"))
+    assert packed.negative == files.negative
+    assert packed.facts["records_sha256"] == files.facts["records_sha256"]
+    assert sum(packed.pictures.groups) == len(files.pictures)
+    assert set(packed.pictures.groups[:-1]) == {5}
+    for index in reversed(range(len(files.pictures))):
+        for one, other in zip(packed.pictures.read(index), files.pictures.read(index), strict=True):
+            assert np.array_equal(one, other)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "shards")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        streamed = loading.load(config(data=f"shards:http://127.0.0.1:{server.server_port}"))
+        assert np.array_equal(streamed.pictures.read(3)[0], packed.pictures.read(3)[0])
+        server.shutdown()
+    run = tune(data=f"shards:{tmp_path / 'shards'}", mix_affirmative=0.4)
+    assert len(losses_of(run)) == 6
+
+
+def rename_shard(folder, name):
+    index = json.loads((folder / "index.json").read_text())
+    index["shards"][0]["name"] = name
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    "spoil, said",
+    [
+        (lambda f: (f / "index.json").unlink(), "index.json' does not exist"),
+        (lambda f: (f / "index.json").write_text("{}"), "is no index of shards"),
+        (lambda f: (f / "records.json").write_text("[]"), "does not hold the"),
+        (lambda f: (f / "shard-000000.tar").unlink(), "shard-000000.tar' cannot be read"),
+        (lambda f: (f / "shard-000000.tar").write_bytes(b"x" * 2000), "SHA-256 differs"),
+        (lambda f: rename_shard(f, "shard-000000.tar::pipe:touch x"), "a shard is a file beside it"),
+        (lambda f: rename_shard(f, "../shard-000000.tar"), "a shard is a file beside it"),
+    ],
+)
+def test_damaged_and_hostile_shards_are_one_sentence(spoil, said, tune, world, tmp_path):
+    from nein.train.editor_finetuning import shards
+
+    shards.main([str(world), str(tmp_path / "shards")])
+    spoil(tmp_path / "shards")
+    with pytest.raises(UserError) as caught:
+        tune(data=f"shards:{tmp_path / 'shards'}")
+    assert said in str(caught.value)
+
+
+def test_held_out_objects_and_templates_are_in_no_instruction(config):
+    from nein.train.editor_finetuning import data as loading
+    from nein.train.editor_finetuning import drawn as pairs
+
+    everything = loading.load(config())
+    words = {e.instruction for e in everything.negative}
+    noun = next(
+        n
+        for n in ("cat", "dog", "car", "cup", "bird", "book", "bus", "tv")
+        if any(f" {n}" in w for w in words)
+    )
+    held = loading.load(config(hold_out_objects=noun, hold_out_templates="0,3,7", mix_affirmative=0.5))
+    assert 0 < len(held.negative) < len(everything.negative)
+    for example in (*held.negative, *held.affirmative):
+        assert not pairs.mentions(example.instruction, [noun])
+    assert not any(e.instruction.startswith("The image doesn't have") for e in held.negative)
+    assert len(held.affirmative) == 2 * len(held.negative)
+    assert held.facts["hold_out_objects"] == [noun]
+
+
+def test_drawn_affirmative_pairs_never_name_what_is_held_out():
+    from nein.nano.captions import names, plural
+    from nein.train.editor_finetuning.drawn import DrawnPictures, mentions
+
+    drawn = DrawnPictures(300, "nano:ip2p", ("bus", "cup"))
+    words = [w for n in ("bus", "cup") for form in names(n) for w in (form, plural(form))]
+    sentences = drawn.instructions
+    assert not any(mentions(s, words) for s in sentences)
+    assert any(mentions(s, ["car"]) for s in sentences)
+    first, second = drawn.read(7)
+    again, _ = DrawnPictures(300, "nano:ip2p", ("bus", "cup")).read(7)
+    assert np.array_equal(first, again)
+    assert first.shape == second.shape == (64, 64, 3)
+    kinds = {s.split()[0] for s in sentences}
+    assert {"Add", "Remove"} <= kinds
+
+
+# --- mistakes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"base": "./nowhere/unet"}, "'./nowhere/unet'"),
+        ({"base": "nowhere.ckpt"}, "There is no checkpoint 'nowhere.ckpt'"),
+        ({"base": "nano:ip3p"}, "There is no embedded model 'nano:ip3p'"),
+        ({"data": "nowhere"}, "There is no data folder 'nowhere'"),
+        ({"split": "trian"}, "has no annotation file (trian.json"),
+        ({"hold_out_objects": "dragon"}, "Unknown object to hold out 'dragon'"),
+        ({"exclude": "NeIn_1"}, "--exclude names 'NeIn_1', which is no sample"),
+        ({"trackers": "tensorbord"}, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
+        ({"trackers": "wandb"}, "The tracker 'wandb' is not installed"),
+        ({"optimizer": "adamw8bit"}, "needs the package 'bitsandbytes'"),
+        ({"precision": "fp16"}, "--precision fp16 needs a GPU"),
+        ({"threads": 10**20}, "at most 4096 can be had"),
+        ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z do not fit"),
+        ({"validate_every": 2, "validation_data": "nowhere"}, "There is no data folder 'nowhere'"),
+        ({"resolution": 66}, "--resolution 66 is not a multiple of 4"),
+    ],
+)
+def test_a_mistake_is_one_sentence_before_any_training(options, said, tune, monkeypatch):
+    import importlib.util
+
+    if options.get("trackers") == "wandb" and importlib.util.find_spec("wandb"):
+        pytest.skip("wandb is installed")
+    if options.get("optimizer") and importlib.util.find_spec("bitsandbytes"):
+        pytest.skip("bitsandbytes is installed")
+    dies_at(monkeypatch, 0, AssertionError("training began"))
+    with pytest.raises(ValueError) as caught:
+        tune(**options)
+    assert said in str(caught.value)
+    assert type(caught.value).__name__ in ("UserError", "EditorError")
+
+
+def test_missing_and_unreadable_pictures_are_all_named_before_training(tune, data):
+    files = sorted((data / "nein_train").iterdir())
+    files[0].unlink()
+    files[1].write_bytes(b"nonsense")
+    with pytest.raises(UserError) as caught:
+        tune(data=data)
+    assert files[0].stem in str(caught.value)
+    assert files[1].name in str(caught.value)
+
+
+def test_a_picture_that_breaks_off_stops_the_run_or_is_replaced(tune, data, tmp_path):
+    for file in (data / "nein_train").iterdir():
+        if file.stem.endswith("_1"):
+            file.write_bytes(file.read_bytes()[:150])
+    with pytest.raises(UserError, match="--unreadable skip") as caught:
+        tune(data=data, steps=12, out=tmp_path / "stop")
+    assert "_1" in str(caught.value)
+    run = tune(data=data, steps=12, out=tmp_path / "skip", unreadable="skip")
+    last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
+    assert last["skipped"] > 0
+    with pytest.raises(UserError, match="unreadable pair"):
+        tune(data=data, out=tmp_path / "pre", precompute=True)
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_steps_and_the_last_checkpoint(tune, tmp_path):
+    with pytest.raises(UserError) as caught:
+        tune(learning_rate=1e30, steps=30, save_every=1, clip=0, ema=0)
+    said = str(caught.value)
+    assert "not finite between steps" in said
+    assert "--learning-rate" in said
+    kept = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert not kept or str(kept[-1]) in said
+
+
+def test_another_configuration_in_the_same_folder_is_refused(tune, tmp_path):
+    tune()
+    with pytest.raises(UserError, match=r"holds a run with learning_rate 0.001, not 0.5"):
+        tune(learning_rate=0.5)
+    tune(learning_rate=0.5, overwrite=True)
+    rows = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert len(rows) == 6
+
+
+def test_a_full_disk_at_checkpoint_time_is_one_sentence_and_the_last_checkpoint_stays(
+    tune, tmp_path, monkeypatch
+):
+    whole = tune(out=tmp_path / "whole", save_every=2)
+    limits, save = resource.getrlimit(resource.RLIMIT_FSIZE), checkpointing.Checkpoints.save
+
+    def limited(self, step):
+        if step == 4:  # no file may grow beyond 50 kB: writing fails in the middle, as on a disk nearly full
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            return save(self, step)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing.Checkpoints, "save", limited)
+        with pytest.raises(UserError) as caught:
+            tune(out=tmp_path / "full", save_every=2)
+    assert "The disk is full" in str(caught.value)
+    assert "step-00000002" in str(caught.value)
+    assert [p.name for p in (tmp_path / "full" / "checkpoints").iterdir()] == ["step-00000002"]
+    assert same(weights(whole), weights(tune(out=tmp_path / "full", save_every=2)))
+
+
+def test_a_damaged_checkpoint_is_named(tune, tmp_path):
+    tune(save_every=3)
+    newest = tmp_path / "run" / "checkpoints" / "step-00000006"
+    (newest / "weights.safetensors").write_bytes(b"short")
+    with pytest.raises(UserError, match="is damaged; remove"):
+        tune(save_every=3)
+
+
+def test_the_result_is_pushed_to_the_hub_on_request(tune, monkeypatch, tmp_path):
+    import huggingface_hub
+
+    calls = []
+
+    class Api:
+        def create_repo(self, name, exist_ok):
+            calls.append((name, exist_ok))
+
+        def upload_folder(self, repo_id, folder_path, commit_message):
+            calls.append((repo_id, sorted(p.name for p in Path(folder_path).iterdir())))
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    tune(push="me/my-editor")
+    assert calls[0] == ("me/my-editor", True)
+    assert calls[1][0] == "me/my-editor"
+    assert "model_index.json" in calls[1][1]
+    assert "# me/my-editor" in (tmp_path / "run" / "model" / "README.md").read_text()
+
+    def refuse(self, name, exist_ok):
+        raise OSError("no network")
+
+    Api.create_repo = refuse
+    with pytest.raises(UserError, match=r"The upload to 'me/my-editor' failed \(no network\)"):
+        tune(push="me/my-editor")
+    assert (tmp_path / "run" / "model" / "model_index.json").exists()

@@ -1,0 +1,167 @@
+"""Where an editor comes from, which checkpoints are refused, and what the loss is."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from diffusers import DDPMScheduler
+from diffusers.training_utils import EMAModel
+from safetensors.torch import save_file
+
+from nein.editors.checkpoint import load_pipeline
+from nein.engine.errors import UserError
+from nein.train.editor_finetuning import model
+from nein.train.editor_finetuning.batches import Batch
+from nein.train.editor_finetuning.model import losses
+from tests.editors.ldm import original_format
+from tests.editors.tiny import build_pipeline
+
+
+@pytest.mark.parametrize("channels", [8, 4])
+def test_an_ldm_checkpoint_is_read_with_its_averaged_weights(config, base, tmp_path, channels):
+    pipeline = load_pipeline(str(base)).pipeline
+    tensors = original_format(pipeline, ema=0.25)
+    first = "diffusion_model.input_blocks.0.0.weight"
+    for name in (f"model.{first}", f"model_ema.{first.replace('.', '')}"):
+        tensors[name] = tensors[name][:, :channels].contiguous()
+    save_file(tensors, tmp_path / "editor.safetensors")
+    unet = model.load_base(config(base=tmp_path / "editor.safetensors", base_config=base)).pipeline.unet
+    for name, value in unet.state_dict().items():
+        expected = pipeline.unet.state_dict()[name] + 0.25
+        if name == "conv_in.weight":
+            expected[:, channels:] = 0  # a text-to-image model is widened
+        torch.testing.assert_close(value, expected, rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("suffix", ["ckpt", "safetensors"])
+def test_a_file_that_is_no_checkpoint_is_one_sentence(config, base, tmp_path, suffix):
+    file = tmp_path / f"broken.{suffix}"
+    file.write_bytes(b"nonsense" * 10)
+    with pytest.raises(UserError) as caught:
+        model.load_base(config(base=file, base_config=base))
+    assert f"broken.{suffix}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_to_image_model_is_widened_and_then_trains(config, tune, tmp_path):
+    four = build_pipeline(tmp_path / "four", in_channels=4)
+    loaded = model.load_base(config(base=four))
+    assert loaded.pipeline.unet.conv_in.weight.shape[1] == 8
+    assert (tune(base=four, steps=2) / "model" / "unet" / "config.json").read_text().count(
+        '"in_channels": 8'
+    ) == 1
+
+
+def test_a_unet_of_another_kind_is_refused(config, tmp_path):
+    five = build_pipeline(tmp_path / "five", in_channels=5)
+    with pytest.raises(ValueError, match="its UNet takes 5 channels"):
+        model.load_base(config(base=five))
+
+
+def test_the_prediction_type_is_the_checkpoints_own(base):
+    pipeline = load_pipeline(str(base)).pipeline
+    assert model.noise_scheduler(pipeline).config.prediction_type == "epsilon"
+    pipeline.scheduler.register_to_config(prediction_type="v_prediction")
+    assert model.noise_scheduler(pipeline).config.prediction_type == "v_prediction"
+    pipeline.scheduler.register_to_config(prediction_type="sample")
+    with pytest.raises(UserError, match="predicts 'sample'"):
+        model.noise_scheduler(pipeline)
+
+
+def test_the_averaged_copy_leaves_the_network_in_training_as_it_is(config, base):
+    unet = load_pipeline(str(base)).pipeline.unet
+    settings = config(trainable="lora", lora_rank=2, ema=0.5)
+    model.choose_weights(unet, settings)
+    unet.train()
+    parameters = [p for _, p in model.trainable(unet)]
+    average = EMAModel(parameters, decay=settings.ema)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(1.0)
+    average.step(parameters)
+    before = copy.deepcopy(unet.state_dict())
+    twin = model.averaged_copy(unet, average)
+    assert all(torch.equal(value, before[name]) for name, value in unet.state_dict().items())
+    assert unet.training
+    assert not twin.training
+    assert not any("lora" in name for name in twin.state_dict())
+    assert len([p for _, p in model.trainable(unet)]) == len(parameters)
+
+
+SHAPE = (4, 8, 8)
+
+
+def scheduler(kind):
+    return DDPMScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", prediction_type=kind
+    )
+
+
+def batch(count=3):
+    g = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=g)
+
+    changed = torch.zeros((count, 1, 8, 8), dtype=torch.bool)
+    changed[:, :, :4] = True
+    return Batch(
+        condition=normal(count, *SHAPE),
+        mean=normal(count, *SHAPE),
+        logvar=normal(count, *SHAPE) - 3,
+        states=normal(count, 5, 16),
+        changed=changed,
+        timestep=torch.tensor([10, 500, 990])[:count],
+        posterior=normal(count, *SHAPE),
+        noise=normal(count, *SHAPE),
+    )
+
+
+class Recorder:
+    """A stand-in for the UNet's forward that notes its inputs and answers with a fixed function of them."""
+
+    def __call__(self, inputs, timestep, states):
+        self.inputs, self.timestep, self.states = inputs, timestep, states
+        return SimpleNamespace(sample=0.3 * inputs[:, :4] - 0.1 * inputs[:, 4:])
+
+
+@pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
+def test_the_loss_is_the_mean_squared_error_of_what_the_checkpoint_predicts(kind):
+    b, unet, factor = batch(), Recorder(), 0.18215
+    found = losses(unet, b, scheduler(kind), scaling_factor=factor)
+    alphas = scheduler(kind).alphas_cumprod[b.timestep].view(-1, 1, 1, 1)
+    latents = factor * (b.mean + torch.exp(0.5 * b.logvar) * b.posterior)
+    noisy = alphas.sqrt() * latents + (1 - alphas).sqrt() * b.noise
+    target = b.noise if kind == "epsilon" else alphas.sqrt() * b.noise - (1 - alphas).sqrt() * latents
+    wanted = ((0.3 * noisy - 0.1 * b.condition) - target).square().mean((1, 2, 3))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(unet.inputs[:, :4], noisy, rtol=1e-5, atol=1e-6)
+    assert torch.equal(unet.inputs[:, 4:], b.condition)  # not scaled
+    assert torch.equal(unet.states, b.states)
+
+
+@pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
+def test_min_snr_weights_are_those_of_the_paper(kind):
+    b = batch()
+    plain = losses(Recorder(), b, scheduler(kind), scaling_factor=1.0)
+    weighted = losses(Recorder(), b, scheduler(kind), scaling_factor=1.0, snr_gamma=5.0)
+    alphas = scheduler(kind).alphas_cumprod[b.timestep]
+    snr = alphas / (1 - alphas)
+    below = snr if kind == "epsilon" else snr + 1
+    torch.testing.assert_close(
+        weighted / plain, torch.minimum(snr, torch.tensor(5.0)) / below, rtol=1e-4, atol=0
+    )
+
+
+def test_what_the_edit_changes_can_count_more():
+    b, kind = batch(), scheduler("epsilon")
+    plain = losses(Recorder(), b, kind, scaling_factor=1.0)
+    double = losses(Recorder(), b, kind, scaling_factor=1.0, changed_weight=2.0)
+    b.changed[:] = True
+    whole = losses(Recorder(), b, kind, scaling_factor=1.0, changed_weight=2.0)
+    torch.testing.assert_close(whole, 2 * plain)
+    assert (double > plain).all()
+    assert (double < whole).all()

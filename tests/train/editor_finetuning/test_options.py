@@ -1,0 +1,139 @@
+"""Options: where a value comes from, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nein.config.options import dump, preset_file
+from nein.engine.errors import UserError
+from nein.train.editor_finetuning.options import RECIPES, parse
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_read_and_survives_a_round_trip(name, tmp_path):
+    config, _ = parse(["--recipe", name, *([] if name == "nano" else ["--data", "somewhere"])])
+    file = tmp_path / "again.yaml"
+    file.write_text(dump(config))
+    assert parse(["--config", str(file)])[0] == config
+
+
+@pytest.mark.parametrize("name", ["nein-ip2p", "nein-magicbrush"])
+def test_every_value_of_a_published_recipe_states_its_source(name):
+    for row in preset_file(name, "train/").read_text().splitlines():
+        if not row.startswith(("#", "split", "save", "keep", "validat", "feature_dtype")):
+            assert "#" in row, row
+
+
+def test_the_published_recipes_hold_the_published_values():
+    ip2p, mb = (parse(["--recipe", name, "--data=x"])[0] for name in ("nein-ip2p", "nein-magicbrush"))
+    assert (ip2p.epochs, mb.epochs) == (8, 8)
+    assert (ip2p.batch_size, ip2p.learning_rate, ip2p.warmup) == (1024, 1e-4, 0)
+    assert (mb.batch_size, mb.learning_rate, mb.warmup) == (32, 5e-5, 1000)
+    for config in (ip2p, mb):
+        assert (config.resolution, config.flip, config.dropout, config.ema) == (256, 0.5, 0.05, 0.9999)
+        assert (config.clip, config.weight_decay, config.seed, config.precision) == (0, 0.01, 23, "fp32")
+
+
+def test_a_flag_beats_a_file_which_beats_the_recipe_wherever_they_stand(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("learning_rate: 0.5\nbatch_size: 7\nprecompute: false\nhold_out_objects: [dog]\n")
+    config, _ = parse(["--batch-size", "9", "--config", str(file), "--recipe", "nano"])
+    assert (config.batch_size, config.learning_rate, config.precompute) == (9, 0.5, False)
+    assert config.hold_out_objects == ["dog"]
+    assert config.resolution == yaml.safe_load(preset_file("nano", "train/").read_text())["resolution"] != 256
+    assert parse(["--recipe", "nano", "--hold-out-objects", "none"])[0].hold_out_objects == []
+
+
+def test_a_command_line_that_names_no_base_and_no_data_is_of_the_recipe_for_the_nano_world(tmp_path):
+    assert parse([]) == parse(["--recipe", "nano"])
+    assert (
+        parse(["--steps=3", "--device", "cpu"])[0] == parse(["--recipe=nano", "--steps=3", "--device=cpu"])[0]
+    )
+    (file := tmp_path / "mine.yaml").write_text("steps: 3\n")
+    for words in (["--steps=3", "--base", "x"], ["--steps=3", "--data=nano"], ["--config", str(file)]):
+        config, _ = parse(words)
+        assert (config.recipe, config.resolution) == (None, 256)
+
+
+def test_epochs_on_the_command_line_replace_the_steps_of_a_recipe():
+    config, _ = parse(["--recipe", "nano", "--epochs", "2"])
+    assert (config.epochs, config.steps) == (2, None)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--steps=3", "--learnin-rate=1"], "Unknown option --learnin-rate; did you mean --learning-rate?"),
+        (["--recipe", "nanno"], "Unknown recipe 'nanno'; did you mean 'nano'?"),
+        (["--steps=3", "--epochs=1"], "either --epochs or --steps"),
+        (["--base=x"], "either --epochs or --steps"),
+        (["--steps=0"], "--steps is '0'; it must be a whole number above 0"),
+        (["--steps=3", "--dropout=0.5"], "--dropout is 0.5; it must be between 0 and 0.333"),
+        (["--steps=3", "--flip=2"], "--flip is 2.0; it must be between 0 and 1"),
+        (["--steps=3", "--ema=1"], "--ema is 1.0; it must be below 1"),
+        (["--steps=3", "--schedule=cosin"], "one of constant, linear, cosine (did you mean 'cosine'?)"),
+        (["--steps=3", "--batch-size=6", "--micro-batch=4"], "6 is not a multiple of --micro-batch 4"),
+        (["--steps=3", "--hold-out-templates=13"], "has '13'; templates are numbered 0 to 12"),
+        (["--steps=3", "--validation-metrics=clipi"], "did you mean 'clip_i'?"),
+        (["--steps=3", "--push=me"], "--push is 'me'; it must be a hub id OWNER/NAME"),
+        (["--config=nowhere.yaml"], "There is no configuration file 'nowhere.yaml'"),
+        (["--recipe"], "--recipe needs a value"),
+        (["--recipe=nein-ip2p"], "The recipe 'nein-ip2p' needs NeIn's data: --data FOLDER"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_that_helps(words, said):
+    with pytest.raises(UserError) as caught:
+        parse(words)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (
+            "learnin_rate: 1\n",
+            "Unknown key 'learnin_rate' in the configuration file; did you mean 'learning_rate'?",
+        ),
+        ("precompute: 7\nsteps: 1\n", "--precompute is '7'; it must be true or false."),
+        ("a: [", "'{}' is not valid YAML"),
+        ("- a\n", "'{}' must hold 'key: value' lines"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_that_names_it(content, said, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text(content)
+    with pytest.raises(UserError) as caught:
+        parse(["--config", str(file)])
+    assert said.format(file) in str(caught.value)
+
+
+def test_only_what_decides_the_weights_belongs_to_the_identity():
+    one, other = parse(["--steps=3"])[0], parse(["--steps=3", "--workers=1", "--out=x", "--push=a/b"])[0]
+    assert one.identity() == other.identity()
+    assert parse(["--steps=3", "--seed=1"])[0].identity() != one.identity()
+    assert set(one.identity()) < set(vars(one))
+
+
+def test_help_is_immediate_and_loads_no_model_library():
+    code = (
+        "import sys, contextlib, io\n"
+        "from nein.train.editor_finetuning import options\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    options.parse(['--help'])\n"
+        "print([m for m in ('torch', 'diffusers', 'transformers', 'PIL', 'accelerate') if m in sys.modules])"
+    )
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+    assert time.perf_counter() - start < 5  # half a second when the machine is idle

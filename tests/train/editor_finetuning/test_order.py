@@ -1,0 +1,97 @@
+"""Order and random numbers are functions of (seed, position), whoever asks and whenever."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from nein.train.editor_finetuning.batches import Order, draw
+from nein.train.editor_finetuning.data import Example, Pairs
+from nein.train.order import share
+
+
+class Numbered:
+    """Pictures that are only numbers."""
+
+    def __init__(self, groups):
+        self.groups = groups
+
+    def __len__(self):
+        return sum(self.groups)
+
+
+def numbered(negative=10, affirmative=6, groups=(16,)):
+    first = [Example(f"n{i}", i, False, f"no {i}") for i in range(negative)]
+    second = [Example(f"a{i}", negative + i, False, f"add {i}") for i in range(affirmative)]
+    return Pairs(Numbered(groups), first, second, {})
+
+
+def drawn(position, seed=0, **options):
+    settings = {"shape": (4, 2, 2), "timesteps": 1000, "flip": 0.5, "dropout": 0.05, **options}
+    return draw(seed, position, **settings)
+
+
+def test_every_negative_comes_once_before_any_comes_again_and_epochs_differ():
+    order = Order(numbered(), 0.0, seed=1)
+    epochs = [[order.example(10 * e + i).id for i in range(10)] for e in range(3)]
+    assert all(sorted(epoch) == sorted(f"n{i}" for i in range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+@pytest.mark.parametrize("mix", [0.0, 0.1, 0.25, 0.5, 0.9])
+def test_any_run_of_positions_has_the_affirmative_share(mix):
+    order = Order(numbered(), mix, seed=1)
+    kinds = np.array([order.example(p).id.startswith("a") for p in range(400)])
+    for start in (0, 7, 200):
+        assert abs(kinds[start : start + 100].mean() - mix) <= 0.0101
+    assert Counter(order.example(p).id for p in range(400) if kinds[p]).keys() <= {f"a{i}" for i in range(6)}
+
+
+def test_the_length_of_an_epoch_counts_what_is_mixed_in():
+    assert Order(numbered(), 0.0, seed=0).length(8) == 80
+    order = Order(numbered(), 0.5, seed=0)
+    assert order.length(1) == 20
+    assert sum(order.example(p).id.startswith("n") for p in range(20)) == 10
+
+
+def test_examples_of_a_group_stay_together_and_groups_are_shuffled():
+    pairs = numbered(negative=12, affirmative=0, groups=(4, 4, 4))
+    order = Order(pairs, 0.0, seed=3)
+    seen = [[order.example(12 * e + i).pair // 4 for i in range(12)] for e in range(6)]
+    for epoch in seen:
+        assert [len(set(epoch[i : i + 4])) for i in (0, 4, 8)] == [1, 1, 1]
+    assert len({tuple(epoch) for epoch in seen}) > 1
+
+
+def test_conditions_are_dropped_as_published_five_per_cent_each():
+    draws = [drawn(p) for p in range(6000)]
+    kinds = Counter((d.drop_text, d.drop_picture) for d in draws)
+    for kind in ((True, False), (True, True), (False, True)):
+        assert abs(kinds[kind] / 6000 - 0.05) < 0.01
+    assert abs(sum(d.flip for d in draws) / 6000 - 0.5) < 0.03
+    steps = [d.timestep for d in draws]
+    assert min(steps) >= 0
+    assert 990 < max(steps) < 1000
+    assert abs(np.mean(steps) - 499.5) < 15
+
+
+def test_draws_belong_to_the_position_and_leave_the_global_generator_alone():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    one, again, other = drawn(3), drawn(3), drawn(4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(one.noise, again.noise)
+    assert not torch.equal(one.noise, other.noise)
+    assert not torch.equal(one.noise, one.posterior)
+    assert not torch.equal(one.noise, drawn(3, seed=1).noise)
+    noise = torch.cat([drawn(p).noise.flatten() for p in range(500)])
+    assert abs(float(noise.mean())) < 0.05
+    assert abs(float(noise.std()) - 1) < 0.05
+
+
+def test_processes_share_out_a_step_without_gap_or_overlap():
+    for size in (1, 2, 3, 4):
+        assert [p for rank in range(size) for p in share(5, 12, rank, size)] == list(range(60, 72))

@@ -1,0 +1,326 @@
+"""What a step sees: pictures with captions, pictures with questions, each a function of (seed, position).
+
+A position counts as in `train.order`. A frozen vision tower's features of the pictures are stored once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from nein.datasets.negbench.media import Drawn, Files
+from nein.datasets.negbench.records import Media, Question, RetrievalItem
+from nein.engine import atomic
+from nein.engine.blocks import sample_seed
+from nein.engine.errors import UserError
+from nein.engine.images import ImageError
+from nein.engine.processes import Processes
+from nein.nano.data import world_version
+from nein.nano.worlds import is_nano, world
+from nein.train.clip_finetuning import table
+from nein.train.clip_finetuning.options import ContrastConfig
+from nein.train.features import FeatureFiles, stamp
+from nein.train.order import Passes, generator, share
+
+log = logging.getLogger(__name__)
+#: Neighbours tried in the place of a picture that cannot be decoded.
+PATIENCE = 100
+BLOCK = 256  # pictures per file of features
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The two files of a run with the pictures behind them.
+
+    caption_media, question_media  One object where a reference names the same picture in both files.
+    facts  JSON-serialisable: where they come from, how many there are, `records_sha256`.
+    """
+
+    captions: Sequence[RetrievalItem]
+    questions: Sequence[Question]
+    caption_media: Media
+    question_media: Media
+    facts: dict[str, Any]
+
+    @property
+    def parts(self) -> tuple[tuple[Sequence[Any], Media], ...]:
+        """Both files, each with where its pictures are read."""
+        return ((self.captions, self.caption_media), (self.questions, self.question_media))
+
+
+def load(config: ContrastConfig) -> Corpus:
+    """Reads or draws both files. Raises UserError for what cannot be used."""
+    from nein.datasets.negbench import drawn
+
+    root = Path(config.image_root) if config.image_root else None
+
+    def media(source: str) -> Media:
+        return Drawn(drawn.picture) if is_nano(source) else Files(root, Path(source).parent)
+
+    captions: Sequence[RetrievalItem]
+    questions: Sequence[Question]
+    scenes, seed, words = config.nano_scenes, config.seed, config.wordings
+    if is_nano(config.captions):
+        where = world(config.captions)
+        captions = drawn.negcap("train", scenes, seed, where, words, config.original_captions)[: config.limit]
+    else:
+        captions = table.Captions(
+            Path(config.captions),
+            config.limit,
+            image=config.image_column,
+            captions=config.caption_column,
+            delimiter={"comma": ",", "tab": "\t"}[config.separator],
+        )
+    if is_nano(config.questions):
+        where = world(config.questions)
+        questions = drawn.negmcq("train", scenes, seed, where, words, config.caption_questions)[
+            : config.limit
+        ]
+    else:
+        questions = table.Questions(Path(config.questions), config.limit)
+        if len(questions.options) > 1:
+            raise UserError(
+                f"'{config.questions}' has questions with {' and '.join(map(str, questions.options))} "
+                "options; a batch needs the same number throughout."
+            )
+    for name, count, flag in (
+        ("pictures with captions", len(captions), config.batch_size),
+        ("questions", len(questions), config.questions_per_step),
+    ):
+        if count < flag:
+            raise UserError(
+                f"A step takes {flag} {name}, but there are {count}; lower --batch-size and "
+                "--questions-per-step."
+            )
+    facts = {
+        "captions": Path(config.captions).name,
+        "questions": Path(config.questions).name,
+        "rows_of_captions": len(captions),
+        "rows_without_caption": getattr(captions, "left_out", 0),
+        "number_of_questions": len(questions),
+        "records_sha256": hashlib.sha256(
+            json.dumps([_digest(captions), _digest(questions)]).encode()
+        ).hexdigest(),
+    }
+    shown = media(config.captions)
+    drawn_too = is_nano(config.captions), is_nano(config.questions)
+    shared = all(drawn_too) or (
+        not any(drawn_too)
+        and (root is not None or Path(config.captions).parent == Path(config.questions).parent)
+    )
+    return Corpus(captions, questions, shown, shown if shared else media(config.questions), facts)
+
+
+def _digest(records: Sequence[Any]) -> str:
+    if isinstance(records, table.Table):
+        return records.sha256
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(repr(dataclasses.astuple(record)).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Members:
+    """One process's part of a step, read.
+
+    pictures, question_pictures  (H, W, 3) uint8 arrays, or numbers of pictures where features are kept.
+    captions   One per picture. `options`: per question; `correct`: the index of the right one.
+    """
+
+    pictures: list[Any]
+    captions: list[str]
+    question_pictures: list[Any]
+    options: list[tuple[str, ...]]
+    correct: list[int]
+
+
+class CorpusPictures:
+    """The distinct pictures of a corpus, numbered as they first appear.
+
+    Memory holds 8 bytes of each row of both files and 8 of each picture.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._parts = corpus.parts
+        self._starts = [0, len(corpus.captions)]
+        one_media = corpus.caption_media is corpus.question_media
+
+        def key(text: str) -> int:  # of 10^8 texts two agree with a chance of 1 in 3,700
+            return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+
+        keys = (
+            key(record.image if one_media else f"{part}: {record.image}")
+            for part, (records, _) in enumerate(self._parts)
+            for record in records
+        )
+        count = sum(len(records) for records, _ in self._parts)
+        _, first, inverse = np.unique(
+            np.fromiter(keys, np.uint64, count), return_index=True, return_inverse=True
+        )
+        by_appearance = np.argsort(first)
+        rank = np.empty_like(by_appearance)
+        rank[by_appearance] = np.arange(len(first))
+        self._number = rank[inverse]  # row of both files, one behind the other -> number of its picture
+        self._row = first[by_appearance]  # number of a picture -> the first row that has it
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def number(self, part: int, row: int) -> int:
+        """The picture of a row of the captions (part 0) or the questions (1)."""
+        return int(self._number[self._starts[part] + row])
+
+    def _find(self, index: int) -> tuple[str, Media]:
+        row = int(self._row[index])
+        part = int(row >= self._starts[1])
+        records, media = self._parts[part]
+        return records[row - self._starts[part]].image, media
+
+    def key(self, index: int) -> str:
+        reference, media = self._find(index)
+        if not isinstance(media, Files):
+            return f"{world_version()}/{reference}"
+        try:
+            file = media.path(reference)
+        except ImageError:
+            return reference
+        return f"{file.resolve()} {stamp(file)}"
+
+    def read(self, index: int) -> np.ndarray:
+        reference, media = self._find(index)
+        return media.frames(reference)[0]
+
+
+class Features:
+    """One (D,) float32 row per picture of a corpus, addressed by the model and the picture.
+
+    dual  The model, whose `encode` takes (H, W, 3) uint8 pictures.
+    """
+
+    def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
+        self._dual = dual
+        self._pictures = CorpusPictures(corpus)
+        root = folder or atomic.cache_root() / "clip-features"
+        count, key, read = len(self._pictures), self._pictures.key, self._pictures.read
+        self._files = FeatureFiles(root / dual.fingerprint, "pictures", count, key, read, BLOCK)
+
+    def make(self, processes: Processes, ahead: int = 1) -> None:
+        """Computes what is missing, shared among the processes."""
+
+        def encode(pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:
+            return {"rows": torch.from_numpy(np.asarray(self._dual.encode(pictures), np.float32))}
+
+        before = torch.get_num_threads()
+        device = next(self._dual.model.parameters()).device.type
+        # On a CPU a block is computed on one thread, and several at once, as everywhere.
+        at_once = processes.workers(device) if device == "cpu" else None
+        self._files.make(encode, processes, ahead=ahead, at_once=at_once)
+        torch.set_num_threads(before)
+
+    def number(self, part: int, row: int) -> int:
+        """The number of the picture of a row of the captions (part 0) or the questions (1).
+
+        Raises ImageError for one that has no features.
+        """
+        number = self._pictures.number(part, row)
+        if number in self._files.unreadable:
+            raise ImageError(self._files.unreadable[number])
+        return number
+
+    def rows(self, numbers: Sequence[int]) -> torch.Tensor:
+        """(N, D) float32 on the CPU."""
+        return torch.stack([self._files.row(number, "rows") for number in numbers])
+
+
+class Reader:
+    """Reads the parts of a step. Threads may share one.
+
+    stored  Features of the pictures: these are not read then, `Members` holds their numbers.
+    """
+
+    def __init__(self, config: ContrastConfig, corpus: Corpus, stored: Features | None = None) -> None:
+        self._config, self._corpus, self._stored = config, corpus, stored
+        alpha, self.skipped = config.alphas[0], set[str]()
+        # By paper the loaders go on after a share of a pass.
+        of_pass = float(config.epoch_share) if config.protocol == "fixed" else 1.0
+        self.passes = [
+            Passes(max(1, int(len(records) * of_pass)), functools.partial(self._order, part))
+            for part, (records, _) in enumerate(corpus.parts)
+        ]
+        self._sizes = (config.batch_size if alpha > 0 else 0, config.questions_per_step if alpha < 1 else 0)
+
+    def _order(self, part: int, number: int) -> np.ndarray:
+        rng = generator(self._config.seed, f"{('captions', 'questions')[part]}/{number}")
+        return rng.permutation(len(self._corpus.parts[part][0]))
+
+    def read(self, step: int, rank: int, size: int) -> Members:
+        """The members of process `rank` of `size`: its contiguous part of both batches of the step."""
+        members = Members([], [], [], [], [])
+        for position in share(step, self._sizes[0], rank, size):
+            item, picture = self._picture(0, position)
+            rng = random.Random(sample_seed(self._config.seed, f"caption/{position}"))
+            members.captions.append(rng.choice(item.captions))
+            members.pictures.append(self._cropped(picture, rng))
+        for position in share(step, self._sizes[1], rank, size):
+            question, picture = self._picture(1, position)
+            rng = random.Random(sample_seed(self._config.seed, f"question/{position}"))
+            members.options.append(tuple(option.text for option in question.options))
+            members.correct.append(question.correct)
+            members.question_pictures.append(self._cropped(picture, rng))
+        return members
+
+    def _picture(self, part: int, position: int) -> tuple[Any, Any]:
+        """The record at a position, and its picture or the number of its features."""
+        (records, media), reason = self._corpus.parts[part], ""
+        first = self.passes[part].at(position)
+        for shift in range(PATIENCE if self._config.unreadable == "skip" else 1):
+            row = (first + shift) % len(records)
+            record = records[row]
+            try:
+                if self._stored is not None:
+                    return record, self._stored.number(part, row)
+                return record, media.frames(record.image)[0]
+            except ImageError as error:
+                reason = str(error)
+            if record.image not in self.skipped:
+                self.skipped.add(record.image)
+                log.warning("left out: %s", reason)
+        raise UserError(f"A picture cannot be used ({reason}); mend it, or say --unreadable skip.")
+
+    def _cropped(self, picture: Any, rng: random.Random) -> Any:
+        return random_crop(picture, rng) if self._config.augment == "crop" else picture
+
+
+def random_crop(picture: np.ndarray, rng: random.Random, low: float = 0.9) -> np.ndarray:
+    """A crop of `low` to 100 % of the area with a side ratio of 3/4 to 4/3, squashed to a square.
+
+    That is torchvision's RandomResizedCrop with scale (0.9, 1), which open_clip trains with. The square has
+    the length of the shorter side; the model's own preprocessing then makes it the size it needs.
+    """
+    height, width = picture.shape[:2]
+    left, top, w, h = 0, 0, width, height
+    for _ in range(10):
+        area = height * width * rng.uniform(low, 1.0)
+        ratio = float(np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3))))
+        w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if 0 < w <= width and 0 < h <= height:
+            left, top = rng.randint(0, width - w), rng.randint(0, height - h)
+            break
+    else:
+        w, h, left, top = width, height, 0, 0
+    side = min(height, width)
+    box = (left, top, left + w, top + h)
+    return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.BICUBIC, box=box))

@@ -1,0 +1,218 @@
+"""A two-tower model that learns: features with gradients, which weights move, and the folder that comes out.
+
+What loads and what preprocesses is `metrics.dual`: training sees what evaluation will see.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from nein import metrics
+from nein.engine.errors import UserError
+from nein.metrics.dual.hub import ClipDual, HubDual
+from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
+from nein.metrics.encoders.clip import pooled
+from nein.metrics.preprocess import map_images
+from nein.models import references
+from nein.nano.worlds import is_nano
+from nein.train.added_tokens import teach
+from nein.train.clip_finetuning.options import ContrastConfig
+from nein.train.export import MODEL, card, finished_model, portable, without_paths
+
+#: Modules of the vision side, by their names in transformers and in open_clip.
+VISION = ("vision_model.", "visual_projection.", "visual.")
+MAX_SCALE = 100.0  # CLIP clips the logit scale there (arXiv:2103.00020, section 2.5)
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Tower(nn.Module):
+    """One module for both kinds of batch, so that data-parallel training sees a single forward.
+
+    dual  ClipDual, HubDual or OpenClipDual in float32.
+    """
+
+    def __init__(self, dual: Any, reference: str) -> None:
+        super().__init__()
+        if not isinstance(dual, ClipDual | HubDual | OpenClipDual):
+            raise UserError(
+                f"'{reference}' cannot be fine-tuned; give a CLIP or SigLIP of transformers or open_clip."
+            )
+        self.reference = reference
+        self.model, self.dual = dual.model, dual
+
+    def learn(self, trainable: str) -> None:
+        """Chooses the weights that move: "all", or "text" (everything but the vision tower)."""
+        for name, parameter in self.model.named_parameters():
+            frozen = trainable == "text" and name.startswith(VISION)
+            # A sigmoid model's bias shifts all logits alike: the losses do not depend on it.
+            parameter.requires_grad_(not frozen and not name.endswith("logit_bias"))
+
+    def teach(self, words: Sequence[str]) -> None:
+        """Words become tokens of their own (`train.added_tokens`). Raises UserError where that cannot be."""
+        if not isinstance(self.dual, ClipDual):
+            raise UserError("--words needs a CLIP of transformers; leave it out for this model.")
+        tokenizer = self.dual.tokenizer._tokenizer
+        teach(tokenizer, self.model.text_model, words)
+        self.model.config.text_config.vocab_size = len(tokenizer)
+
+    def groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """Parameters for AdamW: matrices with weight decay; gains, biases and the logit scale without."""
+        moving = [p for p in self.parameters() if p.requires_grad]
+        return [
+            {"params": [p for p in moving if p.ndim >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in moving if p.ndim < 2], "weight_decay": 0.0},
+        ]
+
+    @torch.no_grad()
+    def clamp(self) -> None:
+        """Keeps the logit scale in [1, 100], as CLIP and open_clip do after every step."""
+        self.model.logit_scale.clamp_(0, math.log(MAX_SCALE))
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def pixels(self, pictures: Sequence[np.ndarray]) -> Tensors:
+        """(H, W, 3) uint8 pictures as the vision tower takes them, on the CPU."""
+        dual = self.dual
+        if isinstance(dual, ClipDual):
+            crops = torch.from_numpy(np.stack(map_images(dual.preprocess, pictures)))
+            return {"pixel_values": dual.preprocess.normalise(crops)}
+        if isinstance(dual, HubDual):
+            inputs = dual.processor(
+                images=list(pictures), return_tensors="pt", input_data_format="channels_last"
+            )
+            return {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+        from PIL import Image
+
+        return {"image": torch.stack([dual.transform(Image.fromarray(picture)) for picture in pictures])}
+
+    def tokens(self, texts: Sequence[str]) -> Tensors:
+        """Sentences as the text tower takes them, on the CPU; cut at the model's limit."""
+        dual = self.dual
+        if isinstance(dual, OpenClipDual):
+            return {"text": dual.tokenizer(list(texts))}
+        inputs = dual.tokens(texts)
+        wanted = ("input_ids", "attention_mask") if isinstance(dual, ClipDual) else inputs
+        return {key: inputs[key].cpu() for key in wanted}
+
+    # --- features ----------------------------------------------------------------------------
+
+    def image(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """(B, D), not normalised. Inputs with a key `features` are features already."""
+        if "features" in inputs:
+            return inputs["features"]
+        if isinstance(self.dual, OpenClipDual):
+            return self.model.encode_image(inputs["image"])
+        return pooled(self.model.get_image_features(**inputs))
+
+    def text(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """(B, D), not normalised."""
+        if isinstance(self.dual, OpenClipDual):
+            return self.model.encode_text(inputs["text"])
+        return pooled(self.model.get_text_features(**inputs))
+
+    def forward(
+        self,
+        pictures: Tensors | None,
+        captions: Tensors | None,
+        asked: Tensors | None,
+        options: Tensors | None,
+    ) -> tuple[Any, ...]:
+        """Features of the four inputs, None where there is none, and the logit scale, not its logarithm."""
+        towers = ((self.image, pictures), (self.text, captions), (self.image, asked), (self.text, options))
+        features = (None if inputs is None else tower(inputs) for tower, inputs in towers)
+        return *features, self.model.logit_scale.exp()
+
+    # --- what comes out ----------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Writes the model into an existing folder, in the layout of its library, float32 safetensors."""
+        if isinstance(self.dual, OpenClipDual):
+            return self._save_open_clip(folder)
+        from transformers import AutoImageProcessor, AutoTokenizer
+
+        from nein.metrics.loading import _no_bar, from_pretrained
+
+        source = self.dual.source
+        with _no_bar(local=True):
+            self.model.save_pretrained(folder, safe_serialization=True)
+        classes = (
+            [AutoImageProcessor] if isinstance(self.dual, ClipDual) else [AutoImageProcessor, AutoTokenizer]
+        )
+        for part in classes:
+            from_pretrained(part, source.reference, revision=source.revision).save_pretrained(folder)
+        if isinstance(self.dual, ClipDual):
+            self.dual.tokenizer._tokenizer.save_pretrained(folder)  # it may have learned words
+
+    def _save_open_clip(self, folder: Path) -> None:
+        import open_clip
+        from safetensors.torch import save_file
+
+        name = self.reference.removeprefix("open_clip:")
+        source = Path(self.reference) if (Path(self.reference) / CONFIG).is_file() else None
+        if source is not None:
+            layout = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+        else:
+            name = name if name.startswith("hf-hub:") else name.partition("/")[0]
+            config = dict(open_clip.get_model_config(name))
+            if any(type(module).__name__ == "QuickGELU" for module in self.model.modules()):
+                config["quick_gelu"] = True
+            preprocess: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}
+            preprocess = asdict(preprocess) if is_dataclass(preprocess) else dict(preprocess)
+            layout = {"model_cfg": config, "preprocess_cfg": preprocess}
+        state = {k: v.detach().cpu().contiguous().clone() for k, v in self.model.state_dict().items()}
+        save_file(state, folder / WEIGHTS)
+        (folder / CONFIG).write_text(json.dumps(layout, indent=2) + "\n", encoding="utf-8")
+        save_tokenizer(layout["model_cfg"], folder, source)
+
+
+def load(reference: str, device: str = "cpu") -> Tower:
+    """The tower of `--base`: nano:NAME, a hub id, a folder, or open_clip:NAME/TAG. Raises one sentence."""
+    there = reference.startswith("open_clip:")
+    where, revision = (reference, None) if there else references.resolve(reference)
+    dual = metrics.load_dual(where, revision=revision, device=device, dtype="float32", batch_size=64)
+    return Tower(dual, where)
+
+
+#: Options that a card states also where they have their defaults.
+ALWAYS = ("alpha", "trainable", "batch_size", "questions_per_step", "learning_rate", "weight_decay")
+NANO = (
+    "Drawn scenes of 64x64 pixels are all it has learned: its figures are real measurements of a miniature "
+    "model and not comparable with a paper's."
+)
+
+
+def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Path:
+    """Writes OUT/model, whole or not at all, and returns it."""
+    facts = portable(facts)
+    with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
+        tower.save(draft)
+        without_paths(draft)
+    return config.out_dir / MODEL
+
+
+def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
+    """The model card: what it is, what it learned from, how to use it."""
+    data, alpha = facts["data"], config.alphas[0]
+    words = [
+        f"Started from `{facts['base']}` (weights {facts['base_weights_sha256'][:12]}). Trained with "
+        f"NegBench's objective, {alpha:g} x contrastive loss over negated captions + {1 - alpha:g} x "
+        "cross-entropy over multiple-choice options (Alhamoud et al., CVPR 2025).",
+        f"{facts['steps']} steps of {config.batch_size} captions and {config.questions_per_step} questions, "
+        f"from {data['rows_of_captions']} rows of captions ({data['captions']}) and "
+        f"{data['number_of_questions']} questions ({data['questions']}), in {facts['seconds']} s on "
+        f"{facts['processes']} process(es).",
+        NANO if any(is_nano(data[key]) for key in ("captions", "questions")) else "",
+        "Evaluate: `nein negbench eval --model FOLDER`.",
+    ]
+    tags = ["tags: [nein, negbench, clip, negation]"]
+    return card(facts, tags, "A CLIP fine-tuned on negation", words, ContrastConfig().identity(), ALWAYS)

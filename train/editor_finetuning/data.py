@@ -1,0 +1,216 @@
+"""What a fine-tuning run learns from: pairs of pictures, and the sentences that lead from one to the other.
+
+A NeIn sample is one pair: the NeIn picture F (with the object) and the COCO picture I (without). It gives up
+to three examples: its negative sentence and "Remove the X." lead from F to I, "Add a X." leads from I to F.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
+from nein.editors.resize import r64
+from nein.engine import images
+from nein.engine.errors import UserError, unknown
+from nein.nano import data as nano_data
+from nein.nano.worlds import is_nano, world
+from nein.train.editor_finetuning.drawn import DrawnPictures
+from nein.train.editor_finetuning.options import TuneConfig
+from nein.train.editor_finetuning.shards import ShardPictures
+from nein.train.features import stamp
+
+
+class Pictures(Protocol):
+    """Numbered pairs (F, I) of pictures, both (H, W, 3) uint8 RGB; `read` raises ImageError.
+
+    groups  Sizes of consecutive parts that are cheapest to read together.
+    key     Another one where a file is replaced (see `train.features`).
+    """
+
+    @property
+    def groups(self) -> Sequence[int]: ...
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str: ...
+
+    def key(self, index: int) -> str: ...
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One thing to learn: pair number, whether the way is from I to F, and the sentence."""
+
+    id: str
+    pair: int
+    swapped: bool
+    instruction: str
+
+
+@dataclass
+class Pairs:
+    """Everything to learn from. `facts` are JSON-serialisable and go into the manifest and the card."""
+
+    pictures: Pictures
+    negative: list[Example]
+    affirmative: list[Example]
+    facts: dict[str, Any]
+
+    def sentences(self) -> list[str]:
+        """Every distinct sentence, in order of first appearance; the empty one first."""
+        return list(dict.fromkeys(["", *(e.instruction for e in (*self.negative, *self.affirmative))]))
+
+    def groups(self, examples: Sequence[Example]) -> list[np.ndarray]:
+        """Positions in `examples`, gathered by the group of pictures they need."""
+        ends = list(itertools.accumulate(self.pictures.groups))
+        members: list[list[int]] = [[] for _ in ends]
+        for position, example in enumerate(examples):
+            members[bisect.bisect_right(ends, example.pair)].append(position)
+        return [np.asarray(part) for part in members if part]
+
+
+class FilePictures(list[Sample]):
+    """Pairs in image files, named by samples."""
+
+    @property
+    def groups(self) -> list[int]:
+        return [len(self)]
+
+    def name(self, index: int) -> str:
+        return self[index].id
+
+    def key(self, index: int) -> str:
+        return f"{self[index].id} {stamp(self[index].sample_path, self[index].source_path)}"
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return images.decode(self[index].sample_path), images.decode(self[index].source_path)
+
+
+class JoinedPictures:
+    """Several collections, numbered one after the other."""
+
+    def __init__(self, parts: Sequence[Pictures]) -> None:
+        self._parts = parts
+        self._starts = list(itertools.accumulate((len(part) for part in parts), initial=0))
+        self.groups = [size for part in parts for size in part.groups]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def _ask(self, what: str, index: int) -> Any:
+        number = bisect.bisect_right(self._starts, index) - 1
+        return getattr(self._parts[number], what)(index - self._starts[number])
+
+    name = functools.partialmethod(_ask, "name")
+    key = functools.partialmethod(_ask, "key")
+    read = functools.partialmethod(_ask, "read")
+
+
+# ---------------------------------------------------------------------------------------------------- loading
+
+
+def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
+    """The pairs of a configuration. Raises UserError naming everything that is wrong with the data."""
+    pictures: Pictures
+    if config.data.startswith("shards:"):
+        shards = ShardPictures(config.data.removeprefix("shards:"))
+        samples, pictures = list(shards.samples), shards
+        origin: dict[str, Any] = {"kind": "shards", "where": config.data, "shards": len(shards.groups)}
+    else:
+        dataset = _dataset(config)
+        samples, origin = list(dataset.samples[: config.limit]), dict(dataset.origin)
+        pictures = FilePictures(samples)
+    chosen = _chosen(samples, config)
+    if check_images and not config.data.startswith("shards:"):
+        validate_images([samples[index] for index in chosen], f"The data set '{config.data}'")
+    negative = [Example(samples[i].id, i, False, samples[i].negative) for i in chosen]
+    facts = {
+        "origin": origin,
+        "records_sha256": records_hash(samples),
+        "samples": len(samples),
+        "used": len(chosen),
+        "hold_out_objects": sorted(config.hold_out_objects),
+        "hold_out_templates": sorted(int(t) for t in config.hold_out_templates),
+    }
+    affirmative: list[Example] = []
+    if config.mix_affirmative and is_nano(config.data):
+        drawn = DrawnPictures(config.affirmative_pairs, config.base, tuple(config.hold_out_objects))
+        first = len(pictures)
+        affirmative = [
+            Example(drawn.name(i), first + i, False, text) for i, text in enumerate(drawn.instructions)
+        ]
+        pictures = JoinedPictures([pictures, drawn])
+        facts["affirmative"] = drawn.describe()
+    elif config.mix_affirmative:
+        for i in chosen:
+            sample = samples[i]
+            affirmative.append(Example(f"{sample.id}/add", i, True, sample.instruction("add")))
+            affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
+        facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
+    return Pairs(pictures, negative, affirmative, facts)
+
+
+def _dataset(config: TuneConfig) -> Any:
+    if is_nano(config.data):
+        try:
+            folder = nano_data.ensure(config.split, config.nano_sources, world=world(config.data))
+        except (ValueError, OSError) as error:
+            raise UserError(f"The miniature world cannot be drawn: {error}.") from None
+        return load_folder(folder, split=config.split)
+    return loading.load(
+        config.data,
+        split=config.split,
+        annotations=config.annotations,
+        source_images=config.source_images,
+        nein_images=config.nein_images,
+        columns=config.columns,
+    )
+
+
+def _chosen(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
+    objects = {sample.object for sample in samples}
+    for name in config.hold_out_objects:
+        if name not in objects:
+            raise unknown("object to hold out", name, sorted(objects))
+    if absent := sorted({*config.exclude} - {sample.id for sample in samples}):
+        raise UserError(f"--exclude names '{absent[0]}', which is no sample of '{config.data}'.")
+    templates = {int(word) for word in config.hold_out_templates}
+    gone, excluded = set(config.hold_out_objects), set(config.exclude)
+    chosen = [
+        index
+        for index, sample in enumerate(samples)
+        if sample.object not in gone and sample.template not in templates and sample.id not in excluded
+    ]
+    if not chosen:
+        raise UserError(f"No sample of '{config.data}' is left after --hold-out-* and --exclude.")
+    return chosen
+
+
+def prepare(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(F, I) as the model learns them: two (resolution, resolution, 3) uint8 pictures.
+
+    --target-align "r64_fit": I is cut and scaled as F was when NeIn was made (rule R64 of InstructPix2Pix).
+    "none": both are squashed as they are; for most pictures of COCO the object then also moves. Squashing
+    with Lanczos: `EditDataset` of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e.
+    """
+    if config.target_align == "r64_fit":
+        second = r64(second, config.align_resolution)
+    size = (config.resolution, config.resolution)
+    first, second = (
+        image
+        if image.shape[:2] == size
+        else np.array(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
+        for image in (first, second)
+    )
+    return first, second

@@ -1,0 +1,203 @@
+"""The options of a fine-tuning run. Imports nothing heavy, so that `--help` is immediate.
+
+Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from nein.config import options
+from nein.config.groups import Limit, OnDevice
+from nein.config.options import Names, Options, argument, read
+from nein.engine.errors import UserError, unknown
+from nein.engine.store import Need
+from nein.train.options import Learning, option, setting
+
+COMMAND = "train/finetune_ip2p.py"
+RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
+NANO_RECIPES = ("nano", "nano-varied")
+#: A command line that has one of these says what is trained on what; another one is of the recipe "nano".
+SAYS_WHAT = ("--recipe", "--config", "--base", "--data")
+
+
+@dataclass(kw_only=True)
+class TuneConfig(Learning):
+    """Everything that decides a fine-tuning run. Field names are the keys of a configuration file."""
+
+    presets = "train/"
+    preset_option = "recipe"
+    preset_names = RECIPES
+    default_preset = None
+    epilog = "Recipes and their sources: configs/train/*.yaml."
+
+    recipe: str | None = setting(
+        None, f"{', '.join(RECIPES)}; nano where no --base, --data and --config is given", "What"
+    )
+    base: str = option(
+        "nano:ip2p",
+        "editor: nano:NAME, OWNER/NAME[@REVISION], a folder, or an LDM .ckpt/.safetensors",
+        "What",
+    )
+    base_config: str = option("timbrooks/instruct-pix2pix", "of an LDM file: id or folder", "What")
+    trainable: Literal["all", "transformer", "cross_attention", "lora"] = option(
+        "all", "weights of the UNet that learn; cross_attention: those that read the sentence", "What"
+    )
+    lora_rank: PositiveInt = option(16, "rank of the LoRA matrices", "What")
+    lora_alpha: PositiveFloat | None = option(None, "scale of LoRA; default: the rank", "What")
+    lora_dropout: NonNegativeFloat = option(0.0, "dropout inside LoRA", "What")
+    lora_targets: Names = option(["to_q", "to_k", "to_v", "to_out.0"], "layers with LoRA", "What")
+
+    data: str = option(
+        "nano", "nano, nano:WORLD, a NeIn folder, hub:OWNER/NAME[@REVISION], or shards:FOLDER_OR_URL", "Data"
+    )
+    split: str = option("train", "which split of the data", "Data")
+    annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
+    source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
+    nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
+    columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
+    limit: PositiveInt | None = option(None, "only the first N samples", "Data")
+    nano_sources: PositiveInt = option(2000, "scenes drawn for --data nano", "Data")
+    resolution: PositiveInt = option(256, "pictures are squashed to a square of this side", "Data")
+    target_align: Literal["r64_fit", "none"] = option("r64_fit", "r64_fit: cut target as sample", "Data")
+    align_resolution: PositiveInt = option(512, "resolution at which the samples were cut", "Data")
+    flip: NonNegativeFloat = option(0.5, "share of pairs mirrored, input and target alike", "Data")
+    mix_affirmative: NonNegativeFloat = option(0.0, "share of affirmative pairs (add, remove)", "Data")
+    affirmative_pairs: PositiveInt = option(4000, "affirmative pairs drawn for --data nano", "Data")
+    hold_out_objects: Names = option([], "objects that no instruction may name", "Data")
+    hold_out_templates: Names = option([], "negative templates (0 to 12) left out", "Data")
+    exclude: Names = option([], "ids of samples left out", "Data")
+
+    precompute: bool = option(
+        False, "store VAE and text features once and learn from them (makes what is missing)", "Features"
+    )
+    precompute_only: bool = setting(False, "make the features and stop", "Features")
+    feature_dtype: Literal["float32", "float16", "bfloat16"] = option("float16", "of features", "Features")
+    feature_block: PositiveInt = setting(256, "pairs per file of features", "Features")
+
+    batch_size: PositiveInt = option(64, "pairs per optimiser step, over all processes", "Optimisation")
+    micro_batch: PositiveInt | None = setting(None, "pairs per forward and process", "Optimisation")
+    optimizer: Literal["adamw", "adamw8bit"] = option("adamw", "adamw8bit needs bitsandbytes", "Optimisation")
+    dropout: NonNegativeFloat = option(0.05, "p: drop text in p, picture in p, both in p", "Optimisation")
+    ema: NonNegativeFloat = option(0.9999, "decay of the averaged weights; 0 is none", "Optimisation")
+    snr_gamma: PositiveFloat | None = option(None, "Min-SNR weights; 5 is usual", "Optimisation")
+    changed_weight: PositiveFloat = option(1.0, "loss weight of what the edit changes", "Optimisation")
+
+    gradient_checkpointing: bool = setting(False, "less memory, a third more time", "Machine")
+
+    validate_every: NonNegativeInt = setting(0, "steps between validations; 0 is none", "Watching")
+    validation_data: str = setting("nano", "data of the validation, as --data", "Watching")
+    validation_split: str = setting("dev", "split of the validation", "Watching")
+    validation_samples: PositiveInt = setting(32, "how many samples", "Watching")
+    validation_metrics: Names = setting(["l1", "removal_vqa", "retention_vqa"], "of nein eval", "Watching")
+    validation_preset: Literal["nano", "paper"] = setting("nano", "preset of nein eval to use", "Watching")
+
+    trackers: Names = setting(["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Watching")
+
+    out: str = "runs/finetune"
+    push: str | None = setting(None, "hub id OWNER/NAME to upload the result to", "Files")
+
+    def needs(self) -> list[Need]:
+        from nein.models import needs
+
+        file = Path(self.base).expanduser().is_file()
+        base = needs.of_settings(self.base_config) if file else needs.of_pipeline(self.base)
+        if not self.validate_every:
+            return [*base, *needs.of_data(self.data)]
+        from nein.benchmarks.nein.config import EvalConfig
+
+        judged = EvalConfig.of(
+            preset=self.validation_preset,
+            data=self.validation_data,
+            metrics=self.validation_metrics,
+            stages=["score"],
+        )
+        return [*base, *needs.of_data(self.data), *judged.needs()]
+
+
+@dataclass(kw_only=True)
+class ReportConfig(Limit, OnDevice):
+    """What `train.editor_finetuning.report` compares."""
+
+    before: str = argument("BEFORE", "the editor as it was: name, folder or hub id")
+    after: Names = argument("AFTER", "what became of it, by one recipe or several")
+    preset: Literal["nano", "paper"] = options.option(
+        "nano", "judges, encoders and sampler of this preset of nein eval", "How"
+    )
+    data: str = options.option("nano", "as in nein eval", "Data")
+    split: str = options.option("val", "which split of the data", "Data")
+    out: str = options.option("runs/finetune-report", "folder of the report", "Output")
+
+    @property
+    def out_dir(self) -> Path:
+        return Path(self.out)
+
+    def needs(self) -> list[Need]:
+        from nein.benchmarks.nein.config import EvalConfig
+
+        return EvalConfig.of(preset=self.preset, data=self.data, editor=[self.before, *self.after]).needs()
+
+
+@dataclass(kw_only=True)
+class ShardsConfig(Options):
+    """What `train.editor_finetuning.shards` writes, and where."""
+
+    data: str = argument("DATA", "nano, a folder in NeIn's layout, or hub:OWNER/NAME")
+    out: Path = argument("OUT", "folder of the shards")
+    split: str = options.option("train", "which split of the data")
+    per_shard: PositiveInt = options.option(1000, "samples per shard")
+
+
+def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:
+    """The checked options of a command line, and whether `--dry-run` was given.
+
+    Raises UserError for anything wrong with them; prints and raises SystemExit(0) for `--help`.
+    """
+    if not any(word.partition("=")[0] in SAYS_WHAT for word in argv):
+        argv = ["--recipe", "nano", *argv]
+    config, dry_run = read(
+        TuneConfig,
+        argv,
+        prog=COMMAND,
+        description="Fine-tune an instruction editor on NeIn, so that it understands what should be absent.",
+    )
+    config.set_length(argv)
+    check(config)
+    return config, dry_run
+
+
+def check(config: TuneConfig) -> None:
+    """Everything that can be wrong with the options themselves. Raises UserError."""
+    for key, limit in {"flip": 1.0, "dropout": 1 / 3, "mix_affirmative": 0.99}.items():
+        if (value := getattr(config, key)) > limit:
+            raise UserError(f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}.")
+    if config.recipe not in (None, *NANO_RECIPES) and config.data.partition(":")[0] == "nano":
+        raise UserError(
+            f"The recipe '{config.recipe}' needs NeIn's data: --data FOLDER (with train.json, "
+            "coco_for_train/ and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."
+        )
+    if not config.ema < 1:
+        raise UserError(f"--ema is {config.ema}; it must be below 1 (0.9999 is usual, 0 is none).")
+    if config.micro_batch is not None and config.batch_size % config.micro_batch:
+        raise UserError(
+            f"--batch-size {config.batch_size} is not a multiple of --micro-batch {config.micro_batch}."
+        )
+    for word in config.hold_out_templates:
+        if not re.fullmatch(r"[0-9]|1[0-2]", word):
+            raise UserError(f"--hold-out-templates has '{word}'; templates are numbered 0 to 12.")
+    if config.mix_affirmative and config.data.startswith("shards:") and config.limit:
+        raise UserError("--limit with shards and --mix-affirmative is not defined; leave out --limit.")
+    from nein import metrics
+
+    for name in config.validation_metrics:
+        if name not in metrics.METRICS or metrics.METRICS[name].kind == "corpus":
+            allowed = [key for key, info in metrics.METRICS.items() if info.kind != "corpus"]
+            raise unknown("validation metric", name, allowed)
+    if config.push is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", config.push):
+        raise UserError(f"--push is '{config.push}'; it must be a hub id OWNER/NAME.")

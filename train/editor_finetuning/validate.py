@@ -1,0 +1,214 @@
+"""Validation on a fixed subset: the benchmark's own editing and scoring, a loss at fixed noise, and a grid.
+
+Works on a copy of the weights and draws from generators of its own, so training goes on undisturbed.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from nein import editors
+from nein.benchmarks import runner
+from nein.benchmarks.nein import models
+from nein.benchmarks.nein.config import EvalConfig, GridConfig
+from nein.benchmarks.nein.edit import editing, editor_model
+from nein.benchmarks.nein.evaluate import estimates, scores
+from nein.benchmarks.nein.reporting import grid
+from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.benchmarks.nein.score import scorer_model, scoring
+from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Dataset, Plan, records_hash, validate_images
+from nein.editors.checkpoint import LoadedPipeline, module_hash, quiet
+from nein.editors.instruct_pix2pix import InstructPix2Pix
+from nein.engine import images
+from nein.engine.blocks import sample_seed
+from nein.engine.executors import Executor
+from nein.engine.executors.threads import Threads
+from nein.engine.folder import COMPLETE
+from nein.engine.processes import Processes
+from nein.engine.stages import Step
+from nein.reporting import figures as frames
+from nein.train.editor_finetuning.batches import Batch, changed
+from nein.train.editor_finetuning.data import prepare
+from nein.train.editor_finetuning.features import Encoder
+from nein.train.editor_finetuning.model import averaged_copy, losses
+from nein.train.editor_finetuning.options import TuneConfig
+
+TRACKS = ("negative", "add")
+LOSS_TIMESTEPS = (0.1, 0.3, 0.5, 0.7, 0.9)  # as fractions of the training timesteps
+GRID_ROWS, GRID_STEPS = 6, 4
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def swapped(dataset: Dataset) -> Dataset:
+    """The same samples with F and I exchanged: "Add a X." is put to the picture that has no X."""
+    samples = tuple(
+        dataclasses.replace(s, sample_path=s.source_path, source_path=s.sample_path) for s in dataset.samples
+    )
+    return Dataset(samples, {**dataset.origin, "swapped": True}, dataset.records_sha256)
+
+
+def subset(dataset: Dataset, count: int) -> Dataset:
+    """`count` samples, evenly spread over the data set."""
+    total = len(dataset.samples)
+    chosen = sorted({round(i) for i in np.linspace(0, total - 1, min(count, total))})
+    samples = tuple(dataset.samples[i] for i in chosen)
+    return Dataset(samples, dataset.origin, records_hash(samples))
+
+
+def assess(
+    editor: editors.Editor,
+    run: RunDir,
+    plan: Plan,
+    names: Sequence[str],
+    config: EvalConfig,
+    executor: Executor,
+) -> dict[str, Any]:
+    """Edits and scores `plan` with the benchmark's stages, resuming what is there; every process calls it.
+
+    The main process gets the run's figures by metric.
+    """
+    if executor.is_main:
+        identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
+        identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
+        selected = {EDIT: runner.selection(plan.blocks)}
+        facts = {"config": config.as_dict(), "data": plan.facts(), "selected": selected}
+        run.open(identity, facts, overwrite=True)
+        for name in names:
+            run.open_output(
+                scores_of(name), models.score_identity(name, config, executor.device), overwrite=True
+            )
+    executor.barrier()  # no process reads a folder that another is about to remove
+    stages = (
+        editing(run, plan, editor_model("editor", lambda: editor), run_seed=config.seed),
+        scoring(run, plan, names, scorer_model(config, executor.device, lambda: names)),
+    )
+    with quiet():
+        executor.compute(lambda _: [Step(run, stage, run.label) for stage in stages])
+    if not executor.is_main:
+        return {}
+    results = frames.records(frames.select(estimates(scores(run), run), task="results"))
+    run.update(status=COMPLETE)
+    return {figure["metric"]: figure for figure in results}
+
+
+class Validation:
+    """The validation of one training run; does nothing when `--validate-every` is 0."""
+
+    def __init__(
+        self, config: TuneConfig, processes: Processes, device: torch.device, base: LoadedPipeline
+    ) -> None:
+        self._config, self._processes, self._device, self._base = config, processes, device, base
+        self._loss_batches: list[Batch] = []
+        if not config.validate_every:
+            return
+        # Anything wrong with the data shows now and not after hours of training.
+        dataset = loading.load(config.validation_data, split=config.validation_split)
+        self._dataset = subset(dataset, config.validation_samples)
+        if processes.is_main:
+            validate_images(self._dataset.samples, f"The validation data '{config.validation_data}'")
+        # The paper preset insists on data of its own, which are not read from here.
+        data = config.validation_data if config.validation_data != "nano" else "-"
+        self._eval = EvalConfig.parse(["--preset", config.validation_preset, "--data", data])
+        if processes.is_main:
+            models.check_references(config.validation_metrics, self._eval)
+
+    def run(
+        self, step: int, unet: Any, average: Any, scheduler: Any, scaling_factor: float
+    ) -> dict[str, float]:
+        """Figures by name (main process; others get none). Writes OUT/validation."""
+        twin = averaged_copy(unet, average)
+        figures: dict[str, float] = {}
+        if self._processes.is_main:
+            figures["loss"] = self._loss(twin, scheduler, scaling_factor)
+        editor = self._editor(twin)
+        out = self._config.out_dir / "validation"
+        slug = f"step-{step:08d}"
+        for track in TRACKS:
+            dataset = self._dataset if track == "negative" else swapped(self._dataset)
+            wanted = self._config.validation_metrics
+            names = [n for n in wanted if track == "negative" or "retention" in n or "removal" in n]
+            if not names:
+                continue
+            place = RunDir(out if track == "negative" else out / "swapped", slug, track)
+            plan = Plan(dataset, tuple(range(len(dataset.samples))), self._eval.block_size)
+            # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
+            executor = Threads(str(self._device), self._processes, at_once=1)
+            summary = assess(editor, place, plan, names, self._eval, executor)
+            for name, entry in summary.items():
+                if entry["value"] is None:
+                    continue
+                if track == "negative":
+                    figures[name] = entry["value"]
+                elif name.startswith("removal"):  # absent after "Add a X." is a failure
+                    figures[f"add_{name.removeprefix('removal_')}"] = 1 - entry["value"]
+        if self._processes.is_main:
+            ids = [sample.id for sample in subset(self._dataset, GRID_ROWS).samples]
+            steps = sorted(out.glob("step-*/negative"))
+            shown = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
+            grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))
+        self._processes.barrier()
+        return figures
+
+    def _editor(self, twin: Any) -> InstructPix2Pix:
+        pipeline = copy.copy(self._base.pipeline)
+        pipeline.unet = twin
+        # Copies: an editor moves and casts its modules, and training may still use these.
+        pipeline.vae = copy.deepcopy(self._base.pipeline.vae)
+        pipeline.text_encoder = copy.deepcopy(self._base.pipeline.text_encoder)
+        base = self._config.base  # a file is one of its folder's kind
+        base = base if "/" in base or ":" in base else f"./{base}"
+        row = editors.preset_row(base, self._config.validation_preset)
+        loaded = LoadedPipeline(pipeline, "memory", module_hash(unet=twin))
+        return InstructPix2Pix(
+            loaded,
+            name="in training",
+            device=str(self._device),
+            dtype=DTYPES[self._config.precision] if self._device.type == "cuda" else "float32",
+            batch_size=self._eval.block_size,
+            **row.options(),
+        )
+
+    # --- loss at fixed noise -----------------------------------------------------------------
+
+    @torch.no_grad()
+    def _loss(self, twin: Any, scheduler: Any, scaling_factor: float) -> float:
+        """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""
+        if not self._loss_batches:
+            self._loss_batches = self._fixed_batches(int(scheduler.config.num_train_timesteps))
+        each = [
+            losses(twin, b.to(self._device), scheduler, scaling_factor=scaling_factor)
+            for b in self._loss_batches
+        ]
+        return float(torch.cat(each).mean())
+
+    def _fixed_batches(self, timesteps: int) -> list[Batch]:
+        encoder = Encoder(self._base.pipeline, self._device, torch.float32)
+        made = []
+        for sample in self._dataset.samples:
+            files = (sample.sample_path, sample.source_path)
+            pictures = torch.from_numpy(np.stack(prepare(self._config, *map(images.decode, files))))
+            mean, logvar = (tensor.cpu() for tensor in encoder.pictures(pictures))
+            count = len(LOSS_TIMESTEPS)
+            generator = torch.Generator().manual_seed(sample_seed(0, f"validation/{sample.id}"))
+            shape = (count, *mean.shape[1:])
+            states = encoder.sentence(sample.negative).cpu()
+            made.append(
+                Batch(
+                    condition=mean[:1].expand(shape),
+                    mean=mean[1:].expand(shape),
+                    logvar=logvar[1:].expand(shape),
+                    states=states.expand(count, *states.shape),
+                    changed=changed(mean[:1], mean[1:]).expand(count, 1, *shape[2:]),
+                    timestep=torch.tensor([int(t * timesteps) for t in LOSS_TIMESTEPS]),
+                    posterior=torch.randn(shape, generator=generator),
+                    noise=torch.randn(shape, generator=generator),
+                )
+            )
+        return made
