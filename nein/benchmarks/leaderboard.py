@@ -2,9 +2,8 @@
 
 nein leaderboard runs/nano runs/negvqa-nano exported/ --out leaderboard
 
-The one figure that all benchmarks have is the negation gap: what is reached when a thing is told, minus what
-is reached when it is denied. It is read from the folders of finished runs, from files that others exported
-(`nein export --format every-eval-ever`), and from what the papers print; which of them a row is stands in it.
+The one figure that all benchmarks have is the negation gap: of finished runs, of files that others exported
+(`nein export --format every-eval-ever`), and of what the papers print.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows, test by test, with those of the papers below them, as a frame. Raises UserError without
-    any."""
+    """The rows, test by test, with those of the papers below them. Raises UserError without any."""
     if not rows:
         raise UserError(
             "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --control "
@@ -94,14 +92,11 @@ def measured(folders: Sequence[Path], out: Path) -> Iterator[dict[str, Any]]:
     pages = write_pages([one for one in read if _gaps(one)], out)
     for one in read:
         for result in _gaps(one):
-            what = {"benchmark": one.benchmark, "model": one.name, "source": MEASURED}
-            named = {"test": _test(one.benchmark, one.dataset, result.facts["measure"])}
-            page = pages[one.folder].relative_to(out).as_posix()
-            ends = {"low": result.low, "high": result.high, "n": result.n, "unscored": result.unscored}
-            yield from _rows(
-                {**what, **named, "page": page, "date": one.when[:10]}, result.facts,
-                {"value": result.value, **ends, "standard_error": result.standard_error},
-            )  # fmt: skip
+            what = {"benchmark": one.benchmark, "model": one.name, "source": MEASURED, "date": one.when[:10]}
+            what["test"] = _test(one.benchmark, one.dataset, result.facts["measure"])
+            what["page"] = pages[one.folder].relative_to(out).as_posix()
+            numbers = ("value", "low", "high", "n", "unscored", "standard_error")
+            yield from _rows(what, result.facts, {name: getattr(result, name) for name in numbers})
 
 
 def _gaps(run: Exported) -> list[interchange.Result]:

@@ -57,7 +57,7 @@ def comparisons(
     family: str = "metric",
 ) -> list[dict[str, Any]]:
     """Rows of the frame for every metric and variant of every pair of runs (task "comparisons"): both means
-    and their difference, with interval, p, p after Holm over its family, the least possible p, and power.
+    and their difference, with interval, tests and power.
 
     scores  Run -> its table, with one row of every sample, metric and variant; values are from 0 to 1.
     gap     Two variants whose difference is compared, too.

@@ -1,7 +1,5 @@
-"""A benchmark is a value, from which every command knows all of it; and what all benchmarks have in common.
-
-Ours and those of plug-ins are registered in one table (`nein.benchmarks.registry`). Here runs are made:
-opening folders, refusing mixtures, computing what is missing on any number of processes, files and pages.
+"""A benchmark is a value, from which every command knows all of it. Here its runs are made: folders opened,
+mixtures refused, what is missing computed, files and pages written.
 """
 
 from __future__ import annotations
@@ -181,9 +179,10 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
 
 
 def _open_outputs(folder: Folder, outputs: Mapping[str, Mapping[str, Any]], overwrite: bool) -> None:
-    atomic.side_by_side(
-        lambda name: folder.open_output(name, outputs[name], overwrite=overwrite), list(outputs)
-    )
+    def opened(name: str) -> None:
+        folder.open_output(name, outputs[name], overwrite=overwrite)
+
+    atomic.side_by_side(opened, list(outputs))
 
 
 def foresee(benchmark: Benchmark, config: Any, executor: Executor, steps: Sequence[Step]) -> str | None:
@@ -208,15 +207,16 @@ def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, secon
     """Notes in every run what was planned and what it took, where this command has made just what OUT's plan
     is about."""
     path = config.out_dir / foresight.PLAN
-    plan = atomic.read_json(path, _PLAN) if isinstance(config, Foreseen) and path.exists() else {}
+    plan_shape = {"blocks": int, "seconds": float, "operations": object}
+    plan = atomic.read_json(path, plan_shape) if isinstance(config, Foreseen) and path.exists() else {}
     if not blocks or plan.get("blocks") != blocks:
         return
     planned = plan["seconds"]
     for folder in folders:
-        folder.note("plan", "command", {"planned_seconds": planned, "seconds": seconds, "blocks": blocks,
-                                        "operations": plan["operations"]})  # fmt: skip
-    said, took = foresight.duration(planned), foresight.duration(seconds)
-    print(f"Planned {said}, took {took} ({planned / seconds:.2f}).", file=sys.stderr, flush=True)
+        took = {"planned_seconds": planned, "seconds": seconds, "blocks": blocks}
+        folder.note("plan", "command", {**took, "operations": plan["operations"]})
+    words = f"Planned {foresight.duration(planned)}, took {foresight.duration(seconds)}"
+    print(f"{words} ({planned / seconds:.2f}).", file=sys.stderr, flush=True)
 
 
 def _facts(config: Any, run: Run) -> dict[str, Any]:
@@ -237,7 +237,12 @@ def _finish(
     and on how many a model failed."""
     table, failed = (run.scores or benchmark.scores)(folder), 0
     table.write(folder.path / SCORES)
-    made = (benchmark.estimates or functools.partial(_estimates, benchmark))(table, folder)
+    if benchmark.estimates is not None:
+        made = benchmark.estimates(table, folder)
+    else:  # a figure of every metric and variant, and the negation gap of every metric
+        groups = table.groups("metric") if benchmark.gap else ()
+        gaps = [rows.gap(*benchmark.gap or ("", ""), metric=metric, task="gap") for (metric,), rows in groups]
+        made = frames.concat([table.figures(task="results"), *map(frames.frame, gaps)])
     reasons = benchmark.decides(table, folder).unscored()
     if "failed" in table.frame:
         lost = table.frame.dropna(subset="failed")
@@ -248,23 +253,14 @@ def _finish(
     return Finished(folder, run.name, figures, run), reasons, failed
 
 
-def _estimates(benchmark: Benchmark, table: ScoreTable, folder: Folder) -> pd.DataFrame:
-    """A figure of every metric and variant, and the negation gap of every metric."""
-    made = [table.figures(task="results")]
-    if benchmark.gap:
-        for (metric,), rows in table.groups("metric"):
-            made.append(frames.frame(rows.gap(*benchmark.gap, metric=metric, task="gap")))
-    return frames.concat(made)
-
-
 def selection(blocks: Blocks) -> dict[str, Any]:
     """Which records were selected, for the manifest: [[first, end], ...], and the block size."""
-    ranges: list[list[int]] = []
     if isinstance(blocks.wanted, range):
-        ranges = [[blocks.wanted.start, blocks.wanted.stop]]
-    for index in () if ranges else blocks.wanted:
+        return {"size": blocks.size, "records": [[blocks.wanted.start, blocks.wanted.stop]]}
+    ranges: list[list[int]] = []
+    for index in blocks.wanted:
         if ranges and ranges[-1][1] == index:
-            ranges[-1][1] = index + 1
+            ranges[-1][1] += 1
         else:
             ranges.append([index, index + 1])
     return {"size": blocks.size, "records": ranges}
@@ -342,10 +338,6 @@ def write_report(
     return next((path.read_text("utf-8") for path in files if path.suffix == ".md"), ""), files
 
 
-#: What is read of a plan.
-_PLAN = {"blocks": int, "seconds": float, "operations": object}
-
-
 def folders_of(runs: Sequence[Run], folder: Callable[[Path], Folder], config: Any) -> list[Folder]:
     """The folder of each run."""
     return [folder(config.out_dir / run.folder) for run in runs]
@@ -367,18 +359,13 @@ def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[Step]:
         for run, folder in zip(runs, folders, strict=True)
         for place, stage in enumerate(run.stages)
     ]
+    names = [step.stage.model.name if step.stage.model is not None else None for step, _ in steps]
     latest: dict[str | None, int] = {}
-    for step, place in steps:
-        name = step.stage.model.name if step.stage.model is not None else None
+    for name, (_, place) in zip(names, steps, strict=True):
         latest[name] = max(place, latest.get(name, 0))
     first = {name: number for number, name in enumerate(latest)}
-
-    def order(numbered: tuple[Step, int]) -> tuple[int, int]:
-        model = numbered[0].stage.model
-        name = model.name if model is not None else None
-        return latest[name], first[name]
-
-    return [step for step, _ in sorted(steps, key=order)]
+    order = sorted(range(len(steps)), key=lambda k: (latest[names[k]], first[names[k]]))
+    return [steps[k][0] for k in order]
 
 
 def machine_identity(config: Any, device: str) -> dict[str, Any]:

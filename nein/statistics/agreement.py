@@ -11,9 +11,7 @@ from nein.statistics.estimates import Clusters, Estimate, bounded, cluster_colum
 
 
 def cohen_kappa(
-    first: Mapping[str, float | None],
-    second: Mapping[str, float | None],
-    cluster_of: Mapping[str, Hashable],
+    first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
 ) -> Estimate | None:
     """Agreement of two judges' yes/no verdicts beyond chance; None where it does not exist.
 

@@ -168,9 +168,7 @@ def _error(parts: np.ndarray, size: float) -> float | None:
 
 
 def pairs(
-    first: Mapping[str, float | None],
-    second: Mapping[str, float | None],
-    cluster_of: Mapping[str, Hashable],
+    first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
 ) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
     """Both values and the cluster of every id that is scored in both."""
     one, other = (np.array([*map(side.get, first)], dtype=np.float64) for side in (first, second))

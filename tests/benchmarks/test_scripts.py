@@ -48,8 +48,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
     for metric in ("l1", "removal_vqa"):
         one, other, apart = comparisons.compare(first, second, metric)
         test = statistics.pairs_test(
-            *paired_values(first.values(metric), second.values(metric), first.sources),
-            METRICS[metric].span,
+            *paired_values(first.values(metric), second.values(metric), first.sources), METRICS[metric].span
         )
         assert test is not None
         assert (apart["n"] + apart["unscored"], one["n"], other["n"], apart["n"]) == (40, 32, 32, 24)

@@ -22,8 +22,7 @@ ASKED = [Asked(prompt("paper", *words)) for words in WORDS]
 
 
 @pytest.fixture(
-    scope="module",
-    params=["llava", "llava_next", "qwen", "qwen25", "qwen3", "deepseek", "instructblip"],
+    scope="module", params=["llava", "llava_next", "qwen", "qwen25", "qwen3", "deepseek", "instructblip"]
 )
 def model(request: Any, classes: Path) -> TransformersChoices:
     found = choices.load(str(classes / request.param), batch_size=4, max_new_tokens=4)

@@ -140,12 +140,7 @@ def test_the_editions_of_the_published_rule_differ_where_it_changed() -> None:
             "The answer is a dog, which is what is not there, as far as one can see.",
         )
     }
-    assert list(read.values()) == [
-        ["B", None, None],
-        ["A", None, None],
-        ["B", None, "B"],
-        ["B", None, "A"],
-    ]
+    assert list(read.values()) == [["B", None, None], ["A", None, None], ["B", None, "B"], ["B", None, "A"]]
 
 
 def test_reasons_tell_refusals_contradictions_and_strange_letters_apart() -> None:

@@ -268,10 +268,7 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vl
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert ask(vlms, file, tmp_path / "out", "--scoring", "logprob") == 0
-    assert {row["source"] for row in answers_of(folder_of(tmp_path / "out").path)} == {
-        "x/p.png",
-        "y/p.png",
-    }
+    assert {row["source"] for row in answers_of(folder_of(tmp_path / "out").path)} == {"x/p.png", "y/p.png"}
     average = figure(folder_of(tmp_path / "out").path, task="accuracy", category="Average")
     assert (average["n"], average["clusters"]) == (4, 2)
     inside = data.load(str(file)).items[0].source

@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import EvalResultEntry
 from huggingface_hub._eval_results import parse_eval_result_entries
 
-from nein.benchmarks import export, hub, registry
+from nein.benchmarks import export, registry
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
@@ -26,7 +26,7 @@ def one(out: Path) -> list[Exported]:
 
 
 def test_the_entries_are_the_hubs_own_format(one: list[Exported], out: Path, tmp_path: Path) -> None:
-    files = hub.write(one, tmp_path, dataset="owner/benchmark")
+    files = export.write_hub(one, tmp_path, dataset="owner/benchmark")
     entries = parse_eval_result_entries(
         yaml.safe_load((tmp_path / ".eval_results" / "nein.yaml").read_text())
     )
@@ -53,10 +53,10 @@ def test_nothing_is_pushed_unless_somebody_is_logged_in(
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", lambda self, **kwargs: sent.append(kwargs))
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    assert "nobody is logged in" in hub.publish(one, "me/model", tmp_path, dataset="o/d")
+    assert "nobody is logged in" in export.publish(one, "me/model", tmp_path, dataset="o/d")
     assert sent == []
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
-    assert "pushed to me/model" in hub.publish(one, "me/model", tmp_path, dataset="o/d")
+    assert "pushed to me/model" in export.publish(one, "me/model", tmp_path, dataset="o/d")
     assert {item["path_in_repo"] for item in sent} == {
         ".eval_results/nein.yaml",
         "nein/magicbrush-negative.json",
@@ -73,15 +73,15 @@ def test_a_refused_push_is_a_sentence_and_the_files_stay(
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", refuse)
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
     with pytest.raises(UserError, match="could not be pushed to 'me/model': offline The files are written"):
-        hub.publish(one, "me/model", tmp_path, dataset="o/d")
+        export.publish(one, "me/model", tmp_path, dataset="o/d")
     assert (tmp_path / ".eval_results" / "nein.yaml").exists()
 
 
 def test_a_repository_holds_the_results_of_one_model(out: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="results of one model"):
-        hub.publish(read(out), "me/model", tmp_path, dataset="o/d")
+        export.publish(read(out), "me/model", tmp_path, dataset="o/d")
     with pytest.raises(UserError, match="must be OWNER/NAME"):
-        hub.publish(read(out / "ip2p")[:1], "model", tmp_path, dataset="o/d")
+        export.publish(read(out / "ip2p")[:1], "model", tmp_path, dataset="o/d")
 
 
 def test_miniature_results_are_not_filed_under_a_published_data_set(
@@ -89,7 +89,7 @@ def test_miniature_results_are_not_filed_under_a_published_data_set(
 ) -> None:
     for dataset, sentence in ((None, "are on miniature data"), ("nhatttanbui/NeIn", "do not belong to")):
         with pytest.raises(UserError, match=sentence):
-            hub.write(one, tmp_path, dataset=dataset)
+            export.write_hub(one, tmp_path, dataset=dataset)
     assert not any(tmp_path.iterdir())
 
 

@@ -9,17 +9,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.benchmarks import config as benchmarks
-from nein.config.groups import (
-    Blind,
-    FittedBatches,
-    Formats,
-    Limit,
-    Machine,
-    Output,
-    Preset,
-    Scored,
-    Tracked,
-)
+from nein.config.groups import Blind, FittedBatches, Formats, Limit, Machine, Output, Preset, Scored, Tracked
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need

@@ -35,10 +35,7 @@ def table(rows: Iterable[Row]) -> ScoreTable:
 
 
 def score(
-    answers: Iterable[Row],
-    scorings: Sequence[str],
-    letters: str = EDITIONS[0],
-    matches: Iterable[Row] = (),
+    answers: Iterable[Row], scorings: Sequence[str], letters: str = EDITIONS[0], matches: Iterable[Row] = ()
 ) -> Iterator[dict[str, Any]]:
     """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored), `reason`, and
     `asked`, the answer's own row.
