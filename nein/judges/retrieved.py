@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from nein.benchmarks.negbench import figures, judged, report, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import Asked
-from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting import judge_tables
-from nein.benchmarks.nein.reporting.judge_tables import Calibration
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -45,9 +42,18 @@ def run(options: RetrievedConfig) -> str:
     calibrations = judge_tables.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
     judge = models.load_models([f"removal_{options.kind}"], manner, device)[options.kind]
-    known = _calibrated(options, judge, calibrations, manner)
+    how = JudgeOptions(manner.article, manner.threshold)
+    for known in calibrations:
+        asked_so = how.of(options.kind).items() <= known.manifest.items()
+        if known.manifest["fingerprint"] == judge.fingerprint and asked_so:
+            break
+    else:
+        raise UserError(
+            f"'{options.judged_by}' holds no calibration of its {options.kind} judge; make one with "
+            f"nein calibrate {options.judged_by} --judges {options.kind}."
+        )
     for one in runs:
-        _judge(options, one, judge, manner, known.rates(manner.protocol, role="object"))
+        _judge(options, one, judge, how, manner.protocol, known.rates(manner.protocol, role="object"))
     return report.report(options.run, found, lambda: sets)
 
 
@@ -56,21 +62,9 @@ def _retrievals(run: Asked) -> list[RetrievalTask]:
     return [t for t in run.tasks if isinstance(t, RetrievalTask) and t.negated and not t.asked]
 
 
-def _calibrated(
-    options: RetrievedConfig, judge: Any, calibrations: Sequence[Calibration], manner: NeinConfig
-) -> Calibration:
-    """The calibration of this judge, asked in this way."""
-    how = ("article", manner.article) if options.kind == "vqa" else ("threshold", manner.threshold)
-    for one in calibrations:
-        if one.manifest["fingerprint"] == judge.fingerprint and one.manifest[how[0]] == how[1]:
-            return one
-    raise UserError(
-        f"'{options.judged_by}' holds no calibration of its {options.kind} judge; make one with "
-        f"nein calibrate {options.judged_by} --judges {options.kind}."
-    )
-
-
-def _judge(options: RetrievedConfig, run: Asked, judge: Any, manner: NeinConfig, rates: Rates) -> None:
+def _judge(
+    options: RetrievedConfig, run: Asked, judge: Any, how: JudgeOptions, protocol: str, rates: Rates
+) -> None:
     """Writes the rows of every task of a run, and their figures."""
     made, folder = [], run.folder
     for task in _retrievals(run):
@@ -80,10 +74,9 @@ def _judge(options: RetrievedConfig, run: Asked, judge: Any, manner: NeinConfig,
             Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
             for image, words in judged.words(asked).items()
         ]
-        how, place = JudgeOptions(manner.article, manner.threshold), folder.path / "judged"
-        said = ask_all(options.kind, judge, cases, how, place, options.batch_size)
+        said = ask_all(options.kind, judge, cases, how, folder.path / "judged", options.batch_size)
         verdicts = {(row["id"], row["word"]): row for row in said}
-        rows = list(judged.rows_of(asked, verdicts, manner.protocol))
+        rows = list(judged.rows_of(asked, verdicts, protocol))
         name = files.task_name(task)
         atomic.write_lines(judged.rows_file(folder, name), rows)
         label = {"task": task.name.partition("/")[2], "variant": task.variant, "judge": options.kind}

@@ -5,72 +5,25 @@ No sentence made here contains a negation.
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from nein.nano.scenes import Item, Scene
 from nein.wording.nouns import engine
 from nein.wording.templates import indefinite
 
+#: The words of this module and of `questions`.
+TABLES: dict[str, Any] = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
 #: Other words captions use for a category, also the last word of its name ("hydrant") where people say so.
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    "airplane": ("plane",),
-    "bicycle": ("bike",),
-    "boat": ("sailboat",),
-    "cup": ("mug",),
-    "fire hydrant": ("hydrant",),
-    "person": ("man",),
-    "potted plant": ("plant",),
-    "teddy bear": ("bear",),
-    "traffic light": ("light",),
-    "stop sign": ("sign",),
-    "tv": ("television",),
-    "laptop": ("computer",),
-}
-
-#: Background -> nouns that are true of it, and phrases that say where things are.
+SYNONYMS: dict[str, tuple[str, ...]] = {name: tuple(words) for name, words in TABLES["synonyms"].items()}
+#: Background -> nouns that are true of it, phrases that say where things are, and what it is a view of.
 PLACES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    "meadow": (
-        ("meadow", "field", "grass"),
-        ("in a meadow", "on the grass", "in a green field"),
-        ("a meadow", "a green field"),
-    ),
-    "beach": (
-        ("beach", "sand", "sea"),
-        ("on a beach", "on the sand by the sea", "at the beach"),
-        ("a beach", "a sandy beach"),
-    ),
-    "street": (
-        ("street", "road"),
-        ("on a street", "on the road", "in the street"),
-        ("a street", "a grey road"),
-    ),
-    "room": (
-        ("room", "floor", "wall"),
-        ("in a room", "on a wooden floor", "in a quiet room"),
-        ("a room", "a room with a wooden floor"),
-    ),
-    "kitchen": (
-        ("kitchen", "counter"),
-        ("in a kitchen", "on a kitchen counter", "on the counter"),
-        ("a kitchen", "a tiled kitchen"),
-    ),
-    "snow": (
-        ("snow", "mountain"),
-        ("in the snow", "in front of a snowy mountain", "on the snow"),
-        ("snow and a mountain", "a snowy mountain"),
-    ),
-    "desert": (
-        ("desert", "dune"),
-        ("in a desert", "on a dune", "in the hot desert"),
-        ("a desert", "a desert with a dune"),
-    ),
-    "night": (
-        ("night", "stars"),
-        ("at night", "under the stars", "on a starry night"),
-        ("a starry night", "a night with stars"),
-    ),
+    kind: (tuple(nouns), tuple(where), tuple(views))
+    for kind, (nouns, where, views) in TABLES["places"].items()
 }
 
 

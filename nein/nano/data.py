@@ -130,7 +130,9 @@ def said(wording: str, category: str) -> str:
 def world_version() -> str:
     """A short hash of the code that draws and describes, so that a changed world gets a new cache folder."""
     here = Path(__file__).parent
-    names = "draw.py drawings.json scenes.py captions.py data.py questions.py styles.py worlds.py"
+    names = (
+        "draw.py drawings.json wordings.json scenes.py captions.py data.py questions.py styles.py worlds.py"
+    )
     files = [*(here / name for name in names.split()), here.parent / "wording" / "templates.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:10]
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nein.nano.captions import TABLES
 from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SIZE
 from nein.nano.scenes import Item, Scene, rng_for, sample_scene
 from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, VARIED, World
@@ -19,83 +20,12 @@ from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, VARIED, World
 KINDS = ("presence", "colour", "count", "position")
 Pairs = dict[str, tuple[tuple[str, str], ...]]
 #: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction. The
-#: last negated wording of every kind is held out: no model is taught it.
-WORDINGS: Pairs = {
-    "presence": (
-        ("Which of these is in the picture?", "Which of these is not in the picture?"),
-        ("What can be seen in the image?", "What cannot be seen in the image?"),
-        ("Which of these things is shown here?", "Which of these things is not shown here?"),
-    ),
-    "colour": (
-        ("What colour is the {thing}?", "What colour is the {thing} not?"),
-        ("Which colour does the {thing} have?", "Which colour does the {thing} not have?"),
-    ),
-    "count": (
-        ("How many things are in the picture?", "How many things are not in the picture?"),
-        ("What is the number of things in the image?", "What is not the number of things in the image?"),
-    ),
-    "position": (
-        ("What is {side} the {thing}?", "What is not {side} the {thing}?"),
-        ("Which of these is {side} the {thing}?", "Which of these is not {side} the {thing}?"),
-    ),
-    "side": (
-        ("On which side of the picture is the {thing}?", "On which side of the picture is the {thing} not?"),
-        ("Where in the image is the {thing}?", "Where in the image is the {thing} not?"),
-    ),
-}
-#: The same affirmed questions, denied by a word that occurs in none of `WORDINGS`.
-NEGATORS: Pairs = {
-    "presence": (("Which of these is in the picture?", "Which of these is missing from the picture?"),),
-    "colour": (("Which colour does the {thing} have?", "Which colour does the {thing} lack?"),),
-    "count": (
-        ("What is the number of things in the image?", "What is a wrong number of things in the image?"),
-    ),
-    "position": (
-        ("Which of these is {side} the {thing}?", "Which of these is anywhere but {side} the {thing}?"),
-    ),
-    "side": (
-        (
-            "On which side of the picture is the {thing}?",
-            "From which side of the picture is the {thing} absent?",
-        ),
-    ),
-}
-#: More wordings for training: held-out sentences and those of `NEGATORS` are not among them.
-MORE: Pairs = {
-    "presence": (
-        ("Which thing does the picture show?", "Which thing does the picture not show?"),
-        ("Which of the two is there?", "Which of the two is not there?"),
-        ("There is one of these in the picture. Which?", "There is no such thing in the picture. Which?"),
-        ("Which of these is visible?", "Which of these isn't visible?"),
-        ("What do you see?", "What don't you see?"),
-    ),
-    "colour": (
-        ("The {thing} has which colour?", "The {thing} does not have which colour?"),
-        ("Of what colour is the {thing}?", "Of what colour is the {thing} not?"),
-        ("Which is the colour of the {thing}?", "Which is not the colour of the {thing}?"),
-        ("What colour do you see on the {thing}?", "What colour don't you see on the {thing}?"),
-        ("The {thing} is which colour?", "The {thing} isn't which colour?"),
-    ),
-    "count": (
-        ("How many things do you see?", "How many things do you not see?"),
-        ("Which number of things is right?", "Which number of things is not right?"),
-        ("There are how many things?", "There are not how many things?"),
-        ("Which number is it?", "Which number isn't it?"),
-        ("How many are there?", "How many aren't there?"),
-    ),
-    "position": (
-        ("Which thing is {side} the {thing}?", "Which thing is not {side} the {thing}?"),
-        ("What do you see {side} the {thing}?", "What do you not see {side} the {thing}?"),
-        ("There is what {side} the {thing}?", "There is no what {side} the {thing}?"),
-        ("Which one stands {side} the {thing}?", "Which one doesn't stand {side} the {thing}?"),
-    ),
-    "side": (
-        ("The {thing} is on which side?", "The {thing} is not on which side?"),
-        ("Which part of the picture has the {thing}?", "Which part of the picture has no {thing}?"),
-        ("In which half do you see the {thing}?", "In which half do you not see the {thing}?"),
-        ("Where is the {thing}?", "Where isn't the {thing}?"),
-    ),
-}
+#: last negated wording of every kind is held out: no model is taught it. NEGATORS: the same affirmed
+#: questions, denied by a word that occurs in none of these. MORE: for training, neither held out nor there.
+WORDINGS, NEGATORS, MORE = (
+    Pairs({kind: tuple((a, b) for a, b in pairs) for kind, pairs in TABLES[name].items()})
+    for name in ("questions", "negators", "more")
+)
 #: Wording of a world -> the questions asked in it.
 ASKED: dict[str, Pairs] = {
     ALL: WORDINGS,

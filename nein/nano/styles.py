@@ -31,12 +31,24 @@ def sketched_thing(drawing: Image.Image) -> Image.Image:
     )
     canvas = Image.new("RGBA", drawing.size, (0, 0, 0, 0))
     canvas.paste(small, ((width - small.width) // 2, height - small.height))
-    pixels = _waved(np.asarray(canvas))
+    # Every row is moved sideways along a sine; what leaves on one side is cut off.
+    plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)
+    for row in range(height):
+        shift = round(WAVE * float(np.sin(2 * np.pi * row / PERIOD)))
+        pixels[row, max(0, shift) : width + min(0, shift)] = plain[
+            row, max(0, -shift) : width - max(0, shift)
+        ]
     covered = pixels[..., 3] >= 128
-    colours = _hatched(pixels[..., :3].astype(np.float32), light=0.45)
-    colours[_contours(pixels, covered)] = INK
-    made = np.dstack([_rounded(colours), np.where(covered, 255, 0).astype(np.uint8)])
-    return Image.fromarray(made)
+    # Inside the thing, next to its rim or to another colour, is a line.
+    inner = np.asarray(Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(LINE + 2))) > 0
+    flat, line = pixels[..., :3].astype(np.int32), ~inner
+    line[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > EDGE
+    line[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > EDGE
+    colours = flat.astype(np.float32)
+    stroke, cold = _strokes(colours, falling=False), _colder(colours)
+    colours = stroke * cold + (1 - stroke) * (cold + 0.45 * (PAPER - cold))  # lighter stripes between
+    colours[covered & line] = INK
+    return Image.fromarray(np.dstack([_rounded(colours), np.where(covered, 255, 0).astype(np.uint8)]))
 
 
 def sketched_background(picture: Image.Image) -> Image.Image:
@@ -45,38 +57,6 @@ def sketched_background(picture: Image.Image) -> Image.Image:
     return Image.fromarray(
         _rounded(0.65 * _colder(colours) + 0.35 * PAPER - 20 * _strokes(colours, falling=True))
     )
-
-
-def _waved(pixels: np.ndarray) -> np.ndarray:
-    """(H, W, 4): every row moved sideways along a sine; what leaves on one side is cut off."""
-    moved = np.zeros_like(pixels)
-    for row in range(len(pixels)):
-        shift = round(WAVE * float(np.sin(2 * np.pi * row / PERIOD)))
-        source = pixels[row]
-        if shift > 0:
-            moved[row, shift:] = source[:-shift]
-        elif shift < 0:
-            moved[row, :shift] = source[-shift:]
-        else:
-            moved[row] = source
-    return moved
-
-
-def _contours(pixels: np.ndarray, covered: np.ndarray) -> np.ndarray:
-    """(H, W) bool: inside the thing, next to its rim or to another colour."""
-    inner = np.asarray(Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(LINE + 2))) > 0
-    flat = pixels[..., :3].astype(np.int32)
-    apart = np.zeros_like(covered)
-    apart[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > EDGE
-    apart[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > EDGE
-    return covered & (~inner | apart)
-
-
-def _hatched(colours: np.ndarray, light: float) -> np.ndarray:
-    """(H, W, 3) float32: colours with lighter stripes between the strokes."""
-    stroke = _strokes(colours, falling=False)
-    cold = _colder(colours)
-    return stroke * cold + (1 - stroke) * (cold + light * (PAPER - cold))
 
 
 def _strokes(colours: np.ndarray, *, falling: bool) -> np.ndarray:
