@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from nein.config.groups import Batches, Limit, OnDevice, Seed, Typed
+from nein.config.groups import Batches, Limit, OnDevice, Seed, Stored, Typed
 from nein.config.options import Device, Names, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -19,7 +19,7 @@ SETS = ("sources", "instances", "pasted")
 
 
 @dataclass(kw_only=True)
-class CalibrateConfig(Limit, Seed, Batches, OnDevice):
+class CalibrateConfig(Limit, Seed, Batches, Stored):
     """Which judges are asked about which pictures."""
 
     counted = "pictures of each set"

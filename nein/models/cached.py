@@ -241,12 +241,15 @@ class CachedJudge(_Cached):
             picture = pixel_hash(image) if row else ""
             keys.append([json.dumps([picture, one]) for one in row])
             for key, one in zip(keys[-1], row, strict=True):
-                asked[key] = lambda image=image, one=one: asdict(self.model.ask([image], [[one]])[0][0])
+                asked[key] = functools.partial(self._ask, image, one)
         replies = self._all(asked)
         for answer in replies.values():
             if isinstance(answer, NoAnswer):  # all the others are asked and kept by now
                 raise answer
-        return [[Answer(**replies[key]) for key in row] for row in keys]  # type: ignore[arg-type]
+        return [[Answer(**replies[key]) for key in row] for row in keys]
+
+    def _ask(self, image: np.ndarray, question: str) -> dict[str, Any]:
+        return asdict(self.model.ask([image], [[question]])[0][0])
 
 
 class CachedSpeaker(_Cached):

@@ -160,5 +160,5 @@ def _digests(tower: Tower) -> set[str]:
         if not name.endswith(_ASIDE):
             for part in map(np.squeeze, np.split(tensor, 3) if ".in_proj_" in name else [tensor]):
                 ways = [part, part.T] if part.ndim == 2 else [part]
-                found.add(min(hashlib.sha256(np.ascontiguousarray(way)).hexdigest() for way in ways))
+                found.add(min(hashlib.sha256(way.tobytes()).hexdigest() for way in ways))
     return found

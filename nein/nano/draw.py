@@ -60,7 +60,8 @@ class Look:
 LOOKS: dict[str, Look] = {
     name: Look(
         row["shapes"],
-        *row["size"],
+        row["size"][0],
+        row["size"][1],
         tuple(row["colours"]),
         row.get("airborne", False),
         row.get("mirror", True),
@@ -178,14 +179,14 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
         for row in range(0, y, side // 8):
             draw.line([0, row, side, row], fill=(188, 208, 206), width=side // 96)
     elif kind == "snow":
-        x, reach = rng.uniform(0.2, 0.8) * side, side * 0.35
-        draw.polygon([(x - reach, y), (x, y - side * 0.2), (x + reach, y)], fill=(150, 165, 185))
+        peak, reach = rng.uniform(0.2, 0.8) * side, side * 0.35
+        draw.polygon([(peak - reach, y), (peak, y - side * 0.2), (peak + reach, y)], fill=(150, 165, 185))
     elif kind == "desert":
-        x = rng.uniform(0.0, 0.6) * side
-        box = [x, y - side * 0.08, x + side * 0.55, y + side * 0.14]
+        hill = rng.uniform(0.0, 0.6) * side
+        box = [hill, y - side * 0.08, hill + side * 0.55, y + side * 0.14]
         draw.ellipse(box, fill=jitter((205, 150, 88), 6))
     elif kind == "night":
         for _ in range(7):
-            x, row, r = rng.uniform(0, side), rng.uniform(0, y * 0.9), side / 110
-            draw.ellipse([x - r, row - r, x + r, row + r], fill=(225, 225, 200))
+            across, down, r = rng.uniform(0, side), rng.uniform(0, y * 0.9), side / 110
+            draw.ellipse([across - r, down - r, across + r, down + r], fill=(225, 225, 200))
     return image

@@ -242,10 +242,9 @@ def _drawings() -> _Drawings:
         paint.append(np.moveaxis(np.asarray(colour.reduce(SUPERSAMPLE), np.float32) / 255, -1, 0))
         energy.append(((np.asarray(colour, np.float32) / 255) ** 2).sum() / SUPERSAMPLE**2)
         extents.append((drawing.width / SUPERSAMPLE, drawing.height / SUPERSAMPLE))
-    kernels = (_frequencies(np.stack(images)).conj() for images in (weight, ring, paint))
-    return _Drawings(
-        items, np.array(extents), *kernels, np.array(energy, np.float32), np.stack(weight).sum((1, 2))
-    )
+    covers, rims, paints = (_frequencies(np.stack(images)).conj() for images in (weight, ring, paint))
+    areas = np.stack(weight).sum((1, 2))
+    return _Drawings(items, np.array(extents), covers, rims, paints, np.array(energy, np.float32), areas)
 
 
 def _frequencies(images: np.ndarray) -> np.ndarray:
