@@ -153,7 +153,9 @@ def train(config: ContrastConfig, session: Session) -> Path:
             loss = loss + alpha * objective.contrastive_loss(image, text, scale)
         if options is not None:
             options = options[places]  # texts, D => Q, options, D
-            loss = loss + (1 - alpha) * objective.choice_loss(asked_about, options, correct, scale)
+            loss = loss + (1 - alpha) * objective.choice_loss(
+                asked_about, options, correct, scale, config.protocol
+            )
         accelerator.backward(loss)
         return loss.detach(), {}
 

@@ -65,26 +65,32 @@ def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tenso
 
 
 def choice_loss(
-    image: torch.Tensor, options: torch.Tensor, correct: torch.Tensor, scale: torch.Tensor
+    image: torch.Tensor,
+    options: torch.Tensor,
+    correct: torch.Tensor,
+    scale: torch.Tensor,
+    protocol: str = "fixed",
 ) -> torch.Tensor:
-    """Cross-entropy over the options of each question, logits cosine x `scale`.
+    """Cross-entropy over the options of each question.
 
     image    (B, D), of any length.
     options  (B, C, D): C options for each of the B pictures.
     correct  (B,) int64, the index of the right option.
 
-    Raises ValueError for any other layout: the released training code takes (B, C, D) where its evaluation
-    makes (C, B, D), and with B = C nothing would show it.
+    "fixed" takes cosine x `scale` as logits, as the paper says. "paper" takes dot product x `scale`, since
+    the released code calls encode_image and encode_text without `normalize=True` (process_mcq_batch in
+    train.py of github.com/m1k2zoo/negbench @ 2ac009b). Raises ValueError for another layout: with B = C
+    nothing would show that (C, B, D) was given.
     """
     if options.ndim != 3 or image.ndim != 2 or (len(options), options.shape[2]) != tuple(image.shape):
         raise ValueError(
             f"options must be (batch, options, dim) for pictures (batch, dim); got {tuple(options.shape)} "
             f"for {tuple(image.shape)}"
         )
-    cosine = torch.einsum(
-        "bd,bcd->bc", F.normalize(image.float(), dim=-1), F.normalize(options.float(), dim=-1)
-    )  # B, C
-    return F.cross_entropy(scale * cosine, correct)
+    image, options = image.float(), options.float()
+    if protocol == "fixed":
+        image, options = F.normalize(image, dim=-1), F.normalize(options, dim=-1)
+    return F.cross_entropy(scale * torch.einsum("bd,bcd->bc", image, options), correct)  # logits: B, C
 
 
 # ---------------------------------------------------------------------------------------------- learning rate

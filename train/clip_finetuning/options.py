@@ -84,7 +84,7 @@ class ContrastConfig(Learning):
 
     protocol: Literal["paper", "fixed"] = option(
         "fixed",
-        "paper: as released, the rate falls over the whole file that --epoch-share cuts",
+        "paper: as released, questions scored by dot products, the rate falling over the whole file",
         "Optimisation",
     )
     epoch_share: PositiveFloat = option(

@@ -21,6 +21,9 @@ from nein.datasets.negbench import drawn
 from nein.engine.errors import UserError
 from nein.train import finetune_clip
 from nein.train.clip_finetuning import objective, table
+from nein.train.clip_finetuning.data import Reader
+from nein.train.clip_finetuning.data import load as load_corpus
+from nein.train.clip_finetuning.options import parse
 from nein.train.clip_finetuning.towers import load
 from tests.helpers import plain
 from tests.metrics import tiny
@@ -115,6 +118,29 @@ def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path: P
         (tmp_path / "bert" / name).unlink()
     after = metrics.load_dual(str(tmp_path / "out")).encode_text(["There is no dog.", "a cat"])
     np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("trainable", ["all", "text"])
+def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(
+    trainable: str, tune: Tune, line: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    options = {"base": "nano:clip", "alpha": 0, "steps": 1, "schedule": "cosine", "trainable": trainable}
+    paper = losses(tune(protocol="paper", out=tmp_path / "paper", **options))
+    fixed = losses(tune(protocol="fixed", out=tmp_path / "fixed", **options))
+    # process_mcq_batch and MCQLoss of the released code, written out: nothing is normalised.
+    config, _ = parse(line(**options))
+    batch, tower = Reader(config, load_corpus(config)).read(0, 0, 1), load("nano:clip")
+    with torch.no_grad():
+        pictures = tower.model.get_image_features(**tower.pixels(batch.question_pictures))
+        texts = tower.model.get_text_features(**tower.tokens([text for one in batch.options for text in one]))
+        pictures, texts = (getattr(found, "pooler_output", found) for found in (pictures, texts))
+        texts = texts.view(len(batch.correct), -1, texts.shape[1])  # Q, options, D
+        scale, correct = tower.model.logit_scale.exp(), torch.tensor(batch.correct)
+        logits = torch.einsum("bf,bnf->bn", pictures, texts) * scale
+        cosines = torch.nn.functional.cosine_similarity(pictures[:, None], texts, dim=-1) * scale
+    assert paper == [pytest.approx(float(torch.nn.functional.cross_entropy(logits, correct)), rel=1e-4)]
+    assert fixed == [pytest.approx(float(torch.nn.functional.cross_entropy(cosines, correct)), rel=1e-4)]
+    assert paper[0] > 20 * fixed[0]
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "open_clip"])
