@@ -12,7 +12,7 @@ from typing import Any
 
 from nein.loading.errors import choose
 from nein.loading.references import Origin, located
-from nein.metrics import served
+from nein.metrics import backends
 from nein.metrics.base import MetricError
 from nein.metrics.judges import plugin
 
@@ -54,7 +54,7 @@ ORIGINS: dict[str, str] = {
 #: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.judges.plugin:load",
-    **dict.fromkeys(served.PREFIXES, "nein.metrics.judges.endpoint:load"),
+    **dict.fromkeys(backends.PREFIXES, "nein.metrics.judges.endpoint:load"),
 }
 
 
@@ -70,8 +70,8 @@ def special_reference(path_or_id: str) -> str | None:
 def check_reference(path_or_id: str, revision: str | None = None) -> None:
     """Checks the reference of a judge, or of a model that answers questions; loads nothing, asks no hub and
     no endpoint, imports what another package offers. Raises MetricError, one sentence."""
-    if served.is_served(path_or_id):
-        served.check(path_or_id)
+    if backends.is_served(path_or_id):
+        backends.check(path_or_id)
     elif special_reference(path_or_id) in ("plugin", "module"):
         plugin.offered(path_or_id)
     elif special_reference(path_or_id) is None:
@@ -118,7 +118,7 @@ def load_judge(
     choose("kind of judge", kind, JUDGES)
     path_or_id = located(path_or_id)
     prefix = special_reference(path_or_id)
-    if prefix in served.PREFIXES and kind != "vqa":
+    if prefix in backends.PREFIXES and kind != "vqa":
         raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
     if prefix is None:
         from nein.metrics.loading import check_folder, split_reference, type_of
@@ -129,7 +129,7 @@ def load_judge(
         load = pkgutil.resolve_name(by_type.get(type_of(name, its_revision) or "", by_type[""]))
     else:
         load = pkgutil.resolve_name(REFERENCES.get(prefix, REFERENCES["plugin"]))
-    if prefix in (None, *served.PREFIXES):
+    if prefix in (None, *backends.PREFIXES):
         known = inspect.signature(load).parameters
         if "quantization" not in known and options.get("quantization", "none") != "none":
             raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
@@ -173,7 +173,7 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
     reference  As the kind's loader takes it. Raises MetricError for one that the loader refuses.
     """
     reference = located(reference)
-    if served.in_process(reference):
+    if backends.in_process(reference):
         reference = reference.removeprefix("vllm:")
     if special_reference(reference) is not None:
         return []

@@ -21,12 +21,12 @@ from functools import partial
 from typing import Any, Literal
 
 from nein.loading.isolation import isolated, reason
+from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.base import Images, Score, Texts, paper_present, paper_removed, parse_yes_no
 from nein.metrics.batch import Batch
 from nein.metrics.judges.base import template
 from nein.metrics.metric import Metric
 from nein.metrics.objects import caption_objects
-from nein.metrics.served.endpoint import NoAnswer
 
 NOTHING_FOUND = "no object of the caption was found in the sample"
 

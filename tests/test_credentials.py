@@ -12,10 +12,10 @@ import pytest
 from nein import cli
 from nein.engine.images import write_png
 from nein.metrics import MetricError
+from nein.metrics.backends import credentials
+from nein.metrics.backends.credentials import Credentials
+from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.choices.endpoint import EndpointChoices
-from nein.metrics.served import credentials
-from nein.metrics.served.credentials import Credentials
-from nein.metrics.served.endpoint import Endpoint, split_endpoint
 from tests.loopback import Server, say
 from tests.negbench_build.conftest import picture
 from tests.negvqa.tiny import write_questions

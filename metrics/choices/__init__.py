@@ -14,6 +14,7 @@ import pkgutil
 from typing import Any
 
 from nein.loading.references import located
+from nein.metrics.backends import is_served
 from nein.metrics.choices.base import (
     ASKINGS,
     PROMPTS,
@@ -29,7 +30,6 @@ from nein.metrics.choices.base import (
     yes_or_no,
 )  # fmt: skip
 from nein.metrics.letters import SCORINGS
-from nein.metrics.served import is_served
 
 #: Kind of reference -> what loads it.
 LOADERS = {"served": "nein.metrics.choices.endpoint:load", "": "nein.metrics.choices.vlm:load"}
@@ -44,7 +44,7 @@ def load(
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
                 InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL".
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
-                of `metrics.served.endpoint.Endpoint`.
+                of `metrics.backends.endpoint.Endpoint`.
 
     Raises MetricError, one sentence, for what cannot be loaded.
     """

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from nein.metrics.backends import ServedModel, connect
+from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Said, Turn
+from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.choices.base import Asked, Reply, check
 from nein.metrics.letters import LETTERS, SCORINGS
-from nein.metrics.served import ServedModel, connect
-from nein.metrics.served.endpoint import Endpoint, NoAnswer, Said, Turn
-from nein.metrics.served.vllm import VllmEngine
 
 
 class EndpointChoices(ServedModel):
@@ -62,7 +62,7 @@ def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, max_new_tokens: int = 16,
     **options: Any,
 ) -> EndpointChoices:  # fmt: skip
-    """A reference of `metrics.served.connect`; options: max_new_tokens, concurrency, timeout, retries."""
+    """A reference of `metrics.backends.connect`; options: max_new_tokens, concurrency, timeout, retries."""
     options.pop("batch_size", None)  # of models that are loaded here
     endpoint = connect(path_or_id, revision=revision, device=device, dtype=dtype, **options)
     return EndpointChoices(endpoint, max_new_tokens=max_new_tokens)

@@ -1,4 +1,4 @@
-"""A VQA judge that is served: `openai:URL#MODEL`, `vllm:URL#MODEL` and `vllm:MODEL` (`metrics.served`)."""
+"""A VQA judge that is served: `openai:URL#MODEL`, `vllm:URL#MODEL` and `vllm:MODEL` (`metrics.backends`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from nein.metrics.backends import ServedModel, connect
+from nein.metrics.backends.endpoint import Endpoint, Said, Turn
+from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Images, Texts
 from nein.metrics.judges.base import Answer, check_batch
-from nein.metrics.served import ServedModel, connect
-from nein.metrics.served.endpoint import Endpoint, Said, Turn
-from nein.metrics.served.vllm import VllmEngine
 
 
 class EndpointJudge(ServedModel):
@@ -49,5 +49,5 @@ def _answer(said: Said) -> Answer:
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EndpointJudge:
-    """A reference of `metrics.served.connect`; options: concurrency, timeout, retries."""
+    """A reference of `metrics.backends.connect`; options: concurrency, timeout, retries."""
     return EndpointJudge(connect(path_or_id, revision=revision, device=device, dtype=dtype, **options))

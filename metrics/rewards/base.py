@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nein.loading.isolation import isolated
-from nein.metrics import served
+from nein.metrics import backends
 from nein.metrics.base import Images, MetricError, Score, check_images
 
 
@@ -111,8 +111,8 @@ def each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any])
 
 def check_chat(reference: str) -> None:
     """Checks the reference of an image-text model, here or served; loads nothing. Raises MetricError."""
-    if served.is_served(reference):
-        served.check(reference)
+    if backends.is_served(reference):
+        backends.check(reference)
         return
     from nein.metrics.loading import check_folder, split_reference
 

@@ -24,13 +24,13 @@ import torch
 from nein.loading.digests import folder_digest
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.isolation import MODEL_ERRORS, out_of_memory, reason
-from nein.metrics import served
+from nein.metrics import backends
+from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Picture, words
+from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Images, MetricError, Score
 from nein.metrics.judges import vlm
 from nein.metrics.loading import Source, fingerprint
 from nein.metrics.rewards.base import RewardJudge, check_chat, check_edits, constants
-from nein.metrics.served.endpoint import Endpoint, NoAnswer, Picture, words
-from nein.metrics.served.vllm import VllmEngine
 
 #: Largest number that the model may give; a score is a tenth of the numbers' range per point.
 RANGE = 25
@@ -253,7 +253,7 @@ def check(reference: str) -> None:
     """Checks a reference, loads nothing. Raises MetricError."""
     if not Path(reference, ADAPTER).expanduser().is_file():
         check_chat(reference)
-    if served.in_process(reference):
+    if backends.in_process(reference):
         raise MetricError(f"'{reference}': EditScore asks vLLM through its server: vllm:URL#MODEL.")
 
 
@@ -261,8 +261,8 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. options: of `EditScore`. Raises MetricError."""
     check(path_or_id)
-    if served.is_served(path_or_id):
-        endpoint = served.connect(path_or_id)
+    if backends.is_served(path_or_id):
+        endpoint = backends.connect(path_or_id)
         assert not isinstance(endpoint, VllmEngine)  # `check`
         return EditScore(ServedSpeaker(endpoint), **options)
     folder = Path(path_or_id).expanduser()

@@ -98,7 +98,7 @@ def _submitted(name: str, config: Any, given: Sequence[str]) -> tuple[str, list[
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
     from nein.engine import atomic
     from nein.engine.executors import jobs
-    from nein.metrics.served import credentials
+    from nein.metrics.backends import credentials
 
     folder = config.out_dir / "slurm"
     jobs.executor(config.slurm, folder, "slurm")  # what is missing is said before anything is written

@@ -108,7 +108,7 @@ Given = TypeVar("Given", bound=Options)
 
 def _without_credentials(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
-        from nein.metrics.served import credentials
+        from nein.metrics.backends import credentials
 
         return credentials.put_aside(value)
     if isinstance(value, list):

@@ -20,10 +20,10 @@ import numpy as np
 from nein.engine.images import pixel_hash
 from nein.loading.digests import json_digest
 from nein.loading.errors import UnavailableError
+from nein.metrics.backends.endpoint import NoAnswer, side_by_side
 from nein.metrics.base import RecordStore
 from nein.metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
 from nein.metrics.judges.base import Answer
-from nein.metrics.served.endpoint import NoAnswer, side_by_side
 
 CLAIMED = 0.2  # seconds between two looks at a question that another command asks
 Item = TypeVar("Item")

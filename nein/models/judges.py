@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nein.engine.answers import AnswerCache
+from nein.metrics.backends import is_served
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
-from nein.metrics.served import is_served
 from nein.models.cached import CachedJudge
 from nein.models.references import resolve
 

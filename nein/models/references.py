@@ -18,7 +18,7 @@ from typing import Any
 from nein import editors, metrics
 from nein.engine.errors import UserError
 from nein.loading.references import expanded, is_local
-from nein.metrics.served.endpoint import is_endpoint
+from nein.metrics.backends.endpoint import is_endpoint
 
 log = logging.getLogger(__name__)
 

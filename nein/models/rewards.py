@@ -12,11 +12,11 @@ from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.loading.isolation import isolated
 from nein.metrics import rewards
+from nein.metrics.backends import is_served
 from nein.metrics.base import RecordStore, Score, parse_yes_no
 from nein.metrics.judges.base import Answer, template
 from nein.metrics.rewards import RewardJudge as RewardJudge
 from nein.metrics.rewards.base import check_edits
-from nein.metrics.served import is_served
 from nein.models.cached import CachedModel, CachedSpeaker
 from nein.wording import denials
 

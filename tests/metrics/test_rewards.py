@@ -26,11 +26,11 @@ from transformers import (
 
 from nein import metrics
 from nein.metrics import rewards
+from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.base import MetricError
 from nein.metrics.choices.base import Asked, Reply
 from nein.metrics.rewards import editreward, editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
-from nein.metrics.served.endpoint import NoAnswer
 from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges
 

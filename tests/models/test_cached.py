@@ -12,8 +12,8 @@ import pytest
 
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.choices import Asked, Prompt, Reply, answer_each
-from nein.metrics.served.endpoint import NoAnswer
 from nein.models.cached import CachedModel, Questions
 
 PICTURES = [np.full((4, 4, 3), value, np.uint8) for value in (10, 20)]

@@ -19,10 +19,10 @@ import pytest
 from PIL import Image
 
 from nein.engine.answers import AnswerCache
+from nein.metrics.backends.endpoint import Endpoint
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.choices.endpoint import EndpointChoices
 from nein.metrics.letters import SCORINGS
-from nein.metrics.served.endpoint import Endpoint
 from tests.loopback import HANG_UP, Server, say
 from tests.metrics.tiny import picture
 from tests.negvqa.test_run import folder_of

@@ -19,10 +19,10 @@ from nein import metrics
 from nein.engine.folder import Folder
 from nein.judges.contracts import picture
 from nein.metrics import MetricError, choices
+from nein.metrics.backends.endpoint import NoAnswer, Turn
+from nein.metrics.backends.vllm import STRANGE
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.base import TEMPLATES
-from nein.metrics.served.endpoint import NoAnswer, Turn
-from nein.metrics.served.vllm import STRANGE
 from nein.models import references
 from tests.helpers import commands
 from tests.helpers.runs import scores_in

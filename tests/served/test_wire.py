@@ -21,10 +21,10 @@ from pydantic import BaseModel
 
 from nein import metrics
 from nein.metrics import MetricError, choices
+from nein.metrics.backends.endpoint import Endpoint, NoAnswer
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.choices.endpoint import EndpointChoices
 from nein.metrics.judges.endpoint import EndpointJudge
-from nein.metrics.served.endpoint import Endpoint, NoAnswer
 from nein.models import llm
 from nein.models.llm.loading import EndpointModel
 from tests.loopback import HANG_UP, Reply, Server, say

@@ -101,7 +101,7 @@ def load(reference: str, *, revision: str | None, device: str, dtype: str, batch
     judge."""
     from nein import metrics
     from nein.metrics import choices
-    from nein.metrics.served import is_served
+    from nein.metrics.backends import is_served
 
     judge = reference.removeprefix(JUDGE)
     if judge != reference or (metrics.special_reference(reference) is not None and not is_served(reference)):

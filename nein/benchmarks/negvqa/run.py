@@ -25,9 +25,9 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.metrics import choices
+from nein.metrics.backends import is_served
+from nein.metrics.backends.endpoint import is_endpoint
 from nein.metrics.choices import Asked, Reply
-from nein.metrics.served import is_served
-from nein.metrics.served.endpoint import is_endpoint
 from nein.models import references
 from nein.models.cached import CachedModel, batched
 from nein.models.remedies import answers as remedies

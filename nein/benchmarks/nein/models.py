@@ -8,8 +8,8 @@ from typing import Any
 
 from nein import metrics
 from nein.benchmarks.nein.config import EvalConfig
+from nein.metrics.backends import is_served
 from nein.metrics.judges.plugin import attribute, is_attribute
-from nein.metrics.served import is_served
 from nein.models import judges
 from nein.models.references import identity, resolve
 from nein.wording.families import MINIMAL_PAIRS

@@ -27,7 +27,7 @@ from nein.generate.negvqa import check, convert, negators
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.negators import NEGATED, UNUSABLE, Negation
 from nein.generate.negvqa.sources import Choice, load
-from nein.metrics.served.endpoint import is_endpoint
+from nein.metrics.backends.endpoint import is_endpoint
 
 #: First bytes of a picture -> the ending of its name.
 ENDINGS = {

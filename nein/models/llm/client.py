@@ -11,8 +11,8 @@ from typing import Any, Generic, Protocol
 
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.metrics.backends.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
 from nein.metrics.base import RecordStore
-from nein.metrics.served.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
 from nein.models.cached import Questions
 from nein.models.llm.parsing import CUT_OFF, NONSENSE, WRONG_SCHEMA, AnswerError, Schema, instructions, parse
 

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from nein.engine.errors import UserError
+from nein.metrics.backends import is_served
+from nein.metrics.backends.endpoint import Endpoint, is_endpoint, key, split_endpoint
 from nein.metrics.base import MetricError, RecordStore
-from nein.metrics.served import is_served
-from nein.metrics.served.endpoint import Endpoint, is_endpoint, key, split_endpoint
 from nein.models.llm.client import Answer, Backend, Client
 from nein.models.llm.options import LlmOptions
 from nein.models.llm.parsing import Plain, wire_schema
@@ -66,7 +66,7 @@ def check(reference: str | None) -> None:
 
 
 class EndpointModel:
-    """Chat completions of `model`; `sending` are the options of `metrics.served.endpoint.Endpoint`.
+    """Chat completions of `model`; `sending` are the options of `metrics.backends.endpoint.Endpoint`.
 
     The server is asked for structured output (`response_format` with a JSON schema) and a seed. One that
     refuses a request with them is asked without the format, then without both; for a plain answer no format

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
 from nein.loading.isolation import MODEL_ERRORS, reason
+from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.base import MetricError
 from nein.metrics.loading import exact, from_pretrained, library, load_model
-from nein.metrics.served.endpoint import NoAnswer
 from nein.models.llm.client import MODEL_FAILED, Answer
 
 

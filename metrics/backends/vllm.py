@@ -25,8 +25,8 @@ import numpy as np
 
 from nein.loading.isolation import MODEL_ERRORS, reason
 from nein.loading.references import located
+from nein.metrics.backends.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
 from nein.metrics.base import MetricError
-from nein.metrics.served.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from nein.metrics.served import vllm
-from nein.metrics.served.endpoint import Endpoint, is_endpoint, key, split_endpoint
+from nein.metrics.backends import vllm
+from nein.metrics.backends.endpoint import Endpoint, is_endpoint, key, split_endpoint
 
 #: How such a reference begins.
 PREFIXES = ("openai", "vllm")
@@ -37,7 +37,7 @@ def connect(
 ) -> Endpoint | vllm.VllmEngine:  # fmt: skip
     """What answers behind `openai:URL#MODEL`, `vllm:URL#MODEL` or `vllm:MODEL`.
 
-    sending  concurrency, timeout and retries of `metrics.served.endpoint.Endpoint`.
+    sending  concurrency, timeout and retries of `metrics.backends.endpoint.Endpoint`.
 
     Raises MetricError where nobody answers, or the model is not served there or cannot be loaded.
     """
