@@ -92,7 +92,7 @@ def ours(
         targets = {path: decode(path) for path in dict.fromkeys(pair.target for pair in block)}
         keys = {path: pixel_hash(target) for path, target in targets.items()}
         items = [
-            metrics.Item(
+            metrics.EditPair(
                 pair.id,
                 decode(pair.edited),
                 targets[pair.target],

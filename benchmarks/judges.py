@@ -122,7 +122,7 @@ def ours(
         for pair in block:
             sample = decode(pair.sample)
             items.append(
-                metrics.Item(
+                metrics.EditPair(
                     pair.id,
                     decode(pair.edited),
                     sample=sample,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nein.metrics.base import FeatureStore, MetricError, RecordStore, Score
-    from nein.metrics.batch import Batch, Item, Settings, Thing
+    from nein.metrics.batch import Batch, EditPair, SceneObject, Settings
     from nein.metrics.metric import Metric, score
     from nein.metrics.models import (
         DUALS,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Module -> the names of this package that are in it.
 _WHERE = {
     "base": ("FeatureStore", "MetricError", "RecordStore", "Score"),
-    "batch": ("Batch", "Item", "Settings", "Thing"),
+    "batch": ("Batch", "EditPair", "Settings", "SceneObject"),
     "metric": ("Metric", "score"),
     "models": (
         "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference",

@@ -29,7 +29,7 @@ Feature = np.ndarray | str
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """A thing of the unedited picture. without: the picture without it, (H, W, 3) uint8 RGB. stays: whether
     the right edit leaves it there."""
 
@@ -39,7 +39,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Item:
+class EditPair:
     """One edit. A picture is (H, W, 3) uint8 RGB, or a sentence saying why there is none.
 
     id          Identifies the sample.
@@ -62,7 +62,7 @@ class Item:
     caption: str = ""
     target_key: str = ""
     sample_key: str = ""
-    things: Sequence[Thing] | str = "the data do not say which things the picture shows"
+    things: Sequence[SceneObject] | str = "the data do not say which things the picture shows"
 
     def __post_init__(self) -> None:
         for name, picture in (("target_key", self.target), ("sample_key", self.sample)):
@@ -144,7 +144,7 @@ class Batch:
     records   Cache of what judges said about unedited samples, asked once and not once per editor.
     """
 
-    items: Sequence[Item]
+    items: Sequence[EditPair]
     models: Mapping[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     names: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class Batch:
     records: RecordStore = field(default_factory=MemoryRecords)
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def of(self, items: Sequence[Item], names: Sequence[str] | None = None) -> Batch:
+    def of(self, items: Sequence[EditPair], names: Sequence[str] | None = None) -> Batch:
         """The same for other items or names; this batch itself for its own."""
         names = self.names if names is None else tuple(names)
         if items is self.items and names == self.names:

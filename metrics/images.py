@@ -208,11 +208,11 @@ def obeyed(batch: Batch) -> list[Score]:
     return scores
 
 
-OBEYED = Metric(
+GROUND_TRUTH = Metric(
     "obeyed", "Obeyed (known truth)", "per cent", "higher", (0.0, 1.0), "proportion",
     ("edited", "sample", "things"), obeyed, source="this project: pictures of each thing's absence",
 )  # fmt: skip
 
 
-#: In the order of the paper's Table 3; it does not report CLIP-T and OBEYED.
+#: In the order of the paper's Table 3; it does not report CLIP-T and GROUND_TRUTH.
 METRICS = (*PIXELS, CLIP_I, DINO, FID, LPIPS)

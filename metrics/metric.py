@@ -11,7 +11,7 @@ from nein.loading.errors import choose
 from nein.loading.isolation import isolated
 from nein.loading.references import Origin
 from nein.metrics.base import MetricError, Score
-from nein.metrics.batch import PICTURES, Batch, Item
+from nein.metrics.batch import PICTURES, Batch, EditPair
 
 
 @dataclass(frozen=True)
@@ -113,5 +113,5 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
     return rows
 
 
-def _scored(metric: Metric, batch: Batch, items: Sequence[Item]) -> Sequence[Score]:
+def _scored(metric: Metric, batch: Batch, items: Sequence[EditPair]) -> Sequence[Score]:
     return metric.score(batch.of(items))

@@ -18,7 +18,7 @@ from torchmetrics.utilities import rank_zero_warn
 from nein.loading.errors import choose
 from nein.metrics import ENCODERS, METRICS, load_encoder, load_judge
 from nein.metrics.base import MetricError
-from nein.metrics.batch import Batch, Item, Settings
+from nein.metrics.batch import Batch, EditPair, Settings
 from nein.metrics.metric import Metric, score
 
 #: (H, W, 3) uint8 arrays or PIL images; or one tensor (N, 3, H, W), uint8, or floating point in `data_range`.
@@ -99,7 +99,7 @@ class EditingMetric(torchmetrics.Metric):
             counts = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
             raise MetricError(f"Equally many of everything are scored together, not {counts}.")
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        items = [Item(str(number), **row) for number, row in enumerate(rows)]
+        items = [EditPair(str(number), **row) for number, row in enumerate(rows)]
         if self._models is None:
             self._models = _loaded(self.metric.models, self._name, **self._model)
         batch = Batch(items, self._models, self.settings)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nein import metrics
-from nein.metrics import METRICS, Batch, Item, Score, Settings
+from nein.metrics import METRICS, Batch, EditPair, Score, Settings
 from nein.metrics.base import MemoryRecords
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
@@ -44,9 +44,9 @@ def yes_no(image: np.ndarray, prompt: str) -> str:
 
 def item(
     edited: Any, sample: Any, *, object: str = "car", caption: str = "A man and a dog.", id: str = "a"
-) -> Item:
+) -> EditPair:
     key = hashlib.sha256(sample.tobytes()).hexdigest() if isinstance(sample, np.ndarray) else "none"
-    return Item(id, edited, sample=sample, object=object, caption=caption, sample_key=key)
+    return EditPair(id, edited, sample=sample, object=object, caption=caption, sample_key=key)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Presence:
     settings: Settings
     store: Any
 
-    def score(self, items: Sequence[Item]) -> dict[str, list[Score]]:
+    def score(self, items: Sequence[EditPair]) -> dict[str, list[Score]]:
         batch = Batch(items, self.models, self.settings, records=self.store)
         return metrics.score([METRICS[name] for name in self.names], batch)
 
@@ -79,5 +79,5 @@ def presence(
 SAMPLE = scene(car=0.8, dog=0.7, man=0.6)
 
 
-def one(metric: Presence, *items: Item) -> dict[str, Any]:
+def one(metric: Presence, *items: EditPair) -> dict[str, Any]:
     return {name: rows[0] for name, rows in metric.score(list(items)).items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nein.metrics import METRICS, Batch, Item, Score, Thing, score
+from nein.metrics import METRICS, Batch, EditPair, SceneObject, Score, score
 from nein.metrics.base import MetricError
 from nein.metrics.images import there
 
@@ -21,11 +21,13 @@ def with_squares(*places: int) -> np.ndarray:
 
 LEFT, RIGHT = 1, 10
 BOTH = with_squares(LEFT, RIGHT)
-THINGS = (Thing("left", True, with_squares(RIGHT)), Thing("right", False, with_squares(LEFT)))
+THINGS = (SceneObject("left", True, with_squares(RIGHT)), SceneObject("right", False, with_squares(LEFT)))
 
 
-def obeyed(edited: np.ndarray, things: tuple[Thing, ...] | str = THINGS) -> Score:
-    (made,) = score([METRICS["obeyed"]], Batch([Item("a", edited, sample=BOTH, things=things)], {}))["obeyed"]
+def obeyed(edited: np.ndarray, things: tuple[SceneObject, ...] | str = THINGS) -> Score:
+    (made,) = score([METRICS["obeyed"]], Batch([EditPair("a", edited, sample=BOTH, things=things)], {}))[
+        "obeyed"
+    ]
     return made
 
 
@@ -53,11 +55,11 @@ def test_something_else_in_its_place_is_gone_and_a_half_of_it_neither() -> None:
 
 
 def test_where_nothing_must_go_the_untouched_picture_obeys() -> None:
-    assert obeyed(BOTH, tuple(Thing(one.name, True, one.without) for one in THINGS)).value == 1.0
+    assert obeyed(BOTH, tuple(SceneObject(one.name, True, one.without) for one in THINGS)).value == 1.0
 
 
 def test_without_known_things_or_in_another_size_an_edit_is_unscored() -> None:
-    assert "do not say which things" in obeyed(BOTH, Item("a", BOTH).things).reason
+    assert "do not say which things" in obeyed(BOTH, EditPair("a", BOTH).things).reason
     assert "of one size" in obeyed(BOTH[:8]).reason
     with pytest.raises(MetricError, match="of one size"):
         there(BOTH, BOTH, EMPTY[:4])

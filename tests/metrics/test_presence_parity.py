@@ -13,14 +13,14 @@ import torch
 from PIL import Image
 
 from nein import metrics
-from nein.metrics import METRICS, Batch, Item, Settings
+from nein.metrics import METRICS, Batch, EditPair, Settings
 from nein.metrics.objects import spacy_model
 from tests.metrics.scripted import NAMES
 from tests.metrics.tiny import make_llava, picture
 
 
 @pytest.fixture(scope="module")
-def quadruples() -> list[Item]:
+def quadruples() -> list[EditPair]:
     """Twelve edits of four samples of unequal sizes, with captions that repeat objects and use pronouns."""
     captions = [
         "A man and his dog sit on a bench.",
@@ -33,12 +33,12 @@ def quadruples() -> list[Item]:
     objects = ["car", "bench", "dog", "traffic light"]
     edits = [picture(400 + i, *sizes[i % 4]) for i in range(12)]
     return [
-        Item(str(i), x, sample=samples[i % 4], object=objects[(i + i // 4) % 4], caption=captions[i % 4])
+        EditPair(str(i), x, sample=samples[i % 4], object=objects[(i + i // 4) % 4], caption=captions[i % 4])
         for i, x in enumerate(edits)
     ]
 
 
-def naive_scores(work: Item, generate: Any, detect: Any, roots: Sequence[str]) -> list[float | None]:
+def naive_scores(work: EditPair, generate: Any, detect: Any, roots: Sequence[str]) -> list[float | None]:
     """The paper's procedure as its scripts run it: a `generate` per question, a pipeline call per label."""
     prompt = "[INST] <image>\nDoes this image contain {}? Answer only yes or no [/INST]".format
     removal_vqa = float(generate(work.edited, prompt(work.object)).strip() == "No")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nein import metrics
-from nein.metrics import METRICS, Batch, Item, MetricError, Score, Settings
+from nein.metrics import METRICS, Batch, EditPair, MetricError, Score, Settings
 from nein.metrics.base import MemoryFeatures
 from nein.metrics.images import cosines
 from nein.metrics.preprocess import r64_fit, stretch
@@ -26,20 +26,20 @@ def key(image: np.ndarray) -> str:
 
 
 @pytest.fixture(scope="module")
-def items() -> list[Item]:
+def items() -> list[EditPair]:
     """Seven edits of three targets of unequal, mostly not square sizes."""
     targets = [picture(100, 64, 48), picture(101, 48, 48), picture(102, 50, 75)]
     captions = ["A man and his dog.", "a car near a bench", "yes"]
     owners = [0, 0, 1, 2, 2, 2, 1]
     sizes = [(64, 48), (60, 52), (48, 48), (50, 75), (64, 64), (40, 60), (96, 96)]
     return [
-        Item(f"s{i}", picture(i, *size), targets[o], caption=captions[o], target_key=key(targets[o]))
+        EditPair(f"s{i}", picture(i, *size), targets[o], caption=captions[o], target_key=key(targets[o]))
         for i, (o, size) in enumerate(zip(owners, sizes, strict=True))
     ]
 
 
 def score(
-    names: Sequence[str], items: Sequence[Item], models: Any, store: Any = None, **settings: Any
+    names: Sequence[str], items: Sequence[EditPair], models: Any, store: Any = None, **settings: Any
 ) -> dict[str, list[Score]]:
     batch = Batch(items, models, Settings(**settings), features=store or MemoryFeatures())
     return metrics.score([METRICS[name] for name in names], batch)
@@ -59,7 +59,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
-def by_hand(name: str, item: Item, encoders: Any) -> float:
+def by_hand(name: str, item: EditPair, encoders: Any) -> float:
     """One metric of one pair, straight from its definition."""
     fitted = np.asarray(stretch(item.edited, item.target.shape[1::-1]))
     difference = fitted.astype(np.float64) / 255 - item.target.astype(np.float64) / 255
@@ -99,7 +99,7 @@ def test_fid_features_are_those_of_every_item_in_order(items, encoders) -> None:
 
 def test_an_edit_equal_to_its_target_sits_at_every_optimum(encoders) -> None:
     target = picture(7, 64, 48)
-    result = score(ALL, [Item("a", target.copy(), target, caption="a", target_key=key(target))], encoders)
+    result = score(ALL, [EditPair("a", target.copy(), target, caption="a", target_key=key(target))], encoders)
     for name, best in {"l1": 0, "l2": 0, "lpips": 0, "clip_i": 1, "dino": 1}.items():
         assert values(result, name) == pytest.approx([best], abs=0 if name in ("l1", "l2") else 1e-6)
     np.testing.assert_allclose(fid_rows(result, 0), fid_rows(result, 1), atol=1e-6)
@@ -108,18 +108,18 @@ def test_an_edit_equal_to_its_target_sits_at_every_optimum(encoders) -> None:
 def test_pictures_without_keys_are_told_apart_by_their_pixels_and_their_size() -> None:
     black, white = np.zeros((4, 4, 3), np.uint8), np.full((4, 4, 3), 255, np.uint8)
     wide = black.reshape(2, 8, 3)
-    items = [Item(str(k), one, one, one) for k, one in enumerate((black, white, wide))]
+    items = [EditPair(str(k), one, one, one) for k, one in enumerate((black, white, wide))]
     assert [one.value for one in metrics.score([METRICS["l1"]], Batch(items))["l1"]] == [0, 0, 0]
     assert len({item.target_key for item in items}) == len({item.sample_key for item in items}) == 3
-    assert Item("1", black, black.copy()).target_key == items[0].target_key
-    assert Item("1", black, black, target_key="known").target_key == "known"
+    assert EditPair("1", black, black.copy()).target_key == items[0].target_key
+    assert EditPair("1", black, black, target_key="known").target_key == "known"
 
 
 def test_every_metric_gets_worse_with_corruption(encoders) -> None:
     target = picture(8, 64, 64)
     noise = np.random.default_rng(0).normal(0, 1, target.shape)
     edits = [np.clip(target + s * noise, 0, 255).astype(np.uint8) for s in (0, 8, 30, 110)]
-    items = [Item(str(i), e, target, target_key=key(target)) for i, e in enumerate(edits)]
+    items = [EditPair(str(i), e, target, target_key=key(target)) for i, e in enumerate(edits)]
     result = score(["l1", "l2", "clip_i", "dino", "lpips"], items, encoders)
     for name in result:
         sign = 1 if name in ("l1", "l2", "lpips") else -1
@@ -151,7 +151,7 @@ def test_the_cosine_is_taken_in_float64_and_clipped_to_one() -> None:
 
 def test_crop_alignment_compares_with_the_fitted_target_and_shares_no_features(encoders) -> None:
     target = picture(9, 160, 107)
-    item = Item("a", r64_fit(target, 128), target, target_key=key(target))
+    item = EditPair("a", r64_fit(target, 128), target, target_key=key(target))
     store = MemoryFeatures()
     plain = score(["l1", "lpips", "dino"], [item], encoders, store=store)
     crop = score(["l1", "lpips", "dino"], [item], encoders, store=store, align="crop", resolution=128)
@@ -227,7 +227,7 @@ def test_a_failed_edit_is_unscored_everywhere_and_the_others_are_not(items, enco
         rest = [v for i, v in enumerate(values(result, name)) if i != 2]
         np.testing.assert_allclose(rest, values(base, name), atol=1e-6)
     assert fid_rows(result, 0).shape[0] == len(items)
-    missing = score(["l1", "dino"], [Item("x", items[0].edited)], encoders)
+    missing = score(["l1", "dino"], [EditPair("x", items[0].edited)], encoders)
     assert [s[0].reason for s in missing.values()] == ["no target picture"] * 2
 
 

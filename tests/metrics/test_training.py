@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nein.metrics import Batch, Item, MetricError, load_encoder, score
+from nein.metrics import Batch, EditPair, MetricError, load_encoder, score
 from nein.metrics.fid import frechet_distance
 from nein.metrics.images import l1
 from nein.metrics.table import METRICS
@@ -48,7 +48,7 @@ def test_tensors_are_their_pictures_in_the_range_that_is_stated(black, white):
 def test_a_pickled_metric_goes_on_and_scores_as_an_evaluation_does():
     metric = EditingMetric("lpips", "nano:lpips")
     metric.update(EDITED[:2], TARGET[:2])
-    items = [Item(str(n), a, b) for n, (a, b) in enumerate(zip(EDITED[:2], TARGET, strict=False))]
+    items = [EditPair(str(n), a, b) for n, (a, b) in enumerate(zip(EDITED[:2], TARGET, strict=False))]
     batch = Batch(items, {"lpips": load_encoder("lpips", "nano:lpips")})
     expected = [one.value for one in score([METRICS["lpips"]], batch)["lpips"]]
     assert metric.compute().item() == pytest.approx(np.mean(expected), rel=1e-12)

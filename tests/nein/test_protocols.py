@@ -10,7 +10,7 @@ from nein.benchmarks.nein import records
 from nein.benchmarks.nein.reporting import protocols
 from nein.benchmarks.nein.reporting.protocols import NoEvidence, Rules, verdict
 from nein.benchmarks.nein.runs import RunDir
-from nein.metrics import METRICS, Batch, Item, Settings
+from nein.metrics import METRICS, Batch, EditPair, Settings
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 CAPTIONS = [
@@ -21,11 +21,11 @@ CAPTIONS = [
 ANSWERS = ["Yes", "yes", "Yes.", "No", "no", "No.", "Perhaps"]
 
 
-def items() -> list[Item]:
+def items() -> list[EditPair]:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (24, 6, 6, 3), dtype=np.uint8)
     return [
-        Item(
+        EditPair(
             f"s{i}",
             pictures[2 * i],
             sample=pictures[2 * i + 1],

@@ -238,7 +238,7 @@ def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Se
         return (500, {}, {}) if seen(body)[0].mean() > 100 else (200, say("No"), {})
 
     server.rule = rule
-    items = [metrics.Item(f"s{i}", image, sample=image, object="cat") for i, image in enumerate(IMAGES)]
+    items = [metrics.EditPair(f"s{i}", image, sample=image, object="cat") for i, image in enumerate(IMAGES)]
     asked = {"vqa": judge(server, retries=1, concurrency=1)}
     batch = metrics.Batch(items, asked, metrics.Settings(protocol="fixed"))
     found = metrics.score([metrics.METRICS["removal_vqa"]], batch)["removal_vqa"]

@@ -56,7 +56,7 @@ class Scorer:
         self._settings = dataclasses.replace(self._settings, batch_size=size)
 
     def score(
-        self, items: Sequence[metrics.Item], names: Iterable[str], among: Iterable[str]
+        self, items: Sequence[metrics.EditPair], names: Iterable[str], among: Iterable[str]
     ) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
         an interrupted block is asked about as a whole one is."""
@@ -108,7 +108,7 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
                 run.block_path(scores_of(name), number).unlink(missing_ok=True)
     needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
 
-    def read(number: int) -> tuple[int, list[metrics.Item]]:
+    def read(number: int) -> tuple[int, list[metrics.EditPair]]:
         rows = list(run.rows(EDIT, [number]))
         edits = {row["id"]: row for row in rows}
         if [row["id"] for row in rows] != [sample.id for sample in plan.members(number)]:
@@ -171,10 +171,10 @@ def _item(
     edit: Mapping[str, Any],
     needed: set[str],
     original: Callable[[Path, str], tuple[np.ndarray | str, str]],
-) -> metrics.Item:
+) -> metrics.EditPair:
     """The pictures of a sample that are `needed`; a sentence for every other."""
     if edit["image"] is None:
-        return metrics.Item(sample.id, f"not edited: {edit['error']}")
+        return metrics.EditPair(sample.id, f"not edited: {edit['error']}")
     edited = _read(run.image_path(sample.id), "edited")
     if not isinstance(edited, str) and images.pixel_hash(edited) != edit["sha256"]:
         edited = "the edited image on disk is not the one this run wrote; remove it and run again"
@@ -183,7 +183,7 @@ def _item(
     unedited, sample_key = original(sample.sample_path, "NeIn") if "sample" in needed else absent
     if sample_key and sample_key != edit["sample_sha256"]:
         unedited = "the NeIn image is not the one that was edited; it was changed in between"
-    things: list[metrics.Thing] | str = "not read"
+    things: list[metrics.SceneObject] | str = "not read"
     if "things" in needed:
         things = []
         for thing in sample.things:
@@ -191,8 +191,8 @@ def _item(
             if isinstance(shown, str):
                 things = shown
                 break
-            things.append(metrics.Thing(thing.name, thing.stays, shown))
-    return metrics.Item(
+            things.append(metrics.SceneObject(thing.name, thing.stays, shown))
+    return metrics.EditPair(
         sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key, things
     )
 
@@ -211,7 +211,7 @@ def _read(path: Path, role: str) -> np.ndarray | str:
 
 
 def _write_features(
-    run: RunDir, metric: str, number: int, items: Sequence[metrics.Item], scores: Sequence[metrics.Score]
+    run: RunDir, metric: str, number: int, items: Sequence[metrics.EditPair], scores: Sequence[metrics.Score]
 ) -> None:
     """One file per block: rows of edited pictures and of targets, for the samples that have both."""
     rows = [(item, s.features) for item, s in zip(items, scores, strict=True) if s.features is not None]
