@@ -218,15 +218,22 @@ def read_numbers(answer: str, protocol: str) -> list[float] | str:
         value = json.loads(answer[start : end + 1])["score"] if start >= 0 else None
     except (ValueError, KeyError, TypeError, RecursionError):
         value = None
-    if not isinstance(value, list) or len(value) != 2 or not all(_is_number(one) for one in value):
+    found = [_number(one) for one in value] if isinstance(value, list) else []
+    numbers = [one for one in found if one is not None]
+    if not len(numbers) == len(found) == 2:
         return f"{shown} has no 'score' of two numbers"
-    if not all(0 <= one <= RANGE for one in value):
+    if not all(0 <= one <= RANGE for one in numbers):
         return f"{shown} has a number that is not from 0 to {RANGE}"
-    return [float(one) for one in value]
+    return numbers
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _number(value: Any) -> float | None:
+    """A finite number, also one written as a string ("20"); None for anything else."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
@@ -244,7 +251,7 @@ def _paper(answer: str) -> list[float]:
         if isinstance(value, dict) and ("score" in value or "reasoning" in value):
             score = value.get("score", [])
             listed = score if isinstance(score, list) else [score]
-            return [float(one) for one in listed if _is_number(one)]
+            return [number for one in listed if (number := _number(one)) is not None]
     behind = re.search(r"[\"']score[\"']\s*:(.*)", text, re.DOTALL | re.IGNORECASE)
     return [float(one) for one in _NUMBER.findall(behind[1] if behind else text)]
 

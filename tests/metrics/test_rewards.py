@@ -469,3 +469,10 @@ def test_what_is_no_picture_or_no_instruction_is_refused() -> None:
     with pytest.raises(MetricError, match="2 pictures but 1 instructions"):
         judge.score([SOURCE], [FIRST, SECOND], [TOLD])
     assert editscore.read_numbers("{'score': [3, 4]}", "paper") == [3, 4]
+
+
+@pytest.mark.parametrize("protocol", ["paper", "fixed"])
+def test_numbers_written_as_strings_are_read(protocol: Any) -> None:
+    assert editscore.read_numbers('{"score": ["20", " 15.5 "]}', protocol) == [20, 15.5]
+    read = [editscore.read_numbers(f'{{"score": {bad}}}', protocol) for bad in ('["a", true]', "[null, NaN]")]
+    assert read == [[], []] if protocol == "paper" else all("two numbers" in str(one) for one in read)
