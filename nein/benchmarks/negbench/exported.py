@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 
@@ -12,15 +12,13 @@ from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench.folder import Asked, ResultsDir, sets_of
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Task
+from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Result, Sample, public
 
 LETTERS = "ABCDEFGH"
-#: Id of a question -> its options; (kind, id of a caption) -> the caption.
-Texts: TypeAlias = dict[Any, Any]
 _SHARES = ("accuracy", "recall", "satisfied", *BASELINES)
 
 
@@ -29,16 +27,19 @@ def read(path: Path) -> Exported:
     manifest = public(Folder(path, "answers").manifest())
     summary, config = manifest.get("summary", {}), manifest.get("config", {})
     figures = frames.read(path / "figures.csv")
-    rows = [
-        row for row in frames.records(figures)
-        if row["value"] is not None and row["metric"].partition("@")[0] in _SHARES
-    ]  # fmt: skip
+    results = []
+    for row in frames.records(figures):
+        if row["value"] is not None and row["metric"].partition("@")[0] in _SHARES:
+            words = [row.get(name) for name in ("kind", "direction", "type", "template")]
+            shown = "".join(f", {str(word).replace('_', ' ')}" for word in words if word)
+            title = f"{row['metric'].capitalize()}, {row['task']} ({row['variant']}){shown}"
+            results.append(interchange.share(_key(row), row, title))
     data = {key: manifest["data"].get(key) for key in ("name", "records_sha256")}
     return Exported(
         "negbench", f"NegBench {summary.get('title', '')}", str(manifest["name"]), str(data["name"]),
         str(manifest["identity"]["model"]), data, None, str(config.get("preset")),
         str(summary.get("protocol")),
-        [*(_result(row) for row in rows), *_gaps(figures)],
+        [*results, *_gaps(figures)],
         lambda: _samples(path), manifest, path,
     )  # fmt: skip
 
@@ -48,16 +49,6 @@ def _key(row: Mapping[str, Any]) -> str:
         row.get(name, "") for name in ("task", "variant", "metric", "kind", "direction", "type", "template")
     )
     return "/".join(str(part) for part in parts if part)
-
-
-def _result(row: dict[str, Any]) -> Result:
-    words = [row.get(name) for name in ("kind", "direction", "type", "template")]
-    shown = ", ".join(str(word).replace("_", " ") for word in words if word)
-    title = f"{row['metric'].capitalize()}, {row['task']} ({row['variant']}){f', {shown}' if shown else ''}"
-    return Result(
-        _key(row), row["metric"], title, row["value"], row["low"], row["high"], row["standard_error"],
-        int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row), "higher", (0.0, 1.0), 100.0, True,
-    )  # fmt: skip
 
 
 def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
@@ -88,53 +79,43 @@ def _samples(path: Path) -> Iterator[Sample]:
     if run is None:  # its data have gone, which is said
         return
     for task in run.tasks:
-        texts, what = _texts(task), {"task": task.name.rpartition("/")[2], "variant": task.variant}
+        of_task = {"task": task.name.rpartition("/")[2], "variant": task.variant}
+        texts: dict[Any, Any] = {}  # id of a question -> its options; (kind, id of a caption) -> the caption
+        if isinstance(task, ChoiceTask):
+            texts = {one.id: tuple(option.text for option in one.options) for one in task.questions}
+        else:
+            for item in (*task.original, *task.negated):
+                texts |= {(item.kind, f"{item.id}#{k}"): text for k, text in enumerate(item.captions)}
         for row in run.rows(task):
-            if "correct" in row:
-                yield _choice({**what, "metric": "accuracy", "type": "all"}, row, texts)
-            elif "absent" in row:
-                for k in KS:
-                    if row["rank"] < k:
-                        yield _judged({**what, "metric": f"satisfied@{k}", "kind": row["kind"]}, row, texts)
-            else:
-                for metric in (key for key in row if key.startswith("recall@")):
-                    where = {"kind": row["kind"], "direction": row["direction"]}
-                    yield _ranked({**what, "metric": metric, **where}, row, texts)
+            yield from _of_row(row, of_task, texts)
 
 
-def _choice(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sample:
-    options = texts.get(row["id"])
-    shares = row.get("shares") or []
-    best = [LETTERS[n] for n, share in enumerate(shares) if share == max(shares) and share > 0]
-    facts = {"source": row["source"], "type": row.get("type"), "scores": row.get("scores")}
-    return Sample(
-        _key(what), row["id"], "Which of the captions describes the picture?", ", ".join(best),
-        ", ".join(best), "highest score", row.get("credit"), row["reason"], (LETTERS[row["correct"]],),
-        options, facts,
-    )  # fmt: skip
-
-
-def _ranked(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sample:
-    rank = "" if row.get("rank") is None else str(row["rank"])
-    facts = {key: row.get(key) for key in ("source", "item", "tied", "score")}
-    text = texts.get((row["kind"], row["id"]), row["id"])
-    return Sample(
-        _key(what), f"{row['id']}.{row['kind']}.{row['direction']}", str(text), rank, rank,
-        "rank of the first right one", row[what["metric"]], row["reason"], facts=facts,
-    )  # fmt: skip
-
-
-def _judged(what: dict[str, str], row: Mapping[str, Any], texts: Texts) -> Sample:
-    facts = {key: row[key] for key in ("source", "thing", "gallery")}
-    text = texts.get((NEGATED, row["id"].partition("/")[0]), row["id"])
-    return Sample(
-        _key(what), f"{row['id']}.{row['kind']}.{row['rank']}", str(text), row["image"], row["image"],
-        "what the judge sees in the picture found", row["absent"], row["reason"], facts=facts,
-    )  # fmt: skip
-
-
-def _texts(task: Task) -> Texts:
-    if isinstance(task, ChoiceTask):
-        return {one.id: tuple(option.text for option in one.options) for one in task.questions}
-    items = (*task.original, *task.negated)
-    return {(item.kind, f"{item.id}#{k}"): text for item in items for k, text in enumerate(item.captions)}
+def _of_row(row: Mapping[str, Any], task: dict[str, str], texts: Mapping[Any, Any]) -> Iterator[Sample]:
+    if "correct" in row:
+        shares = row.get("shares") or []
+        best = ", ".join(LETTERS[n] for n, share in enumerate(shares) if share == max(shares) and share > 0)
+        facts = {"source": row["source"], "type": row.get("type"), "scores": row.get("scores")}
+        yield Sample(
+            _key({**task, "metric": "accuracy", "type": "all"}), row["id"],
+            "Which of the captions describes the picture?", best, best, "highest score", row.get("credit"),
+            row["reason"], (LETTERS[row["correct"]],), texts.get(row["id"]), facts,
+        )  # fmt: skip
+    elif "absent" in row:
+        facts = {key: row[key] for key in ("source", "thing", "gallery")}
+        text = str(texts.get((NEGATED, row["id"].partition("/")[0]), row["id"]))
+        for k in (k for k in KS if row["rank"] < k):
+            yield Sample(
+                _key({**task, "metric": f"satisfied@{k}", "kind": row["kind"]}),
+                f"{row['id']}.{row['kind']}.{row['rank']}", text, row["image"], row["image"],
+                "what the judge sees in the picture found", row["absent"], row["reason"], facts=facts,
+            )  # fmt: skip
+    else:
+        rank = "" if row.get("rank") is None else str(row["rank"])
+        facts = {key: row.get(key) for key in ("source", "item", "tied", "score")}
+        text = str(texts.get((row["kind"], row["id"]), row["id"]))
+        where = {"kind": row["kind"], "direction": row["direction"]}
+        for metric in (key for key in row if key.startswith("recall@")):
+            yield Sample(
+                _key({**task, "metric": metric, **where}), f"{row['id']}.{row['kind']}.{row['direction']}",
+                text, rank, rank, "rank of the first right one", row[metric], row["reason"], facts=facts,
+            )  # fmt: skip
