@@ -133,8 +133,9 @@ def chosen(
             task = replace(task, questions=task.questions[:limit])
         elif limit is not None:
             ids = {item.id for item in (task.original or task.negated)[:limit]}
-            both = (tuple(i for i in kind if i.id in ids) for kind in (task.original, task.negated))
-            task = replace(task, **dict(zip(("original", "negated"), both, strict=True)))
+            original = tuple(item for item in task.original if item.id in ids)
+            negated = tuple(item for item in task.negated if item.id in ids)
+            task = replace(task, original=original, negated=negated)
         tasks.append(task)
     return tasks
 

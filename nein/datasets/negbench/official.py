@@ -166,8 +166,8 @@ def read_retrieval(
     items = tuple(
         RetrievalItem(
             name, image, strings(row["captions"], f"{where}, captions"), kind,
-            *(same(_optional(row, f"{of}_objects", where)) for of in ("positive", "negative")),
-            source=intern(row.get("source", source)),
+            same(_optional(row, "positive_objects", where)), same(_optional(row, "negative_objects", where)),
+            intern(row.get("source", source)),
         )
         for where, row, image, name, source in _rows(path, ("filepath", "captions"))
     )  # fmt: skip
@@ -188,9 +188,11 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
         type_ = _template(row.get("correct_answer_template", ""), where)
         templates = _templates(row, len(texts), correct, type_, layout, where)
         options = tuple(same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True))
-        objects = (same(_optional(row, f"{of}_objects", where)) for of in ("positive", "negative"))
+        positives, negatives = (
+            same(_optional(row, name_of, where)) for name_of in ("positive_objects", "negative_objects")
+        )
         from_ = intern(row.get("source") or source)
-        questions.append(Question(name, image, options, correct, type_, *objects, source=from_))
+        questions.append(Question(name, image, options, correct, type_, positives, negatives, from_))
     check_questions(questions, str(path))
     return tuple(questions)
 

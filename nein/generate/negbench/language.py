@@ -108,48 +108,52 @@ def extract(
     both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
     """
     usable = [image for image in images if not image.problem]
+    seeds = [sample_seed(seed, f"objects/{image.id}") for image in usable]
+    answers: list[Objects | str] = []
     if prompts is None:
-        answers = _ask_objects(client, usable, seed, count, thing)
+        medium, wanted, form, unwanted = ASKED[thing]
+        listed = ["\n".join(f"- {text}" for text in image.captions) for image in usable]
+        texts = [
+            f"These captions describe one {medium}:\n{captions}\n\nList the concrete, visible {wanted} that "
+            f"the captions mention, as {form} in lower case (no {unwanted}). Then list {count} other "
+            f"{wanted} that often occur together with these but are mentioned in no caption."
+            for captions in listed
+        ]
+        for one in client.complete(list(map(Request, texts, seeds)), Objects):
+            answers.append(_failure(one.failure) if one.value is None else one.value)
     elif thing == "video":
-        answers = _ask_concepts(client, usable, seed, prompts)
+        texts = [prompts.concepts(i.captions, random.Random(n)) for i, n in zip(usable, seeds, strict=True)]
+        for reply in client.complete(list(map(Request, texts, seeds)), VideoConcepts):
+            both = reply.value
+            answers.append(
+                Objects(present=both.present, absent=both.absent) if both else _failure(reply.failure)
+            )
     else:
-        answers = _ask_twice(client, usable, seed, prompts, protocol)
+        answers = _ask_twice(client, usable, seeds, prompts, protocol)
     extracted = {}
     for image, answer in zip(usable, answers, strict=True):
         if isinstance(answer, str):
             extracted[image.id] = replace(image, problem=answer)
         elif protocol == "paper":
-            shown, absent = tuple(dict.fromkeys(answer.present)), tuple(dict.fromkeys(answer.absent))
-            extracted[image.id] = replace(
-                image, positives=shown, negatives=absent, problem="" if absent else NO_OBJECTS
-            )
+            named = tuple(dict.fromkeys(answer.present)), tuple(dict.fromkeys(answer.absent))
+            problem = "" if named[1] else NO_OBJECTS
+            extracted[image.id] = replace(image, positives=named[0], negatives=named[1], problem=problem)
         else:
-            extracted[image.id] = _sorted_out(image, answer, count)
+            said = ". ".join(image.captions)  # a denial ends with its caption
+            present, absent = _names(answer.present), _names(answer.absent)
+            affirmed = tuple(name for name in present if polarity.polarity(said, name) == "affirmed")
+            new = [name for name in absent if not polarity.mentions(said, name) and name not in present]
+            notes = ["object not in the caption, dropped"] * (len(present) - len(affirmed))
+            notes += ["absent object is in the caption, dropped"] * (len(absent) - len(new))
+            problem = "" if affirmed and new else NO_OBJECTS
+            extracted[image.id] = replace(
+                image.noting(*notes), positives=affirmed, negatives=tuple(new[:count]), problem=problem
+            )
     return [extracted.get(image.id, image) for image in images]
 
 
-def _ask_objects(
-    client: Client, images: Sequence[Concepts], seed: int, count: int, thing: str
-) -> list[Objects | str]:
-    """From one request per image; a sentence where there is no answer to use."""
-    shown, wanted, form, unwanted = ASKED[thing]
-    requests = [
-        Request(
-            f"These captions describe one {shown}:\n"
-            + "\n".join(f"- {text}" for text in image.captions)
-            + f"\n\nList the concrete, visible {wanted} that the captions mention, as {form} in lower "
-            f"case (no {unwanted}). Then list {count} other {wanted} that often occur "
-            "together with these but are mentioned in no caption.",
-            sample_seed(seed, f"objects/{image.id}"),
-        )
-        for image in images
-    ]
-    outcomes = client.complete(requests, Objects)
-    return [_failure(one.failure) if one.value is None else one.value for one in outcomes]
-
-
 def _ask_twice(
-    client: Client, images: Sequence[Concepts], seed: int, prompts: Published, protocol: Protocol
+    client: Client, images: Sequence[Concepts], seeds: Sequence[int], prompts: Published, protocol: Protocol
 ) -> list[Objects | str]:
     """By "paper" an answer that names nothing is a list of nothing, as released."""
 
@@ -159,7 +163,6 @@ def _ask_twice(
         return [] if protocol == "paper" and outcome.failure not in SILENT else None
 
     captions = [" ".join(image.captions) for image in images]
-    seeds = [sample_seed(seed, f"objects/{image.id}") for image in images]
     first = [Request(prompts.present(text), number) for text, number in zip(captions, seeds, strict=True)]
     present = client.complete(first, ObjectList)
     second = [
@@ -175,20 +178,6 @@ def _ask_twice(
         else:
             answers.append(Objects(present=shown, absent=lacking))
     return answers
-
-
-def _ask_concepts(
-    client: Client, images: Sequence[Concepts], seed: int, prompts: Published
-) -> list[Objects | str]:
-    seeds = [sample_seed(seed, f"objects/{image.id}") for image in images]
-    requests = [
-        Request(prompts.concepts(image.captions, random.Random(number)), number)
-        for image, number in zip(images, seeds, strict=True)
-    ]
-    return [
-        Objects(present=one.value.present, absent=one.value.absent) if one.value else _failure(one.failure)
-        for one in client.complete(requests, VideoConcepts)
-    ]
 
 
 def validate(
@@ -218,21 +207,6 @@ def validate(
         why = _failure(failures[0]) if failures else "" if sound else NO_LIST
         validated[image.id] = replace(image, problem=why)
     return [validated.get(image.id, image) for image in images]
-
-
-def _sorted_out(image: Concepts, answer: Objects, count: int) -> Concepts:
-    said = ". ".join(image.captions)  # a denial ends with its caption
-    present, absent = _names(answer.present), _names(answer.absent)
-    affirmed = tuple(name for name in present if polarity.polarity(said, name) == "affirmed")
-    new = [name for name in absent if not polarity.mentions(said, name) and name not in present]
-    notes = ["object not in the caption, dropped"] * (len(present) - len(affirmed))
-    notes += ["absent object is in the caption, dropped"] * (len(absent) - len(new))
-    return replace(
-        image.noting(*notes),
-        positives=affirmed,
-        negatives=tuple(new[:count]),
-        problem="" if affirmed and new else NO_OBJECTS,
-    )
 
 
 def _names(words: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ Source: filter_negative_objects.py of the released code of NegBench @ 2ac009b (O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,7 +87,12 @@ def verify(
                 why = f"{UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
                 image = image.noting(f"{why}, {UNVERIFIED}") if as_released else replace(image, problem=why)
         done.append(image)
-    questions = [_questions(image, positives, verifier.protocol) for image in asked]
+    # By paper those asked about together compete, and the present ones would win: they are asked apart.
+    questions: list[list[tuple[str, ...]]] = [[image.negatives] for image in asked]
+    if positives:
+        both = [(image.negatives, image.positives) for image in asked]
+        apart = verifier.protocol == "paper"
+        questions = [list(names) if apart else [(*names[0], *names[1])] for names in both]
 
     # All images together or, where that fails, one by one, so that one odd image costs itself only.
     def answered(names: Sequence[str]) -> list[Any]:
@@ -105,23 +110,9 @@ def verify(
             verified[image.id] = replace(image, problem=f"{NOT_ASKED}: {failure}")
         else:
             scores = {name: score for row in rows if isinstance(row, dict) for name, score in row.items()}
-            verified[image.id] = _judged(verifier, image, scores, positives)
+            absent = tuple(name for name in image.negatives if not verifier.present(scores[name]))
+            shown = tuple(n for n in image.positives if not positives or verifier.present(scores[n]))
+            notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
+            notes += ["present object not detected, dropped"] * (len(image.positives) - len(shown))
+            verified[image.id] = replace(image.noting(*notes), negatives=absent, positives=shown)
     return [verified.get(image.id, image) for image in done]
-
-
-def _questions(image: Concepts, positives: bool, protocol: Protocol) -> list[tuple[str, ...]]:
-    """The names that are asked about together: by paper they compete, and the present ones would win."""
-    if not positives:
-        return [image.negatives]
-    both = image.negatives, image.positives
-    return list(both) if protocol == "paper" else [(*both[0], *both[1])]
-
-
-def _judged(verifier: Verifier, image: Concepts, scores: Mapping[str, float], positives: bool) -> Concepts:
-    absent = tuple(name for name in image.negatives if not verifier.present(scores[name]))
-    shown = image.positives
-    if positives:
-        shown = tuple(name for name in image.positives if verifier.present(scores[name]))
-    notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
-    notes += ["present object not detected, dropped"] * (len(image.positives) - len(shown))
-    return replace(image.noting(*notes), negatives=absent, positives=shown)
