@@ -25,7 +25,7 @@ from nein.config.groups import Foreseen, Scored, Tracked
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks
-from nein.engine.errors import UNSCORED
+from nein.engine.errors import UNSCORED, UserError
 from nein.engine.executors import Executor, foresight, memory
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
 from nein.engine.processes import Processes
@@ -277,9 +277,19 @@ def selected(folder: Folder, output: str) -> Iterator[Row]:
     for first, end in selection["records"]:
         for number in range(first // size, -(-end // size)):
             wanted.setdefault(number, []).append((first - number * size, end - number * size))
+    seen: set[str] = set()
     for number, parts in wanted.items():
-        records = itertools.groupby(folder.rows(output, [number]), lambda row: row["id"])
-        for place, (_, rows) in enumerate(records):
+        records = [[*rows] for _, rows in itertools.groupby(folder.rows(output, [number]), lambda r: r["id"])]
+        ids = {rows[0]["id"] for rows in records}
+        twice = any(a == b for rows in records for a, b in itertools.pairwise(rows))
+        last = min(size, max(end for _, end in parts))
+        if twice or ids & seen or len(ids) != len(records) or len(records) < last:
+            raise UserError(
+                f"'{folder.block_path(output, number)}', or a block before it, is damaged: records are "
+                "missing or repeated. Give the command of the run again, which makes such blocks again."
+            )
+        seen |= ids
+        for place, rows in enumerate(records):
             if any(first <= place < end for first, end in parts):
                 yield from rows
 

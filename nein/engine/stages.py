@@ -80,6 +80,7 @@ class Stage:
     feeds     Outputs, of any command, whose block of the same number is made of this stage's; "scores" is
               every output below it. They are removed where a block gets other rows (`put`).
     after     Outputs of earlier stages of which every wanted block is read: all have to be there.
+    ids       Block number -> the "id" of every row; a block that holds others is damaged and made again.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Stage:
     needs: str = ""
     feeds: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    ids: Callable[[int], Iterable[Any]] | None = None
 
     @property
     def place(self) -> str:
@@ -149,12 +151,14 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
     there  Output -> the blocks whose files exist.
     """
     folder, stage = step.folder, step.stage
-    missing = tuple(
-        output
-        for output in stage.outputs
-        if number not in there[output]
-        or (stage.usable is not None and not stage.usable(output, folder.read(output, number)))
-    )
+
+    def counts(output: str) -> bool:
+        rows = folder.read(output, number) if stage.usable or stage.ids else []
+        if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(number)):
+            return False
+        return stage.usable is None or stage.usable(output, rows)
+
+    missing = tuple(name for name in stage.outputs if number not in there[name] or not counts(name))
     if not missing:
         return None
     stamps = {name: folder.stamp(name, number) if number in there[name] else None for name in missing}

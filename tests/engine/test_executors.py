@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from nein.benchmarks.runner import selected
 from nein.engine import attempts
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -71,6 +72,19 @@ def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> N
     folder.write("squares", 1, [{"id": 4, "value": None}])
     assert compute(folder, usable=lambda output, rows: all(row["value"] is not None for row in rows)) == 1
     assert results(folder.path) == whole
+
+
+@pytest.mark.parametrize("kept", [[], [4, 5, 6], [4, 4, 5, 6, 7], [8, 9, 10, 11]])
+def test_a_block_with_other_records_than_its_own_is_made_again(folder: Folder, kept: list[int]) -> None:
+    compute(folder)
+    whole = results(folder.path)
+    folder.write("squares", 1, [{"id": n, "value": n * n} for n in kept])
+    folder.update(selected={"squares": {"size": SIZE, "records": [[0, COUNT]]}})
+    with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
+        list(selected(folder, "squares"))
+    assert compute(folder, ids=Blocks.first(COUNT, SIZE).members) == 1
+    assert results(folder.path) == whole
+    assert [row["id"] for row in selected(folder, "squares")] == [*range(COUNT)]
 
 
 def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder: Folder) -> None:

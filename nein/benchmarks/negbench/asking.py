@@ -163,8 +163,7 @@ def _stage(
         return {output: rows}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        names = (task.questions[k].id for k in blocks.members(number))
-        return {output: [{"id": name, **empty, "reason": reason, "failed": MODEL} for name in names]}
+        return {output: [{"id": name, **empty, "reason": reason, "failed": MODEL} for name in ids(number)]}
 
     def usable(_: str, rows: list[Row]) -> bool:
         """Whether no model failed, and no picture that could not be read now can be."""
@@ -173,7 +172,10 @@ def _stage(
             for row in rows
         )
 
-    return Stage(output, (output,), blocks, read, work, lost, model, usable)
+    def ids(number: int) -> list[str]:
+        return [task.questions[k].id for k in blocks.members(number)]
+
+    return Stage(output, (output,), blocks, read, work, lost, model, usable, ids=ids)
 
 
 def _answers(model: ChoiceModel, block: Sequence[_Read], manner: Manner) -> list[Row]:

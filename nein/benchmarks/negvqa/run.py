@@ -226,7 +226,10 @@ def _asking(
                 for row in rows
             )
 
-        return Stage(output, (output,), blocks, read, work, lost, model, usable, feeds=feeds)
+        def ids(number: int) -> list[str]:
+            return [row["id"] for row in lost(number, "", ())[output]]
+
+        return Stage(output, (output,), blocks, read, work, lost, model, usable, feeds=feeds, ids=ids)
 
     blocks = Blocks.first(len(items), config.block_size, config.limit)
     stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (MATCHES,))]
