@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,26 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(
     )
     assert split.items == found
     assert json.loads((out / "manifest.json").read_text())["status"] == "complete"
+
+
+def test_the_paper_s_prompt_and_the_notebook_s_letters_make_questions(
+    arguments: list[str], server: Server, tmp_path: Path
+) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        text = body["messages"][0]["content"]
+        assert text.startswith("**Task:**")
+        asked = text.rpartition("Question: ")[2].partition("\n")[0]
+        return 200, say(json.dumps({"is_negatable": True, "negated_question": negation(asked)})), {}
+
+    server.rule = rule
+    run(*arguments, "--instruction", "paper", "--letters", "notebook")
+    found = lines(tmp_path / "out" / "questions.jsonl")
+    assert [row["negated_question"] for row in found] == [negation(row["question"]) for row in rows()]
+    random.seed(1234)
+    for row, made in zip(rows(), found, strict=True):
+        incorrect = random.sample([row[key] for key in "ABCD" if key != row["answer"]], 1)[0]
+        random.shuffle(options := [row[row["answer"]], incorrect])
+        assert [made["A"], made["B"]] == options
 
 
 def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(

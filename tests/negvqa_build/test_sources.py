@@ -5,6 +5,7 @@ import csv
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from nein.engine.errors import UserError
@@ -107,6 +108,21 @@ def test_a_file_that_is_none_ends_in_one_sentence(choices: Path, tmp_path: Path)
     choices.write_text("")
     with pytest.raises(UserError, match="no usable question"):
         load(str(choices))
+
+
+def test_two_splits_of_the_hub_are_read_one_after_the_other(
+    choices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEIN_CACHE", str(choices.parent / "cache"))
+    folder = choices.parent / "hub"
+    for split, part in (("dev", rows()[:3]), ("test", rows()[3:5])):
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        table = pd.DataFrame(part).assign(
+            image=[{"bytes": b"\x89PNG" + split.encode(), "path": None}] * len(part)
+        )
+        table.to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
+    found = load(f"hub:{folder}", split="dev+test").items
+    assert [item.id for item in found] == ["0", "1", "2", "3", "4"]
 
 
 def test_drawn_questions_have_options_that_are_really_wrong(tmp_path: Path) -> None:

@@ -37,8 +37,14 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Output):
     negator: Literal["rules", "llm"] = option(
         "rules", "rules: offline, refuses what it does not cover; llm: the language model below", "How"
     )
-    letters: Literal["balanced", "drawn"] = option(
-        "balanced", "balanced: as many A as B in every subset; drawn: one by one, as in the paper", "How"
+    instruction: Literal["ours", "paper"] = option(
+        "ours", "what a language model is told: our instruction, with both answers, or the paper's", "How"
+    )
+    letters: Literal["balanced", "drawn", "notebook"] = option(
+        "balanced",
+        "balanced: as many A as B in every subset; drawn: one by one, as in the paper; notebook: letters and "
+        "wrong answers by the random sequence of the authors' notebook",
+        "How",
     )
     sheet: PositiveInt = option(100, "random items on the sheet that a person checks", "Output")
     llm: LlmOptions = field(default_factory=LlmOptions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -37,6 +38,20 @@ def letters(items: Sequence[Choice], seed: int, rule: str) -> list[str]:
         for rank, place in enumerate(ranked):
             drawn[place] = "AB"[(rank + first) % 2]
     return drawn
+
+
+def notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[str]]:
+    """(id -> wrong option, letters) of negated questions in file order, by the one random sequence of the
+    authors' notebook. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb."""
+    rng = random.Random(seed)
+    wrong, drawn = {}, []
+    for item in items:
+        others = [text for place, text in enumerate(item.options) if place != item.right]
+        [wrong[item.id]] = rng.sample(others, 1)
+        order = [0, 1]
+        rng.shuffle(order)
+        drawn.append("AB"[order.index(0)])
+    return wrong, drawn
 
 
 def record(item: Choice, picture: str, negated: str, wrong: str, letter: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -42,6 +43,9 @@ Question: How would you describe your feelings about this painting? Right: calm.
 Question: {question}
 Right answer: {right}
 Wrong answer: {wrong}"""
+#: As NegVQA's notebook and paper print it (arXiv:2505.22946, appendix); the question follows.
+PRINTED = (Path(__file__).parent / "paper_prompt.txt").read_text(encoding="utf-8")
+INSTRUCTIONS = {"ours": INSTRUCTION, "paper": PRINTED}
 
 
 class Verdict(BaseModel):
@@ -57,6 +61,12 @@ class Verdict(BaseModel):
         if self.negatable != bool(self.negated_question.strip()):
             raise ValueError("a question is negatable exactly if a negated question is given")
         return self
+
+
+class PrintedVerdict(Verdict):
+    """What a language model has to answer."""
+
+    negatable: bool = Field(alias="is_negatable", description="whether a negated question exists")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +95,22 @@ def by_rules(items: Sequence[Choice]) -> list[Negation]:
     ]
 
 
-def by_model(items: Sequence[Choice], wrong: Sequence[str], client: llm.Client) -> list[Negation]:
-    """Negations by a language model; `wrong` is the option that each item keeps beside the right one."""
-    requests = [
-        llm.Request(INSTRUCTION.format(question=item.question, right=item.answer, wrong=other))
-        for item, other in zip(items, wrong, strict=True)
-    ]
-    outcomes = client.complete(requests, Verdict, progress="negations")
+def by_model(
+    items: Sequence[Choice], wrong: Sequence[str], client: llm.Client, instruction: str = "ours"
+) -> list[Negation]:
+    """Negations by a language model, told one of `INSTRUCTIONS`; `wrong` is the option that each item keeps
+    beside the right one."""
+    if instruction == "paper":
+        prompts, schema = [f"{PRINTED}\nQuestion: {item.question}" for item in items], PrintedVerdict
+    else:
+        prompts, schema = (
+            [
+                INSTRUCTION.format(question=item.question, right=item.answer, wrong=other)
+                for item, other in zip(items, wrong, strict=True)
+            ],
+            Verdict,
+        )
+    outcomes = client.complete([*map(llm.Request, prompts)], schema, progress="negations")
     return [_negation(item, outcome) for item, outcome in zip(items, outcomes, strict=True)]
 
 

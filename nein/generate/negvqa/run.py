@@ -71,7 +71,7 @@ def build(config: ConversionConfig) -> str:
         device = "cpu" if is_endpoint(str(config.llm.model)) else processes.Processes().device(config.device)
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
-            made = negators.by_model(usable, [wrong[item.id] for item in usable], client)
+            made = negators.by_model(usable, [wrong[item.id] for item in usable], client, config.instruction)
     rest = iter(made)
     negations = [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]
     return _write(config, folder, items, wrong, negations, negator)
@@ -87,7 +87,7 @@ def _identity(config: ConversionConfig) -> dict[str, Any]:
     return {
         "negator": "llm",
         "model": model.rpartition("#")[2] if is_endpoint(model) else model,
-        "instruction": hashlib.sha256(negators.INSTRUCTION.encode()).hexdigest()[:16],
+        "instruction": hashlib.sha256(negators.INSTRUCTIONS[config.instruction].encode()).hexdigest()[:16],
         **{key: getattr(config.llm, key) for key in ("temperature", "max_tokens", "attempts")},
     }
 
@@ -102,7 +102,12 @@ def _write(
 ) -> str:
     """Pictures, records, questions, sheet; the manifest's status last."""
     negated = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
-    letters = convert.letters([item for item, _ in negated], config.seed, config.letters)
+    kept = [item for item, _ in negated]
+    if config.letters == "notebook":
+        drawn, letters = convert.notebook(kept, config.seed)
+        wrong = {**wrong, **drawn}
+    else:
+        letters = convert.letters(kept, config.seed, config.letters)
     names: dict[str, str] = {}
     questions = folder.path / "questions.jsonl"
     atomic.write_lines(
