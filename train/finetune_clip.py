@@ -57,10 +57,34 @@ def run(config: ContrastConfig) -> list[Path]:
             session.forget()
         is_main = session.processes.is_main
     if config.evaluate and is_main:
-        from nein.train.clip_finetuning import sweep
-
-        print(sweep.write(sweep.evaluate(config, models), config.out_dir), end="", flush=True)
+        print(evaluate(config, models), end="", flush=True)
     return models
+
+
+def evaluate(
+    config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None
+) -> str | int | None:
+    """Runs nein negbench eval on the base and every model, by alpha, in OUT/evaluation; its tables as text.
+
+    folders  Of the models, in the order of `config.alphas`.
+    """
+    from nein.benchmarks.negbench.config import EvalConfig
+    from nein.benchmarks.negbench.run import NEGBENCH
+    from nein.engine.executors.threads import Threads
+
+    by_alpha = sorted(zip(config.alphas, folders, strict=True))
+    settings = EvalConfig(
+        preset="paper" if config.preset == "paper" else "nano",
+        model=[f"base={config.base}", *(f"alpha-{spelled(alpha)}={folder}" for alpha, folder in by_alpha)],
+        data=config.evaluate or "nano",
+        image_root=[config.image_root] if config.image_root else [],
+        scenes=scenes,
+        out=str(config.out_dir / "evaluation"),
+        overwrite=config.overwrite,
+        device="cpu" if config.device == "cpu" else "auto",
+        batch_size=64,
+    )
+    return NEGBENCH(settings, Threads(settings.device))
 
 
 def train(config: ContrastConfig, session: Session) -> Path:

@@ -103,7 +103,7 @@ class ContrastConfig(Learning):
 
     evaluate: str | None = setting(
         None,
-        "nano, or a folder with NegBench's CSV files: ends in the trade-off of recall and accuracy",
+        "nano, or a folder with NegBench's CSV files: evaluates the base and the models at the end",
         "Watching",
     )
 

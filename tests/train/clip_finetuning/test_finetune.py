@@ -23,7 +23,7 @@ from nein.train import finetune_clip
 from nein.train.clip_finetuning import objective, table
 from nein.train.clip_finetuning.data import Reader
 from nein.train.clip_finetuning.data import load as load_corpus
-from nein.train.clip_finetuning.options import parse
+from nein.train.clip_finetuning.options import ContrastConfig, parse
 from nein.train.clip_finetuning.towers import load
 from tests.helpers import plain
 from tests.metrics import tiny
@@ -195,6 +195,16 @@ def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune: 
     assert all((run / f"alpha-{a:g}" / "model" / "model.safetensors").is_file() for a in first)
     assert first[0.25] == pytest.approx(0.25 * first[1] + 0.75 * first[0], abs=1e-5)
     assert abs(first[0] - first[1]) > 0.01
+
+
+def test_a_sweep_is_evaluated_by_alpha_with_the_base_first(clip_folder: Path, tmp_path: Path) -> None:
+    config = ContrastConfig(base="random", out=str(tmp_path), alpha=["0.9", "0.05"], device="cpu")
+    finetune_clip.evaluate(config, [clip_folder, clip_folder], scenes=8)
+    table = (tmp_path / "evaluation" / "table.md").read_text().partition("## Image to text")[0]
+    models = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
+    assert models[2:] == ["base", "alpha-0.05", "alpha-0.9"]
+    manifest = tmp_path / "evaluation" / "alpha-0.9" / "nano" / "manifest.json"
+    assert str(clip_folder) in manifest.read_text()
 
 
 def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune: Tune, tmp_path: Path) -> None:
