@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import Any
 
-from nein.benchmarks.negbench import figures, judged, report, scores
+from nein.benchmarks.negbench import estimates, judged, report, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import Asked
 from nein.benchmarks.nein.reporting import judge_tables
@@ -81,7 +81,7 @@ def _judge(
         atomic.write_lines(judged.rows_file(folder, name), rows)
         label = {"task": task.name.partition("/")[2], "variant": task.variant, "judge": options.kind}
         table = scores.table({**label, **row} for row in scores.of_judged(rows))
-        made.append(frames.label(figures.estimates(table, rates), judge=options.kind))
+        made.append(frames.label(estimates.of_table(table, rates), judge=options.kind))
         print(f"{folder.path}: {name}, {len(cases)} pictures judged", file=sys.stderr)
     frames.write(judged.figures_file(folder), frames.concat(made))
 

@@ -53,7 +53,7 @@ def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_
     assert len({MODEL.fingerprint, half.fingerprint, whole.fingerprint}) == 3
     assert half.describe()["mended"] == {"arm": "decompose", "lambda": 0.5}
     plain = models.choose("nano:clip")
-    mended = models.mended(plain, "decompose:0.25")
+    mended = models.with_remedy(plain, "decompose:0.25")
     assert (mended.name, mended.row) == ("nano:clip+decompose:0.25", None)
     assert mended.slug == f"{plain.slug}+decompose-0.25"
     assert mended.identity == plain.identity  # the identity of the run names the cure
@@ -62,7 +62,7 @@ def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_
 @pytest.mark.parametrize("arm", "decomposed decompose: decompose:-1 decompose:11 steer:2 decompose@a".split())
 def test_an_arm_that_there_is_not_is_a_sentence(arm: str) -> None:
     with pytest.raises(UserError, match=r"takes decompose\[:LAMBDA\].*, steer\[:ALPHA\].*, or neat\["):
-        models.mended(models.choose("random"), arm)
+        models.with_remedy(models.choose("random"), arm)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from nein import metrics
-from nein.benchmarks.negbench import config, figures, report, run, scores
+from nein.benchmarks.negbench import config, estimates, report, run, scores
 from nein.benchmarks.negbench import folder as files
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import (
@@ -202,4 +202,4 @@ def measured(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     every = list(rows)
     of = scores.of_retrieval if "direction" in every[0] else scores.of_choices
     table = scores.table({"task": "x", "variant": "y", **row} for row in of(every))
-    return frames.records(figures.estimates(table))
+    return frames.records(estimates.of_table(table))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import figures, judged, report, retrieval, run, scores
+from nein.benchmarks.negbench import estimates, judged, report, retrieval, run, scores
 from nein.benchmarks.negbench.encode import Encoded
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
@@ -87,7 +87,7 @@ def noisy_rows(
 
 def measured(rows: list[dict[str, Any]], rates: calibration.Rates) -> Any:
     table = scores.table({"task": "x", "variant": "y", **row} for row in scores.of_judged(rows))
-    return figures.estimates(table, rates)
+    return estimates.of_table(table, rates)
 
 
 def rates_of(sensitivity: float, specificity: float, count: int = 400) -> calibration.Rates:

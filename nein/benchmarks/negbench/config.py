@@ -42,7 +42,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
     )
     mend: Names = option(
         [],
-        "cures without training, beside each two-tower model as it is: decompose[:LAMBDA], "
+        "remedies without training, beside each two-tower model as it is: decompose[:LAMBDA], "
         "steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]", "What",
     )  # fmt: skip
     vlm: Names = option(

@@ -133,15 +133,15 @@ def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run asks of a data set, and what came of it. kind: of the model (`models.Choice`); cure: the arm
-    around it, or ""; tasks: those asked for, cut to `--limit`; those of `data` are whole."""
+    """What a run asks of a data set, and what came of it. kind: of the model (`models.Choice`); remedy: the
+    arm around it, or ""; tasks: those asked for, cut to `--limit`; those of `data` are whole."""
 
     folder: Folder
     config: EvalConfig
     data: DataSet
     tasks: Sequence[Task]
     kind: str
-    cure: str = ""
+    remedy: str = ""
 
     @classmethod
     def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> Asked | None:
@@ -200,7 +200,7 @@ class Asked:
 
     @property
     def _adapts(self) -> bool:
-        return bool(self.cure) and Arm.parse(self.cure).adapts
+        return bool(self.remedy) and Arm.parse(self.remedy).adapts
 
     def _taught(self, task: Task) -> Task:
         """What a model adapts to before it encodes a task's sentences: as released, those of retrieval."""

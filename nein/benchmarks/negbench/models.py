@@ -144,7 +144,7 @@ class Choice:
     reference  What `metrics.load_dual` or `metrics.load_judge` gets.
     kind       "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence.
     row        Its row of `MODELS`, if it has one and is as it was published.
-    cure       The arm around it (`nein.models.remedies.encoders`); "" for the model as it is.
+    remedy     The arm around it (`nein.models.remedies.encoders`); "" for the model as it is.
     """
 
     asked: str
@@ -154,7 +154,7 @@ class Choice:
     revision: str | None
     kind: str = "dual"
     row: Model | None = None
-    cure: str = ""
+    remedy: str = ""
 
     @property
     def identity(self) -> str:
@@ -178,13 +178,13 @@ def choose(asked: str, kind: str = "dual") -> Choice:
     return Choice(asked, given, f"{given}-{references.slug(reference)}", where, revision, kind, row)
 
 
-def mended(choice: Choice, cure: str) -> Choice:
+def with_remedy(choice: Choice, remedy: str) -> Choice:
     """The model with an arm around it, under a name of its own. Raises UserError for an arm there is not."""
-    if not cure:
+    if not remedy:
         return choice
-    Arm.parse(cure)
-    name, slug = f"{choice.name}+{cure}", f"{choice.slug}+{re.sub(r'[^A-Za-z0-9.]+', '-', cure)}"
-    return replace(choice, name=name, slug=slug, row=None, cure=cure)
+    Arm.parse(remedy)
+    name, slug = f"{choice.name}+{remedy}", f"{choice.slug}+{re.sub(r'[^A-Za-z0-9.]+', '-', remedy)}"
+    return replace(choice, name=name, slug=slug, row=None, remedy=remedy)
 
 
 def _of_reference(asked: str, kind: str) -> Choice:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import asking, exported, figures, judged, models, paper_numbers, report
+from nein.benchmarks.negbench import asking, estimates, exported, judged, models, paper_numbers, report
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import CONVERTED, ConvertConfig, EvalConfig, ReportConfig
 from nein.benchmarks.negbench.folder import Asked, ResultsDir
@@ -58,10 +58,10 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         asked = [(data, [t for t in tasks if files.answers(choice.kind, t)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in asked):
             raise UserError(_UNANSWERED[choice.kind].format(choice.asked))
-        cures = ["", *(config.mend if choice.kind == "dual" else ())]
+        remedies = ["", *(config.mend if choice.kind == "dual" else ())]
         all_runs += [
-            _run(config, models.mended(choice, cure), data, tasks, device, load)
-            for cure in cures
+            _run(config, models.with_remedy(choice, remedy), data, tasks, device, load)
+            for remedy in remedies
             for data, tasks in asked
             if tasks
         ]
@@ -85,14 +85,14 @@ def _run(
     device: str,
     load: Callable[[], Any],
 ) -> ModelRun:
-    """load: gives the model without its cure."""
+    """load: gives the model without its remedy."""
     identity = {
         "model": choice.identity, "weights": models.weights(choice.reference), "kind": choice.kind,
         "revision": choice.revision, "data": f"{data.name} {data.sha256[:16]}", "protocol": config.protocol,
         "seed": config.seed, **runner.machine_identity(config, device),
     }  # fmt: skip
-    if choice.cure:
-        identity |= {"mend": choice.cure, **Arm.parse(choice.cure).identity}
+    if choice.remedy:
+        identity |= {"mend": choice.remedy, **Arm.parse(choice.remedy).identity}
     if choice.kind == "vlm":
         identity |= {"prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
     elif choice.kind == "dual":
@@ -112,7 +112,7 @@ def _run(
         },
     }  # fmt: skip
     name = f"{choice.slug}/{data.name}"
-    asked = Asked(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.cure)
+    asked = Asked(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.remedy)
     make = _encoding if choice.kind == "dual" else _asking
     judge = {"judge": references.identity(config.judge), "weights": models.weights(config.judge)}
     outputs = {files.verdicts(task): judge for task in tasks if files.is_judged(task)}
@@ -133,11 +133,13 @@ def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]
         description = {**loaded.describe(), **facts}
         return {"model": (loaded.fingerprint, description)}
 
-    def cured() -> Any:
+    def with_remedy() -> Any:
         loaded = load()
-        return Arm.parse(choice.cure).around(loaded, config.protocol, config.seed) if choice.cure else loaded
+        return (
+            Arm.parse(choice.remedy).around(loaded, config.protocol, config.seed) if choice.remedy else loaded
+        )
 
-    model = Model(choice.slug, cured, describe, fits=batched if config.fits else None)
+    model = Model(choice.slug, with_remedy, describe, fits=batched if config.fits else None)
     encodings = [asked.pictures(), *map(asked.sentences, asked.tasks)]
     judging = [_judging(asked, task, device) for task in asked.tasks if files.is_judged(task)]
     return [*(encoding.stage(model) for encoding in encodings), *judging]
@@ -223,7 +225,7 @@ NEGBENCH = Benchmark(
     runs,
     lambda folder: files.asked_of(folder).table(),
     command="negbench eval",
-    estimates=lambda table, folder: figures.estimates(table),
+    estimates=lambda table, folder: estimates.of_table(table),
     # a row per caption, picture and question
     decides=lambda table, folder: table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}")),
     report_of=write_report,

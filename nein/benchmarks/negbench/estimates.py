@@ -42,7 +42,7 @@ from nein.statistics.estimates import Estimate
 Figures = Iterator[dict[str, Any]]
 
 
-def estimates(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
+def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
     """All figures of a table, by task and wording. rates: the calibrated error of the judge, where one was
     asked."""
     made = []
