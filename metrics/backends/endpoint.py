@@ -16,6 +16,7 @@ import json
 import os
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -141,10 +142,13 @@ class Endpoint:
         self._secrets = credentials.spellings(self._credentials, key or "", basic if user else "")
         self.model = model
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
+        self._usage: Counter[str] = Counter()
+        self._counting = threading.Lock()
         self._client = openai.OpenAI(
             base_url=self.address, api_key=key or "none", timeout=timeout, max_retries=retries,
             default_headers={"Authorization": f"Basic {basic}"} if user else None,
             default_query=dict(parse_qsl(query, keep_blank_values=True)),
+            http_client=openai.DefaultHttpxClient(event_hooks={"request": [self._count]}),
         )  # fmt: skip
         self._seats = threading.BoundedSemaphore(concurrency)
         self._unknown: set[str] = set()  # parts of a request that the server does not take
@@ -175,8 +179,16 @@ class Endpoint:
         return {"model": self.model}
 
     def usage(self) -> dict[str, Any]:
-        """What its work has taken so far, for the manifest."""
-        return {}
+        """What its work has taken so far, for the manifest: `requests`, of which `retries`, and the tokens
+        that the server counted."""
+        with self._counting:
+            return dict(self._usage)
+
+    def _count(self, request: Any) -> None:
+        if request.method == "POST":
+            with self._counting:
+                self._usage["requests"] += 1
+                self._usage["retries"] += request.headers.get("x-stainless-retry-count", "0") != "0"
 
     def stop(self) -> None:
         """From now on no request is sent, not even again, and no call of `each` waits."""
@@ -263,7 +275,7 @@ class Endpoint:
         attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
         try:
             reply = self._client.chat.completions.with_raw_response.create(**body)
-            return json.loads(reply.http_response.content)
+            content = json.loads(reply.http_response.content)
         except ValueError:
             raise NoAnswer("the reply is not JSON; this is not a chat-completions endpoint") from None
         except openai.APITimeoutError:
@@ -279,6 +291,12 @@ class Endpoint:
             text = " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
             refused = f"the endpoint refused the question: HTTP {status} {text}"
             raise NoAnswer(refused, REFUSED, silent=status in UNUSABLE, status=status) from None
+        told = content.get("usage") if isinstance(content, dict) else None
+        for kind in ("prompt_tokens", "completion_tokens"):
+            if isinstance(told, dict) and isinstance(told.get(kind), int):
+                with self._counting:
+                    self._usage[kind] += told[kind]
+        return content
 
     def _cleared(self, text: str, shortest: int = 8) -> str:
         """A text without the key and the credentials of this endpoint of at least `shortest` letters: in an

@@ -89,7 +89,7 @@ class VllmServer(Endpoint):
     def usage(self) -> dict[str, Any]:
         """How many pictures were sent and how often one was only named; and the tokens looked up and found in
         the prefix cache since `check`, of all who ask the server."""
-        usage: dict[str, Any] = {"pictures_sent": self._sent, "pictures_named": self._named}
+        usage = {**super().usage(), "pictures_sent": self._sent, "pictures_named": self._named}
         before, after = self._before, self._counters()
         if before is None or after is None or after[0] < before[0]:  # the server was started anew
             return usage

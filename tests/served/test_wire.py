@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from PIL import Image
 from pydantic import BaseModel
 
 from nein import metrics
+from nein.engine.folder import Folder
 from nein.metrics import MetricError, choices
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer
 from nein.metrics.choices import Asked, prompt
@@ -27,6 +29,7 @@ from nein.metrics.choices.endpoint import EndpointChoices
 from nein.metrics.judges.endpoint import EndpointJudge
 from nein.models import llm
 from nein.models.llm.loading import EndpointModel
+from tests.helpers import commands
 from tests.loopback import HANG_UP, Reply, Server, say
 
 IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
@@ -255,3 +258,14 @@ def test_a_judge_is_known_by_its_model_not_by_where_it_is_or_who_asks(server: Se
     assert moved.describe()["reference"] == "http://b/v1"
     with pytest.raises(MetricError, match="only be the judge 'vqa'"):
         metrics.load_judge("ovd", f"openai:{server.url}#eye-7b")
+
+
+def test_requests_retries_and_tokens_are_in_the_notes_of_a_run(server: Server, tmp_path: Path) -> None:
+    answer = {**say("A"), "usage": {"prompt_tokens": 300, "completion_tokens": 1}}
+    server.rule = lambda body, count: (429, {}, {}) if count == 1 else (200, answer, {})
+    words = ("negvqa", "--model", f"openai:{server.url}#eye-7b", "--questions", 4, "--blind", 0)
+    assert commands.exit_code(*words, "--formats", "md", "--device", "cpu", "--out", tmp_path) == 0
+    [run] = [path.parent for path in tmp_path.glob("*/manifest.json")]
+    sent = len(server.requests)
+    usage = {"requests": sent, "retries": 1, "prompt_tokens": 300 * (sent - 1), "completion_tokens": sent - 1}
+    assert [*Folder(run).manifest()["usage"].values()] == [usage]
