@@ -431,6 +431,32 @@ def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path: P
     assert figure(metric="accuracy", type="all")["unscored"] == 0
 
 
+@pytest.mark.parametrize(
+    ("protocol", "name", "read"),
+    [("fixed", "beaf", [1, 0, None, None, None]), ("paper", "beaf", [1, 1, 1, 0, None]),
+     ("paper", "naturalbench", [1, 0, None, None, None])],
+)  # fmt: skip
+def test_answers_in_words_are_read_by_the_first_word_and_under_paper_as_beafs_release_reads_them(
+    protocol: str, name: str, read: list[int | None]
+) -> None:
+    said = ["Yes, I see no dog.", "No. Yes?", "I see eyes.", "I do not know.", "It depends."]
+
+    class Speaker(Reader):
+        def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
+            return [[Reply(text=text)] for text in said]
+
+    options = (Option("Yes"), Option("No"))
+    asked = tuple(Question(text, "a", options, 0, asked="Is there a dog?") for text in said)
+    task = ChoiceTask(f"{name}/yes-no", asked, Drawn(lambda _: SQUARES))
+    manner, model = asking.Manner(protocol=protocol), Model.one("m", Speaker)
+    stage = asking.asking("answers", task, Blocks.first(5, 5), manner=manner, model=model)
+    rows = stage.work(Speaker(), stage.read(0), ())["answers"]
+    assert [None if row["chosen"] is None else 1 - row["chosen"] for row in rows] == read
+    assert [row["reason"] for row in rows if row["chosen"] is None] == [
+        "the answer is neither yes nor no" for one in read if one is None
+    ]
+
+
 class Longest:
     """A matcher for which the longest sentence fits best, and nothing fits a picture of one colour."""
 

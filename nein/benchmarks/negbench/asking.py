@@ -35,6 +35,7 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import choose
 from nein.loading.isolation import isolated
+from nein.metrics.base import parse_yes_no
 from nein.metrics.choices import Asked, ChoiceModel, Prompt, prompt, yes_or_no
 from nein.metrics.judges.base import Matcher
 from nein.metrics.letters import LETTERS, parse
@@ -119,7 +120,15 @@ def asking(output: str, task: ChoiceTask, blocks: Blocks, *, manner: Manner, mod
     (never).
     """
     empty = {"answer": None, "letter": None, "chosen": None}
-    return _stage(output, task, blocks, model, functools.partial(_answers, manner=manner), empty)
+    read = read_beaf if manner.protocol == "paper" and "beaf" in task.name else parse_yes_no
+    return _stage(output, task, blocks, model, functools.partial(_answers, manner=manner, read=read), empty)
+
+
+def read_beaf(answer: str) -> bool | None:
+    """As BEAF's release reads answers: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know"). Where
+    there is neither it takes the answer to the question before; here None."""
+    text = answer.lower()
+    return True if "yes" in text else False if "no" in text else None
 
 
 def scoring(output: str, task: ChoiceTask, blocks: Blocks, *, model: Model) -> Stage:
@@ -178,7 +187,9 @@ def _stage(
     return Stage(output, (output,), blocks, read, work, lost, model, usable, ids=ids)
 
 
-def _answers(model: ChoiceModel, block: Sequence[_Read], manner: Manner) -> list[Row]:
+def _answers(
+    model: ChoiceModel, block: Sequence[_Read], manner: Manner, read: Callable[[str], bool | None]
+) -> list[Row]:
     orders = [order(question, manner.seed, manner.protocol) for question, _ in block]
     asked = [[Asked(_prompt(q, o, manner), len(o))] for (q, _), o in zip(block, orders, strict=True)]
     shown: list[Any] = [seen[question.image] for question, seen in block]
@@ -193,8 +204,14 @@ def _answers(model: ChoiceModel, block: Sequence[_Read], manner: Manner) -> list
             )
             reason = "" if letter else unclear
         elif not reply.error:
-            answer = parse(reply.text or "", [question.options[k].text for k in places], manner.rule)
-            letter, reason = answer.letter, answer.reason
+            texts = [question.options[k].text for k in places]
+            if _in_words(texts, manner) and manner.rule == "fixed":
+                yes = read(reply.text or "")
+                letter = None if yes is None else LETTERS[texts.index(YES if yes else NO)]
+                reason = "" if letter else "the answer is neither yes nor no"
+            else:
+                answer = parse(reply.text or "", texts, manner.rule)
+                letter, reason = answer.letter, answer.reason
         chosen = None if letter is None else places[LETTERS.index(letter)]
         row = {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason}
         rows.append({**row, "failed": MODEL if reply.error else ""})
@@ -232,9 +249,13 @@ def _scores(model: Matcher, block: Sequence[_Read]) -> list[np.ndarray]:
 def _prompt(question: Question, order: Sequence[int], manner: Manner) -> Prompt:
     """Options stand behind letters, but for yes/no questions whose letters are not scored."""
     options = [question.options[k].text for k in order]
-    if sorted(options) == [NO, YES] and manner.scoring == "generated":
+    if _in_words(options, manner):
         return yes_or_no(question.asked)
     return prompt(manner.wording, question.asked or QUESTION, options)
+
+
+def _in_words(options: Sequence[str], manner: Manner) -> bool:
+    return sorted(options) == [NO, YES] and manner.scoring == "generated"
 
 
 def picture(media: Media, reference: str) -> np.ndarray | str:
