@@ -245,7 +245,5 @@ def _encode(encode: Callable[[Any], np.ndarray], inputs: Sequence[Any], size: in
     rows: list[Feature] = []
     for start in range(0, len(inputs), size):
         rows += isolated(lambda chunk: list(encode(chunk)), inputs[start : start + size])
-    return [
-        row if isinstance(row, str) or np.isfinite(row).all() else "the features are not finite"
-        for row in rows
-    ]
+    wild = "the features are not finite"
+    return [row if isinstance(row, str) or np.isfinite(row).all() else wild for row in rows]

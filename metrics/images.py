@@ -103,8 +103,7 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
         else:
             x, y = (np.asarray(row, dtype=np.float64) for row in (a, b))
             value = float(x @ y / np.sqrt((x @ x) * (y @ y)))
-            # Rounding can leave [-1, 1] by an ulp, on identical pictures above all. More would be a mistake.
-            assert abs(value) <= 1 + 1e-9, value
+            assert abs(value) <= 1 + 1e-9, value  # rounding can leave [-1, 1] by an ulp, no more
             scores.append(Score(min(1.0, max(-1.0, value))))
     return scores
 
@@ -141,13 +140,13 @@ LPIPS = Metric(
 
 def rows(batch: Batch) -> list[Score]:
     """The features of edited picture and target; a sample that lacks one of them is unscored."""
-    scores = []
-    for edited, target in zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True):
-        if isinstance(edited, str) or isinstance(target, str):
-            scores.append(Score(None, edited if isinstance(edited, str) else str(target)))
-        else:
-            scores.append(Score(None, features=(edited, target)))
-    return scores
+    pairs = zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True)
+    return [
+        Score(None, next(one for one in pair if isinstance(one, str)))
+        if any(isinstance(one, str) for one in pair)
+        else Score(None, features=pair)  # type: ignore[arg-type]
+        for pair in pairs
+    ]
 
 
 def distance(

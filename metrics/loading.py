@@ -149,13 +149,11 @@ def absent(repository: str, revision: str | None) -> str | None:
         shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
         if lost := [name for name in sorted(shards) if cached(name) is None]:
             return lost[0]
-    for names in (
+    either = (
         ("preprocessor_config.json", "processor_config.json"),
         ("tokenizer.json", "tokenizer_config.json"),
-    ):
-        if not any(cached(name) for name in names):
-            return names[0]
-    return None
+    )
+    return next((names[0] for names in either if not any(map(cached, names))), None)
 
 
 def type_of(path_or_id: str, revision: str | None) -> str | None:
@@ -172,15 +170,9 @@ def type_of(path_or_id: str, revision: str | None) -> str | None:
 
 
 def load_model(
-    cls: Any,
-    path_or_id: str,
-    *,
-    model_type: str | None,
-    revision: str | None,
-    device: str,
-    dtype: str,
+    cls: Any, path_or_id: str, *, model_type: str | None, revision: str | None, device: str, dtype: str,
     **kwargs: Any,
-) -> tuple[Any, Source]:
+) -> tuple[Any, Source]:  # fmt: skip
     """A model from safetensors, in evaluation mode on `device`, and its source.
 
     model_type  What the configuration must say; None for anything `cls` can load.

@@ -50,10 +50,7 @@ class JudgeChoices:
         check(images, asked)
         template = TEMPLATES[self.judge.template]
         if self.asking == "letters":
-            questions = [
-                [template.wrapper.replace("{question}", one.prompt.text.strip()) for one in row]
-                for row in asked
-            ]
+            questions = [[template.wrap(one.prompt.text.strip()) for one in row] for row in asked]
             answers = self.judge.ask(images, questions)
             return [[Reply(text=answer.text) for answer in row] for row in answers]
         questions = [
@@ -70,18 +67,13 @@ class JudgeChoices:
 def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
     each = tuple(answer.text for answer in answers)
     shown = ", ".join(f"{letter}: {text}" for letter, text in zip(LETTERS, each, strict=False))
-    return Reply(text=shown, each=each, logprobs=_confidence(answers) if "logprob" in scorings else None)
-
-
-def _confidence(answers: Sequence[Answer]) -> tuple[float | None, ...] | None:
-    """ln of the share of yes per option; None where a judge gives no probabilities."""
-    shares: list[float | None] = []
-    for answer in answers:
+    shares: list[float | None] = []  # ln of the share of yes
+    for answer in answers if "logprob" in scorings else ():
         if answer.p_yes is None or answer.p_no is None or answer.p_yes + answer.p_no <= 0:
-            return None
+            return Reply(text=shown, each=each)  # the judge gives no probabilities
         share = answer.p_yes / (answer.p_yes + answer.p_no)
         shares.append(math.log(share) if share > 0 else None)
-    return tuple(shares)
+    return Reply(text=shown, each=each, logprobs=tuple(shares) if "logprob" in scorings else None)
 
 
 class FunctionChoices:

@@ -143,9 +143,7 @@ class SentenceEncoder:
     """A `sentence_transformers.SentenceTransformer`; `encode_text` gives (N, D) float32, not normalised."""
 
     def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
-        self.model = model
-        self.source = source
-        self.batch_size = batch_size
+        self.model, self.source, self.batch_size = model, source, batch_size
         self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
@@ -186,24 +184,19 @@ def load_sentences(
             "A sentence transformer needs one more package: pip install 'nein[analysis]'."
         ) from None
     name, revision = loading.split_reference(path_or_id.removeprefix(PREFIX), revision)
-    if not Path(name).is_dir() and name.count("/") != 1:
+    local = Path(name).is_dir()
+    if not local and name.count("/") != 1:
         raise MetricError(
             f"There is no model folder '{name}'; give an existing folder or a hub id 'owner/name'."
         )
+    options = {"use_safetensors": True, "dtype": dtype}
     try:
         model = SentenceTransformer(
-            name,
-            revision=revision,
-            device=device,
-            trust_remote_code=False,
-            model_kwargs={"use_safetensors": True, "dtype": dtype},
+            name, revision=revision, device=device, trust_remote_code=False, model_kwargs=options
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except loading.UNREADABLE as error:
+        first = loading.first_line(error)
         raise MetricError(f"Cannot load a sentence transformer from '{name}': {first}") from error
     model.eval()
-    local = Path(name).is_dir()
-    source = loading.Source(
-        path_or_id, None if local else revision, folder_digest(Path(name)) if local else name
-    )
-    return SentenceEncoder(model, source, batch_size)
+    source = (None, folder_digest(Path(name))) if local else (revision, name)
+    return SentenceEncoder(model, loading.Source(path_or_id, *source), batch_size)

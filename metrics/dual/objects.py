@@ -26,8 +26,7 @@ class ControlEncoder:
     width = 64
 
     def __init__(self, name: str, seed: str = "0") -> None:
-        self.name = name
-        self.seed = seed
+        self.name, self.seed = name, seed
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
@@ -79,22 +78,14 @@ class ObjectDual:
     def __init__(
         self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()
     ) -> None:
-        self.model = model
-        self._by_type = list(by_type)
-        self.name = name
-        self.fingerprint = fingerprint
-        self.batch_size = batch_size
+        self.model, self.name, self.fingerprint, self.batch_size = model, name, fingerprint, batch_size
+        self._by_type = {"by_type": list(by_type)} if by_type else {}
         self._lock = threading.Lock()
         self.width = self._rows(model.encode_text, ["."], "encode_text").shape[1]
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "dual",
-            "class": type(self.model).__name__,
-            "name": self.name,
-            "fingerprint": self.fingerprint,
-            **({"by_type": self._by_type} if self._by_type else {}),
-        }
+        facts = {"kind": "dual", "class": type(self.model).__name__, "name": self.name}
+        return {**facts, "fingerprint": self.fingerprint, **self._by_type}
 
     def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
@@ -108,10 +99,8 @@ class ObjectDual:
         return self._all(self.model.encode_text, list(texts), "encode_text")
 
     def _all(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
-        parts = [
-            self._rows(encode, inputs[start : start + self.batch_size], what)
-            for start in range(0, len(inputs), self.batch_size)
-        ]
+        starts = range(0, len(inputs), self.batch_size)
+        parts = [self._rows(encode, inputs[start : start + self.batch_size], what) for start in starts]
         if any(part.shape[1] != self.width for part in parts):
             raise MetricError(
                 f"{self.name}.{what} gave vectors of {parts[0].shape[1]} numbers where those of sentences "
@@ -151,22 +140,19 @@ def of(
     """
     if all(hasattr(thing, part) for part in _PARTS):
         return thing
-    parts = thing if isinstance(thing, tuple) else ()
-    if len(parts) == 2 and hasattr(parts[0], "get_image_features") and hasattr(parts[1], "tokenizer"):
+    model, *parts = thing if isinstance(thing, tuple) and thing else (thing,)
+    encodes = all(callable(getattr(model, part, None)) for part in ("encode_image", "encode_text"))
+    if len(parts) == 1 and hasattr(model, "get_image_features") and hasattr(parts[0], "tokenizer"):
         from nein.metrics.dual.hub import HubDual
 
-        model, processor = parts
-        towers = processor.image_processor, processor.tokenizer
+        towers = parts[0].image_processor, parts[0].tokenizer
         return HubDual(model.eval(), *towers, _source(name, model), batch_size)
-    if len(parts) == 3 and all(hasattr(parts[0], part) for part in ("encode_image", "encode_text")):
+    if len(parts) == 2 and encodes:
         from nein.metrics.dual.openclip import OpenClipDual
 
-        model, transform, tokenizer = parts
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        return OpenClipDual(
-            model.eval(), transform, tokenizer, _source(name, model), dtype=dtype, batch_size=batch_size
-        )
-    if all(callable(getattr(thing, part, None)) for part in ("encode_image", "encode_text")):
+        return OpenClipDual(model.eval(), *parts, _source(name, model), dtype=dtype, batch_size=batch_size)
+    if encodes and not parts:
         return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size, by_type=by_type)
     raise MetricError(f"'{name}' is a {type(thing).__name__}, no two-tower model; expected {_WANTED}.")
 

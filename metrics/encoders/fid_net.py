@@ -29,11 +29,8 @@ class InceptionEncoder:
     """
 
     def __init__(self, model: Any, source: Source, device: str, batch_size: int = 32) -> None:
-        self.model = model
+        self.model, self.source, self.device, self.batch_size = model, source, device, batch_size
         self.preprocess = CleanResize(299)
-        self.source = source
-        self.device = device
-        self.batch_size = batch_size
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:

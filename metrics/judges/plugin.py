@@ -62,17 +62,18 @@ def load(path_or_id: str, *, kind: str, revision: str | None, device: str, dtype
 
 def offered(reference: str) -> Any:
     """The judge, or what makes it. Raises MetricError where it cannot be imported, or is neither."""
-    there = attribute(reference) if is_attribute(reference) else _entry_point(reference)
+    if is_attribute(reference):
+        there = attribute(reference)
+    else:
+        name, points = reference.removeprefix("plugin:"), available()
+        if not points:
+            raise MetricError(
+                f"'{reference}': no installed package offers a judge (entry points of '{GROUP}')."
+            )
+        try:
+            there = points[choose("judge plug-in", name, points)].load()
+        except (ImportError, AttributeError) as error:
+            raise MetricError(f"The judge plug-in '{name}' cannot be loaded: {error}.") from None
     if not callable(there) and not any(hasattr(there, method) for method in METHODS.values()):
         raise MetricError(f"'{reference}' is no judge, and cannot be called to make one.")
     return there
-
-
-def _entry_point(reference: str) -> Any:
-    name, points = reference.removeprefix("plugin:"), available()
-    if not points:
-        raise MetricError(f"'{reference}': no installed package offers a judge (entry points of '{GROUP}').")
-    try:
-        return points[choose("judge plug-in", name, points)].load()
-    except (ImportError, AttributeError) as error:
-        raise MetricError(f"The judge plug-in '{name}' cannot be loaded: {error}.") from None
