@@ -81,13 +81,12 @@ def test_editscore_is_the_root_of_the_smaller_numbers_of_the_pair_and_of_the_edi
     assert [n for n, _, _ in asked] == [2, 2]
 
 
-def test_passes_are_averaged_before_or_after_the_root() -> None:
-    def rule(n: int, text: str, seed: int) -> str:
+@pytest.mark.parametrize(("options", "value"), [({}, 0), ({"reduction": "average_first"}, 5)])
+def test_passes_are_averaged_before_or_after_the_root(options: dict[str, str], value: float) -> None:
+    def rule(n: int, text: str, seed: int) -> str:  # one pass has SC 10 and PQ 0, the other SC 0 and PQ 10
         return told(25, 25) if (n == 2) == (seed == 42) else told(0, 25)
 
-    # One pass has SC 10 and PQ 0, the other SC 0 and PQ 10.
-    assert scored(rule, passes=2).value == 0
-    assert scored(rule, passes=2, reduction="average_first").value == pytest.approx(5)
+    assert scored(rule, passes=2, **options).value == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -137,12 +136,18 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qwen: Path) -> None:
     judge = rewards.load_reward(f"editscore:{qwen}")
-    say_ = judge.model.say  # type: ignore[attr-defined]
-    drawn = [say_([SOURCE, FIRST], "Numbers?", seed, 0.7) for seed in (42, 42, 43)]
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != drawn[2]
-    greedy = [say_(pair, "Numbers?", 42, 0.0) for pair in ([SOURCE, FIRST], [SOURCE, SECOND])]
-    assert greedy[0] == say_([SOURCE, FIRST], "Numbers?", 1, 0.0)
+    pair, other = [SOURCE, FIRST], [SOURCE, SECOND]
+    asked = (
+        (pair, 42, 0.7),
+        (pair, 42, 0.7),
+        (pair, 43, 0.7),
+        (pair, 42, 0.0),
+        (pair, 1, 0.0),
+        (other, 1, 0.0),
+    )
+    a, again, b, greedy, same, _ = (judge.model.say(shown, "Numbers?", *how) for shown, *how in asked)
+    assert a == again != b
+    assert greedy == same
     [one] = judge.score([SOURCE], [FIRST], [TOLD])
     assert one.value is None  # a random model says nothing that can be read
     assert "has no 'score'" in one.reason
@@ -440,9 +445,8 @@ def test_matching_reads_the_edit_and_what_changed(two_pictures: Path) -> None:
 def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(
     two_pictures: Path, tmp_path: Path
 ) -> None:
-    plain = tiny.make_blip(tmp_path / "blip")
     with pytest.raises(MetricError, match="no BLIP whose text encoder reads 2 pictures"):
-        rewards.load_reward(f"matching:{plain}")
+        rewards.load_reward(f"matching:{tiny.make_blip(tmp_path / 'blip')}")
     with pytest.raises(MetricError, match=r"no BLIP whose text encoder reads 1 picture\."):
         metrics.load_judge("itm", str(two_pictures))
 

@@ -3,10 +3,10 @@ module in this process. vLLM itself is not run."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,8 +80,7 @@ def soft(answers: Any) -> list[float]:
 
 
 def test_a_served_judge_answers_as_the_same_model_in_this_process_does(served: Server) -> None:
-    asked = metrics.load_judge("vqa", reference(served))
-    found = asked.ask(PICTURES, [QUESTIONS] * 3)
+    found = metrics.load_judge("vqa", reference(served)).ask(PICTURES, [QUESTIONS] * 3)
     expected = local().ask(PICTURES, [[*map(TEMPLATES["llava-mistral"].wrap, QUESTIONS)]] * 3)
     said = [[[(a.text, a.token_count) for a in row] for row in rows] for rows in (found, expected)]
     assert said[0] == said[1]
@@ -140,20 +139,11 @@ def test_a_server_that_knows_no_names_gets_the_pictures_after_a_few_attempts(bra
 
 def test_who_waits_for_a_first_question_that_fails_brings_the_picture_itself(served: Server) -> None:
     asked = metrics.load_judge("vqa", reference(served), concurrency=4, retries=0)
-    answer, lock, failed = served.rule, threading.Lock(), []
-
-    def rule(body: dict[str, Any], count: int) -> Any:
-        with lock:
-            if not failed:
-                failed.append(body)
-                return 500, {}, {}
-        return answer(body, count)
-
-    served.rule = rule
-    replies = asked.endpoint.ask(
-        PICTURES[:1], [[Turn(question) for question in QUESTIONS]], max_tokens=10, failed=lambda error: error
-    )
-    assert [isinstance(reply, NoAnswer) for reply in replies[0]].count(True) == 1
+    answer, failed = served.rule, itertools.count()
+    served.rule = lambda body, count: answer(body, count) if next(failed) else (500, {}, {})
+    turns = [[Turn(question) for question in QUESTIONS]]
+    [replies] = asked.endpoint.ask(PICTURES[:1], turns, max_tokens=10, failed=lambda error: error)
+    assert [isinstance(reply, NoAnswer) for reply in replies].count(True) == 1
 
 
 def test_what_the_server_says_of_itself_is_in_the_fingerprint(
@@ -210,8 +200,7 @@ def test_a_server_that_gives_too_few_log_probabilities_says_which_option_to_rais
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
-    [(200, say("Yes"), "no log-probabilities"), (404, {}, "ends in /v1")],
+    ("status", "body", "said"), [(200, say("Yes"), "no log-probabilities"), (404, {}, "ends in /v1")]
 )
 def test_a_server_that_is_no_vllm_is_refused(server: Server, status: int, body: Any, said: str) -> None:
     server.rule = lambda asked, count: (status, body, {})
@@ -313,21 +302,20 @@ def test_check_against_another_judge_lists_every_flip(
 
 
 def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process() -> None:
+    def shares(reply: choices.Reply) -> list[float]:
+        return [math.exp(-99 if value is None else value) for value in reply.logprobs or ()]
+
     server = serve(Brain("nano:negvqa"), "negvqa")
     words = [prompt("vlmevalkit", f"What is {word}there?", ["cat", "dog"]) for word in ("", "not ")]
     asked = [[Asked(one) for one in words]] * 3
     models = [choices.load(name) for name in (f"vllm:{server.url}#negvqa", "nano:negvqa")]
-    there, here = (model.answer(PICTURES, asked, ["generated", "logprob"]) for model in models)
-    for a, b in ((a, b) for rows in zip(there, here, strict=True) for a, b in zip(*rows, strict=True)):
+    rows = (model.answer(PICTURES, asked, ["generated", "logprob"]) for model in models)
+    for a, b in zip(*(itertools.chain.from_iterable(one) for one in rows), strict=True):
         assert a.text == b.text
         # Of the 20 likeliest tokens only: a way of writing a letter may be missing among them.
-        assert _shares(a) == pytest.approx(_shares(b), abs=1e-3)
+        assert shares(a) == pytest.approx(shares(b), abs=1e-3)
     assert models[0].usage()["pictures_sent"] == 3
     server.close()
-
-
-def _shares(reply: choices.Reply) -> list[float]:
-    return [math.exp(-99 if value is None else value) for value in reply.logprobs or ()]
 
 
 @pytest.mark.parametrize(
