@@ -152,6 +152,9 @@ class Flaky(Identity):
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "fail_ids": sorted(self.fail_ids), "fail_every": self.fail_every}
 
+    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+        return [self._edit_one(request) for request in requests]
+
     def _edit_one(self, request: EditRequest) -> EditResult:
         if self.crash_after is not None and self._attempted >= self.crash_after:
             raise RuntimeError(f"editor 'flaky' stops after {self.crash_after} samples, as it was told to")
@@ -161,7 +164,7 @@ class Flaky(Identity):
         if self.fail_every and request.seed % self.fail_every == 0:
             reason = f"editor 'flaky' fails on seeds divisible by {self.fail_every}"
             return EditResult(request.id, None, reason)
-        return super()._edit_one(request)
+        return super().edit([request])[0]
 
 
 # --- by reference --------------------------------------------------------------------------------

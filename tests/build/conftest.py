@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nein import metrics
 from nein.engine.images import write_png
-from tests.helpers.commands import Outcome, outcome
+from tests.helpers.commands import outcome
 from tests.metrics import tiny
 
 OBJECTS = (
@@ -22,7 +19,7 @@ OBJECTS = (
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     tiny.make_blip(root / "blip", seed=0)
     tiny.make_llava(root / "llava", seed=2)
@@ -30,16 +27,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def blip(models: Path) -> Any:
+def blip(models):
     return metrics.load_judge("itm", str(models / "blip"))
 
 
 @pytest.fixture(scope="session")
-def llava(models: Path) -> Any:
+def llava(models):
     return metrics.load_judge("vqa", str(models / "llava"))
 
 
-def write_set(root: Path, count: int = 7, captions: int = 5) -> Path:
+def write_set(root, count=7, captions=5):
     """COCO captions of `count` random pictures, and a list of sixteen objects beside them."""
     (root / "images").mkdir(parents=True)
     listed, annotations = [], []
@@ -58,11 +55,11 @@ def write_set(root: Path, count: int = 7, captions: int = 5) -> Path:
 
 
 @pytest.fixture(scope="session")
-def captioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def captioned(tmp_path_factory):
     return write_set(tmp_path_factory.mktemp("captioned") / "set")
 
 
-def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
+def arguments(data, models, out, *more):
     """A whole build without a network: tiny judges, an editor without a model, thresholds with both
     outcomes."""
     return [
@@ -76,7 +73,7 @@ def arguments(data: Path, models: Path, out: Path, *more: object) -> list[str]:
 
 
 @pytest.fixture
-def build(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def build(capsys):
     """Runs `nein generate ARGS` inside this process."""
 
     return functools.partial(outcome, capsys, "generate")

@@ -24,7 +24,7 @@ PICTURES = [tiny.picture(seed) for seed in range(12)]
 CAPTIONS = tuple(f"A cat near house {k}" + ("." if k % 2 else "") for k in range(5))
 
 
-def rules(**changes: Any) -> clauses.Rules:
+def rules(**changes):
     values: dict[str, Any] = {
         "objects": OBJECTS, "queried": 8, "kept": 3, "absent_below": 0.05, "families": ("plain",),
         "protocol": "paper", "seed": 4,
@@ -33,7 +33,7 @@ def rules(**changes: Any) -> clauses.Rules:
 
 
 @pytest.fixture(scope="module")
-def slow_blip(models: Path) -> Any:
+def slow_blip(models):
     """picture, text -> cosine, one pair at a time, by the library's own call."""
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
 
@@ -42,7 +42,7 @@ def slow_blip(models: Path) -> Any:
     words = AutoTokenizer.from_pretrained(models / "blip")
 
     @torch.no_grad()
-    def cosine(picture: np.ndarray, text: str) -> float:
+    def cosine(picture, text):
         tokens = words(text, return_tensors="pt", truncation=True, max_length=40)
         found = model(
             input_ids=tokens["input_ids"],
@@ -55,7 +55,7 @@ def slow_blip(models: Path) -> Any:
     return cosine
 
 
-def algorithm_1(picture: np.ndarray, asked: list[str], cosine: Any, below: float, kept: int) -> list[str]:
+def algorithm_1(picture, asked, cosine, below, kept):
     """The objects of the negative clauses, lowest cosine first."""
     results = []
     for name in asked:
@@ -139,7 +139,7 @@ def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption():
 
 
 @pytest.fixture(scope="module")
-def slow_llava(models: Path) -> Any:
+def slow_llava(models):
     """picture, prompt -> answer, one `generate` per question."""
     from transformers import AutoProcessor, LlavaNextForConditionalGeneration
 
@@ -147,7 +147,7 @@ def slow_llava(models: Path) -> Any:
     processor = AutoProcessor.from_pretrained(models / "llava")
 
     @torch.no_grad()
-    def answer(picture: np.ndarray, prompt: str) -> str:
+    def answer(picture, prompt):
         inputs = processor(images=picture, text=prompt, return_tensors="pt")
         ids = model.generate(**inputs, max_new_tokens=10, do_sample=False)[0, inputs["input_ids"].shape[1] :]
         return processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
@@ -155,9 +155,7 @@ def slow_llava(models: Path) -> Any:
     return answer
 
 
-def algorithm_2(
-    picture: np.ndarray, caption: str, noun: str, cosine: Any, answer: Any, above: float
-) -> tuple[bool, bool | None]:
+def algorithm_2(picture, caption, noun, cosine, answer, above):
     """(through filter 1, accepted by filter 2 or None where it is not asked), as the released scripts
     decide."""
     added = f" {'an' if noun[0] in 'aeiou' else 'a'} {noun}."
@@ -201,34 +199,31 @@ def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
         assert row["caption_answer"]["text"] == slow_llava(PICTURES[i], prompt)
 
 
-@pytest.mark.parametrize(
-    ("caption", "object_", "paper", "fixed"),
-    [
-        ("Yes", "Yes", filters.ACCEPTED, filters.ACCEPTED),
-        ("Yes", "yes.", filters.UNPARSABLE, filters.ACCEPTED),
-        ("yes", "No", filters.NO_OBJECT, filters.NO_OBJECT),
-        ("No", "Yes", filters.NO_CAPTION, filters.NO_CAPTION),
-        ("No", "No", filters.NO_BOTH, filters.NO_BOTH),
-        ("no, there is none", "Yes", filters.UNPARSABLE, filters.NO_CAPTION),
-        ("It depends", "Yes", filters.UNPARSABLE, filters.UNPARSABLE),
-        ("It depends", "No", filters.NO_OBJECT, filters.NO_OBJECT),
-        ("", "", filters.UNPARSABLE, filters.UNPARSABLE),
-    ],
-)
+@pytest.mark.parametrize(("caption", "object_", "paper", "fixed"), [
+    ("Yes", "Yes", filters.ACCEPTED, filters.ACCEPTED),
+    ("Yes", "yes.", filters.UNPARSABLE, filters.ACCEPTED),
+    ("yes", "No", filters.NO_OBJECT, filters.NO_OBJECT),
+    ("No", "Yes", filters.NO_CAPTION, filters.NO_CAPTION),
+    ("No", "No", filters.NO_BOTH, filters.NO_BOTH),
+    ("no, there is none", "Yes", filters.UNPARSABLE, filters.NO_CAPTION),
+    ("It depends", "Yes", filters.UNPARSABLE, filters.UNPARSABLE),
+    ("It depends", "No", filters.NO_OBJECT, filters.NO_OBJECT),
+    ("", "", filters.UNPARSABLE, filters.UNPARSABLE),
+])  # fmt: skip
 def test_answers_are_read_by_protocol(caption, object_, paper, fixed):
     assert filters.verdict(caption, object_, "paper") == paper
     assert filters.verdict(caption, object_, "fixed") == fixed
 
 
 def test_one_bad_picture_fails_alone_and_lack_of_memory_is_not_hidden():
-    def moody(rows: Any) -> list[int]:
+    def moody(rows):
         if 2 in rows:
             raise ValueError("a bad picture")
         return [10 * i for i in rows]
 
     assert isolated(moody, range(4)) == [0, 10, "ValueError: a bad picture", 30]
 
-    def full(rows: Any) -> list[int]:
+    def full(rows):
         raise torch.OutOfMemoryError("full")
 
     with pytest.raises(torch.OutOfMemoryError):

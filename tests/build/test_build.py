@@ -6,7 +6,6 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,12 +23,12 @@ from tests.helpers.commands import Outcome
 Build = Callable[..., Outcome]
 
 
-def lines(path: Path) -> list[dict]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def built(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(captioned, models, tmp_path_factory):
     """A finished build with every family of negation."""
     out = tmp_path_factory.mktemp("built") / "out"
     more = ("--families", "all", "--kept", "4", "--evaluation-share", "0.5")
@@ -203,19 +202,16 @@ def test_a_failing_editor_costs_its_samples_only(captioned, models, build, tmp_p
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        (("--families", "plain,implicite"), "Unknown negation family 'implicite'; did you mean 'implicit'?"),
-        (("--stages", "claws"), "Unknown stage 'claws'"),
-        (("--kept", "9"), "--kept is 9, more than the 8 categories"),
-        (("--absent-below", "1.5"), "a cosine is from -1 to 1"),
-        (("--evaluation-share", "2"), "--evaluation-share is '2'; it must be a number from 0 to 1."),
-        (("--editor", "magicbrsh"), "did you mean 'magicbrush'?"),
-        (("--models.itm", "nowhere"), "neither a folder, a hub id"),
-        (("--queryed", "3"), "Unknown option --queryed; did you mean --queried?"),
-    ],
-)
+@pytest.mark.parametrize(("more", "sentence"), [
+    (("--families", "plain,implicite"), "Unknown negation family 'implicite'; did you mean 'implicit'?"),
+    (("--stages", "claws"), "Unknown stage 'claws'"),
+    (("--kept", "9"), "--kept is 9, more than the 8 categories"),
+    (("--absent-below", "1.5"), "a cosine is from -1 to 1"),
+    (("--evaluation-share", "2"), "--evaluation-share is '2'; it must be a number from 0 to 1."),
+    (("--editor", "magicbrsh"), "did you mean 'magicbrush'?"),
+    (("--models.itm", "nowhere"), "neither a folder, a hub id"),
+    (("--queryed", "3"), "Unknown option --queryed; did you mean --queried?"),
+])  # fmt: skip
 def test_a_mistake_is_one_sentence_and_nothing_is_written(captioned, models, build, tmp_path, more, sentence):
     done = build(*arguments(captioned, models, tmp_path / "out", *more))
     assert done.code == 2

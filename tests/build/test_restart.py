@@ -21,7 +21,7 @@ Build = Callable[..., Outcome]
 MORE = ("--families", "all", "--evaluation-share", "0.5", "--formats", "official")
 
 
-def contents(out: Path) -> dict[str, bytes]:
+def contents(out):
     """Everything that must not depend on how the work was done."""
     found = {str(p.relative_to(out)): p.read_bytes() for p in (out / "dataset").rglob("*") if p.is_file()}
     for name in ("candidates.jsonl", "card.json", "card.png"):
@@ -29,12 +29,12 @@ def contents(out: Path) -> dict[str, bytes]:
     return found
 
 
-def sha(out: Path) -> str:
+def sha(out):
     return json.loads((out / "manifest.json").read_text())["data_sha256"]
 
 
 @pytest.fixture(scope="module")
-def whole(captioned: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(captioned, models, tmp_path_factory):
     """A build that nothing disturbed."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert commands.exit_code("generate", *arguments(captioned, models, out, *MORE)) == 0

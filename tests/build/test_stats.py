@@ -20,7 +20,7 @@ SENTENCES = [
 ]
 
 
-def rows() -> list[tuple[str, str]]:
+def rows():
     return [(str(i), s) for i, s in enumerate(SENTENCES)]
 
 
@@ -48,7 +48,7 @@ def test_a_share_has_an_interval_clustered_by_image():
     assert wide.high - wide.low > narrow.high - narrow.low  # type: ignore[operator]
 
 
-def run(*argv: object) -> int:
+def run(*argv):
     return commands.exit_code("stats", *argv)
 
 
@@ -71,15 +71,12 @@ def test_the_command_reads_coco_jsonl_nein_and_text(tmp_path, capsys):
     assert {counts[f"{f.name}/mine.txt"]["negative"] for f in files} == {2}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("a.json", "{}", "has no list of captions"),
-        ("a.json", '[{"x": 1}]', "entry 0 has no caption"),
-        ("a.jsonl", "{", "line 1, the last one, is cut short"),
-        ("a.txt", "\n", "holds no caption"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "sentence"), [
+    ("a.json", "{}", "has no list of captions"),
+    ("a.json", '[{"x": 1}]', "entry 0 has no caption"),
+    ("a.jsonl", "{", "line 1, the last one, is cut short"),
+    ("a.txt", "\n", "holds no caption"),
+])  # fmt: skip
 def test_a_file_that_holds_no_captions_is_one_sentence(tmp_path, capsys, name, content, sentence):
     (tmp_path / name).write_text(content)
     assert run(tmp_path / name) == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ IMAGES = [{"id": 7, "file_name": "seven.jpg"}, {"id": "8", "file_name": "deep/ei
 KINDS = [{"id": 1, "name": "dog"}, {"id": 2, "name": "wine glass"}, {"id": 3, "name": "kite"}]
 
 
-def write(path: Path, annotations: Any, **more: Any) -> Path:
+def write(path, annotations, **more):
     path.write_text(json.dumps({"images": IMAGES, "annotations": annotations, **more}))
     return path
 
@@ -48,17 +46,14 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
     assert alone.pictures[0].path == tmp_path / "seven.jpg"  # beside the list
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"images": 3}, "'images' is 3, which must be a list"),
-        ({"images": [{"id": 1}]}, r"'images\[0\].file_name' is missing"),
-        ({"categories": [{"id": 1}]}, r"'categories\[0\].name' is missing"),
-        ({"annotations": [{"category_id": 1}]}, r"'annotations\[0\].image_id' is missing"),
-        ({"annotations": [{"image_id": 7, "category_id": 9}]}, "the unknown category 9"),
-        ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "not four numbers"),
-    ],
-)
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"images": 3}, "'images' is 3, which must be a list"),
+    ({"images": [{"id": 1}]}, r"'images\[0\].file_name' is missing"),
+    ({"categories": [{"id": 1}]}, r"'categories\[0\].name' is missing"),
+    ({"annotations": [{"category_id": 1}]}, r"'annotations\[0\].image_id' is missing"),
+    ({"annotations": [{"image_id": 7, "category_id": 9}]}, "the unknown category 9"),
+    ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "not four numbers"),
+])  # fmt: skip
 def test_what_is_wrong_is_named_with_the_entry(tmp_path, change, sentence):
     path = tmp_path / "instances.json"
     path.write_text(json.dumps({"images": IMAGES, "annotations": [], "categories": KINDS} | change))

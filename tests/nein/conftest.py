@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ __all__ = ["ROOT", "Outcome"]
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 
 
-def make_records(sources: int, per_source: int) -> list[dict[str, str]]:
+def make_records(sources, per_source):
     """The annotations of `sources` pictures with `per_source` samples each; every template occurs in turn."""
     records = []
     for source in range(1, sources + 1):
@@ -39,7 +36,7 @@ def make_records(sources: int, per_source: int) -> list[dict[str, str]]:
     return records
 
 
-def write_data(root: Path, sources: int = 3, per_source: int = 2) -> Path:
+def write_data(root, sources=3, per_source=2):
     """A data folder with random pictures of 32 x 24 pixels."""
     rng = np.random.default_rng(sources * 100 + per_source)
     records = make_records(sources, per_source)
@@ -54,20 +51,20 @@ def write_data(root: Path, sources: int = 3, per_source: int = 2) -> Path:
 
 
 @pytest.fixture
-def make_data(tmp_path: Path) -> Callable[..., Path]:
-    def make(sources: int = 3, per_source: int = 2, name: str = "data") -> Path:
+def make_data(tmp_path):
+    def make(sources=3, per_source=2, name="data"):
         return write_data(tmp_path / name, sources, per_source)
 
     return make
 
 
 @pytest.fixture
-def evaluate(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def evaluate(capsys):
     """Runs `nein eval ARGS` inside this process."""
     return functools.partial(outcome, capsys, "eval")
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def command(tmp_path):
     """Runs `python -m nein ARGS` (or another script) in a process of its own, on one thread."""
     return functools.partial(in_a_process, cwd=tmp_path)

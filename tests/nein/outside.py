@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from nein.metrics import Batch, Metric, Score
+from nein.metrics import Metric
 from nein.metrics.images import cosines, each_pair
 
 
-def darkening(image: np.ndarray, target: np.ndarray) -> float:
+def darkening(image, target):
     """How much darker the edited picture is than the target: 0 (not at all) to 1."""
     return max(0.0, float(target.mean() - image.mean()) / 255)
 
@@ -28,10 +25,10 @@ class Colours:
     fingerprint = "colours-1"
     encoded = 0
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"kind": "colours"}
 
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def encode(self, images):
         """(N, 12) float32."""
         Colours.encoded += len(images)
         rows = []
@@ -42,14 +39,14 @@ class Colours:
         return np.asarray(rows, np.float32)
 
 
-def load_colours(*, device: str) -> Colours:
+def load_colours(*, device):
     return Colours()
 
 
 NETWORK = "tests.nein.outside:load_colours"
 
 
-def palette(batch: Batch) -> list[Score]:
+def palette(batch):
     """Cosine of the quarters' colours."""
     return cosines(batch.edited_features(NETWORK), batch.target_features(NETWORK))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,11 @@ import pytest
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.runs import RunDir
 from tests.helpers import plain
-from tests.helpers.commands import Outcome, outcome
+from tests.helpers.commands import outcome
 
 
 @pytest.fixture
-def convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def convert(capsys):
     return functools.partial(outcome, capsys, "convert")
 
 

@@ -16,32 +16,21 @@ from nein.wording.families import FAMILIES, STAYS, choices, sentence
 NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
 
 
-def all_sentences(label: str, noun: str, protocol: str = "fixed") -> list[str]:
+def all_sentences(label, noun, protocol="fixed"):
     return [
         sentence(label, index, noun, second="apple", present="teddy bear", protocol=protocol)
         for index in choices(label, noun, protocol)
     ]
 
 
-@pytest.mark.parametrize(
-    ("noun", "article", "many"),
-    [
-        ("cat", "a cat", "cats"),
-        ("umbrella", "an umbrella", "umbrellas"),
-        ("hour", "an hour", "hours"),
-        ("unicorn", "a unicorn", "unicorns"),
-        ("fire hydrant", "a fire hydrant", "fire hydrants"),
-        ("wine glass", "a wine glass", "wine glasses"),
-        ("bus", "a bus", "buses"),
-        ("person", "a person", "people"),
-        ("knife", "a knife", "knives"),
-        ("mouse", "a mouse", "mice"),
-        ("sheep", "a sheep", "sheep"),
-        ("skis", "skis", "skis"),
-        ("scissors", "scissors", "scissors"),
-        ("broccoli", "broccoli", "broccoli"),
-    ],
-)
+@pytest.mark.parametrize(("noun", "article", "many"), [
+    ("cat", "a cat", "cats"), ("umbrella", "an umbrella", "umbrellas"), ("hour", "an hour", "hours"),
+    ("unicorn", "a unicorn", "unicorns"), ("fire hydrant", "a fire hydrant", "fire hydrants"),
+    ("wine glass", "a wine glass", "wine glasses"), ("bus", "a bus", "buses"),
+    ("person", "a person", "people"), ("knife", "a knife", "knives"), ("mouse", "a mouse", "mice"),
+    ("sheep", "a sheep", "sheep"), ("skis", "skis", "skis"), ("scissors", "scissors", "scissors"),
+    ("broccoli", "broccoli", "broccoli"),
+])  # fmt: skip
 def test_articles_and_plurals(noun, article, many):
     assert nouns.with_article(noun) == article
     assert nouns.plural(noun) == many
@@ -52,21 +41,18 @@ def test_of_the_categories_of_coco_two_are_plural():
     assert [noun for noun in COCO if nouns.is_plural(noun)] == ["skis", "scissors"]
 
 
-@pytest.mark.parametrize(
-    ("label", "noun", "expected"),
-    [
-        ("exception", "umbrella", "Everything but an umbrella."),
-        ("exception", "skis", "Everything but skis."),
-        ("neither_nor", "traffic light", "Neither a traffic light nor an apple is in the image."),
-        ("neither_nor", "people", "Neither people nor an apple is in the image."),
-        ("scoped", "skis", "The image has a teddy bear but no skis."),
-        ("contrastive", "umbrella", "The image shows a teddy bear, not an umbrella."),
-        ("double_negation", "hour hand", "The image is not without an hour hand."),
-        ("implicit", "cat", "The image is free of cats."),
-        ("implicit", "traffic light", "The image is free of traffic lights."),
-        ("implicit", "skis", "The image is free of skis."),
-    ],
-)
+@pytest.mark.parametrize(("label", "noun", "expected"), [
+    ("exception", "umbrella", "Everything but an umbrella."),
+    ("exception", "skis", "Everything but skis."),
+    ("neither_nor", "traffic light", "Neither a traffic light nor an apple is in the image."),
+    ("neither_nor", "people", "Neither people nor an apple is in the image."),
+    ("scoped", "skis", "The image has a teddy bear but no skis."),
+    ("contrastive", "umbrella", "The image shows a teddy bear, not an umbrella."),
+    ("double_negation", "hour hand", "The image is not without an hour hand."),
+    ("implicit", "cat", "The image is free of cats."),
+    ("implicit", "traffic light", "The image is free of traffic lights."),
+    ("implicit", "skis", "The image is free of skis."),
+])  # fmt: skip
 def test_the_first_template_of_a_family_reads_like_this(label, noun, expected):
     assert all_sentences(label, noun)[0] == expected
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from nein.benchmarks.nein import records
@@ -19,7 +15,6 @@ from nein.engine.errors import UserError
 from nein.engine.images import pixel_hash
 from nein.judges import calibrate, known_edits, known_presence, preferences
 from nein.judges.config import CalibrateConfig
-from nein.judges.known_edits import Pair
 from nein.metrics.base import Score
 from nein.models import rewards
 from nein.nano import data as nano_data
@@ -29,12 +24,12 @@ from tests.rehearsal import ScriptedJudge
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory):
     return nano_data.ensure("val", 6, tmp_path_factory.mktemp("nano"))
 
 
 @pytest.fixture(scope="module")
-def pairs(world: Path) -> list[Pair]:
+def pairs(world):
     annotations = known_presence.read_instances(world / "instances.json", world)
     return [*known_edits.unedited(loading.load(str(world)), 512), *known_edits.pasted(annotations, seed=0)]
 
@@ -45,7 +40,7 @@ class Deaf(rewards.RewardJudge):
     It knows the truth: the object that differs between the edits is where the pair says.
     """
 
-    def __init__(self, pairs: Sequence[Pair], hears: Callable[[str], float | None]) -> None:
+    def __init__(self, pairs, hears):
         super().__init__(None)
         self._hears, self.asked = hears, 0
         self.fingerprint = "deaf"
@@ -53,16 +48,10 @@ class Deaf(rewards.RewardJudge):
             (one.pictures().right.tobytes(), told) for one in pairs for told in one.sentences.values()
         }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"kind": "deaf"}
 
-    def prefer(
-        self,
-        sources: Sequence[np.ndarray],
-        first: Sequence[np.ndarray],
-        second: Sequence[np.ndarray],
-        instructions: Sequence[str],
-    ) -> list[Score]:
+    def prefer(self, sources, first, second, instructions):
         self.asked += len(instructions)
         assert all(
             (one.tobytes(), told) in self._right for one, told in zip(first, instructions, strict=True)
@@ -70,7 +59,7 @@ class Deaf(rewards.RewardJudge):
         values = [self._hears(told) for told in instructions]
         return [Score(None, "no word") if value is None else Score(value) for value in values]
 
-    def score(self, *pictures: Any) -> list[Score]:
+    def score(self, *pictures):
         raise AssertionError("a calibration compares")
 
 
@@ -184,15 +173,12 @@ def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_ch
     assert "The best of several edits, and the judge that chose" in page
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--judge", "reward=pairwise:nano:negvqa"], "say --judges reward"),
-        (["--judges", "reward", "--judge", "reward=best"], "'best' is no judge of edits"),
-        (["--judges", "reward", "--sets", "instances"], "takes sources and pasted"),
-        (["--judge", "wow=x"], "reward=REFERENCE"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    (["--judge", "reward=pairwise:nano:negvqa"], "say --judges reward"),
+    (["--judges", "reward", "--judge", "reward=best"], "'best' is no judge of edits"),
+    (["--judges", "reward", "--sets", "instances"], "takes sources and pasted"),
+    (["--judge", "wow=x"], "reward=REFERENCE"),
+])  # fmt: skip
 def test_what_cannot_be_calibrated_is_a_sentence(given, said, tmp_path):
     with pytest.raises(UserError, match=said):
         CalibrateConfig.parse([str(tmp_path), *given])
@@ -205,7 +191,7 @@ def test_a_perfect_judge_of_objects_is_a_perfect_judge_of_pastes(pairs, tmp_path
         pictures = pair.pictures()
         there[pixel_hash(pictures.wrong), pair.object] = True
 
-    def rule(image: np.ndarray, prompt: str) -> str:
+    def rule(image, prompt):
         name = prompt.partition("contain ")[2].partition("?")[0]
         return "Yes" if there.get((pixel_hash(image), name)) else "No"
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -21,10 +20,10 @@ Install = Callable[..., None]
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Install]:
+def install(monkeypatch, tmp_path):
     """Installs a package that offers metrics, for the length of a test."""
 
-    def install(**offered: str) -> None:
+    def install(**offered):
         packages.install(tmp_path / "site", {"nein.metrics": offered})
         monkeypatch.syspath_prepend(tmp_path / "site")
 
@@ -33,7 +32,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Install
     METRICS.__dict__.pop("_all", None)
 
 
-def arguments(data: Path, out: Path, *more: str) -> list[str]:
+def arguments(data, out, *more):
     return ["--editor", "identity,solid", "--data", str(data), "--out", str(out), "--device", "cpu", *more]
 
 
@@ -82,14 +81,11 @@ def test_a_name_that_nobody_offers_gets_a_near_match_among_all(make_data, evalua
     assert "did you mean 'palette'" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("place", "sentence"),
-    [
-        ("tests.nein.outside:NOTHING", "cannot be loaded"),
-        ("tests.nein.outside:NETWORK", "is no metrics.Metric"),
-        ("nein.metrics.images:DINO", "takes the name 'dino'"),
-    ],
-)
+@pytest.mark.parametrize(("place", "sentence"), [
+    ("tests.nein.outside:NOTHING", "cannot be loaded"),
+    ("tests.nein.outside:NETWORK", "is no metrics.Metric"),
+    ("nein.metrics.images:DINO", "takes the name 'dino'"),
+])  # fmt: skip
 def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(install, place, sentence):
     install(mine=place)
     with pytest.raises(MetricError, match=sentence):

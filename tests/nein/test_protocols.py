@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -21,7 +19,7 @@ CAPTIONS = [
 ANSWERS = ["Yes", "yes", "Yes.", "No", "no", "No.", "Perhaps"]
 
 
-def items() -> list[EditPair]:
+def items():
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (24, 6, 6, 3), dtype=np.uint8)
     return [
@@ -37,11 +35,11 @@ def items() -> list[EditPair]:
     ]
 
 
-def pick(image: np.ndarray, text: str) -> int:
+def pick(image, text):
     return int(image.astype(int).sum()) + sum(map(ord, text))
 
 
-def scored(protocol: Any, evidence: Any = "both") -> dict[str, list[metrics.Score]]:
+def scored(protocol, evidence="both"):
     judge = ScriptedJudge(lambda image, prompt: ANSWERS[pick(image, prompt) % 7], "mixed")
     detector = ScriptedDetector(lambda image, label: pick(image, label) % 20 / 100 + 0.00000003, "mixed")
     names = ["removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd"]

@@ -18,14 +18,14 @@ from nein.wording.families import FAMILIES, STAYS
 HARDER = [label for label in FAMILIES if label != "plain"]
 
 
-def sample(number: int, noun: str, source: str = "s", caption: str = "A cat sleeps.") -> Sample:
+def sample(number, noun, source="s", caption="A cat sleeps."):
     return Sample(
         f"n{number}", source, caption, f"The image doesn't have any {noun}.", f"Add a {noun}.", noun, 0,
         Path(f"{source}.png"), Path(f"n{number}.png"),
     )  # fmt: skip
 
 
-def dataset(*samples: Sample) -> Dataset:
+def dataset(*samples):
     return Dataset(samples, {"kind": "folder"}, records_hash(samples))
 
 

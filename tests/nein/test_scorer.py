@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from nein import metrics
 from nein.benchmarks.nein import models
 from nein.benchmarks.nein.score import Scorer
@@ -13,7 +10,7 @@ from nein.benchmarks.nein.score import Scorer
 def test_a_model_that_another_command_seemed_to_make_needless_is_loaded_when_it_is_needed(tmp_path):
     asked: list[list[str]] = []
 
-    def load(names: Iterable[str]) -> dict[str, Any]:
+    def load(names):
         asked.append(list(names))
         return {kind: object() for kind in models.model_kinds(asked[-1])}
 

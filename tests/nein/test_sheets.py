@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ Evaluate = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def options(tmp_path_factory):
     """ZONE on the shipped nano editors with a tiny SAM and classifier, four samples of 32 x 24 pixels."""
     root = tmp_path_factory.mktemp("zone")
     write_data(root / "data", 2, 2)
@@ -31,7 +30,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return line
 
 
-def files(run: Path, kind: str) -> dict[str, bytes]:
+def files(run, kind):
     return {path.stem: path.read_bytes() for path in sorted((run / kind).glob("*.png"))}
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Any
 
 from tests.helpers.runs import scores_in
 from tests.loopback import say
@@ -12,12 +10,12 @@ from tests.loopback import say
 METRICS = "l1,removal_vqa,retention_vqa"
 
 
-def question(body: dict[str, Any]) -> str:
+def question(body):
     [said] = [part["text"] for part in body["messages"][0]["content"] if part["type"] == "text"]
     return str(said)
 
 
-def rows(out: Path, metric: str) -> dict[str, dict[str, Any]]:
+def rows(out, metric):
     return {row["id"]: row for row in scores_in(out / "identity" / "negative") if row["metric"] == metric}
 
 

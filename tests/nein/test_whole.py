@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ FILES = ("scores.csv", "corpus.json", "figures.csv")
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def options(tmp_path_factory):
     root = tmp_path_factory.mktemp("zoo")
     write_data(root / "data", 2, 2)
     build_pipeline(root / "editor")
@@ -37,7 +35,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return line
 
 
-def contents(out: Path) -> dict[str, bytes]:
+def contents(out):
     return {str(p.relative_to(out)): p.read_bytes() for name in FILES for p in sorted(out.rglob(name))}
 
 
@@ -69,7 +67,7 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(options, eval
 
     write, written = Folder.write, itertools.count(1)  # which threads that write side by side count together
 
-    def interrupted(self: Folder, output: str, number: int, rows: Any) -> None:
+    def interrupted(self, output, number, rows):
         if output.startswith("scores") and next(written) == 40:
             raise KeyboardInterrupt
         write(self, output, number, rows)
