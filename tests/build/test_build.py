@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from nein.datasets.nein import loading
@@ -43,6 +44,8 @@ def test_every_candidate_has_a_verdict_and_the_counts_agree(built):
     assert verdicts["accepted"] == facts["stages"]["accepted"] == sum(facts["samples"].values())
     assert {k: v for k, v in verdicts.items() if k != "accepted"} == facts["rejected"]
     assert len(rows) == facts["stages"]["candidates"]
+    failed = facts["rejected"]["the editor failed"]  # which costs its samples only
+    assert facts["stages"]["generated"] == len(rows) - failed < len(rows)
     assert len(verdicts) >= 4  # the thresholds and answers of the tiny models give several outcomes
     for row in rows:
         low = row["match"] is not None and row["match"]["cosine"] <= 0.25
@@ -115,10 +118,7 @@ def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built, tmp_path
     loading.lay_out(raw, raw.column_names, {}, tmp_path / "again", "val", where="it")
     again = loading.load(str(tmp_path / "again"))
     assert again.records_sha256 == loading.load(str(built / "dataset")).records_sha256
-    head = (built / "hub" / "README.md").read_text().split("---")[1]
-    import yaml
-
-    meta = yaml.safe_load(head)
+    meta = yaml.safe_load((built / "hub" / "README.md").read_text().split("---")[1])
     assert [f["split"] for f in meta["configs"][0]["data_files"]] == ["train", "val"]
     assert meta["size_categories"] == ["n<1K"]
 
@@ -169,19 +169,15 @@ def test_bad_images_are_reported_counted_and_skipped(models, build, tmp_path):
     done = build(*arguments(given, models, tmp_path / "out", *more, "--formats", "official"))
     assert done.code == 0, done.stderr
     facts = json.loads((tmp_path / "out" / "card.json").read_text())
-    assert facts["image_problems"] == {
-        "unreadable image": 3,
-        "no caption": 1,
-        "another image has this name": 1,
-    }
+    problems = {"unreadable image": 3, "no caption": 1, "another image has this name": 1}
+    assert facts["image_problems"] == problems
     assert 0 < facts["stages"]["accepted"] < 5  # fewer than five of the objects are that far from the picture
     assert facts["slots_without_candidate"] == {"no absent object left": 5 - facts["stages"]["candidates"]}
     assert "3 images unusable: unreadable image" in done.stdout
-    problems = {
-        r["image"]: r["problem"] for r in lines(tmp_path / "out" / "candidates.jsonl") if "image" in r
-    }
-    assert "the file is missing" in problems["COCO_000000000003"]
-    assert str(tmp_path) not in problems["COCO_000000000003"]
+    rows = [row for row in lines(tmp_path / "out" / "candidates.jsonl") if "image" in row]
+    [missing] = [row["problem"] for row in rows if row["image"] == "COCO_000000000003"]
+    assert "the file is missing" in missing
+    assert str(tmp_path) not in missing
 
 
 def test_nothing_accepted_is_still_a_finished_build(captioned, models, build, tmp_path):
@@ -189,17 +185,6 @@ def test_nothing_accepted_is_still_a_finished_build(captioned, models, build, tm
     assert done.code == 0, done.stderr
     assert "0 accepted" in done.stdout
     assert not list((tmp_path / "dataset").glob("*.json"))
-
-
-def test_a_failing_editor_costs_its_samples_only(captioned, models, build, tmp_path):
-    more = ("--editor-options", '{"fail_every": 3}', "--match-above", "-1", "--formats", "official")
-    done = build(*arguments(captioned, models, tmp_path, *more))
-    assert done.code == 0, done.stderr
-    facts = json.loads((tmp_path / "card.json").read_text())
-    assert facts["rejected"]["the editor failed"] >= 3
-    assert (
-        facts["stages"]["generated"] == facts["stages"]["candidates"] - facts["rejected"]["the editor failed"]
-    )
 
 
 @pytest.mark.parametrize(("more", "sentence"), [
@@ -231,6 +216,4 @@ def test_the_paper_preset_has_the_papers_values():
 
 
 def test_the_paper_preset_without_a_source_says_what_to_give(build):
-    done = build("--preset", "paper")
-    assert done.code == 2
-    assert "--source captions_train2014.json" in done.stderr
+    assert "--source captions_train2014.json" in build("--preset", "paper").stderr

@@ -22,6 +22,8 @@ from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.rehearsal import ScriptedJudge
 
+FAMILIES = ("unedited", "other", "along")
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
@@ -40,22 +42,20 @@ class Deaf(rewards.RewardJudge):
     It knows the truth: the object that differs between the edits is where the pair says.
     """
 
+    fingerprint, asked = "deaf", 0
+
     def __init__(self, pairs, hears):
         super().__init__(None)
-        self._hears, self.asked = hears, 0
-        self.fingerprint = "deaf"
-        self._right = {
-            (one.pictures().right.tobytes(), told) for one in pairs for told in one.sentences.values()
-        }
+        self._hears = hears
+        self._right = {(p.pictures().right.tobytes(), told) for p in pairs for told in p.sentences.values()}
 
     def describe(self):
         return {"kind": "deaf"}
 
     def prefer(self, sources, first, second, instructions):
         self.asked += len(instructions)
-        assert all(
-            (one.tobytes(), told) in self._right for one, told in zip(first, instructions, strict=True)
-        )
+        shown = zip(first, instructions, strict=True)
+        assert all((one.tobytes(), told) in self._right for one, told in shown)
         values = [self._hears(told) for told in instructions]
         return [Score(None, "no word") if value is None else Score(value) for value in values]
 
@@ -63,30 +63,29 @@ class Deaf(rewards.RewardJudge):
         raise AssertionError("a calibration compares")
 
 
+def sets_of(judge, pairs, out, name="pairwise:deaf"):
+    return json.loads(preferences.calibrate(name, judge, pairs, out).read_text())["sets"]
+
+
 def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_nothing(pairs, tmp_path):
     judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else 0.5 if "lacks" in told else 0.0)
-    file = preferences.calibrate("pairwise:deaf", judge, pairs, tmp_path)
-    result = json.loads(file.read_text())
-    for name in ("unedited", "other", "along"):
-        of_set = [pair for pair in pairs if pair.set == name]
+    result = sets_of(judge, pairs, tmp_path)
+    for name in FAMILIES:
+        of_set, one = [pair for pair in pairs if pair.set == name], result[name]
         half = sum("lacks" in pair.sentences["negated"] for pair in of_set)
-        one = result["sets"][name]
         assert one["affirmed"]["value"] == 1
         assert one["negated"]["value"] == pytest.approx(half / 2 / len(of_set))
         assert one["gap"]["value"] == pytest.approx(1 - half / 2 / len(of_set))
         assert one["gap"]["low"] < one["gap"]["value"] <= one["gap"]["high"]
         assert (one["ties"], one["n_unscored"], one["position"]) == (half, 0, None)
-    asked = judge.asked
-    assert asked == 2 * len(pairs)
-    assert preferences.calibrate("pairwise:deaf", judge, pairs, tmp_path).read_text() == file.read_text()
-    assert judge.asked == asked
+    assert judge.asked == 2 * len(pairs)
+    assert sets_of(judge, pairs, tmp_path) == result
+    assert judge.asked == 2 * len(pairs)
 
 
 def test_what_a_judge_does_not_say_is_unscored_and_in_no_share(pairs, tmp_path):
     judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else None)
-    some = pairs[:6]
-    result = json.loads(preferences.calibrate("pairwise:deaf", judge, some, tmp_path).read_text())
-    one = result["sets"]["unedited"]
+    one = sets_of(judge, pairs[:6], tmp_path)["unedited"]
     assert (one["affirmed"]["value"], one["negated"], one["gap"], one["n_unscored"]) == (1, None, None, 6)
 
 
@@ -96,18 +95,17 @@ def test_a_preference_for_a_place_is_a_difference_of_shares():
         {"id": f"{k}", "cluster": f"{k}", "wording": "affirmed", "right": 0.5, "detail": {"letters": row}}
         for k, row in enumerate(letters)
     ]
-    position = preferences.rates(rows)["position"]
-    assert position["value"] == pytest.approx((5 - 2) / 7)
+    assert preferences.rates(rows)["position"]["value"] == pytest.approx((5 - 2) / 7)
 
 
-def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lacks_another(pairs, world):
+def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lacks_another(pairs):
     samples = {sample.nein: sample for sample in nano_data.iter_samples("val", 6)}
-    for pair in (one for one in pairs if one.set == "unedited"):
+    unedited, other, along = ([pair for pair in pairs if pair.set == name] for name in FAMILIES)
+    for pair in unedited:
         source, right, wrong = pair.pictures()
         assert (source == wrong).all()
-        assert pair.object == samples[pair.id].object
         assert (source != right).any()
-    other = [pair for pair in pairs if pair.set == "other"]
+        assert pair.object == samples[pair.id].object
     assert len(other) >= 6
     for one, turned in zip(other[::2], other[1::2], strict=True):
         source, right, wrong = one.pictures()
@@ -119,7 +117,7 @@ def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lack
         assert set(left).isdisjoint(far)  # each lacks one of two objects that do not touch
         assert one.object in one.sentences["affirmed"]
         assert one.sentences["negated"].lower().count(one.object) == 1
-    for one, same in zip((pair for pair in pairs if pair.set == "along"), other, strict=True):
+    for one, same in zip(along, other, strict=True):
         source, right, wrong = one.pictures()
         assert (right == same.pictures().right).all()
         assert (one.sentences, one.object) == (same.sentences, same.object)
@@ -144,60 +142,49 @@ def test_the_command_asks_the_runs_own_judge_of_removal(world, tmp_path, monkeyp
 def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_chose_for(
     world, tmp_path, evaluate
 ):
-    out = tmp_path / "out"
+    out, target = tmp_path / "out", tmp_path / "report.html"
     done = evaluate(
         "--editor", "identity", "--mend", "best-of:2:removal", "--data", world, "--control", "none",
         "--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--device", "cpu", "--limit", 4,
         "--out", out,
     )  # fmt: skip
     assert done.code == 0
-    loaded, _ = records.load([out])
-    [alone] = judge_tables.rewarded(loaded, {})
+    [alone] = judge_tables.rewarded(records.load([out])[0], {})
     assert (alone["model"], alone["statistic"], alone["value"]) == ("identity+best-of-2-removal", "gain", 0)
     given = ["--judges", "reward", "--device", "cpu", "--limit", "4", "--data", str(world)]
     assert commands.exit_code("calibrate", out, *given) == 0
-    target = tmp_path / "report.html"
     assert commands.exit_code("report", out, "-o", target, "--formats", "html,csv") == 0
     rows = frames.records(frames.read(target.with_suffix(".csv")))
     shares = {(r["group"], r["metric"]): r for r in rows if r["task"] == "rewards"}
-    assert {family for family, _ in shares} == {"unedited", "other", "along"}
-    assert shares["other", "negated"]["value"] == 0.5  # it says "No" to everything
-    assert shares["other", "negated"]["judge"] == "removal"
-    assert 0 < shares["other", "negated"]["low"] < shares["other", "gap"]["high"]
+    assert {family for family, _ in shares} == set(FAMILIES)
+    negated = shares["other", "negated"]
+    assert (negated["value"], negated["judge"]) == (0.5, "removal")  # it says "No" to everything
+    assert 0 < negated["low"] < shares["other", "gap"]["high"]
     chosen = {(r["metric"], r["group"]): r["value"] for r in rows if r["task"] == "best-of"}
-    assert chosen == {
-        ("removal_vqa", ""): 0, **{("preferred", name): 0.5 for name in ("unedited", "other", "along")},
-    }  # fmt: skip
-    page = target.read_text()
-    assert "Judges of edits on known truth" in page
-    assert "The best of several edits, and the judge that chose" in page
+    assert chosen == {("removal_vqa", ""): 0, **{("preferred", name): 0.5 for name in FAMILIES}}
+    for title in ("Judges of edits on known truth", "The best of several edits, and the judge that chose"):
+        assert title in target.read_text()
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    (["--judge", "reward=pairwise:nano:negvqa"], "say --judges reward"),
-    (["--judges", "reward", "--judge", "reward=best"], "'best' is no judge of edits"),
-    (["--judges", "reward", "--sets", "instances"], "takes sources and pasted"),
-    (["--judge", "wow=x"], "reward=REFERENCE"),
+    ("--judge reward=pairwise:nano:negvqa", "say --judges reward"),
+    ("--judges reward --judge reward=best", "'best' is no judge of edits"),
+    ("--judges reward --sets instances", "takes sources and pasted"), ("--judge wow=x", "reward=REFERENCE"),
 ])  # fmt: skip
 def test_what_cannot_be_calibrated_is_a_sentence(given, said, tmp_path):
     with pytest.raises(UserError, match=said):
-        CalibrateConfig.parse([str(tmp_path), *given])
+        CalibrateConfig.parse([str(tmp_path), *given.split()])
 
 
 def test_a_perfect_judge_of_objects_is_a_perfect_judge_of_pastes(pairs, tmp_path):
     other = [pair for pair in pairs if pair.set == "other"]
-    there = {}
-    for pair in other:
-        pictures = pair.pictures()
-        there[pixel_hash(pictures.wrong), pair.object] = True
+    there = {(pixel_hash(pair.pictures().wrong), pair.object) for pair in other}
 
     def rule(image, prompt):
         name = prompt.partition("contain ")[2].partition("?")[0]
-        return "Yes" if there.get((pixel_hash(image), name)) else "No"
+        return "Yes" if (pixel_hash(image), name) in there else "No"
 
-    judge = rewards.RemovalReward(ScriptedJudge(rule))
-    result = json.loads(preferences.calibrate("removal", judge, other, tmp_path).read_text())
-    one = result["sets"]["other"]
+    one = sets_of(rewards.RemovalReward(ScriptedJudge(rule)), other, tmp_path, "removal")["other"]
     assert one["affirmed"]["value"] == 1
     # The rule that reads the sentence takes "any stop sign" for "any stop": asked for that, it sees none.
     assert one["negated"]["value"] == 1 - one["ties"] / 2 / len(other) > 0.7
