@@ -15,11 +15,11 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.editors.basic import Identity
 from nein.engine import images
 from nein.engine.blocks import sample_seed
-from nein.metrics import presence
 from nein.reporting import figures as frames
 from tests.helpers import forks
 from tests.helpers.runs import edits_of, scores_in
 from tests.nein.conftest import write_data
+from tests.rehearsal import ScriptedJudge
 
 ALONE = ("--editor", "identity", "--control", "none")
 
@@ -119,17 +119,18 @@ def test_a_picture_changed_between_the_stages_is_unscored(make_data, evaluate, t
     assert reasons["2", "l1"] == ""
 
 
-def test_a_metric_that_raises_loses_only_its_own_sample(make_data, evaluate, tmp_path, monkeypatch):
-    ask = presence._ask_all
+def test_a_judge_that_raises_loses_only_its_own_sample(make_data, evaluate, tmp_path, monkeypatch):
+    data, out, ask = make_data(3, 1), tmp_path / "out", ScriptedJudge.ask
+    bad = images.decode(data / "nein_val" / "NeIn_000000000002_1.png")
 
-    def raising(questions):
-        if any(item.id == "NeIn_000000000002_1" for item in questions.batch.items):
+    def raising(self, pictures, questions):
+        if any((picture == bad).all() for picture in pictures):
             raise RuntimeError("cannot look at this")
-        return ask(questions)
+        return ask(self, pictures, questions)
 
-    monkeypatch.setattr(presence, "_ask_all", raising)
-    options, out = ["--editor", "identity", "--models.vqa", "tests.rehearsal:no"], tmp_path / "out"
-    done = evaluate(*options, *base(make_data(3, 1), out, metrics="l1,removal_vqa"))
+    monkeypatch.setattr(ScriptedJudge, "ask", raising)
+    options = ["--editor", "identity", "--models.vqa", "tests.rehearsal:no"]
+    done = evaluate(*options, *base(data, out, metrics="l1,removal_vqa"))
     assert done.code == 0
     assert list(values(out, "identity/negative", "removal_vqa").values()) == [1.0, None, 1.0]
     assert None not in values(out, "identity/negative", "l1").values()
@@ -196,15 +197,34 @@ def test_an_unwritable_result_folder_is_said_before_any_work(make_data, evaluate
     assert "cannot be created (Not a directory); choose a writable folder with --out" in done.stderr
 
 
-def test_every_missing_image_is_said_before_any_work(make_data, evaluate, tmp_path):
-    data = make_data(3, 1)
-    for name in ("nein_val/NeIn_000000000001_1.png", "coco_for_val/COCO_000000000003.png"):
-        (data / name).unlink()
-    done = evaluate("--editor", "identity", *base(data, tmp_path / "out"))
-    assert done.code == 2
-    assert "NeIn_000000000001_1" in done.stderr
-    assert "COCO_000000000003" in done.stderr
-    assert not list((tmp_path / "out").glob("identity/*/images"))
+def test_images_that_are_missing_or_no_images_are_unscored_aloud_and_looked_at_in_blocks_alone(
+    make_data, evaluate, tmp_path, monkeypatch, caplog
+):
+    def looked(path):
+        raise AssertionError("starting looks at no picture")
+
+    monkeypatch.setattr(images, "probe", looked)
+    data, out = make_data(4, 1), tmp_path / "out"
+    (data / "nein_val/NeIn_000000000001_1.png").unlink()
+    (data / "coco_for_val/COCO_000000000003.png").unlink()
+    (data / "nein_val/NeIn_000000000004_1.png").write_text("no image at all")
+    done = evaluate(*ALONE, *base(data, out, metrics="l1"))
+    assert done.code == 0, done.stderr
+    assert "lacks 1 of 4 NeIn images (NeIn_000000000001_1); their samples will be unscored" in caplog.text
+    assert "lacks 1 of 4 COCO images (COCO_000000000003)" in caplog.text
+    reasons = {row["id"][-3]: row["reason"] for row in scores_in(out / "identity/negative")}
+    assert [number for number, reason in reasons.items() if not reason] == ["2"]
+    assert "the NeIn image is unusable" in reasons["1"]
+    assert "the file is missing" in reasons["1"]
+    assert "the COCO image is unusable" in reasons["3"]
+    assert "not an image file" in reasons["4"]
+    assert "3 have no score" in done.stderr
+    for path in (data / "nein_val").iterdir():
+        path.unlink()
+    refused = evaluate(*ALONE, *base(data, tmp_path / "other"))
+    assert refused.code == 2
+    assert "lacks 4 of 4 NeIn images" in refused.stderr
+    assert "name their folder with --nein-images" in refused.stderr
 
 
 def test_a_pickle_checkpoint_is_refused_in_one_sentence(make_data, evaluate, tmp_path):

@@ -23,11 +23,11 @@ from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Plan, validate_images
+from nein.datasets.nein.samples import Dataset, Plan
 from nein.editors import Editor
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, shortlist
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
@@ -52,8 +52,7 @@ def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
         return write_report(config, {}) if executor.is_main else None
     _dataset.cache_clear()  # a command sees the data as they are now
     if executor.is_main:
-        plan = load_plan(config)
-        validate_images(plan.all_members(), f"The data set '{config.data}'")
+        _say_missing(load_plan(config).dataset, config.data)
     held: dict[Path, Records] = {}  # what is read of the runs, for their report
     benchmark = dataclasses.replace(
         NEIN,
@@ -61,6 +60,20 @@ def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
         report_of=lambda config, runs, folders: write_report(config, held),
     )
     return runner.evaluate(benchmark, config, executor)
+
+
+def _say_missing(dataset: Dataset, name: str) -> None:
+    """Warns of images that are not there, whose samples will be unscored. No image is opened: that is done in
+    blocks. Raises UserError where every image of a kind is missing: then the folder is another one."""
+    kinds = {"NeIn": {one.id for one in dataset.samples}, "COCO": {one.source_id for one in dataset.samples}}
+    for kind, names in kinds.items():
+        if missing := sorted(names & dataset.missing):
+            said = f"'{name}' lacks {len(missing)} of {len(names)} {kind} images ({shortlist(missing, 3)})"
+            if len(missing) == len(names):
+                raise UserError(
+                    f"{said}; name their folder with --{'nein' if kind == 'NeIn' else 'source'}-images."
+                )
+            log.warning("%s; their samples will be unscored.", said)
 
 
 def load_plan(config: EvalConfig) -> Plan:

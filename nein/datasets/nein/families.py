@@ -53,7 +53,7 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
 def _made(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], of_each: int = 1) -> Dataset:
     left_out = len(data.samples) - len(samples) // of_each
     origin = {**data.origin, "families": list(labels), "not said": left_out}
-    return Dataset(tuple(samples), origin, records_hash(samples))
+    return Dataset(tuple(samples), origin, records_hash(samples), data.missing)
 
 
 def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:

@@ -96,11 +96,15 @@ class Sample:
 @dataclass(frozen=True)
 class Dataset:
     """All samples in the order of the file, where they came from, and the hash of their records
-    (`records_hash`), not of the pixels: these are pinned one by one in the records of a run."""
+    (`records_hash`), not of the pixels: these are pinned one by one in the records of a run.
+
+    missing  Names of COCO and NeIn images that are in no folder, as far as listing these tells.
+    """
 
     samples: tuple[Sample, ...]
     origin: dict[str, Any]
     records_sha256: str
+    missing: frozenset[str] = frozenset()
 
     def select(self, limit: int | None, ids: Sequence[str] | None) -> list[int]:
         """Indices, in data order, of the first `limit` samples or, with `ids`, of those among the ids."""
@@ -133,14 +137,6 @@ class Plan:
     def members(self, block: int) -> list[Sample]:
         """The samples of a block, selected or not."""
         return [self.dataset.samples[index] for index in self.blocks.members(block)]
-
-    def all_members(self) -> list[Sample]:
-        """The samples of every needed block: what will really be read."""
-        return [self.dataset.samples[index] for index in self.blocks.all_members()]
-
-    def selection(self) -> list[Sample]:
-        """The selected samples: what tables count."""
-        return [self.dataset.samples[index] for index in self.selected]
 
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says of its data."""
@@ -179,14 +175,14 @@ def load_folder(
         "source_images": str(coco.resolve()), "nein_images": str(nein.resolve()),
         "columns": dict(columns or {}),
     }  # fmt: skip
-    samples = _samples(records, coco, nein, f"'{file}'", columns or {})
-    return Dataset(samples, origin, records_hash(samples))
+    samples, missing = _samples(records, coco, nein, f"'{file}'", columns or {})
+    return Dataset(samples, origin, records_hash(samples), missing)
 
 
 def _samples(
     records: Sequence[Any], source_images: Path, nein_images: Path, where: str, columns: Mapping[str, str]
-) -> tuple[Sample, ...]:
-    """Every fault of every record is collected into one UserError."""
+) -> tuple[tuple[Sample, ...], frozenset[str]]:
+    """The samples, and the images that are missing. Every fault of every record is in one UserError."""
     names = {field: columns.get(field, field) for field in FIELDS}
     coco_files, nein_files = _images_by_stem(source_images), _images_by_stem(nein_images)
     beside = nein_images.parent / f"without_{nein_images.name.rpartition('_')[2]}"  # without_val/, nein_val/
@@ -229,7 +225,8 @@ def _samples(
     problems.raise_if_any(where)
     if not samples:
         raise UserError(f"{where} has no samples.")
-    return tuple(samples)
+    wanted = {name for sample in samples for name in (sample.id, sample.source_id)}
+    return tuple(samples), frozenset(wanted - nein_files.keys() - coco_files.keys())
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
@@ -246,11 +243,8 @@ def records_hash(samples: Iterable[Sample]) -> str:
 
 
 def validate_images(samples: Iterable[Sample], where: str) -> None:
-    """Names every missing, empty or unreadable image of the samples at once, by opening each header.
-
-    Pixels are not decoded here: 48,364 full decodes would take many minutes. A picture truncated behind an
-    intact header is found when it is decoded, and its sample is then unscored with that reason.
-    """
+    """Raises UserError naming every missing, empty or unreadable image, by opening each header; for training
+    and `nein data check`. An evaluation finds such images in its blocks: their samples are unscored."""
     from nein.engine.images import ImageError, probe
 
     problems, checked = Problems(), set[Path]()
