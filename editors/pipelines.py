@@ -173,7 +173,18 @@ class DiffusersPipeline(Editor):
             k: v if isinstance(v, bool | int | float | str | None) else str(v) for k, v in settings.items()
         }
         self._scheduler = {"class": type(scheduler).__name__, **plain}
-        _place(self._pipeline, self._recipe, self._machine)
+        for component in modules.values():
+            aligned(component).eval().requires_grad_(False)
+        if self._machine.compile:
+            part = self._recipe.denoiser
+            setattr(self._pipeline, part, torch.compile(getattr(self._pipeline, part)))
+        if self._machine.offload == "model":
+            self._pipeline.enable_model_cpu_offload(device=self._machine.device)
+        elif self._machine.offload == "sequential":
+            self._pipeline.enable_sequential_cpu_offload(device=self._machine.device)
+        else:
+            self._pipeline.to(self._machine.device)
+        self._pipeline.set_progress_bar_config(disable=True)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -347,19 +358,3 @@ def _guidance(
             raise EditorError(f"{what} is {value!r}; expected a number, 0 or above")
         arguments[argument] = float(value)
     return arguments
-
-
-def _place(pipeline: Any, recipe: Recipe, machine: RuntimeOptions) -> None:
-    """Put the pipeline where it is to run, with its denoiser compiled if asked for."""
-    for component in pipeline.components.values():
-        if isinstance(component, torch.nn.Module):
-            aligned(component).eval().requires_grad_(False)
-    if machine.compile:
-        setattr(pipeline, recipe.denoiser, torch.compile(getattr(pipeline, recipe.denoiser)))
-    if machine.offload == "model":
-        pipeline.enable_model_cpu_offload(device=machine.device)
-    elif machine.offload == "sequential":
-        pipeline.enable_sequential_cpu_offload(device=machine.device)
-    else:
-        pipeline.to(machine.device)
-    pipeline.set_progress_bar_config(disable=True)

@@ -97,7 +97,20 @@ class Learning(RunOptions):
     )
     features: str | None = setting(None, "folder of stored features; default: the user's cache", "Machine")
 
-    def set_length(self, argv: Sequence[str]) -> None:
+    #: What `--help` says.
+    DESCRIPTION: ClassVar[str] = ""
+
+    @classmethod
+    def from_line(cls, argv: Sequence[str], prog: str) -> tuple[Any, bool]:
+        """The options of a command line, and whether `--dry-run` was given.
+
+        Raises UserError for anything wrong with them; prints and raises SystemExit(0) for `--help`.
+        """
+        config, dry_run = options.read(cls, argv, prog=prog, description=cls.DESCRIPTION)
+        config._set_length(argv)
+        return config, dry_run
+
+    def _set_length(self, argv: Sequence[str]) -> None:
         """Forgets --steps or --epochs where a stronger source names the other one: the command line, then the
         last configuration file, ... Raises UserError unless exactly one is left."""
         reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -102,17 +102,6 @@ def test_a_bin_file_that_runs_code_is_refused_and_does_not_run(part, copied, tmp
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["model.ckpt", "model.pt", "pytorch_model.bin"])
-def test_a_pickle_checkpoint_that_would_run_code_is_refused_with_the_way_to_convert_it(name, tmp_path):
-    path = tmp_path / name
-    path.write_bytes(pickle.dumps(Intruder(tmp_path / "was-here")))
-    with pytest.raises(EditorError, match=rf"could run code.*nein convert {name} FOLDER --ema"):
-        build(path)
-    with pytest.raises(EditorError, match=f"no model_index.json.*holds {name}; give that file itself"):
-        build(tmp_path)
-    assert not (tmp_path / "was-here").exists()
-
-
 def truncate(folder, part):
     path, _ = weights_of(folder, part)
     path.write_bytes(path.read_bytes()[:-100])

@@ -160,21 +160,6 @@ def test_each_setting_changes_the_result_and_the_fingerprint(option, value, tiny
     assert other.describe()[option] == value
 
 
-def test_sizes_are_mixed_freely_and_results_stay_in_order(tiny_editor, picture):
-    sizes = [(64, 64), (64, 128), (64, 64), (128, 64), (64, 128)]
-    expected = [(128, 128), (128, 64), (128, 128), (64, 128), (128, 64)]
-    requests = [
-        EditRequest(str(i), picture(i, height=h, width=w), "Remove the cat.", i)
-        for i, (w, h) in enumerate(sizes)
-    ]
-    editor = tiny_editor(resolution=128)
-    results = editor.edit(requests)
-    assert [result.id for result in results] == ["0", "1", "2", "3", "4"]
-    assert [result.image.shape[:2] for result in results] == expected
-    for request, result in zip(requests, results, strict=True):
-        assert distance(result, editor.edit([request])[0]) < 0.1
-
-
 @pytest.mark.parametrize(
     "options, size, expected",
     [

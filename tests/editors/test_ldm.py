@@ -106,13 +106,6 @@ def test_the_file_edits_as_the_folder_it_was_made_from_and_says_what_it_is(files
         assert file.describe()["weights"]["format"] == f"ldm {'pickle' if 'ckpt' in name else 'safetensors'}"
 
 
-def test_the_manifest_tells_which_weights_were_taken_and_the_fingerprint_too(files, checkpoint):
-    file = str(files["both.safetensors"])
-    made = [get_editor(file, config=str(checkpoint), steps=2, ema=ema) for ema in (True, False)]
-    assert [one.describe()["published"]["single_file"]["ema"] for one in made] == [True, False]
-    assert made[0].fingerprint != made[1].fingerprint
-
-
 def test_a_training_checkpoint_is_refused_with_the_safe_way(files, checkpoint):
     with pytest.raises(
         EditorError, match=r"more than tensors.*nein convert lightning\.ckpt FOLDER --ema"

@@ -183,17 +183,6 @@ def record_of_one_cell(editor):
     editor._predict = predict
 
 
-def test_the_region_comes_from_the_attention_and_picks_the_segment(zone_editor, requests_of):
-    editor = zone_editor()
-    record_of_one_cell(editor)
-    segmented(editor, box(0, 0, 20, 20), box(50, 50, 64, 64), box(20, 40, 40, 60))
-    maps = editor.edit(with_maps(requests_of(1)))[0].maps
-    np.testing.assert_array_equal(maps["fine mask"] > 0, box(50, 50, 64, 64))
-    region = maps["rough mask"] > 0
-    assert region[60:, 60:].all()
-    assert not region[:48].any()
-
-
 def test_fixed_can_fall_back_to_the_whole_edit(zone_editor, requests_of):
     editor = zone_editor(fallback="edit")
     segmented(editor)

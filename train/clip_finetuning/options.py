@@ -13,7 +13,6 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config import options
 from nein.config.options import Names
 from nein.datasets.negbench.sentences import VARIED
 from nein.engine.errors import UserError, unknown
@@ -30,6 +29,7 @@ TAUGHT = ("code", *VARIED)
 class ContrastConfig(Learning):
     """Everything that decides a run. Field names are the keys of a configuration file."""
 
+    DESCRIPTION = "Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench)."
     presets = "train/clip-"
     preset_names = PRESETS
 
@@ -127,17 +127,8 @@ def spelled(alpha: float) -> str:
 
 
 def parse(argv: Sequence[str]) -> tuple[ContrastConfig, bool]:
-    """The checked options of a command line, and whether `--dry-run` was given.
-
-    Raises UserError for anything wrong with them; prints and raises SystemExit(0) for `--help`.
-    """
-    config, dry_run = options.read(
-        ContrastConfig,
-        argv,
-        prog=COMMAND,
-        description="Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench).",
-    )
-    config.set_length(argv)
+    """The checked options of a command line, see `Learning.from_line`."""
+    config, dry_run = ContrastConfig.from_line(argv, COMMAND)
     check(config)
     return config, dry_run
 

@@ -15,7 +15,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from nein.config import options
 from nein.config.groups import Limit, OnDevice
-from nein.config.options import Names, Options, argument, read
+from nein.config.options import Names, Options, argument
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
 from nein.train.options import Learning, option, setting
@@ -31,6 +31,7 @@ SAYS_WHAT = ("--recipe", "--config", "--base", "--data")
 class TuneConfig(Learning):
     """Everything that decides a fine-tuning run. Field names are the keys of a configuration file."""
 
+    DESCRIPTION = "Fine-tune an instruction editor on NeIn, so that it understands what should be absent."
     presets = "train/"
     preset_option = "recipe"
     preset_names = RECIPES
@@ -155,19 +156,10 @@ class ShardsConfig(Options):
 
 
 def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:
-    """The checked options of a command line, and whether `--dry-run` was given.
-
-    Raises UserError for anything wrong with them; prints and raises SystemExit(0) for `--help`.
-    """
+    """The checked options of a command line, see `Learning.from_line`."""
     if not any(word.partition("=")[0] in SAYS_WHAT for word in argv):
         argv = ["--recipe", "nano", *argv]
-    config, dry_run = read(
-        TuneConfig,
-        argv,
-        prog=COMMAND,
-        description="Fine-tune an instruction editor on NeIn, so that it understands what should be absent.",
-    )
-    config.set_length(argv)
+    config, dry_run = TuneConfig.from_line(argv, COMMAND)
     check(config)
     return config, dry_run
 

@@ -478,16 +478,6 @@ def test_a_mistake_is_one_sentence_before_any_training(options, said, tune, monk
     assert type(caught.value).__name__ in ("UserError", "EditorError")
 
 
-def test_missing_and_unreadable_pictures_are_all_named_before_training(tune, data):
-    files = sorted((data / "nein_train").iterdir())
-    files[0].unlink()
-    files[1].write_bytes(b"nonsense")
-    with pytest.raises(UserError) as caught:
-        tune(data=data)
-    assert files[0].stem in str(caught.value)
-    assert files[1].name in str(caught.value)
-
-
 def test_a_picture_that_breaks_off_stops_the_run_or_is_replaced(tune, data, tmp_path):
     for file in (data / "nein_train").iterdir():
         if file.stem.endswith("_1"):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein.samples import Dataset, load_folder
-from nein.engine.errors import UserError
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from nein.train.editor_finetuning import report
-from nein.train.editor_finetuning.report import HeldOut, held_out
+from nein.train.editor_finetuning.report import HeldOut
 from tests.helpers.runs import write
 
 
@@ -89,16 +87,6 @@ def test_figures_are_means_by_group_with_paired_differences(tmp_path, dataset):
     assert row[-2:] == ["100.0 [68.2, 100.0]", "0 + 1"]
     assert "Added (VQA) ↑" in {row[2] for row in sheet.rows}
     assert noun in sheet.note
-
-
-def test_what_was_held_out_is_read_from_the_record_of_the_model(tmp_path):
-    assert held_out(tmp_path) == HeldOut()
-    content = {"data": {"hold_out_objects": ["bus"], "hold_out_templates": [1, 5]}}
-    (tmp_path / "training.json").write_text(json.dumps(content))
-    assert held_out(tmp_path) == HeldOut(frozenset(["bus"]), frozenset([1, 5]))
-    (tmp_path / "training.json").write_text('{"data": {"hold_out_objects": "bus"}}')
-    with pytest.raises(UserError, match=r"'data.hold_out_objects' is \"bus\", which must be"):
-        held_out(tmp_path)
 
 
 @pytest.mark.slow
