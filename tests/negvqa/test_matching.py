@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.negvqa import matching, scores
+from nein.benchmarks.negvqa import matching
 from nein.metrics.letters import EDITIONS
 from nein.models.llm import Outcome, Request
 from tests.loopback import Server, say
@@ -134,15 +134,3 @@ def test_a_matcher_that_is_none_is_answered_in_one_sentence(
     assert run(*common, "--matcher", "llm:gpt") == 2
     assert "There is no language model 'gpt'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_the_paper_protocol_reads_as_of_the_papers_time() -> None:
-    answer = {
-        "id": "1", "variant": "original", "subset": "GQA", "category": "Reasoning", "source": "p",
-        "options": ["cat", "dog"], "answer": "B", "text": "B because the image shows a dog", "error": "",
-        "logprobs": None,
-    }  # fmt: skip
-    values = {row["protocol"]: row["value"] for row in scores.score([answer], ["generated"])}
-    assert values["paper"] == 1.0
-    later = scores.score([answer], ["generated"], "vlmevalkit-2025-08")
-    assert {row["protocol"]: row["value"] for row in later}["paper"] == 0.0

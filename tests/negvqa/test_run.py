@@ -114,22 +114,6 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
     assert (tmp_path / "again.csv").read_text() == (out / "figures.csv").read_text()
 
 
-def test_another_configuration_is_refused_by_name_until_overwritten(
-    vlms: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert ask(vlms, questions, out, "--scoring", "logprob", "--limit", 4) == 0
-    assert len(answers_of(folder_of(out).path)) == 8
-    assert ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit") == 2
-    assert "prompt paper, not vlmevalkit" in capsys.readouterr().err
-    assert ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit", "--overwrite") == 0
-    assert len(answers_of(folder_of(out).path)) == 24
-    assert (
-        ask(vlms, questions, out, "--scoring", "logprob", "--prompt", "vlmevalkit", "--protocol", "paper")
-        == 0
-    )
-
-
 def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
     vlms: Path, questions: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.metrics.tiny import loud, make_llava, seeded, speaking, tokenizer
 from tests.metrics.tiny_judges import TEMPLATE
 
-QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+_ROPE = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}
 
 
 def make_llava_next(folder: Path, seed: int = 0) -> Path:
@@ -20,67 +20,42 @@ def make_llava_next(folder: Path, seed: int = 0) -> Path:
 
 def make_qwen25_vl(folder: Path, seed: int = 0) -> Path:
     """A `Qwen2_5_VLForConditionalGeneration` with windows smaller than the picture."""
-    from transformers import (
-        Qwen2_5_VLConfig,
-        Qwen2_5_VLForConditionalGeneration,
-        Qwen2_5_VLProcessor,
-        Qwen2VLImageProcessor,
-        Qwen2VLVideoProcessor,
-    )
-
-    words, ids = _qwen_words()
-    with seeded(seed):
-        config = Qwen2_5_VLConfig(
-            text_config={**speaking(words), "rope_parameters": _rope()},
-            vision_config={
-                "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 8,
-                "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16, "out_hidden_size": 48,
-                "fullatt_block_indexes": [1], "initializer_range": 0.3,
-            },
-            **ids,
-        )  # fmt: skip
-        model = Qwen2_5_VLForConditionalGeneration(config)
-        loud(model, words)
-        model.save_pretrained(folder)
-    sizes = {"shortest_edge": 32 * 32, "longest_edge": 48 * 48}
-    looks = Qwen2VLImageProcessor(patch_size=8, size=sizes)
-    videos = Qwen2VLVideoProcessor(patch_size=8, size=sizes)
-    template = TEMPLATE.replace("<image>", QWEN_IMAGE)
-    Qwen2_5_VLProcessor(looks, words, videos, chat_template=template).save_pretrained(folder)
-    return folder
+    vision = {"depth": 2, "window_size": 16, "fullatt_block_indexes": [1]}
+    return _make_qwen(folder, seed, ("Qwen2_5_VL", "Qwen2VL"), vision, {"rope_parameters": _ROPE})
 
 
 def make_qwen3_vl(folder: Path, seed: int = 0) -> Path:
     """A `Qwen3VLForConditionalGeneration`; its first layers are given features of the tower's layers too."""
-    from transformers import (
-        Qwen2VLImageProcessor,
-        Qwen3VLConfig,
-        Qwen3VLForConditionalGeneration,
-        Qwen3VLProcessor,
-        Qwen3VLVideoProcessor,
-    )
+    vision = {"depth": 3, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
+    text = {"head_dim": 12, "rope_parameters": {**_ROPE, "mrope_interleaved": True}}
+    return _make_qwen(folder, seed, ("Qwen3VL", "Qwen3VL"), vision, text)
 
-    words, ids = _qwen_words()
+
+def _make_qwen(folder: Path, seed: int, names: tuple[str, str], vision: dict, text: dict) -> Path:
+    """names: beginnings of the classes of the model, and of its processor of videos."""
+    import transformers
+
+    special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    words = tokenizer(special, bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
+    keys = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    ids = {key: words.convert_tokens_to_ids(token) for key, token in zip(keys, special, strict=True)}
+    tower = {
+        "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 8, "spatial_merge_size": 2,
+        "temporal_patch_size": 2, "out_hidden_size": 48, "initializer_range": 0.3,
+    }  # fmt: skip
     with seeded(seed):
-        config = Qwen3VLConfig(
-            text_config={
-                **speaking(words), "head_dim": 12, "rope_parameters": {**_rope(), "mrope_interleaved": True},
-            },
-            vision_config={
-                "depth": 3, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 8,
-                "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 48,
-                "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1], "initializer_range": 0.3,
-            },
-            **ids,
-        )  # fmt: skip
-        model = Qwen3VLForConditionalGeneration(config)
+        config = getattr(transformers, f"{names[0]}Config")(
+            text_config={**speaking(words), **text}, vision_config={**tower, **vision}, **ids
+        )
+        model = getattr(transformers, f"{names[0]}ForConditionalGeneration")(config)
         loud(model, words)
         model.save_pretrained(folder)
     sizes = {"shortest_edge": 32 * 32, "longest_edge": 48 * 48}
-    looks = Qwen2VLImageProcessor(patch_size=8, size=sizes)
-    videos = Qwen3VLVideoProcessor(patch_size=8, size=sizes)
-    template = TEMPLATE.replace("<image>", QWEN_IMAGE)
-    Qwen3VLProcessor(looks, words, videos, chat_template=template).save_pretrained(folder)
+    looks = transformers.Qwen2VLImageProcessor(patch_size=8, size=sizes)
+    videos = getattr(transformers, f"{names[1]}VideoProcessor")(patch_size=8, size=sizes)
+    processor = getattr(transformers, f"{names[0]}Processor")
+    template = TEMPLATE.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
+    processor(looks, words, videos, chat_template=template).save_pretrained(folder)
     return folder
 
 
@@ -115,14 +90,3 @@ def make_deepseek_vl(folder: Path, seed: int = 0) -> Path:
     named = {**json.loads(names.read_text()), "extra_special_tokens": {"image_token": "<image>"}}
     names.write_text(json.dumps(named))
     return folder
-
-
-def _rope() -> dict:
-    return {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}
-
-
-def _qwen_words() -> tuple:
-    special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-    words = tokenizer(special, bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
-    names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
-    return words, {n: words.convert_tokens_to_ids(token) for n, token in zip(names, special, strict=True)}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import html
 import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,9 @@ from scipy.stats import binom
 from nein.engine.errors import UserError
 from nein.generate.negvqa import check
 from tests.helpers import commands
+from tests.reporting.conftest import browser
+
+__all__ = ["browser"]  # a fixture
 
 
 def ticks(right: int, wrong: int, open_: int = 0, sheet_name: str = "abc") -> dict[str, Any]:
@@ -114,56 +116,40 @@ def test_the_sheet_is_one_file_without_network_or_markup_from_data(page: Path) -
     assert text.count("the file is missing") == 1
 
 
-def test_ticks_survive_a_reload_and_leave_the_page_as_a_file_that_is_read(page: Path, tmp_path: Path) -> None:
-    pytest.importorskip("selenium")
+def test_ticks_survive_a_reload_and_leave_the_page_as_a_file_that_is_read(
+    page: Path, tmp_path: Path, browser: Any
+) -> None:
     from selenium.webdriver.common.by import By
 
-    driver = _browser(tmp_path)
-    try:
-        driver.get(page.as_uri())
+    driver, where = browser, {"behavior": "allow", "downloadPath": str(tmp_path)}
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)
+    driver.get(page.as_uri())
+    _until_ready(driver)
+    radios = driver.find_elements(By.CSS_SELECTOR, ".card input[type=radio]")
+    _press(driver, radios[0])
+    second = driver.find_elements(By.CSS_SELECTOR, ".card")[1]
+    _press(driver, second.find_element(By.CSS_SELECTOR, "input[value=twice]"))
+    second.find_element(By.CSS_SELECTOR, ".words").send_keys("told twice")
+    driver.find_element(By.ID, "who").send_keys("Ada")
+    for _ in range(20):  # the browser takes a moment to store them
+        driver.refresh()
         _until_ready(driver)
-        radios = driver.find_elements(By.CSS_SELECTOR, ".card input[type=radio]")
-        _press(driver, radios[0])
-        second = driver.find_elements(By.CSS_SELECTOR, ".card")[1]
-        _press(driver, second.find_element(By.CSS_SELECTOR, "input[value=twice]"))
-        second.find_element(By.CSS_SELECTOR, ".words").send_keys("told twice")
-        driver.find_element(By.ID, "who").send_keys("Ada")
-        for _ in range(20):  # the browser takes a moment to store them
-            driver.refresh()
-            _until_ready(driver)
-            progress = driver.find_element(By.ID, "progress").text
-            if not progress.startswith("0"):
-                break
-            time.sleep(0.2)
-        assert progress == "2 of 3 ticked, 1 right"
-        driver.find_element(By.ID, "open-only").click()
-        shown = [card.get_attribute("data-id") for card in driver.find_elements(By.CSS_SELECTOR, ".card")]
-        assert shown == ["</script>"]
-        driver.find_element(By.ID, "export").click()
-        exported = _wait_for(tmp_path)
-        assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
-    finally:
-        driver.quit()
+        progress = driver.find_element(By.ID, "progress").text
+        if not progress.startswith("0"):
+            break
+        time.sleep(0.2)
+    assert progress == "2 of 3 ticked, 1 right"
+    driver.find_element(By.ID, "open-only").click()
+    shown = [card.get_attribute("data-id") for card in driver.find_elements(By.CSS_SELECTOR, ".card")]
+    assert shown == ["</script>"]
+    driver.find_element(By.ID, "export").click()
+    exported = _wait_for(tmp_path)
+    assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     found = check.read(exported)
     assert found["checker"] == "Ada"
     assert found["items"]["2"] == {"verdict": "wrong", "error": "twice", "note": "told twice"}
     figures = check.evaluate(found)
     assert (figures.right, figures.wrong, figures.open, figures.population) == (1, 1, 1, 50)
-
-
-def _browser(downloads: Path) -> Any:
-    from selenium import webdriver
-
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("there is no chromium with chromedriver on this machine")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900"):
-        options.add_argument(argument)
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
 
 
 def _until_ready(driver: Any) -> None:

@@ -54,24 +54,20 @@ def test_a_tracker_that_works_in_every_process_finds_out_which_this_is(
 
     seen: list[dict[str, Any]] = []
 
-    class Everywhere(theirs.GeneralTracker):
-        name, requires_logging_directory, main_process_only = "everywhere", False, False
+    class Everywhere:
+        requires_logging_directory = False
 
-        def __init__(self, run: str) -> None:
-            super().__init__()
-
-        @property
-        def tracker(self) -> None:
-            """What it is a wrapper of: nothing."""
+        def __init__(self, run: str) -> None: ...
 
         def start(self) -> None:
             get_logger("accelerate.tracking").debug("started")
 
-        def store_init_configuration(self, values: dict[str, Any]) -> None:
-            pass
+        def store_init_configuration(self, values: dict[str, Any]) -> None: ...
 
         def log(self, values: dict[str, Any], step: int | None = None) -> None:
             seen.append(values)
+
+        finish = start
 
     monkeypatch.setattr(PartialState, "_shared_state", {})
     monkeypatch.setitem(theirs.LOGGER_TYPE_TO_CLASS, "everywhere", Everywhere)
