@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import nein.metrics.encoders.clip
 from nein import metrics
 from nein.benchmarks.negbench import models, paper_numbers, report, run, sections
 from nein.benchmarks.negbench.folder import ResultsDir
@@ -74,26 +73,6 @@ def test_figures_are_those_of_a_plain_loop_over_the_model(
         credit.append(float(np.argmax(cosine) == 0))
     entry = frames.pick(found.figures, task="mcq", variant="rephrased", metric="accuracy", type="all")
     assert entry["value"] == pytest.approx(np.mean(credit))
-
-
-def test_a_picture_is_encoded_once_for_all_tasks_and_never_again(
-    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-    plain = nein.metrics.encoders.clip.ClipEncoder.encode
-
-    def counting(self: Any, images: Any) -> Any:
-        seen.append(len(images))
-        return plain(self, images)
-
-    monkeypatch.setattr("nein.metrics.encoders.clip.ClipEncoder.encode", counting)
-    evaluate(tmp_path, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
-    assert sum(seen) == 8  # eight pictures, in retrieval twice and in multiple choice
-    first = rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco")
-    monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("a finished run loads no model"))
-    evaluate(tmp_path, data, pictures, "--model", str(clip_folder), "--datasets", "coco")
-    assert sum(seen) == 8
-    assert rows_of(tmp_path, next(p.name for p in (tmp_path / "out").glob("clip*")), "coco") == first
 
 
 def test_limit_and_tasks_may_grow(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:

@@ -104,18 +104,6 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_with_the_reason(tmp_pat
     ]  # fmt: skip
 
 
-def test_answers_are_kept_and_only_missing_ones_asked_again(tmp_path: Path) -> None:
-    judge = ScriptedJudge(lambda image, text: "C", "C")
-    first = ask(of_judge(judge), tmp_path)
-    assert judge.asked == 20
-    assert ask(of_judge(judge), tmp_path) == first
-    assert judge.asked == 20
-    for number in (5, 6):
-        Folder(tmp_path / "run").block_path("answers", number).unlink()
-    assert ask(of_judge(judge), tmp_path) == first
-    assert judge.asked == 25  # the last two blocks, of three and of two
-
-
 class Endpoint:
     """A model behind a server: questions share no batch, and a question may go unanswered."""
 

@@ -69,17 +69,6 @@ def test_a_detector_drops_absent_objects_it_sees_and_an_unreadable_image_is_not_
     assert names == {"a", "b", "c", "d", "e"}
 
 
-def test_with_both_verified_a_present_object_that_is_not_found_is_dropped(
-    coco: Path, negbench: Build, tmp_path: Path
-) -> None:
-    done = negbench(
-        *coco_arguments(coco, tmp_path, "--verify", "both", "--detector", "tests.rehearsal:score_005")
-    )
-    assert done.code == 0, done.stderr
-    assert not (tmp_path / "dataset" / "mcq.csv").exists()  # nothing present is left to ask about
-    assert "present object not detected, dropped" in done.stdout
-
-
 def test_voc_gives_questions_only_and_difficult_objects_are_neither_present_nor_absent(
     voc: Path, negbench: Build, tmp_path: Path
 ) -> None:

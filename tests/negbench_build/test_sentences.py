@@ -228,14 +228,6 @@ def test_types_are_drawn_evenly_and_training_options_stand_anywhere() -> None:
     assert all(q.options[q.correct].template == q.type for q in trained if q)
 
 
-def test_training_takes_images_with_one_object_and_none_without() -> None:
-    assert sentences.training_question(Concepts("j", "j", (), ("dog",), ("car",)), 0) is not None
-    assert sentences.training_question(Concepts("j", "j", (), (), ("car",)), 0) is None
-    item = sentences.training_captions(IMAGE, 0)
-    assert len(item.captions) == 3
-    assert all("There is no" in text and "A dog and a cat" in text for text in item.captions)
-
-
 def test_what_is_drawn_for_an_image_depends_on_the_image_and_the_seed_alone() -> None:
     again = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
     assert sentences.evaluation_questions(IMAGE, 7) == sentences.evaluation_questions(again, 7)

@@ -6,7 +6,7 @@ them say nothing about the published sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -75,20 +75,21 @@ def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ..
     """The scenes of a split as images with captions, the objects in them, and three absent ones."""
     if split not in SPLITS:
         raise unknown("nano split", split, SPLITS)
-    return tuple(with_negatives(list(_images(split, scenes, world))))
-
-
-def _images(split: str, scenes: int, world: World) -> Iterator[Concepts]:
+    unsure = tuple(name for name in CATEGORIES if name not in world.named)
+    images = []
     for index in range(scenes):
         drawn = scene(split, index, world)
         said = captions(drawn, rng_for(split, index, "negbench captions"))
-        yield Concepts(
-            f"{split}-{index:06d}",
-            reference(split, index, world),
-            tuple(said),
-            tuple(name for name in drawn.categories if name in world.named),
-            unsure=tuple(name for name in CATEGORIES if name not in world.named),
-        )
+        shown = tuple(name for name in drawn.categories if name in world.named)
+        place = reference(split, index, world)
+        images.append(Concepts(f"{split}-{index:06d}", place, tuple(said), shown, unsure=unsure))
+    return tuple(with_negatives(images))
+
+
+def _named(task: str, split: str, scenes: int, seed: int, world: World) -> tuple[str, dict[str, object]]:
+    """The name of a task, and what it was drawn from."""
+    facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed, "world": world_version()}
+    return f"{world.name.replace(':', '-')}/{task}", facts
 
 
 def retrieval(
@@ -99,8 +100,7 @@ def retrieval(
     images = concepts(split, scenes, world)
     pairs = [p for c in images if (p := retrieval_items(c, seed, captions=CAPTIONS))]
     negated = tuple(_reworded(item, WORDING[world.wording]) for _, item in pairs)
-    origin = _origin(split, scenes, seed, world)
-    name = f"{_set(world)}/retrieval"
+    name, origin = _named("retrieval", split, scenes, seed, world)
     return RetrievalTask(name, tuple(item for item, _ in pairs), negated, Drawn(picture), origin=origin)
 
 
@@ -111,8 +111,8 @@ def choice(split: str = "val", scenes: int | None = None, seed: int = 0, world: 
     questions = [
         q for c in concepts(split, scenes, world) for q in evaluation_questions(c, seed, wording=wording)
     ]
-    origin = _origin(split, scenes, seed, world)
-    return ChoiceTask(f"{_set(world)}/mcq", tuple(questions), Drawn(picture), origin=origin)
+    name, origin = _named("mcq", split, scenes, seed, world)
+    return ChoiceTask(name, tuple(questions), Drawn(picture), origin=origin)
 
 
 def negcap(
@@ -130,7 +130,7 @@ def negcap(
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         item = training_captions(image, seed)
         if item is not None:
-            item = _reworded(item, _drawn(image, seed, wordings))
+            item = _reworded(item, stream(seed, image.id, "wording").choice(list(wordings)))
             items.append(replace(item, captions=(*item.captions, *image.captions[:originals])))
     return tuple(items)
 
@@ -151,7 +151,7 @@ def negmcq(
     """
     made: list[Question | None] = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
-        wording = _drawn(image, seed, wordings)
+        wording = stream(seed, image.id, "wording").choice(list(wordings))
         question = training_question(image, seed, wording=wording)
         if question is not None and len(wordings) > 1 and stream(seed, image.id, "stop").random() < 0.5:
             plain = tuple(replace(option, text=option.text.removesuffix(".")) for option in question.options)
@@ -191,10 +191,6 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     )  # fmt: skip
 
 
-def _drawn(image: Concepts, seed: int, wordings: Sequence[str]) -> str:
-    return stream(seed, image.id, "wording").choice(list(wordings))
-
-
 def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
     """The item with its denials in another wording."""
     forms = {name: ABSENCE.format(x=name, thing="image") for name in item.negatives or ()}
@@ -204,10 +200,6 @@ def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
         other = f"{denial.format(x=name, thing='image')}."
         captions = [text.replace(sentence, other[:1].upper() + other[1:]) for text in captions]
     return replace(item, captions=tuple(captions))
-
-
-def _set(world: World) -> str:
-    return world.name.replace(":", "-")
 
 
 def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) -> list[Path]:
@@ -229,8 +221,3 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
     official.write_retrieval(folder / "negated_retrieval.csv", task.negated)
     official.write_questions(folder / "mcq.csv", choice(split, scenes, seed).questions)
     return [folder / f"{name}.csv" for name in ("retrieval", "negated_retrieval", "mcq")]
-
-
-def _origin(split: str, scenes: int, seed: int, world: World) -> dict[str, object]:
-    facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed}
-    return {**facts, "world": world_version()}
