@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,6 +110,19 @@ def check_images(images: Sequence[Any], lists: Sequence[Any], what: str) -> None
 
 
 _IGNORED = string.punctuation + string.whitespace + "“”‘’…"
+
+
+def chunks(items: Sequence[Any], size: int) -> list[Any]:
+    """The items, at most `size` at a time."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def alike(items: Sequence[Any], key: Callable[[Any], Any], size: int) -> Iterator[list[Any]]:
+    """Items of equal key, at most `size` at a time."""
+    by_key: dict[Any, list[Any]] = {}
+    for item in items:
+        by_key.setdefault(key(item), []).append(item)
+    return (part for group in by_key.values() for part in chunks(group, size))
 
 
 def paper_removed(answer: str) -> bool:

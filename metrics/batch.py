@@ -18,6 +18,7 @@ from nein.metrics.base import (
     MetricError,
     RecordStore,
     check_image,
+    chunks,
 )
 
 #: The pictures that a metric can need of an item.
@@ -242,8 +243,6 @@ class Batch:
 
 def _encode(encode: Callable[[Any], np.ndarray], inputs: Sequence[Any], size: int) -> list[Feature]:
     """One row per input, `size` inputs at a time."""
-    rows: list[Feature] = []
-    for start in range(0, len(inputs), size):
-        rows += isolated(lambda chunk: list(encode(chunk)), inputs[start : start + size])
+    parts = [isolated(lambda chunk: list(encode(chunk)), part) for part in chunks(inputs, size)]
     wild = "the features are not finite"
-    return [row if isinstance(row, str) or np.isfinite(row).all() else wild for row in rows]
+    return [row if isinstance(row, str) or np.isfinite(row).all() else wild for part in parts for row in part]

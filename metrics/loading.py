@@ -215,14 +215,11 @@ def _no_bar(local: bool) -> Iterator[None]:
     """No progress bar for local files; a download keeps its own."""
     from transformers.utils import logging
 
-    if not (local and logging.is_progress_bar_enabled()):
+    with contextlib.ExitStack() as stack:
+        if local and logging.is_progress_bar_enabled():
+            logging.disable_progress_bar()
+            stack.callback(logging.enable_progress_bar)
         yield
-        return
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.enable_progress_bar()
 
 
 def source_fields(source: Source) -> dict[str, Any]:

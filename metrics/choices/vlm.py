@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nein.metrics.base import Images, MetricError
+from nein.metrics.base import Images, MetricError, alike
 from nein.metrics.choices.base import Asked, Prompt, Reply, check
 from nein.metrics.judges import vlm
 from nein.metrics.judges.vlm import first_tokens
@@ -48,7 +48,9 @@ class TransformersChoices(vlm.VisionChat):
     ) -> list[list[Reply]]:
         check(images, asked)
         replies_of: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
-        for group in self._groups(images):
+        # One by one without a padding token.
+        size = self.batch_size if self._tokenizer.pad_token is not None else 1
+        for group in alike(range(len(images)), lambda place: images[place].shape, size):
             for turn in range(max((len(asked[i]) for i in group), default=0)):
                 members = [i for i in group if turn < len(asked[i])]
                 replies = self._batch(
@@ -57,14 +59,6 @@ class TransformersChoices(vlm.VisionChat):
                 for i, reply in zip(members, replies, strict=True):
                     replies_of[i][turn] = reply
         return replies_of
-
-    def _groups(self, images: Images) -> list[list[int]]:
-        """Places of pictures of one size, at most `batch_size`; one by one without a padding token."""
-        size = self.batch_size if self._tokenizer.pad_token is not None else 1
-        by_shape: dict[tuple[int, ...], list[int]] = {}
-        for place, image in enumerate(images):
-            by_shape.setdefault(image.shape, []).append(place)
-        return [places[k : k + size] for places in by_shape.values() for k in range(0, len(places), size)]
 
     def _batch(self, images: Images, asked: Sequence[Asked], scorings: Sequence[str]) -> list[Reply]:
         from PIL import Image

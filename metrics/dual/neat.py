@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from nein.metrics.base import chunks
 from nein.metrics.dual.base import DualEncoder
 from nein.metrics.dual.steering import stream
 
@@ -90,15 +91,10 @@ class Norms:
 
             return normalised
 
-        handles = [
-            layer.register_forward_hook(hook(*pair))
-            for layer, pair in zip(self.layers, self.parameters, strict=True)
-        ]
-        try:
+        with ExitStack() as stack:
+            for layer, pair in zip(self.layers, self.parameters, strict=True):
+                stack.callback(layer.register_forward_hook(hook(*pair)).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 def loss(
@@ -161,23 +157,17 @@ def _step(encoder: Any, norms: Norms, readings: Sequence[Reading], gallery: np.n
     with torch.inference_mode(False), torch.enable_grad(), norms.in_place():
         texts = [list(part) for part in zip(*map(astuple, readings), strict=True)]
         with torch.no_grad():
-            plain = [torch.cat([_unit(encoder, part) for part in _parts(encoder, one)]) for one in texts]
+            parts = [chunks(one, encoder.batch_size) for one in texts]
+            plain = [torch.cat([_unit(encoder, part) for part in one]) for one in parts]
         text, affirmed, denied, inverted = plain
         shown = torch.from_numpy(np.array(gallery, np.float32)).to(text.device)
         guessed = guess(affirmed, denied, shown)
         moving = [one.requires_grad_() for one in (text, affirmed, inverted)]
         gradients = torch.autograd.grad(loss(text, affirmed, inverted, guessed), moving)
-        for sentences, gradient in zip((texts[0], texts[1], texts[3]), gradients, strict=True):
-            start = 0
-            for part in _parts(encoder, sentences):
-                norms.pull(_unit(encoder, part), gradient[start : start + len(part)])
-                start += len(part)
+        for sentences, gradient in zip((parts[0], parts[1], parts[3]), gradients, strict=True):
+            for part, row in zip(sentences, chunks(gradient, encoder.batch_size), strict=True):
+                norms.pull(_unit(encoder, part), row)
         norms.step()
-
-
-def _parts(encoder: Any, sentences: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(sentences), encoder.batch_size):
-        yield sentences[start : start + encoder.batch_size]
 
 
 def _unit(encoder: Any, sentences: Sequence[str]) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nein.loading.isolation import out_of_memory
-from nein.metrics.base import Images, MetricError, check_image
+from nein.metrics.base import Images, MetricError, check_image, chunks
 from nein.metrics.dual.base import DualEncoder
 from nein.metrics.loading import fingerprint
 
@@ -99,8 +99,7 @@ class ObjectDual:
         return self._all(self.model.encode_text, list(texts), "encode_text")
 
     def _all(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
-        starts = range(0, len(inputs), self.batch_size)
-        parts = [self._rows(encode, inputs[start : start + self.batch_size], what) for start in starts]
+        parts = [self._rows(encode, part, what) for part in chunks(inputs, self.batch_size)]
         if any(part.shape[1] != self.width for part in parts):
             raise MetricError(
                 f"{self.name}.{what} gave vectors of {parts[0].shape[1]} numbers where those of sentences "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,10 +109,8 @@ def _at_the_end(where: TextStream, change: Callable[[int, torch.Tensor], torch.T
 
         return changed
 
-    handles = [where.embedding.register_forward_pre_hook(listen)]
-    handles += [layer.register_forward_hook(hook(k)) for k, layer in enumerate(where.layers)]
-    try:
+    with ExitStack() as stack:
+        stack.callback(where.embedding.register_forward_pre_hook(listen).remove)
+        for k, layer in enumerate(where.layers):
+            stack.callback(layer.register_forward_hook(hook(k)).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from nein.metrics import loading
-from nein.metrics.base import Images
+from nein.metrics.base import Images, chunks
 from nein.metrics.preprocess import ResizeCrop, map_images
 
 
@@ -76,7 +76,7 @@ def pooled(features: Any) -> torch.Tensor:
 def in_batches(run: Callable[[Any], torch.Tensor], items: Sequence[Any], size: int, width: int) -> np.ndarray:
     """What `run` gives for `size` items at a time, (n, width), as one (N, width) float32 on the CPU."""
     with loading.exact():
-        parts = [run(items[start : start + size]) for start in range(0, len(items), size)]
+        parts = [run(part) for part in chunks(items, size)]
     if not parts:
         return np.zeros((0, width), dtype=np.float32)
     return torch.cat(parts).to("cpu", torch.float32).numpy()

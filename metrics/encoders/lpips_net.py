@@ -17,7 +17,7 @@ from nein.loading.digests import DTYPES, folder_digest, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import Origin
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError
+from nein.metrics.base import Images, MetricError, alike
 
 NETS = ("alex", "vgg", "squeeze")
 _KEYS = {"net", "lpips", "version"}
@@ -55,22 +55,18 @@ class LpipsNetwork:
         Every picture is (H, W, 3) uint8 and has the size of its target.
         """
         result = np.full(len(images), np.nan)
-        groups: dict[tuple[int, ...], list[int]] = {}
         for row, owner in enumerate(target_of):
-            shape = targets[owner].shape
-            if images[row].shape != shape:
+            if images[row].shape != (shape := targets[owner].shape):
                 raise MetricError(f"LPIPS needs equal sizes, not {images[row].shape} and {shape}.")
-            groups.setdefault(shape, []).append(row)
+        # Samples of one target stand together.
+        rows = sorted(range(len(images)), key=lambda row: (target_of[row], row))
         with loading.exact():
-            for rows in groups.values():
-                rows.sort(key=lambda row: (target_of[row], row))  # samples of one target together
-                for start in range(0, len(rows), self.batch_size):
-                    chunk = rows[start : start + self.batch_size]
-                    owned = dict.fromkeys(target_of[row] for row in chunk)
-                    places = {owner: k for k, owner in enumerate(owned)}
-                    pictures = [*(targets[owner] for owner in places), *(images[row] for row in chunk)]
-                    owners = [places[target_of[row]] for row in chunk]
-                    result[chunk] = self._compared(self._scaled(pictures), owners, len(places))
+            for chunk in alike(rows, lambda row: images[row].shape, self.batch_size):
+                owned = dict.fromkeys(target_of[row] for row in chunk)
+                places = {owner: k for k, owner in enumerate(owned)}
+                pictures = [*(targets[owner] for owner in places), *(images[row] for row in chunk)]
+                owners = [places[target_of[row]] for row in chunk]
+                result[chunk] = self._compared(self._scaled(pictures), owners, len(places))
         return result
 
     def _scaled(self, images: Images) -> torch.Tensor:

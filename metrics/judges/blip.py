@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, Texts
+from nein.metrics.base import Images, MetricError, Texts, chunks
 from nein.metrics.judges.base import check_batch
 
 
@@ -50,7 +50,7 @@ class BlipMatcher:
         result = [np.zeros(len(row)) for row in texts]
         with loading.exact():
             sentences = self._sentences([t for row in texts for t in row]) if head == "itc" else {}
-            for chunk in self._chunks([i for i, row in enumerate(texts) if row]):
+            for chunk in chunks([i for i, row in enumerate(texts) if row], self.batch_size):
                 states = self.look([images[i] for i in chunk])
                 if head == "itc":
                     cls = normalize(self.model.vision_proj(states[:, 0]), dim=-1)
@@ -58,9 +58,8 @@ class BlipMatcher:
                         features = torch.stack([sentences[t] for t in texts[i]])
                         result[i] = (features @ cls[row]).double().cpu().numpy()
                     continue
-                for part in self._chunks(
-                    [(n, i, k) for n, i in enumerate(chunk) for k in range(len(texts[i]))]
-                ):
+                pairs = [(n, i, k) for n, i in enumerate(chunk) for k in range(len(texts[i]))]
+                for part in chunks(pairs, self.batch_size):
                     logits = self.decide(states[[n for n, _, _ in part]], [texts[i][k] for _, i, k in part])
                     for (_, i, k), value in zip(part, logits.softmax(-1)[:, 1].tolist(), strict=True):
                         result[i][k] = value
@@ -83,9 +82,6 @@ class BlipMatcher:
         )
         return self.model.itm_head(fused).float().cpu()
 
-    def _chunks(self, items: Sequence[Any]) -> list[Sequence[Any]]:
-        return [items[start : start + self.batch_size] for start in range(0, len(items), self.batch_size)]
-
     def _encoded(self, texts: Sequence[str], **seen: torch.Tensor) -> torch.Tensor:
         """(N, D) states of the class token."""
         limit = int(self.model.config.text_config.max_position_embeddings)
@@ -98,7 +94,7 @@ class BlipMatcher:
     def _sentences(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """Projected, normalised features of every distinct text."""
         encoded: dict[str, torch.Tensor] = {}
-        for part in self._chunks(list(dict.fromkeys(texts))):
+        for part in chunks(list(dict.fromkeys(texts)), self.batch_size):
             features = normalize(self.model.text_proj(self._encoded(part)), dim=-1)
             encoded.update(zip(part, features, strict=True))
         return encoded

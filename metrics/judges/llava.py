@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +19,12 @@ from transformers import DynamicCache
 
 from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose
-from nein.metrics.base import Images, MetricError, Texts
+from nein.metrics.base import Images, MetricError, Texts, alike, chunks
 from nein.metrics.judges import vlm
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
 from nein.metrics.judges.vlm import yes_no_tokens
 from nein.metrics.loading import Source, exact, fingerprint, from_pretrained, load_model
 
-Thing = TypeVar("Thing")
 #: Questions asked together, per picture of a batch.
 _QUESTIONS = 2
 
@@ -86,7 +85,7 @@ class LlavaNextJudge(vlm.VisionChat):
         with exact():
             looked = self._look({i: image for i, image in enumerate(images) if questions[i]})
             jobs = self._jobs(looked, questions)
-            for group in _alike(jobs, lambda job: len(job.prefix), self.batch_size):
+            for group in alike(jobs, lambda job: len(job.prefix), self.batch_size):
                 for image, prompt, answer in self._answers(group):
                     answer_to[image][prompt] = answer
         return [[answer_to[i][prompt] for prompt in row] for i, row in enumerate(questions)]
@@ -94,9 +93,7 @@ class LlavaNextJudge(vlm.VisionChat):
     def _look(self, images: dict[int, np.ndarray]) -> dict[int, _Pixels]:
         """Preprocess pictures and count the tokens that stand for each: its size decides."""
         looked: dict[int, _Pixels] = {}
-        rows = list(images)
-        for start in range(0, len(rows), self.batch_size):
-            part = rows[start : start + self.batch_size]
+        for part in chunks(list(images), self.batch_size):
             inputs = self.processor.image_processor([images[i] for i in part], return_tensors="pt")
             for k, i in enumerate(part):
                 shape = images[i].shape[:2]
@@ -148,7 +145,7 @@ class LlavaNextJudge(vlm.VisionChat):
         cache = self._prefill(jobs)
         asked = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
         size = self.batch_size * _QUESTIONS
-        for chunk in _alike(asked, lambda one: len(jobs[one[0]].suffixes[one[1]]), size):
+        for chunk in alike(asked, lambda one: len(jobs[one[0]].suffixes[one[1]]), size):
             rows = torch.tensor([row for row, _ in chunk], device=self.model.device)
             layers: Any = cache.layers
             behind = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])
@@ -163,10 +160,8 @@ class LlavaNextJudge(vlm.VisionChat):
     def _prefill(self, jobs: Sequence[_Job]) -> DynamicCache:
         """Run the beginnings of several pictures; the filled cache, one row per job."""
         tiles = max(job.pixels.values.shape[1] for job in jobs)
-        values = [
-            torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 0, 0, tiles - x.shape[1]))
-            for x in (job.pixels.values for job in jobs)
-        ]
+        pixels = [job.pixels.values for job in jobs]
+        values = [torch.nn.functional.pad(x, (*[0] * 7, tiles - x.shape[1])) for x in pixels]
         ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)
         output = self.model(
             input_ids=ids,
@@ -178,16 +173,6 @@ class LlavaNextJudge(vlm.VisionChat):
             logits_to_keep=1,
         )
         return output.past_key_values
-
-
-def _alike(things: Sequence[Thing], key: Callable[[Thing], int], size: int) -> Iterator[list[Thing]]:
-    """Those of equal key, at most `size` at a time."""
-    by_key: dict[int, list[Thing]] = {}
-    for thing in things:
-        by_key.setdefault(key(thing), []).append(thing)
-    for group in by_key.values():
-        for start in range(0, len(group), size):
-            yield group[start : start + size]
 
 
 def _after(row: Sequence[int], token: int) -> int:

@@ -13,7 +13,7 @@ import torch
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, Texts
+from nein.metrics.base import Images, MetricError, Texts, chunks
 from nein.metrics.judges.base import Detection, check_batch
 
 PADS = ("library", "gray")
@@ -61,8 +61,7 @@ class Owlv2Detector:
         wanted = [i for i, row in enumerate(labels) if row]
         with loading.exact():
             self._read([label for row in labels for label in row])
-            for start in range(0, len(wanted), self.batch_size):
-                chunk = wanted[start : start + self.batch_size]
+            for chunk in chunks(wanted, self.batch_size):
                 features, boxes = self._look([images[i] for i in chunk])
                 sides = torch.tensor([max(images[i].shape[:2]) for i in chunk], device=boxes.device)
                 boxes = boxes * sides[:, None, None]
