@@ -18,7 +18,7 @@ import yaml
 
 from nein import cli, editors, fetch, metrics
 from nein.config import options
-from nein.config.groups import Stored
+from nein.config.groups import OfflineOptions
 from nein.editors.presets import PRESETS
 from nein.engine import store
 from nein.engine.errors import UserError
@@ -94,7 +94,7 @@ def test_every_command_with_models_from_says_what_it_needs() -> None:
     for name, command in cli.COMMANDS.items():
         kind = pkgutil.resolve_name(command.configuration)
         says = kind.needs is not options.Options.needs
-        assert says == issubclass(kind, Stored) or kind is fetch.FetchConfig, name
+        assert says == issubclass(kind, OfflineOptions) or kind is fetch.FetchConfig, name
 
 
 @pytest.mark.parametrize(

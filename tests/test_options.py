@@ -13,6 +13,7 @@ from nein import cli
 from nein.config import groups, options
 from nein.config.groups import (
     Batches,
+    DtypeOptions,
     FittedBatches,
     Formats,
     Limit,
@@ -21,7 +22,6 @@ from nein.config.groups import (
     Preset,
     Runs,
     Seed,
-    Typed,
 )  # fmt: skip
 from nein.config.options import Names, Options, Paths, argument, option
 from nein.engine.errors import UserError
@@ -30,7 +30,7 @@ from tests.helpers.commands import outcome
 #: Field -> the group that declares it; batches that find their size are a group of their own.
 SHARED = {
     "preset": Preset, "limit": Limit, "overwrite": Output, "seed": Seed, "device": OnDevice,
-    "batch_size": Batches, "dtype": Typed, "runs": Runs, "formats": Formats,
+    "batch_size": Batches, "dtype": DtypeOptions, "runs": Runs, "formats": Formats,
 }  # fmt: skip
 #: `nein calibrate --device` has the run's own as its default; parts of a data set are no parts of a report;
 #: the preset of `nein fetch` is that of other commands, whose values are not its own.

@@ -12,7 +12,7 @@ import yaml
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
-from nein.config.groups import Stored, Tracked
+from nein.config.groups import OfflineOptions, TrackerOptions
 from nein.config.options import Names
 from nein.engine.errors import UserError
 
@@ -28,7 +28,7 @@ def setting(default: Any, text: str, group: str) -> Any:
 
 
 @dataclass(kw_only=True)
-class RunOptions(Stored, Tracked):
+class RunOptions(OfflineOptions, TrackerOptions):
     """What `Session`, `Record` and `loop.run` read of every run.
 
     Subclasses have `base`, where the weights come from, `batch_size`, examples per step over all processes,

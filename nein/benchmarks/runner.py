@@ -21,7 +21,7 @@ import pandas as pd
 
 from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.benchmarks.runs import FIGURES, SCORES, Finished, Page, Run
-from nein.config.groups import Foreseen, Scored, Tracked
+from nein.config.groups import PlanOptions, ScoreOptions, TrackerOptions
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks
@@ -113,13 +113,13 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     have left. Raises UserError, EditorError or MetricError.
     """
     device = executor.device
-    trackers = config.trackers if isinstance(config, Tracked) else []
+    trackers = config.trackers if isinstance(config, TrackerOptions) else []
     if executor.is_main:
         tracking.check(trackers)
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
     folders = folders_of(runs, benchmark.folder, config)
-    if isinstance(config, Foreseen) and config.plan:
+    if isinstance(config, PlanOptions) and config.plan:
         return foresee(benchmark, config, executor, by_model(runs, folders))
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
@@ -172,7 +172,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
             unfinished = [path for path, facts in ours.items() if facts["status"] != COMPLETE]
             finished += of_folders(benchmark, [path for path in ours if path not in unfinished])
         text, _ = write_report(benchmark, config.out_dir, finished, config, unfinished)
-    if not (lacking and isinstance(config, Scored) and config.fail_on_unscored):
+    if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
         return text
     print(text or "", end="", flush=True)
     return UNSCORED
@@ -208,7 +208,7 @@ def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, secon
     is about."""
     path = config.out_dir / foresight.PLAN
     plan_shape = {"blocks": int, "seconds": float, "operations": object}
-    plan = atomic.read_json(path, plan_shape) if isinstance(config, Foreseen) and path.exists() else {}
+    plan = atomic.read_json(path, plan_shape) if isinstance(config, PlanOptions) and path.exists() else {}
     if not blocks or plan.get("blocks") != blocks:
         return
     planned = plan["seconds"]
@@ -224,7 +224,7 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
     selected = {
         output: selection(stage.blocks)
         for stage in run.stages
-        for output in (stage.needs, *stage.outputs)
+        for output in (stage.depends_on, *stage.outputs)
         if output and "/" not in output
     }
     return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}

@@ -46,7 +46,7 @@ class Output(Options):
 
 
 @dataclass(kw_only=True)
-class Scored(Options):
+class ScoreOptions(Options):
     """Samples that get a score, or none with a reason."""
 
     fail_on_unscored: bool = option(
@@ -67,14 +67,14 @@ class Blind(Options):
 
 
 @dataclass(kw_only=True)
-class Foreseen(Options):
+class PlanOptions(Options):
     """An estimate of what a command will take."""
 
     plan: bool = option(False, "benchmark for 20 s, then print FLOPs, time and GPU hours", "How")
 
 
 @dataclass(kw_only=True)
-class Tracked(Options):
+class TrackerOptions(Options):
     """Figures that other programs show while work goes on."""
 
     trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Watching")
@@ -107,7 +107,7 @@ class Sampler(Options):
 
 
 @dataclass(kw_only=True)
-class Stored(Options):
+class OfflineOptions(Options):
     """Models and data that were fetched beforehand."""
 
     models_from: str | None = option(
@@ -116,7 +116,7 @@ class Stored(Options):
 
 
 @dataclass(kw_only=True)
-class OnDevice(Stored):
+class OnDevice(OfflineOptions):
     """Where models run."""
 
     device: Device = option("auto", "auto, cpu, cuda, cuda:1, mps", "Machine")
@@ -155,7 +155,7 @@ class FittedBatches(Batches):
 
 
 @dataclass(kw_only=True)
-class Typed(Options):
+class DtypeOptions(Options):
     """The dtype that models compute in."""
 
     dtype: Dtype = option("float32", "dtype of the models", "Machine")
@@ -173,7 +173,7 @@ class SlurmConfig:
 
 
 @dataclass(kw_only=True)
-class Machine(Typed, OnDevice, Batches):
+class Machine(DtypeOptions, OnDevice, Batches):
     """Everything about the machine, and which processes share the work (`nein.engine.executors`)."""
 
     on: Literal["threads", "ranks", "ray", "slurm", "debug"] | None = option(

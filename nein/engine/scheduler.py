@@ -59,9 +59,13 @@ class Scheduler:
             for index, step in reversed([*enumerate(steps)])
             for output in step.stage.outputs
         }
-        self._before = [makers.get((step.folder.path, step.stage.needs)) for step in steps]
+        self._before = [makers.get((step.folder.path, step.stage.depends_on)) for step in steps]
         self._all_before = [
-            [makers[key] for output in step.stage.after if (key := (step.folder.path, output)) in makers]
+            [
+                makers[key]
+                for output in step.stage.depends_on_all
+                if (key := (step.folder.path, output)) in makers
+            ]
             for step in steps
         ]
         self._aside = {step.folder.path: set_aside(step.folder) for step in steps}
@@ -198,7 +202,7 @@ class Scheduler:
         numbers = [n for n in numbers if states[n] == OPEN and self._busy.get((index, n), 0.0) <= now]
         if not numbers:
             return
-        ready = folder.done(stage.needs, [segment]) if stage.needs else set(numbers)
+        ready = folder.done(stage.depends_on, [segment]) if stage.depends_on else set(numbers)
         aside = self._aside[folder.path]
         # Before the listing: a block that this one needs, made again meanwhile, takes what is listed with it.
         numbers = [n for n in numbers if (stage.name, n) in aside or self._is_ready(index, n, ready)]
@@ -222,7 +226,7 @@ class Scheduler:
             if number not in ready:
                 step = self.steps[index]
                 raise UserError(
-                    f"'{step.folder.path}' lacks block {number} of {step.stage.needs}, of which "
+                    f"'{step.folder.path}' lacks block {number} of {step.stage.depends_on}, of which "
                     f"{step.stage.name} is made; give the command again with all its stages."
                 )
             return True
@@ -252,7 +256,7 @@ class Scheduler:
         """Rows that say why there are no results, and a note for `nein status` and `nein retry`."""
         step = self.steps[task.step]
         reason = f"set aside: {deaths} workers died of its block, one after the other"
-        rows = step.stage.lost(task.number, reason, task.missing)
+        rows = step.stage.on_quarantine(task.number, reason, task.missing)
         cut = (step.folder.path, step.stage.blocks.count, step.stage.blocks.size)
         later = [
             output

@@ -72,14 +72,14 @@ class Stage:
     read      Block number -> the inputs of `work`.
     work      (model, inputs, outputs still to make) -> output -> rows. A failing record becomes a row that
               says so: what is raised here ends the command.
-    lost      (block number, reason, outputs) -> output -> rows of a block that is set aside.
+    on_quarantine  (block number, reason, outputs) -> output -> rows of a block that is set aside.
     model     What `work` needs; loaded when the first block is open. None: nothing is needed.
-    usable    (output, rows) -> whether a block that is there still counts. False (pictures have vanished,
+    is_valid  (output, rows) -> whether a block that is there still counts. False (pictures have vanished,
               failed records are worth another try) makes it again as a whole.
-    needs     The output of an earlier stage whose block of the same number is read. Empty: nothing is read.
-    feeds     Outputs, of any command, whose block of the same number is made of this stage's; "scores" is
-              every output below it. They are removed where a block gets other rows (`put`).
-    after     Outputs of earlier stages of which every wanted block is read: all have to be there.
+    depends_on      The output of an earlier stage whose block of the same number is read; "": none.
+    invalidates     Outputs, of any command, whose block of the same number is made of this stage's; "scores"
+                    is every output below it. They are removed where a block gets other rows (`put`).
+    depends_on_all  Outputs of earlier stages of which every wanted block is read: all have to be there.
     ids       Block number -> the "id" of every row; a block that holds others is damaged and made again.
     """
 
@@ -88,12 +88,12 @@ class Stage:
     blocks: Blocks
     read: Callable[[int], Any]
     work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]]
-    lost: Callable[[int, str, tuple[str, ...]], Mapping[str, Rows]]
+    on_quarantine: Callable[[int, str, tuple[str, ...]], Mapping[str, Rows]]
     model: Model | None = None
-    usable: Callable[[str, list[Row]], bool] | None = None
-    needs: str = ""
-    feeds: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
+    is_valid: Callable[[str, list[Row]], bool] | None = None
+    depends_on: str = ""
+    invalidates: tuple[str, ...] = ()
+    depends_on_all: tuple[str, ...] = ()
     ids: Callable[[int], Iterable[Any]] | None = None
 
     @property
@@ -153,10 +153,10 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
     folder, stage = step.folder, step.stage
 
     def counts(output: str) -> bool:
-        rows = folder.read(output, number) if stage.usable or stage.ids else []
+        rows = folder.read(output, number) if stage.is_valid or stage.ids else []
         if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(number)):
             return False
-        return stage.usable is None or stage.usable(output, rows)
+        return stage.is_valid is None or stage.is_valid(output, rows)
 
     missing = tuple(name for name in stage.outputs if number not in there[name] or not counts(name))
     if not missing:
@@ -181,6 +181,6 @@ def made_elsewhere(folder: Folder, task: Task) -> bool:
 def put(step: Step, number: int, rows: Mapping[str, Rows], outputs: Sequence[str]) -> None:
     """Writes outputs of a block. What was made of it before is removed first."""
     folder = step.folder
-    for output in step.stage.feeds:
+    for output in step.stage.invalidates:
         folder.forget(output, number)
     atomic.side_by_side(lambda output: folder.write(output, number, rows[output]), outputs)

@@ -47,9 +47,9 @@ def make_stage(
         blocks,
         read=lambda shard: shard,
         work=lambda loaded, shard, missing: {output(name): work(shard, loaded)},
-        lost=lambda shard, reason, missing: {output(name): lost(shard, reason)},
+        on_quarantine=lambda shard, reason, missing: {output(name): lost(shard, reason)},
         model=model,
-        usable=usable,
-        needs=output(order[place - 1]) if place else "",
-        feeds=tuple(map(output, order[place + 1 :])),
+        is_valid=usable,
+        depends_on=output(order[place - 1]) if place else "",
+        invalidates=tuple(map(output, order[place + 1 :])),
     )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from nein.config.groups import Batches, Limit, OnDevice, Seed, Stored, Typed
+from nein.config.groups import Batches, DtypeOptions, Limit, OfflineOptions, OnDevice, Seed
 from nein.config.options import Device, Names, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -19,7 +19,7 @@ SETS = ("sources", "instances", "pasted")
 
 
 @dataclass(kw_only=True)
-class CalibrateConfig(Limit, Seed, Batches, Stored):
+class CalibrateConfig(Limit, Seed, Batches, OfflineOptions):
     """Which judges are asked about which pictures."""
 
     counted = "pictures of each set"
@@ -86,7 +86,7 @@ class CalibrateConfig(Limit, Seed, Batches, Stored):
 
 
 @dataclass(kw_only=True)
-class CheckConfig(Typed, OnDevice):
+class CheckConfig(DtypeOptions, OnDevice):
     """What is checked."""
 
     subject: str = argument(

@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from nein.config.groups import Stored
+from nein.config.groups import OfflineOptions
 from nein.config.options import argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -25,7 +25,7 @@ from nein.loading.digests import file_sha256
 
 
 @dataclass(kw_only=True)
-class ConvertConfig(Stored):
+class ConvertConfig(OfflineOptions):
     """Which file, and where to."""
 
     epilog = "Then: nein eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings."

@@ -44,7 +44,13 @@ def squares(folder: Folder, *, pause: float = 0.0, deadly: int = -1, **changed: 
         return dict.fromkeys(missing, rows)
 
     model = Model("squarer", Squarer, lambda made: {"model": (made.fingerprint, made.describe())})
-    parts = {"outputs": ("squares",), "read": blocks.members, "work": work, "lost": lost, "model": model}
+    parts = {
+        "outputs": ("squares",),
+        "read": blocks.members,
+        "work": work,
+        "on_quarantine": lost,
+        "model": model,
+    }
     parts |= changed
     return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
 

@@ -59,7 +59,7 @@ def two_stages(folder: Folder, **changed: Any) -> list[Step]:
     def read(number: int) -> list[int]:
         return [row["id"] for row in folder.read("squares", number)]
 
-    halves = squares(folder, name="halve", outputs=("halves",), read=read, needs="squares")
+    halves = squares(folder, name="halve", outputs=("halves",), read=read, depends_on="squares")
     return [Step(folder, squares(folder, **changed)), Step(folder, halves)]
 
 

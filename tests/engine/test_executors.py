@@ -70,7 +70,7 @@ def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> N
     compute(folder)
     whole = results(folder.path)
     folder.write("squares", 1, [{"id": 4, "value": None}])
-    assert compute(folder, usable=lambda output, rows: all(row["value"] is not None for row in rows)) == 1
+    assert compute(folder, is_valid=lambda output, rows: all(row["value"] is not None for row in rows)) == 1
     assert results(folder.path) == whole
 
 
@@ -98,7 +98,7 @@ def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder: Folde
         return {"totals": []}
 
     blocks = Blocks.first(3, 1)
-    whole = Stage("total", ("totals",), blocks, total, work, lost, after=("squares",))
+    whole = Stage("total", ("totals",), blocks, total, work, lost, depends_on_all=("squares",))
     steps = [Step(folder, whole), Step(folder, squares.squares(folder, pause=0.01))]
     assert Threads("cpu", at_once=3).compute(lambda device: steps) == [3, BLOCKS]
     assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3
@@ -108,9 +108,9 @@ def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder
     def again(vanished: int) -> tuple[int, int]:
         """Blocks made of the squares, and of the halves that are made of them."""
         open_again = lambda output, rows: rows[0]["id"] != vanished * SIZE  # noqa: E731
-        made = compute(folder, usable=open_again, feeds=("made of them",))
+        made = compute(folder, is_valid=open_again, invalidates=("made of them",))
         return made, compute(
-            folder, name="half", outputs=("made of them/halves",), work=halves, needs="squares"
+            folder, name="half", outputs=("made of them/halves",), work=halves, depends_on="squares"
         )
 
     def halves(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:

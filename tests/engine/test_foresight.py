@@ -38,7 +38,7 @@ def slow_steps(path: Path, blocks: int, pause: float) -> list[Step]:
     whole = Blocks.first(blocks, 1)
     first = Stage("first", ("first",), whole, lambda number: number, pausing, lost)
     read = lambda number: folder.read("first", number)  # noqa: E731
-    second = Stage("second", ("second",), whole, read, multiplying, lost, model, needs="first")
+    second = Stage("second", ("second",), whole, read, multiplying, lost, model, depends_on="first")
     return [Step(folder, first, "slow"), Step(folder, second, "slow")]
 
 

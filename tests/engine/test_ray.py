@@ -58,7 +58,7 @@ def steps(given: tuple[str, float, int], device: str) -> list[Step]:
     """Of a folder; with a pause in every block, and one that kills."""
     path, pause, deadly = given
     folder = Folder(Path(path))
-    halves = functools.partial(squares, folder, name="halve", outputs=("halves",), needs="squares")
+    halves = functools.partial(squares, folder, name="halve", outputs=("halves",), depends_on="squares")
     return [Step(folder, squares(folder, pause=pause, deadly=deadly)), Step(folder, halves())]
 
 

@@ -17,9 +17,9 @@ from nein.config.groups import (
     OnDevice,
     Output,
     Preset,
-    Scored,
+    ScoreOptions,
     Seed,
-    Tracked,
+    TrackerOptions,
 )
 from nein.config.options import Names, Options, argument, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
@@ -29,7 +29,7 @@ from nein.metrics.letters import Rule
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Scored, Tracked):
+class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, ScoreOptions, TrackerOptions):
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"

@@ -63,7 +63,7 @@ class Encoding:
         """Encodes what the cache lacks. A failing picture or sentence has a reason, and is tried again."""
         after = () if self.among is None else (self.among.pictures.output,)
         how = (self._inputs, self._work, self._lost, model, self._usable)
-        return Stage(self.output, (self.output,), self.blocks, *how, after=after)
+        return Stage(self.output, (self.output,), self.blocks, *how, depends_on_all=after)
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
         """The features of `wanted` once the stage is done. pooling: how frames of a video become one feature;

@@ -228,7 +228,7 @@ def judging(
             for row in rows
         )
 
-    return Stage(output, (output,), blocks, read, work, lost, model, usable, after=after)
+    return Stage(output, (output,), blocks, read, work, lost, model, usable, depends_on_all=after)
 
 
 def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str, Any]]:

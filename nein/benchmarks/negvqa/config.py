@@ -9,7 +9,17 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.benchmarks import config as benchmarks
-from nein.config.groups import Blind, FittedBatches, Formats, Limit, Machine, Output, Preset, Scored, Tracked
+from nein.config.groups import (
+    Blind,
+    FittedBatches,
+    Formats,
+    Limit,
+    Machine,
+    Output,
+    Preset,
+    ScoreOptions,
+    TrackerOptions,
+)
 from nein.config.options import Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -19,7 +29,9 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, FittedBatches, Blind, Machine, Output, Formats, Scored, Tracked):
+class NegvqaConfig(
+    Preset, Limit, FittedBatches, Blind, Machine, Output, Formats, ScoreOptions, TrackerOptions
+):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"

@@ -87,7 +87,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
         return not any(row["error"] for row in rows)
 
     model = Model(config.matcher, load, describe, references.place(str(reference(config))))
-    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, needs=ANSWERS)
+    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, depends_on=ANSWERS)
 
 
 def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:

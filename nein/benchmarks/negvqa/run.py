@@ -229,7 +229,7 @@ def _asking(
         def ids(number: int) -> list[str]:
             return [row["id"] for row in lost(number, "", ())[output]]
 
-        return Stage(output, (output,), blocks, read, work, lost, model, usable, feeds=feeds, ids=ids)
+        return Stage(output, (output,), blocks, read, work, lost, model, usable, invalidates=feeds, ids=ids)
 
     blocks = Blocks.first(len(items), config.block_size, config.limit)
     stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (MATCHES,))]

@@ -14,16 +14,16 @@ from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Dtype,
     FittedBatches,
-    Foreseen,
     Limit,
     Machine,
     Output,
+    PlanOptions,
     Preset,
     Runs,
     Sampler,
-    Scored,
+    ScoreOptions,
     Seed,
-    Tracked,
+    TrackerOptions,
 )
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
@@ -49,7 +49,9 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, Scored, Tracked, Foreseen):
+class EvalConfig(
+    Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, ScoreOptions, TrackerOptions, PlanOptions
+):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"

@@ -46,7 +46,7 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
         )
 
     of_sample = functools.cache(lambda: {sample.id: sample for sample in plan.dataset.samples})
-    return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, feeds=(SCORES,))
+    return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
 
 
 def editor_model(name: str, load: Callable[[], editors.Editor], *, fits: bool = False) -> Model:

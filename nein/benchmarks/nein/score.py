@@ -154,7 +154,7 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
                 return False
         return not (served and any(row.get(AGAIN) for row in rows))
 
-    return Stage("score", outputs, plan.blocks, read, work, lost, scorer, usable, needs=EDIT)
+    return Stage("score", outputs, plan.blocks, read, work, lost, scorer, usable, depends_on=EDIT)
 
 
 #: Whose pictures a score is made of -> where they are.
