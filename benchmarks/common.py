@@ -23,7 +23,7 @@ from PIL import Image
 
 from nein.engine import environment
 from nein.engine.executors import memory
-from nein.engine.executors.foresight import count_operations
+from nein.engine.executors.cost_estimate import count_operations
 from nein.nano import data
 
 Result = TypeVar("Result")

@@ -26,7 +26,7 @@ from nein.config.options import Options
 from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UNSCORED, UserError
-from nein.engine.executors import Executor, foresight, memory
+from nein.engine.executors import Executor, cost_estimate, memory
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
 from nein.engine.processes import Processes
 from nein.engine.stages import Planned, Step, open_blocks
@@ -197,16 +197,16 @@ def foresee(benchmark: Benchmark, config: Any, executor: Executor, steps: Sequen
         folders = folders_of(runs, benchmark.folder, aside)
         for run, folder in zip(runs, folders, strict=True):
             folder.open(run.identity, {}, overwrite=False)
-        planned = foresight.forecasts(steps, by_model(runs, folders), executor.device, at_once)
-    plan = foresight.record(planned, executor.device, at_once)
-    atomic.write_json(config.out_dir / foresight.PLAN, plan)
-    return foresight.table(plan)
+        planned = cost_estimate.forecasts(steps, by_model(runs, folders), executor.device, at_once)
+    plan = cost_estimate.record(planned, executor.device, at_once)
+    atomic.write_json(config.out_dir / cost_estimate.PLAN, plan)
+    return cost_estimate.table(plan)
 
 
 def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, seconds: float) -> None:
     """Notes in every run what was planned and what it took, where this command has made just what OUT's plan
     is about."""
-    path = config.out_dir / foresight.PLAN
+    path = config.out_dir / cost_estimate.PLAN
     plan_shape = {"blocks": int, "seconds": float, "operations": object}
     plan = atomic.read_json(path, plan_shape) if isinstance(config, PlanOptions) and path.exists() else {}
     if not blocks or plan.get("blocks") != blocks:
@@ -215,7 +215,7 @@ def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, secon
     for folder in folders:
         took = {"planned_seconds": planned, "seconds": seconds, "blocks": blocks}
         folder.note("plan", "command", {**took, "operations": plan["operations"]})
-    words = f"Planned {foresight.duration(planned)}, took {foresight.duration(seconds)}"
+    words = f"Planned {cost_estimate.duration(planned)}, took {cost_estimate.duration(seconds)}"
     print(f"{words} ({planned / seconds:.2f}).", file=sys.stderr, flush=True)
 
 

@@ -69,9 +69,9 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     configuration: Any = pkgutil.resolve_name(command.configuration)
     config, dry_run = options.read(configuration, slurm_words, prog=f"nein slurm {name}")
     if dry_run:
-        from nein.engine.executors import jobs
+        from nein.engine.executors import slurm
 
-        print(jobs.script(config.slurm, config.out_dir / "slurm"), end="")
+        print(slurm.script(config.slurm, config.out_dir / "slurm"), end="")
         return 0
     submitted = _submitted(name, config, ["slurm", *name.split(), *words])
     print(f"{submitted[0]}\nHow far they are: nein status {config.out_dir}")
@@ -80,12 +80,12 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
 
 def _wait_for_jobs(name: str, config: Any, words: Sequence[str]) -> str:
     """`--on slurm`: the same, and what a job prints when all blocks are there."""
-    from nein.engine.executors import jobs
+    from nein.engine.executors import slurm
 
     said, submitted = _submitted(name, config, [*name.split(), *words])
     print(said, file=sys.stderr, flush=True)
     try:
-        return jobs.wait_for_one(submitted).stdout() or ""
+        return slurm.wait_for_one(submitted).stdout() or ""
     finally:
         for job in submitted:
             if not job.done():
@@ -97,17 +97,17 @@ def _submitted(name: str, config: Any, given: Sequence[str]) -> tuple[str, list[
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
     from nein.engine import atomic
-    from nein.engine.executors import jobs
+    from nein.engine.executors import slurm
     from nein.metrics.backends import credentials
 
     folder = config.out_dir / "slurm"
-    jobs.executor(config.slurm, folder, "slurm")  # what is missing is said before anything is written
+    slurm.executor(config.slurm, folder, "slurm")  # what is missing is said before anything is written
     file = (folder / "command.yaml").resolve()
     atomic.write_text(file, options.dump(dataclasses.replace(config, on=None)))
-    job = jobs.Whole(
+    job = slurm.Whole(
         (*name.split(), "--config", str(file)), tuple(credentials.without(word) for word in given)
     )
-    submitted = jobs.submit([job] * config.slurm.array, config.slurm, folder)
+    submitted = slurm.submit([job] * config.slurm.array, config.slurm, folder)
     ids = " to ".join(dict.fromkeys(str(one.job_id) for one in (submitted[0], submitted[-1])))
     count = f"{len(submitted)} job{'s' * (len(submitted) > 1)}"
     return f"Submitted {count}, {ids}; scripts and logs: {folder}", submitted

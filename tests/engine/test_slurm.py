@@ -12,7 +12,7 @@ import pytest
 from nein.config.groups import SlurmConfig
 from nein.engine import attempts
 from nein.engine.errors import UserError
-from nein.engine.executors import jobs
+from nein.engine.executors import slurm
 from nein.engine.folder import Folder
 from tests.helpers import commands
 from tests.nein.conftest import write_data
@@ -63,21 +63,21 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     path = os.pathsep.join([str(commands.ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
-    monkeypatch.setattr(jobs, "PATIENCE", 0.05)
+    monkeypatch.setattr(slurm, "PATIENCE", 0.05)
 
 
 def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(tmp_path: Path) -> None:
     data = write_data(tmp_path / "data", 40, 2)
     words = ("eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
              "--batch-size", "1", "--control", "none", "--out", str(tmp_path / "out"))  # fmt: skip
-    [job] = jobs.submit([jobs.Whole(words, words)], SlurmConfig(), tmp_path / "slurm", "local")
+    [job] = slurm.submit([slurm.Whole(words, words)], SlurmConfig(), tmp_path / "slurm", "local")
     folder = Folder(tmp_path / "out" / "identity" / "negative")
     while not folder.done("edit"):
         assert not job.done(), job.stderr()
         time.sleep(0.02)
     children = Path(f"/proc/{job.job_id}/task/{job.job_id}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGUSR1)
-    jobs.wait_for_one([job])  # submitit itself looks once a second
+    slurm.wait_for_one([job])  # submitit itself looks once a second
     assert "Caught signal SIGUSR1" in (job.stderr() or "")
     assert len(folder.manifest()["invocations"]) == 2
     assert folder.manifest()["status"] == "complete"
@@ -116,9 +116,9 @@ def test_without_slurm_there_is_a_sentence(
     ("text", "minutes"), [("4:00:00", 240), ("90", 90), ("0:30", 1), ("1-12", 2160), ("1-0:30:01", 1471)]
 )
 def test_times_are_read_as_slurm_reads_them(text: str, minutes: int) -> None:
-    assert jobs.minutes(text) == minutes
+    assert slurm.minutes(text) == minutes
     with pytest.raises(UserError, match="--time is 'soon'"):
-        jobs.minutes("soon")
+        slurm.minutes("soon")
 
 
 def arguments(tmp_path: Path) -> list[str]:

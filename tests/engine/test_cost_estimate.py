@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nein.engine.blocks import Blocks
-from nein.engine.executors import foresight
+from nein.engine.executors import cost_estimate
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step
 from tests.helpers import commands
@@ -49,13 +49,13 @@ def test_a_few_blocks_tell_what_those_that_are_lacking_will_take(tmp_path: Path)
     steps[0].folder.write("first", 1, [{"id": 1}])
     for number in range(50):
         steps[0].folder.write("second", number, [])
-    first, second = foresight.forecasts(steps, aside, "cpu", 2, seconds=0.2)
+    first, second = cost_estimate.forecasts(steps, aside, "cpu", 2, seconds=0.2)
     assert 0.01 <= first.block  # two sleep side by side; writing a block takes its time
     assert (first.operations, second.operations) == (0, 2 * 8 * 16 * 8)
     assert len(aside[0].folder.done("first")) < 1000
     assert (first.blocks, second.blocks, second.seconds) == (49, 0, 0)  # what is done is not planned
     assert first.seconds == first.loading + 49 * first.block
-    text = foresight.table(foresight.record([first, second], "cuda", 2))
+    text = cost_estimate.table(cost_estimate.record([first, second], "cuda", 2))
     assert "slow: first" in text
     assert "GPU hours of cuda" in text
 
@@ -85,4 +85,4 @@ def test_attention_is_counted_on_a_cpu_too() -> None:
 
     query = torch.zeros(2, 4, 30, 8)
     attend = torch.nn.functional.scaled_dot_product_attention
-    assert foresight.count_operations(lambda: attend(query, query, query)) == 4 * 2 * 4 * 30 * 30 * 8
+    assert cost_estimate.count_operations(lambda: attend(query, query, query)) == 4 * 2 * 4 * 30 * 30 * 8
