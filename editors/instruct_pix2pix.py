@@ -235,7 +235,7 @@ class InstructPix2Pix(Editor):
             return self._text_encoder(encoded["input_ids"], attention_mask=mask)[0], note
 
     def _tokens(self, text: str) -> Any:
-        """Token ids and attention mask on the device, each (1, tokens), padded to what the encoder reads."""
+        """Token ids and attention mask on the device, each (1, tokens)."""
         limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
         encoded = self._tokenizer(
             text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"

@@ -147,15 +147,16 @@ class Members:
     correct: list[int]
 
 
-class CorpusPictures:
-    """The distinct pictures of a corpus, numbered as they first appear.
+class Features:
+    """One (D,) float32 row per distinct picture of a corpus, addressed by the model and the picture.
+
+    dual  The model, whose `encode` takes (H, W, 3) uint8 pictures.
 
     Memory holds 8 bytes of each row of both files and 8 of each picture.
     """
 
-    def __init__(self, corpus: Corpus) -> None:
-        self._parts = corpus.parts
-        self._starts = [0, len(corpus.captions)]
+    def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
+        self._dual, self._parts, self._starts = dual, corpus.parts, [0, len(corpus.captions)]
         one_media = corpus.caption_media is corpus.question_media
 
         def key(text: str) -> int:  # of 10^8 texts two agree with a chance of 1 in 3,700
@@ -175,13 +176,8 @@ class CorpusPictures:
         rank[by_appearance] = np.arange(len(first))
         self._number = rank[inverse]  # row of both files, one behind the other -> number of its picture
         self._row = first[by_appearance]  # number of a picture -> the first row that has it
-
-    def __len__(self) -> int:
-        return len(self._row)
-
-    def number(self, part: int, row: int) -> int:
-        """The picture of a row of the captions (part 0) or the questions (1)."""
-        return int(self._number[self._starts[part] + row])
+        root, count = folder or atomic.cache_root() / "clip-features", len(self._row)
+        self._files = FeatureFiles(root / dual.fingerprint, "pictures", count, self._key, self._read, BLOCK)
 
     def _find(self, index: int) -> tuple[str, Media]:
         row = int(self._row[index])
@@ -189,7 +185,7 @@ class CorpusPictures:
         records, media = self._parts[part]
         return records[row - self._starts[part]].image, media
 
-    def key(self, index: int) -> str:
+    def _key(self, index: int) -> str:
         reference, media = self._find(index)
         if not isinstance(media, Files):
             return f"{world_version()}/{reference}"
@@ -199,23 +195,9 @@ class CorpusPictures:
             return reference
         return f"{file.resolve()} {stamp(file)}"
 
-    def read(self, index: int) -> np.ndarray:
+    def _read(self, index: int) -> np.ndarray:
         reference, media = self._find(index)
         return media.frames(reference)[0]
-
-
-class Features:
-    """One (D,) float32 row per picture of a corpus, addressed by the model and the picture.
-
-    dual  The model, whose `encode` takes (H, W, 3) uint8 pictures.
-    """
-
-    def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
-        self._dual = dual
-        self._pictures = CorpusPictures(corpus)
-        root = folder or atomic.cache_root() / "clip-features"
-        count, key, read = len(self._pictures), self._pictures.key, self._pictures.read
-        self._files = FeatureFiles(root / dual.fingerprint, "pictures", count, key, read, BLOCK)
 
     def make(self, processes: Processes, ahead: int = 1) -> None:
         """Computes what is missing, shared among the processes."""
@@ -231,11 +213,8 @@ class Features:
         torch.set_num_threads(before)
 
     def number(self, part: int, row: int) -> int:
-        """The number of the picture of a row of the captions (part 0) or the questions (1).
-
-        Raises ImageError for one that has no features.
-        """
-        number = self._pictures.number(part, row)
+        """The picture of a row of the captions (part 0) or the questions (1); ImageError if unreadable."""
+        number = int(self._number[self._starts[part] + row])
         if number in self._files.unreadable:
             raise ImageError(self._files.unreadable[number])
         return number
@@ -311,7 +290,6 @@ def random_crop(picture: np.ndarray, rng: random.Random, low: float = 0.9) -> np
     the length of the shorter side; the model's own preprocessing then makes it the size it needs.
     """
     height, width = picture.shape[:2]
-    left, top, w, h = 0, 0, width, height
     for _ in range(10):
         area = height * width * rng.uniform(low, 1.0)
         ratio = float(np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3))))
@@ -320,7 +298,7 @@ def random_crop(picture: np.ndarray, rng: random.Random, low: float = 0.9) -> np
             left, top = rng.randint(0, width - w), rng.randint(0, height - h)
             break
     else:
-        w, h, left, top = width, height, 0, 0
+        left, top, w, h = 0, 0, width, height
     side = min(height, width)
     box = (left, top, left + w, top + h)
     return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.BICUBIC, box=box))

@@ -178,14 +178,12 @@ class Validation:
     # --- loss at fixed noise -----------------------------------------------------------------
 
     @torch.no_grad()
-    def _loss(self, twin: Any, scheduler: Any, scaling_factor: float) -> float:
+    def _loss(self, twin: Any, scheduler: Any, scale: float) -> float:
         """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""
         if not self._loss_batches:
             self._loss_batches = self._fixed_batches(int(scheduler.config.num_train_timesteps))
-        each = [
-            losses(twin, b.to(self._device), scheduler, scaling_factor=scaling_factor)
-            for b in self._loss_batches
-        ]
+        batches = (batch.to(self._device) for batch in self._loss_batches)
+        each = [losses(twin, batch, scheduler, scaling_factor=scale) for batch in batches]
         return float(torch.cat(each).mean())
 
     def _fixed_batches(self, timesteps: int) -> list[Batch]:
