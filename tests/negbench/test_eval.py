@@ -303,6 +303,15 @@ def test_printed_figures_are_found_however_the_weights_are_named(asked: str, row
     assert (choice.row.name if choice.row else None) == row
 
 
+@pytest.mark.parametrize(("high", "word"), [(0.45, "most "), (0.55, "")])
+def test_a_headline_says_who_chooses_best_only_where_intervals_lie_apart(high: float, word: str) -> None:
+    what = {"metric": "accuracy", "type": "all", "data": "COCO", "variant": "templated", "source": ""}
+    own = [("a", 0.6, 0.5, 0.7), ("b", 0.4, 0.35, high)]
+    rows = [{**frames.number(v, unit="%", model=m, **what), "low": low, "high": up} for m, v, low, up in own]
+    (said,) = report.finding(frames.frame(rows))
+    assert said.startswith(f"a (COCO, templated) gets {word}choices right: 60.0")
+
+
 def test_a_model_of_the_users_has_the_users_name(tmp_path: Path, clip_folder: Path) -> None:
     choice = models.choose(f"mine={clip_folder}")
     assert (choice.name, choice.slug, choice.reference) == ("mine", "mine", str(clip_folder))

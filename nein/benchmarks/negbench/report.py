@@ -190,7 +190,9 @@ def finding(frame: pd.DataFrame) -> list[str]:
     same = {key: best[key] for key in ("model", "data", "variant")}
     negation = frames.pick(chosen, type="negation", **same)
     denied = f"; {format.text(negation)} % where a negation is right" if negation else ""
-    most = " most" if len(totals) > 1 else ""
+    # "most" where the intervals lie apart: overlapping ones may be the same
+    others = [figure["high"] for figure in totals if figure is not best]
+    most = " most" if others and None not in others and best["low"] > max(others) else ""
     return [f"{_run(best)} gets{most} choices right: {format.text(best)} %{denied}."]
 
 
@@ -208,13 +210,9 @@ def findings(runs: Sequence[Evaluated]) -> list[str]:
             for k in KS:
                 gap = frames.pick(figures, variant=variant, metric=f"gap@{k}")
                 if gap is not None and gap["value"] is not None:
-                    told, denied = (
-                        format.text(
-                            frames.pick(figures, variant=variant, metric=f"recall@{k}", kind=kind),
-                            interval="none",
-                        )
-                        for kind in (ORIGINAL, NEGATED)
-                    )
+                    recalls = frames.select(figures, variant=variant, metric=f"recall@{k}")
+                    both = (frames.pick(recalls, kind=kind) for kind in (ORIGINAL, NEGATED))
+                    told, denied = (format.text(recall, interval="none") for recall in both)
                     parts.append(f"{told} % and {denied} % at {k} (gap {format.text(gap)} points)")
             if parts:
                 said.append(

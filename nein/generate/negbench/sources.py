@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 from nein.datasets import captioned, coco
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.media import VIDEO_SUFFIXES
+from nein.datasets.negbench.medical import TABLES, drawn_table
 from nein.engine.errors import UserError
-from nein.generate.negbench.config import MEDICAL_SOURCES, BuildConfig
+from nein.generate.negbench.config import BuildConfig
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 NO_CAPTION = "no caption"
@@ -25,7 +26,7 @@ def load(config: BuildConfig) -> Iterator[Concepts]:
     """The images of `config.source`, in order. Raises UserError for a source that cannot be read."""
     readers: dict[str, Callable[[BuildConfig], Iterator[Concepts]]] = {
         "nano": _nano, "coco": _coco, "voc": _voc, "captions": _captioned, "pairs": _pairs,
-        **dict.fromkeys(MEDICAL_SOURCES, _medical),
+        **{name: lambda config: TABLES[config.source](_table(config), config.absent) for name in TABLES},
     }  # fmt: skip
     return readers[config.source](config)
 
@@ -113,19 +114,10 @@ def _voc_image(path: Path) -> Concepts:
     )
 
 
-def _medical(config: BuildConfig) -> Iterator[Concepts]:
-    from nein.datasets.negbench.medical import TABLES
-
-    yield from TABLES[config.source](_table(config), config.absent)
-
-
 def _table(config: BuildConfig) -> Path:
     """The table of a medical set, or of its drawn twin."""
-    if config.instances != "nano":
-        return Path(str(config.instances))
-    from nein.datasets.negbench import medical
-
-    return medical.drawn_table(config.source, config.scenes)
+    drawn = config.instances == "nano"
+    return drawn_table(config.source, config.scenes) if drawn else Path(str(config.instances))
 
 
 def _captioned(config: BuildConfig) -> Iterator[Concepts]:
