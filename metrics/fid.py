@@ -118,14 +118,9 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
 
 
 def jackknife_interval(
-    edited: np.ndarray,
-    target: np.ndarray,
-    clusters: Sequence[str],
-    *,
-    target_clusters: Sequence[str] | None = None,
-    groups: int = 20,
-    level: float = 0.95,
-) -> FidInterval:
+    edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], *,
+    target_clusters: Sequence[str] | None = None, groups: int = 20, level: float = 0.95,
+) -> FidInterval:  # fmt: skip
     """Delete-a-group jackknife interval of `frechet_distance(edited, target)`, clustered by source image.
 
     edited, target   (N, D) and (M, D) features.

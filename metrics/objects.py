@@ -36,11 +36,9 @@ def spacy_model() -> Any:
 
 
 def caption_objects(
-    captions: Sequence[str],
-    *,
-    protocol: Literal["paper", "fixed"] = "paper",
+    captions: Sequence[str], *, protocol: Literal["paper", "fixed"] = "paper",
     excluded: Sequence[str] | None = None,
-) -> list[list[str]]:
+) -> list[list[str]]:  # fmt: skip
     """The objects of every caption, in the order of the text.
 
     protocol  "paper": the root of every noun chunk as written, pronouns and repetitions included ("A couple

@@ -223,14 +223,9 @@ class Endpoint:
         raise AssertionError("the last request is answered, or raises")
 
     def ask(
-        self,
-        images: Sequence[np.ndarray],
-        asked: Sequence[Sequence[Turn]],
-        *,
-        max_tokens: int,
-        likeliest: bool = True,
-        failed: Callable[[NoAnswer], Any] | None = None,
-    ) -> list[list[Any]]:
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Turn]], *, max_tokens: int,
+        likeliest: bool = True, failed: Callable[[NoAnswer], Any] | None = None,
+    ) -> list[list[Any]]:  # fmt: skip
         """What is said to `asked[i]` about `images[i]`, (H, W, 3) uint8: a `Said` each, in the same shape.
 
         Every question is a request of its own, at temperature 0; the first questions of all pictures go
@@ -390,9 +385,8 @@ def _read(reply: Any, cleared: Callable[[str], str]) -> Said:
         message = choice["message"]
         text = message.get("content") or ""
         entries = (choice.get("logprobs") or {}).get("content") or [{}]
-        first = [
-            (cleared(str(t["token"])), float(t["logprob"])) for t in entries[0].get("top_logprobs") or ()
-        ]
+        likely = entries[0].get("top_logprobs") or ()
+        first = [(cleared(str(one["token"])), float(one["logprob"])) for one in likely]
         tokens = (reply.get("usage") or {}).get("completion_tokens")
     except (KeyError, IndexError, TypeError, AttributeError, ValueError):
         raise NoAnswer("the reply has no choices; this is not a chat-completions endpoint") from None
@@ -404,13 +398,9 @@ def _read(reply: Any, cleared: Callable[[str], str]) -> Said:
         raise NoAnswer("the answer is not a text")
     # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
     text = cleared(text.encode("utf-8", "replace").decode())
-    return Said(
-        text,
-        choice.get("finish_reason") != "length",
-        tuple(first),
-        tokens if isinstance(tokens, int) else None,
-        cleared(str(reply.get("system_fingerprint") or "")),
-    )
+    server = cleared(str(reply.get("system_fingerprint") or ""))
+    count = tokens if isinstance(tokens, int) else None
+    return Said(text, choice.get("finish_reason") != "length", tuple(first), count, server)
 
 
 def _cause(error: BaseException) -> str:

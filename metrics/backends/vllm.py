@@ -18,6 +18,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,15 +284,10 @@ def hit_rate(queries: float, hits: float) -> dict[str, float]:
 
 def without_end(said: Said) -> Said:
     """vLLM counts the end-of-sequence token, which ends an answer that the limit does not."""
-    if not said.finished or not said.tokens:
-        return said
-    return Said(said.text, said.finished, said.first, said.tokens - 1, said.server)
+    return replace(said, tokens=said.tokens - 1) if said.finished and said.tokens else said
 
 
 def _warn(invariant: Any) -> None:
     if invariant is not True:
-        log.warning(
-            "vLLM runs without %s=1, or does not say: the last bits of an answer may depend on what else "
-            "is asked at the time.",
-            INVARIANT,
-        )
+        text = "vLLM runs without %s=1, or does not say: the last bits of an answer may depend on what else "
+        log.warning(text + "is asked at the time.", INVARIANT)

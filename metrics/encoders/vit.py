@@ -54,14 +54,9 @@ class ViTEncoder:
 
 
 def load(
-    path_or_id: str,
-    *,
-    revision: str | None,
-    device: str,
-    dtype: str,
-    batch_size: int = 32,
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32,
     kind: str = "dino",
-) -> ViTEncoder:
+) -> ViTEncoder:  # fmt: skip
     """Load a DINO-style ViT from a folder or the hub."""
     from transformers import AutoImageProcessor, ViTModel
 

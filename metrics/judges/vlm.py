@@ -177,10 +177,8 @@ class ChatJudge(VisionChat):
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape."""
         check_batch(images, questions, "questions")
-        return [
-            [self._answer(image, question) for question in row]
-            for image, row in zip(images, questions, strict=True)
-        ]
+        pairs = zip(images, questions, strict=True)
+        return [[self._answer(image, question) for question in row] for image, row in pairs]
 
     def _answer(self, image: np.ndarray, question: str) -> Answer:
         from PIL import Image

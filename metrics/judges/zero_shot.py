@@ -45,11 +45,9 @@ class ZeroShotDetector:
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """Look for `labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score above `threshold` count."""
         check_batch(images, labels, "labels")
+        pairs = zip(images, map(dict.fromkeys, labels), strict=True)
         with loading.exact():
-            return [
-                self._detect(image, list(dict.fromkeys(row)), threshold)
-                for image, row in zip(images, labels, strict=True)
-            ]
+            return [self._detect(image, list(row), threshold) for image, row in pairs]
 
     def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
         looks = [self._look(image, label) for label in labels]
