@@ -147,8 +147,9 @@ HALVES = Table(
     "Text only: what is right where the picture says nothing (of encoders the mean of all pictures, of "
     "others a grey one, each distinct question once). Picture only: where the text says nothing (of encoders "
     "the mean of all captions; others are told a caption, or asked a question, that says nothing). Captions "
-    "to choose from are then all alike: nobody is asked, and chance stands here. Gain over text: accuracy "
-    "minus text only, paired, in points.",
+    "to choose from are then all alike: nobody is asked, and chance stands here. With --protocol paper the "
+    "right option comes first and wins ties: an encoder without the text scores all alike and gets 100 %, "
+    "which says nothing. Gain over text: accuracy minus text only, paired, in points.",
 )
 CHOSEN = Table(
     "chosen",
