@@ -32,12 +32,8 @@ def test_the_first_sentence_holds_in_the_first_scene_alone(pair: scope.Pair) -> 
     first, second = pair.scenes
     assert first.items[: pair.others] == second.items[: pair.others]
     assert {pair.named.thing, pair.named.other}.isdisjoint(i.category for i in first.items[: pair.others])
-    assert (HOLDS[pair.construction](first, pair.named), HOLDS[pair.construction](second, pair.named)) == (
-        True,
-        False,
-    )
-    twin = TWIN[pair.construction]
-    assert (twin(first, pair.named), twin(second, pair.named)) == (False, True)
+    for sentence, truth in ((HOLDS, [True, False]), (TWIN, [False, True])):
+        assert [sentence[pair.construction](scene, pair.named) for scene in pair.scenes] == truth
 
 
 def colours(scene: Scene, named: Named) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -85,19 +84,12 @@ def corpus() -> list[str]:
     return data.corpus()
 
 
-def learners() -> dict[str, Callable[[], Any]]:
-    extra = ["[INST] Does this image contain a dog? [/INST]Yes"] * 50
-    return {
-        "clip": lambda: data.clip_tokenizer(32),
-        "bert": data.bert_tokenizer,
-        "chat": lambda: data.chat_tokenizer(extra),
-    }
-
-
 def learned(corpus: list[str]) -> dict[str, Any]:
+    extra = ["[INST] Does this image contain a dog? [/INST]Yes"] * 50
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "corpus", lambda: corpus)
-        return {name: learn() for name, learn in learners().items()}
+        clip, bert, chat = data.clip_tokenizer(32), data.bert_tokenizer(), data.chat_tokenizer(extra)
+        return {"clip": clip, "bert": bert, "chat": chat}
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +121,8 @@ def test_negated_sentences_are_encoded_whole_though_never_seen(tokenizers: dict[
     clip, chat = tokenizers["clip"], tokenizers["chat"]
     assert all(len(clip(word)["input_ids"]) > 3 for word in ("not", "no", "without", "cannot", "lacks"))
     assert len(clip("dog")["input_ids"]) == 3
-    assert (clip.bos_token_id, clip.eos_token_id) == (
-        len(clip) - 2,
-        len(clip) - 1,
-    )  # OWLv2 looks for the highest
+    last = len(clip) - 1  # OWLv2 looks for the highest
+    assert (clip.bos_token_id, clip.eos_token_id) == (last - 1, last)
     assert chat("[INST] <image>\nIs it?")["input_ids"].count(chat.convert_tokens_to_ids("<image>")) == 1
 
 
@@ -164,21 +154,18 @@ def test_the_affirmative_models_learn_from_affirmative_text() -> None:
     assert torch.bincount(labels, minlength=3).min() > 150
 
 
-def test_a_negated_wording_per_kind_is_held_out_and_no_letter_is_favoured() -> None:
-    pairs = [(prompt, reply) for prompt, reply in taught("negvqa-negated", 1500) if "Options" in prompt]
-    assert 0.4 < sum(reply == "A" for _, reply in pairs) / len(pairs) < 0.6
-    for of_kind in WORDINGS.values():
-        seen = [any(pattern(denied).search(prompt) for prompt, _ in pairs) for _, denied in of_kind]
-        assert seen == [True] * (len(of_kind) - 1) + [False]
-
-
 @pytest.mark.parametrize("name", ["negvqa-negated", "negvqa-varied"])
-def test_no_negated_question_names_a_held_out_object_or_denying_word(name: str) -> None:
-    prompts = [prompt for prompt, _ in taught(name, 900)]
-    denied = [prompt for prompt in prompts if "Options" in prompt and negated([prompt])]
+def test_no_negated_question_names_a_held_out_object_denying_word_or_wording(name: str) -> None:
+    pairs = taught(name, 1500)
+    asked = [(prompt, reply) for prompt, reply in pairs if "Options" in prompt]
+    assert 0.4 < sum(reply == "A" for _, reply in asked) / len(asked) < 0.6  # no letter is favoured
+    denied = negated([prompt for prompt, _ in asked])
     assert len(denied) > 100
     assert not any(re.search(rf"\b{noun}\b", prompt) for prompt in denied for noun in HELD_OUT)
-    assert not any(re.search(r"missing|\black|absent|wrong|anywhere", prompt) for prompt in prompts)
+    assert not any(re.search(r"missing|\black|absent|wrong|anywhere", prompt) for prompt, _ in pairs)
+    for of_kind in WORDINGS.values():
+        seen = [any(pattern(wording).search(prompt) for prompt in denied) for _, wording in of_kind]
+        assert seen == [True] * (len(of_kind) - 1) + [False]
 
 
 def test_twins_differ_in_the_negation_and_in_the_letter() -> None:
