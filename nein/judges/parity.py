@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tabulate
 
@@ -20,26 +19,22 @@ THRESHOLD = 0.1  # of a detector's score, as `nein eval --threshold`
 VERDICTS = ("yes", "no", "neither")
 
 
-@dataclass(frozen=True)
-class Said:
-    """verdict  One of `VERDICTS`.
-    shown    As it came: "Yes.", or a detector's score.
-    soft     P(yes), or the score; None where a judge gives none.
-    """
+class Reply(NamedTuple):
+    """verdict: one of `VERDICTS`. shown: as it came, or a detector's score. soft: P(yes), or the score; None
+    where a judge gives none."""
 
     verdict: str
     shown: str
     soft: float | None
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """What both said about a word in a picture, the `picture`-th source scene of the split "dev"."""
 
     picture: int
     word: str
-    first: Said
-    second: Said
+    first: Reply
+    second: Reply
 
     @property
     def flipped(self) -> bool:
@@ -54,12 +49,18 @@ def compare(kind: str, judge: Any, other: Any, number: int) -> list[Pair]:
         others = [name for name in CATEGORIES if name not in there]
         words.append([*there, *rng_for("dev", index, "parity").sample(others, len(there))])
     pictures = [picture(index) for index in range(number)]
-    replies = [
-        [_said(kind, answer) for row in ask_about(kind, each, pictures, words) for answer in row]
-        for each in (judge, other)
-    ]
+
+    def replies(judge: Any) -> Iterator[Reply]:
+        for answer in (answer for row in ask_about(kind, judge, pictures, words) for answer in row):
+            if kind == "ovd":
+                seen = "yes" if answer.score > THRESHOLD else "no"
+                yield Reply(seen, f"{answer.score:.3f}", float(answer.score))
+            else:
+                verdict = {True: "yes", False: "no", None: "neither"}[parse_yes_no(answer.text)]
+                yield Reply(verdict, repr(answer.text), answer.p_yes)
+
     places = [(index, word) for index, row in enumerate(words) for word in row]
-    return [Pair(*place, *said) for place, *said in zip(places, *replies, strict=True)]
+    return [Pair(*place, *both) for place, *both in zip(places, replies(judge), replies(other), strict=True)]
 
 
 def outcomes(pairs: Sequence[Pair], against: str) -> Iterator[Outcome]:
@@ -70,12 +71,8 @@ def outcomes(pairs: Sequence[Pair], against: str) -> Iterator[Outcome]:
     if share is not None:
         ends = "" if share.low is None else f" [{share.low:.1%}, {share.high:.1%}]"
         yield Outcome("agreement", None, f"{share.value:.1%}{ends}, {share.clusters} pictures")
-    apart = [
-        abs(pair.first.soft - pair.second.soft)
-        for pair in pairs
-        if pair.first.soft is not None and pair.second.soft is not None
-    ]
-    if apart:
+    soft = [(pair.first.soft, pair.second.soft) for pair in pairs]
+    if apart := [abs(a - b) for a, b in soft if a is not None and b is not None]:
         mean = sum(apart) / len(apart)
         yield Outcome("soft answers", None, f"differ by {mean:.1e} on average, {max(apart):.1e} at most")
 
@@ -94,10 +91,3 @@ def table(pairs: Sequence[Pair], subject: str, against: str) -> str:
         return f"{text}\n"
     heads = ["picture", "asked about", subject, "soft", against, "soft"]
     return f"{text}\n\n{tabulate.tabulate(flips, heads, tablefmt='pipe', disable_numparse=True)}\n"
-
-
-def _said(kind: str, answer: Any) -> Said:
-    if kind == "ovd":
-        return Said("yes" if answer.score > THRESHOLD else "no", f"{answer.score:.3f}", float(answer.score))
-    verdict = {True: "yes", False: "no", None: "neither"}[parse_yes_no(answer.text)]
-    return Said(verdict, repr(answer.text), answer.p_yes)

@@ -119,6 +119,6 @@ def summary(file: Path) -> str:
         parts = [asking.shown(wording, one[wording]) for wording in (AFFIRMED, NEGATED)]
         parts += [asking.shown("gap", one["gap"], "points")]
         parts += [asking.shown("A rather than B", one["position"], "points")] if one["position"] else []
-        parts += [f"ties {one['ties']}, unscored {one['n_unscored']}"]
-        lines.append(f"{result['reference']}, {name}: {', '.join(parts)}")
+        unscored = f"ties {one['ties']}, unscored {one['n_unscored']}"
+        lines.append(f"{result['reference']}, {name}: {', '.join(parts)}, {unscored}")
     return "\n".join([*lines, str(file)])

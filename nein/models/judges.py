@@ -37,14 +37,10 @@ class Word:
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """How judges are asked.
+    """How judges are asked."""
 
-    article    Of the thing in a question to a VQA judge: "none" or "a_an".
-    threshold  Score above which a detector has seen it, 0 to 1.
-    """
-
-    article: str = "none"
-    threshold: float = 0.1
+    article: str = "none"  #: of the thing in a question to a VQA judge: "none" or "a_an"
+    threshold: float = 0.1  #: score above which a detector has seen it, 0 to 1
 
     def of(self, kind: str) -> dict[str, Any]:
         """The settings that affect answers of this kind of judge."""

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
@@ -24,16 +24,14 @@ HOPELESS = 20
 FAILURES = (NONSENSE, WRONG_SCHEMA, CUT_OFF, WITHHELD, *SILENT)
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A prompt, and the seed of its answer where the temperature is above 0 (take `nein.engine.blocks`)."""
 
     prompt: str
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The text of an answer; finished: the model ended it itself, not the limit of tokens."""
 
     text: str
@@ -74,13 +72,12 @@ class Backend(Protocol):
 class Client:
     """Asks a backend and remembers its answers.
 
-    cache        Where answers are kept (`nein.engine.answers.AnswerCache`), or None. The same command after a
-                 kill asks only what has none. Failures to answer (a timeout, a refusal) are not kept and are
-                 asked again; unusable answers are kept, being the model's answers.
+    cache        Where answers are kept (`nein.engine.answers.AnswerCache`), or None. Failures to answer (a
+                 timeout, a refusal) are asked again; unusable answers are kept, being the model's answers.
     temperature  0 for the likeliest answer; above, the seed of the request decides.
     max_tokens   Length of an answer.
     attempts     How often a request is asked, with further seeds, until an answer can be used. More than one
-                 needs a temperature above 0: the same question would get the same answer.
+                 needs a temperature above 0.
 
     `counts` adds up over all calls: "ok" and every kind of failure, once per request.
     """
@@ -170,6 +167,6 @@ class Client:
             except NoAnswer as error:
                 error.silent = error.kind in SILENT  # prompts are alike: what refuses one refuses all
                 raise
-            return {"text": answer.text, "finished": answer.finished}
+            return answer._asdict()
 
         return Answer(**self._questions.answer(json.dumps([prompt, seed]), ask))
