@@ -1,8 +1,7 @@
 """The commands as functions: `nein.evaluate(my_edit, limit=48)`, for notebooks and scripts.
 
-A function takes the options of its command by their names (`nein eval --help`), and objects where the
-command takes names. It works in this process and leaves the same folder: a call that is interrupted goes on
-when it is made again.
+A function takes the options of its command by their names, and objects where the command takes names. It
+works in this process and leaves the same folder: an interrupted call is resumed when it is made again.
 """
 
 from __future__ import annotations

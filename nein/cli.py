@@ -1,8 +1,7 @@
 """The command `nein`: one table of subcommands. Nothing heavy is imported before a command has its options.
 
-Packages add benchmarks by entry points of the group `nein.benchmarks` (`nein.benchmarks.registry`), whose
-names are commands, too; and other commands by the group `nein.commands`: the name is what is typed ("negbench
-nano"), the object a `nein.config.commands.Command`.
+Packages add benchmarks by entry points of the group `nein.benchmarks`, and other commands by `nein.commands`:
+the name is what is typed ("negbench nano"), the object a `nein.config.commands.Command`.
 """
 
 from __future__ import annotations

@@ -59,10 +59,8 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
 
 
 def submit(name: str, command: Command, words: Sequence[str]) -> int:
-    """`nein slurm NAME WORDS`: an array of jobs, each of which is the command; they share its blocks.
-
-    Options of the jobs stand without their "slurm."; `--dry-run` prints the batch script.
-    """
+    """`nein slurm NAME WORDS`: an array of jobs, each of which is the command. Options of the jobs stand
+    without their "slurm."; `--dry-run` prints the batch script."""
     slurm_words = [
         re.sub(r"^--(partition|gres|array|time|options\.\S+?)(=|$)", r"--slurm.\1\2", w) for w in words
     ]

@@ -1,8 +1,7 @@
 """From a dataclass to a command line: argparse reads the words, pydantic checks the values.
 
-Precedence: command line > `--config FILE` > preset (`configs/<presets><preset>.yaml`) > default. A field is
-declared by `option` or `argument`; a field that is itself a dataclass becomes a group of dotted options, its
-docstring the words above them. Groups that several commands share are in `nein.config.groups`.
+Precedence: command line > `--config FILE` > preset (`configs/<presets><preset>.yaml`) > default. A field that
+is itself a dataclass becomes a group of dotted options, its docstring the words above them.
 """
 
 from __future__ import annotations
@@ -54,10 +53,8 @@ EXPECTED: dict[Any, str] = {
 
 
 class Options:
-    """The options of a command. Subclasses are dataclasses whose fields are made by `option` and `argument`.
-
-    A field that a shared group declares keeps its help text where a subclass changes the default only.
-    """
+    """The options of a command. Subclasses are dataclasses whose fields are made by `option` and `argument`;
+    a field that a shared group declares keeps its help where a subclass changes the default only."""
 
     #: Start of the names of its presets below `configs` ("negbench/eval-"), or None where it has none; the
     #: option that names one of them, which there are, and the default.
@@ -77,8 +74,8 @@ class Options:
         """Everything that can be wrong with the words alone. Raises UserError."""
 
     def needs(self) -> list[Need]:
-        """The models and data that the command reads from elsewhere, for `nein fetch`; nothing is loaded.
-        Raises UserError, EditorError or MetricError for a name that there is not."""
+        """The models and data that the command reads from elsewhere, for `nein fetch`. Raises UserError,
+        EditorError or MetricError for an unknown name."""
         return []
 
     def announced(self) -> list[str]:

@@ -1,16 +1,13 @@
-"""Work is cut into fixed blocks of consecutive records; a block is computed as a whole.
-
-Blocks are cut over the whole data set, not over the selection: a batch then has the same members whatever
-`--limit`, a kill or the number of processes, and with the same members every last bit of a result is the
-same. The price is that a selection is rounded up to whole blocks; tables count the selected records only.
+"""Work is cut into fixed blocks of consecutive records, over the whole data set and not over the selection: a
+batch has the same members, and a result the same last bits, whatever `--limit`, kills or processes there are.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 #: Consecutive blocks whose files share a folder: no listing and no list in memory is longer.
 SEGMENT = 1000
@@ -46,7 +43,7 @@ class Blocks:
         """Segment -> its wanted blocks, both ascending."""
         numbers = self.numbers
         if not isinstance(numbers, range):
-            return {key: list(group) for key, group in groupby(numbers, lambda number: number // SEGMENT)}
+            return {key: list(group) for key, group in itertools.groupby(numbers, lambda n: n // SEGMENT)}
         return {
             segment: range(max(numbers.start, segment * SEGMENT), min(numbers.stop, (segment + 1) * SEGMENT))
             for segment in range(numbers.start // SEGMENT, -(-numbers.stop // SEGMENT))
@@ -58,15 +55,11 @@ class Blocks:
 
     def all_members(self) -> Iterator[int]:
         """Indices of the records of every needed block: what will really be read."""
-        for number in self.numbers:
-            yield from self.members(number)
+        return itertools.chain.from_iterable(map(self.members, self.numbers))
 
 
 def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
-    """A seed in [0, 2**63): the first 63 bits of SHA-256 over "run seed / sample id / repeat".
-
-    The instruction track is left out on purpose: a sample and its affirmative twin start from the same noise,
-    so their difference is paired.
-    """
+    """A seed in [0, 2**63): the first 63 bits of SHA-256 over "run seed / sample id / repeat". A sample and
+    its affirmative twin start from the same noise, so that their difference is paired."""
     digest = hashlib.sha256(f"{run_seed}/{sample_id}/{repeat}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -36,7 +36,7 @@ MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 Row = dict[str, Any]
 
 
-#: What every manifest holds, notes of a kind, and a line of costs, as far as they are read back.
+#: Manifests, notes of a kind, and a line of costs, as far as they are read back.
 _KIND: Mapping[str, Shape] = {"format?": int, "benchmark?": str}
 _EVERY: Mapping[str, Shape] = {**_KIND, "status?": str, "identity": {}}
 _NOTES: Mapping[str, Shape] = {
@@ -257,10 +257,7 @@ class Folder:
         return atomic.read_lines(self.block_path(output, number), shape)
 
     def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Row]:
-        """The rows of blocks, in the order of `numbers`.
-
-        Raises UserError for a block that is not there, which only a command that ended early leaves.
-        """
+        """The rows of blocks, in the order of `numbers`. Raises UserError for a block that is missing."""
         for number in numbers:
             if not self.block_path(output, number).exists():
                 raise UserError(
@@ -271,8 +268,7 @@ class Folder:
     # --- costs -----------------------------------------------------------------------------
 
     def cost(self, stage: str, number: int, values: Mapping[str, Any], worker: str) -> None:
-        """What a block took (seconds, memory): apart from its rows, which are the same whoever makes them;
-        a line of one file per worker."""
+        """What a block took (seconds, memory): a line in a file of its worker."""
         path = self.path / "costs" / stage / f"{_file_name(worker)}.log"
         line = json.dumps({"block": number, **values}) + "\n"
         if not path.exists():

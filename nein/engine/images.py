@@ -1,9 +1,8 @@
 """The one place that decodes and encodes pictures.
 
-Decoding rule, named `RULE` and written into every manifest: first frame; 16-bit grey is divided by 256
-(Pillow's own conversion would clip it to white); transparency is composed on white; palettes, CMYK, YCbCr,
-LAB and grey go through Pillow's `convert("RGB")`; floating-point pixels are refused; the EXIF orientation is
-ignored, as in the official NeIn evaluation; no colour management.
+`RULE`, written into every manifest: first frame; 16-bit grey is divided by 256; transparency is composed on
+white; palettes, CMYK, YCbCr, LAB and grey go through Pillow's `convert("RGB")`; floating-point pixels are
+refused; the EXIF orientation is ignored, as in the official NeIn evaluation; no colour management.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Models and data in one folder, for machines without internet: `nein fetch` fills it, `--models-from` reads
 it.
 
-FOLDER/hub/            a cache of huggingface_hub, so that every library that reads the hub reads this
-FOLDER/torch/          what TORCH_HOME names
-FOLDER/manifest.json   what was fetched, with size and SHA-256 of every file
-
-Links inside are relative: the folder can be moved, and copied with `rsync -a` or `cp -a`. Nothing here needs
-the network or a library of models.
+FOLDER/hub/ is a cache of huggingface_hub, FOLDER/torch/ what TORCH_HOME names, and FOLDER/manifest.json has
+size and SHA-256 of every file. Links are relative: the folder can be moved and copied.
 """
 
 from __future__ import annotations
@@ -25,8 +21,7 @@ from nein.engine.errors import UserError
 from nein.loading.digests import file_sha256
 
 HUB, TORCH, MANIFEST = "hub", "torch", "manifest.json"
-#: What tells the libraries where to look, and not to say that nobody answers; a process that works for this
-#: one needs them too.
+#: What tells the libraries where to look; worker processes need them too.
 VARIABLES = ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME", "HF_HUB_VERBOSITY")
 SCHEMA = 1
 
