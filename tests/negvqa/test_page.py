@@ -107,6 +107,16 @@ def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat() -> None
     assert [row[0] for row in rows[-2:]] == ["new", "new"]
 
 
+def test_the_best_model_and_the_mean_drop_over_models_are_figures() -> None:
+    own = {name: figured(answers(letters)) for name, letters in {"a": ("A", "A"), "b": ("A", "B")}.items()}
+    found = paper_numbers.over_models(own)
+    drops = {row["source"]: row for row in frames.records(frames.select(found, metric="mean drop"))}
+    assert drops["printed"]["value"] == pytest.approx(0.2972, abs=5e-5)
+    assert (drops["here"]["value"], drops["here"]["n"]) == (0.5, 2)
+    assert sections.OVER_MODELS.sheet(found).rows[1][2] == "b, 100.0"
+    assert not len(frames.select(paper_numbers.over_models({"a": own["a"]}), source="here"))
+
+
 def test_plots_are_drawn_also_where_nothing_could_be_read() -> None:
     found = frame({"good": answers(("A", "B")), "mute": answers(("?", "?"))})
     for plot in (sections.BARS, sections.OUTCOMES_OF_PAIRS, sections.SCALING):

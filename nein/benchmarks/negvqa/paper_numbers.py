@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from nein.datasets.negvqa.categories import AVERAGE, category_of
-from nein.datasets.negvqa.questions import HUB
+from nein.datasets.negvqa.questions import HUB, VARIANTS
 from nein.reporting import figures as frames
 
 #: Questions per subset. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb, whose
@@ -126,6 +126,27 @@ def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
             if printed_as(reference) == printed:
                 rows += [{**row, "model": name, "source": "here"} for row in _as_printed(figures)]
     return frames.label(frames.frame(rows), task="table1")
+
+
+def over_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The best model of either kind of questions, and the mean drop over models (task "overall"): of Table 1
+    ("printed") and, where there are several, of the figures of runs ("here"), protocol "paper"."""
+    shares = [(c.model, c.variant, c.value, "printed") for c in cells() if c.category == AVERAGE]
+    for name, figures in runs.items():
+        own = (row for row in _as_printed(figures) if row["category"] == AVERAGE)
+        shares += [(name, row["variant"], row["value"], "here") for row in own]
+    rows: list[dict[str, Any]] = []
+    every = pd.DataFrame(shares, columns=["model", "variant", "value", "source"])
+    for source, part in every.groupby("source", sort=False):
+        wide = part.pivot(index="model", columns="variant", values="value").reindex(columns=VARIANTS).dropna()
+        if len(wide) > 1:
+            what = {"task": "overall", "source": source, "n": len(wide)}
+            drop = float((wide["original"] - wide["negated"]).mean())
+            rows.append(frames.number(drop, unit="points", metric="mean drop", **what))
+            for variant, column in wide.items():
+                best = frames.number(column.max(), unit="%", metric="best", variant=variant, **what)
+                rows.append({**best, "model": column.idxmax()})
+    return frames.frame(rows)
 
 
 def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:

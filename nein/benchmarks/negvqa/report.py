@@ -73,7 +73,10 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
     return Page(
         "NegVQA", _subtitle(manifests), _notes(manifests), finding(figures),
         [cards.browser(samples, title="Answers")] if options.samples else [],
-        figures=[*beside, paper_numbers.table_1(comparable)],
+        figures=[
+            *beside, paper_numbers.table_1(comparable),
+            paper_numbers.over_models({one.name: one.figures for one in finished}),
+        ],
         headline=[sections.accuracy(protocol, "clustered"), sections.BLIND, sections.GAP],
     )  # fmt: skip
 

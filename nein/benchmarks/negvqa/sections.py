@@ -172,6 +172,24 @@ TABLE_1 = Table(
     f"{paper_numbers.QUESTIONS:,} questions. Measured here: protocol 'paper', on these questions only; data, "
     "number and date stand at the head of the page. Normal intervals on both sides.",
 )
+
+
+def _best(figures: Sequence[Figure]) -> str:
+    return f"{figures[0]['model']}, {format.text(figures[0])}"
+
+
+OVER_MODELS = Table(
+    "overall",
+    "Over models",
+    rows=(Row("source", "figures", {"printed": "printed", "here": "measured here"}),),
+    columns=(
+        *(Column(f"best, {v} questions", {"metric": "best", "variant": v}, _best) for v in VARIANTS),
+        Column("mean drop (points)", {"metric": "mean drop"}),
+        Column("models", {"metric": "mean drop"}, tables.count()),
+    ),
+    where={"task": "overall"},
+    note="Averages, protocol 'paper'. Printed: Table 1; measured here: all runs of this report.",
+)
 BESIDE = Table(
     "beside",
     "Differences from Table 1",
@@ -266,6 +284,6 @@ SCALING = Scaling(
 SECTIONS = (
     Section("gap", "Negation gap", [GAP, BLIND, PAIRS], [ORIGINAL_AND_NEGATED, OUTCOMES_OF_PAIRS]),
     Section("accuracy", "Accuracy", [accuracy(p, i) for p in _HOW for i in _INTERVALS] + [SUBSETS], [BARS]),
-    Section("paper", "Beside the paper", [TABLE_1, BESIDE], [SCALING]),
+    Section("paper", "Beside the paper", [TABLE_1, OVER_MODELS, BESIDE], [SCALING]),
     Section("letters", "Letters", [POSITION, AGREEMENT, UNREAD]),
 )
