@@ -38,7 +38,7 @@ class ExternalEdits:
         """Sample id -> picture. Of several files with one stem the first in sorted order counts."""
         pictures: dict[str, Path] = {}
         for path in sorted(self.folder.iterdir()):
-            if path.suffix in IMAGE_SUFFIXES and path.is_file():
+            if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
                 pictures.setdefault(path.stem, path)
         return pictures
 
@@ -115,4 +115,4 @@ def check_names(methods: Sequence[ExternalEdits], wanted: Sequence[str]) -> list
 
 
 def _holds_pictures(folder: Path) -> bool:
-    return folder.is_dir() and any(path.suffix in IMAGE_SUFFIXES for path in folder.iterdir())
+    return folder.is_dir() and any(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.iterdir())

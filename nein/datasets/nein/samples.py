@@ -32,7 +32,7 @@ SCORER_FIELDS = {
     "obj_in_nein", "removal_evaluation_ovd", "removal_evaluation_vqa", "highest_confidence_score",
     "correct_retention_obj",
 }  # fmt: skip
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".JPG", ".JPEG", ".PNG")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
 TRACKS = ("negative", "remove", "add")
 GUESSES = {
     "annotations": ("annotation file", ("{split}.json", "nein_{split}.json")),
@@ -309,7 +309,7 @@ def _stays(family: str | None, things: Sequence[Thing]) -> bool:
 
 
 def _images_by_stem(folder: Path) -> dict[str, Path]:
-    files = sorted(path for path in folder.iterdir() if path.suffix in IMAGE_SUFFIXES)
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
     return {path.stem: path for path in files}
 
 
