@@ -117,7 +117,7 @@ class FeatureFiles:
     @functools.cached_property
     def unreadable(self) -> dict[int, str]:
         """Why a thing has no features, by its number."""
-        found = {}
+        found: dict[int, str] = {}
         for number, file in enumerate(self._files):
             with safetensors.safe_open(file, framework="pt") as opened:
                 reasons = json.loads((opened.metadata() or {})["unreadable"])

@@ -89,8 +89,9 @@ class Settings:
             raise EditorError(f"{name} is {value!r}; {first['msg'].lower()}") from None
         if settings.smooth_closing % 2 == 0:
             raise EditorError(f"smooth_closing is {settings.smooth_closing}; expected an odd number")
-        branches = "uncond" if settings.protocol == "paper" else "text"
-        return replace(settings, branches=settings.branches or branches)
+        if settings.branches is None:
+            return replace(settings, branches="uncond" if settings.protocol == "paper" else "text")
+        return settings
 
 
 class Zone(InstructPix2Pix):

@@ -89,10 +89,10 @@ def load(config: ContrastConfig) -> Corpus:
             : config.limit
         ]
     else:
-        questions = table.Questions(Path(config.questions), config.limit)
-        if len(questions.options) > 1:
+        questions = asked = table.Questions(Path(config.questions), config.limit)
+        if len(asked.options) > 1:
             raise UserError(
-                f"'{config.questions}' has questions with {' and '.join(map(str, questions.options))} "
+                f"'{config.questions}' has questions with {' and '.join(map(str, asked.options))} "
                 "options; a batch needs the same number throughout."
             )
     for name, count, flag in (

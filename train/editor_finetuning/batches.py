@@ -210,7 +210,7 @@ class Loader:
             assert self._encoder is not None
             pictures = torch.stack([content[side] for side in ("source", "target") for content in contents])
             means, logvars = self._encoder.pictures(pictures)  # 2B, H, W, 3, uint8 => 2B, C, h, w, float32
-            condition, mean, logvar = *means.chunk(2), logvars.chunk(2)[1]
+            (condition, mean), (_, logvar) = means.chunk(2), logvars.chunk(2)
             states = torch.stack([self._encoder.sentence(text) for text in texts])
         keep = torch.tensor([not d.drop_picture for d in draws]).view(-1, 1, 1, 1)
         batch = Batch(
