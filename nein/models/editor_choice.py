@@ -31,7 +31,7 @@ class EditorChoice:
     checkpoint  Model reference as written in the table or by the user; None for editors without a model.
     options     Sampler settings of the row, overridden by the command line.
     made        An editor in memory: a caller's in Python, or pictures made elsewhere, on one track.
-    cure        The remedy around it (`nein.models.remedies`); "" for the editor as it is.
+    remedy      The remedy around it (`nein.models.remedies`); "" for the editor as it is.
     """
 
     asked: str
@@ -41,7 +41,7 @@ class EditorChoice:
     revision: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     made: editors.Editor | None = None
-    cure: str = ""
+    remedy: str = ""
 
     @property
     def external(self) -> ExternalEdits | None:
@@ -55,15 +55,15 @@ class EditorChoice:
 
     @property
     def plain(self) -> str:
-        """The editor as it was asked for, without its cure."""
-        return self.asked.removesuffix(f"+{self.cure}") if self.cure else self.asked
+        """The editor as it was asked for, without its remedy."""
+        return self.asked.removesuffix(f"+{self.remedy}") if self.remedy else self.asked
 
-    def mended(self, editor: editors.Editor, **parts: Any) -> editors.Editor:
-        """The editor that `load` gave, with the cure; parts: those of `remedies.editors.with_remedy`."""
-        return remedies.with_remedy(editor, self.cure, **parts) if self.cure else editor
+    def with_remedy(self, editor: editors.Editor, **parts: Any) -> editors.Editor:
+        """The editor that `load` gave, with the remedy; parts: those of `remedies.editors.with_remedy`."""
+        return remedies.with_remedy(editor, self.remedy, **parts) if self.remedy else editor
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
-        """The editor, without its cure, with its weights in memory. Raises EditorError."""
+        """The editor, without its remedy, with its weights in memory. Raises EditorError."""
         if self.made is not None:
             return self.made
         where: dict[str, Any] = {}
@@ -102,7 +102,7 @@ class EditorChoice:
             decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
             facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
             facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
-        return {**facts, **({"mend": self.cure} if self.cure else {})}
+        return {**facts, **({"mend": self.remedy} if self.remedy else {})}
 
 
 def resolve_editors(
@@ -118,7 +118,7 @@ def resolve_editors(
     Any of them may have a name of the user's before it: "mine=magicbrush=FOLDER".
     `all` is every editor of the paper that is there in the preset, and the controls; a warning names those
     that are not there. An option of `overrides` has to be known to at least one editor, and goes to those
-    that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors. `mend`: cures,
+    that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors. `mend`: remedies,
     with each of which every editor follows once more.
     """
     if edited is not None:
@@ -141,10 +141,10 @@ def resolve_editors(
     for name in asked:
         plain = choose_editor(name, preset, overrides)
         choices.append(plain)
-        for cure in mend:
-            remedies.check(cure, plain.row)
-            names_it = {"asked": f"{plain.asked}+{cure}", "slug": f"{plain.slug}+{_as_folder(cure)}"}
-            choices.append(replace(plain, **names_it, cure=cure))
+        for remedy in mend:
+            remedies.check(remedy, plain.row)
+            names_it = {"asked": f"{plain.asked}+{remedy}", "slug": f"{plain.slug}+{_as_folder(remedy)}"}
+            choices.append(replace(plain, **names_it, remedy=remedy))
     for folder, count in Counter(choice.slug for choice in choices).items():
         if count > 1:
             twins = [choice.asked for choice in choices if choice.slug == folder]

@@ -58,7 +58,7 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
     return needs
 
 
-def of_cures(names: Sequence[str], vqa: str) -> list[Need]:
+def of_remedies(names: Sequence[str], vqa: str) -> list[Need]:
     """Of arms before and behind editors; `vqa`: the run's judge, by which best-of:N:removal chooses."""
     needs: list[Need] = []
     for name in names:

@@ -117,7 +117,7 @@ def test_a_candidate_without_a_picture_is_not_judged() -> None:
     [result] = best_of.Best(Half(), Brightest(), 2, "arm").edit(requests(1))
     assert shades([result]) == [best_of.seed_of(requests(1)[0], 1) % 251]
     [plain, arm] = editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=["best-of:4:removal"])
-    assert [best_of.asks_the_run(choice.cure) for choice in (plain, arm)] == [False, True]
+    assert [best_of.asks_the_run(choice.remedy) for choice in (plain, arm)] == [False, True]
 
 
 def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it() -> None:

@@ -23,7 +23,7 @@ from nein.metrics.dual.neat import Reading
 from nein.metrics.dual.objects import ControlEncoder
 from nein.metrics.dual.steering import stream
 from nein.models.remedies import encoders
-from nein.models.remedies.encoders import Adapted, Arm
+from nein.models.remedies.encoders import Adapted, Remedy
 from tests.negbench.conftest import evaluate, rows_of
 
 THINGS = ("cat", "dog", "cup", "car", "bench")
@@ -123,7 +123,7 @@ def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
     pictures = gallery(encoder.width)
     made = {}
     for protocol in ("fixed", "paper"):
-        arm = Arm.parse("neat").around(encoder, protocol, 0)
+        arm = Remedy.parse("neat").around(encoder, protocol, 0)
         assert isinstance(arm, Adapted)
         made[protocol] = arm.encode_among(CAPTIONS, pictures, CAPTIONS)
         part = arm.encode_among(CAPTIONS[2:5], pictures, CAPTIONS)
@@ -135,7 +135,7 @@ def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
     assert (moved > 1e-5).sum() > len(CAPTIONS) / 2
     plain = "A cat on a mat."  # is adapted to by neither, and encoded with the weights at the end by both
     for protocol in ("fixed", "paper"):
-        arm = Arm.parse("neat").around(encoder, protocol, 0)
+        arm = Remedy.parse("neat").around(encoder, protocol, 0)
         assert isinstance(arm, Adapted)
         np.testing.assert_array_equal(
             arm.encode_among([plain], pictures, [plain]), encoder.encode_text([plain])
@@ -165,15 +165,15 @@ def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path: Pat
     assert remedy_texts.read_inversions(tmp_path / "y.csv") == {"a": ("b", "c d", "e")}
     (tmp_path / "x.csv").write_text(f"{header}\n\"['a']\",[],[],[]\n")
     with pytest.raises(UserError, match=r"line 2: not every caption has"):
-        Arm.parse(f"neat@{tmp_path / 'x.csv'}").around(ControlEncoder("random"))
-    assert Arm.parse(f"neat@{file}").identity != Arm.parse("neat").identity
+        Remedy.parse(f"neat@{tmp_path / 'x.csv'}").around(ControlEncoder("random"))
+    assert Remedy.parse(f"neat@{file}").identity != Remedy.parse("neat").identity
 
 
 def test_a_model_without_layers_to_adapt_is_a_sentence() -> None:
     with pytest.raises(MetricError, match="neither steered nor adapted"):
-        Arm.parse("neat").around(ControlEncoder("random"))
+        Remedy.parse("neat").around(ControlEncoder("random"))
     with pytest.raises(UserError, match="There is no remedy 'neat:2'"):
-        Arm.parse("neat:2")
+        Remedy.parse("neat:2")
 
 
 def test_a_limit_does_not_change_what_captions_adapt_to(tmp_path: Path, clip_folder: Path) -> None:

@@ -30,7 +30,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row, runs_below
 from nein.engine.shapes import Shape
-from nein.models.remedies.encoders import Arm
+from nein.models.remedies.encoders import Remedy
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class Asked:
 
     @property
     def _adapts(self) -> bool:
-        return bool(self.remedy) and Arm.parse(self.remedy).adapts
+        return bool(self.remedy) and Remedy.parse(self.remedy).adapts
 
     def _taught(self, task: Task) -> Task:
         """What a model adapts to before it encodes a task's sentences: as released, those of retrieval."""

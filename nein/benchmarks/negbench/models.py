@@ -21,7 +21,7 @@ from nein.loading.references import is_local
 from nein.models import lineage, references
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
-from nein.models.remedies.encoders import Arm
+from nein.models.remedies.encoders import Remedy
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ def with_remedy(choice: Choice, remedy: str) -> Choice:
     """The model with an arm around it, under a name of its own. Raises UserError for an arm there is not."""
     if not remedy:
         return choice
-    Arm.parse(remedy)
+    Remedy.parse(remedy)
     name, slug = f"{choice.name}+{remedy}", f"{choice.slug}+{re.sub(r'[^A-Za-z0-9.]+', '-', remedy)}"
     return replace(choice, name=name, slug=slug, row=None, remedy=remedy)
 

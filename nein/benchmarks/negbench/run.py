@@ -27,7 +27,7 @@ from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, shared
 from nein.models import judges, references
 from nein.models.cached import CachedModel, batched
-from nein.models.remedies.encoders import Arm
+from nein.models.remedies.encoders import Remedy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def _run(
         "seed": config.seed, **runner.machine_identity(config, device),
     }  # fmt: skip
     if choice.remedy:
-        identity |= {"mend": choice.remedy, **Arm.parse(choice.remedy).identity}
+        identity |= {"mend": choice.remedy, **Remedy.parse(choice.remedy).identity}
     if choice.kind == "vlm":
         identity |= {"prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
     elif choice.kind == "dual":
@@ -136,7 +136,9 @@ def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]
     def with_remedy() -> Any:
         loaded = load()
         return (
-            Arm.parse(choice.remedy).around(loaded, config.protocol, config.seed) if choice.remedy else loaded
+            Remedy.parse(choice.remedy).around(loaded, config.protocol, config.seed)
+            if choice.remedy
+            else loaded
         )
 
     model = Model(choice.slug, with_remedy, describe, fits=batched if config.fits else None)

@@ -123,7 +123,7 @@ class EvalConfig(
         asked = list(metrics_of(self.metrics)) if "score" in self.stages else []
         return [
             *(needs.of_editors(self.editor, self.preset, self.editor_overrides()) if edits else []),
-            *(needs.of_cures(self.mend, self.models.vqa) if edits else []),
+            *(needs.of_remedies(self.mend, self.models.vqa) if edits else []),
             *needs.of_metrics(asked, self.models),
             *needs.of_data(self.data),
         ]

@@ -135,7 +135,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)
             scored += [Step(folder, stage) for stage in stages if stage.model is scorer]
-            asks = best_of.asks_the_run(choice.cure)
+            asks = best_of.asks_the_run(choice.remedy)
             identity = choice.identity() | ({"mend.judge": identity_of(config.models.vqa)} if asks else {})
             identity |= {"track": track, "seed": config.seed, "data": plan.dataset.records_sha256}
             identity |= runner.machine_identity(config, device)
@@ -148,12 +148,12 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
 
 
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
-    cache = AnswerCache(config.cache_dir / "answers.sqlite") if choice.cure else None
+    cache = AnswerCache(config.cache_dir / "answers.sqlite") if choice.remedy else None
 
     def removal() -> RemovalReward:
         return RemovalReward(models.load_models(["removal_vqa"], config, device)["vqa"], config.article)
 
-    return choice.mended(plain(), cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
+    return choice.with_remedy(plain(), cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
 
 
 def _stages(

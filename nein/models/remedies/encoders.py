@@ -35,7 +35,7 @@ _KINDS: dict[str, tuple[float, float, Callable[[Path], Any] | None]] = {
 
 
 @dataclass(frozen=True)
-class Arm:
+class Remedy:
     """A remedy with what decides it.
 
     kind    "decompose", "steer" or "neat".
@@ -49,7 +49,7 @@ class Arm:
     file: Path | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Arm:
+    def parse(cls, text: str) -> Remedy:
         """Raises UserError for one that does not exist."""
         match = _ARM.fullmatch(text)
         kind = match["kind"] if match else ""

@@ -15,7 +15,7 @@ from nein.datasets.negbench.polarity import denies
 from nein.engine.errors import UserError
 from nein.metrics.dual.base import DualEncoder, normalise, prepare, products
 from nein.metrics.dual.objects import ControlEncoder
-from nein.models.remedies.encoders import Arm, Decomposed, Steered, direction
+from nein.models.remedies.encoders import Decomposed, Remedy, Steered, direction
 from nein.nano import zoo
 from nein.nano.worlds import HELD_OUT
 from nein.wording import denials
@@ -56,7 +56,7 @@ def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_
     mended = models.with_remedy(plain, "decompose:0.25")
     assert (mended.name, mended.row) == ("nano:clip+decompose:0.25", None)
     assert mended.slug == f"{plain.slug}+decompose-0.25"
-    assert mended.identity == plain.identity  # the identity of the run names the cure
+    assert mended.identity == plain.identity  # the identity of the run names the remedy
 
 
 @pytest.mark.parametrize("arm", "decomposed decompose: decompose:-1 decompose:11 steer:2 decompose@a".split())
@@ -104,9 +104,9 @@ def test_only_captions_that_deny_something_are_steered(nano_clip: DualEncoder) -
 def test_pairs_decide_what_a_steered_model_is(tmp_path: Path) -> None:
     (tmp_path / "a").write_text('{"a dog": "no dog", "a cat": "no cat"}')
     (tmp_path / "b").write_text('{"a dog": "no dog", "x": "y"}')
-    arms = [Arm.parse(f"steer:0.13@{tmp_path / name}") for name in "ab"]
+    arms = [Remedy.parse(f"steer:0.13@{tmp_path / name}") for name in "ab"]
     assert arms[0].identity != arms[1].identity
-    assert Arm.parse("steer").identity == {}
+    assert Remedy.parse("steer").identity == {}
     (tmp_path / "a").write_text("[]")
     with pytest.raises(UserError, match="must hold a JSON object of affirmed sentences"):
         _ = arms[0].identity
