@@ -57,9 +57,7 @@ def slow_blip(models):
 
 def algorithm_1(picture, asked, cosine, below, kept):
     """The objects of the negative clauses, lowest cosine first."""
-    results = []
-    for name in asked:
-        results.append((name, cosine(picture, name)))
+    results = [(name, cosine(picture, name)) for name in asked]
     results = [result for result in results if result[1] < below]
     results.sort(key=lambda result: result[1])
     return [name for name, _ in results[:kept]]
@@ -89,10 +87,11 @@ def test_every_object_asked_for_has_a_fate(blip):
     record = clauses.clauses(source, values, given)
     fates = {row["object"]: row["fate"] for row in record["queried"]}
     assert [c["object"] for c in record["candidates"]] == [names[6], names[3], names[2]]
-    assert {names[4], names[5]} == {
-        n for n, fate in fates.items() if fate == clauses.TOO_SIMILAR
-    }  # 0.05 is not below
-    assert {names[0], names[1], names[7]} == {n for n, fate in fates.items() if fate == clauses.NOT_LOWEST}
+    similar, higher = (
+        {n for n, f in fates.items() if f == fate} for fate in (clauses.TOO_SIMILAR, clauses.NOT_LOWEST)
+    )
+    assert similar == {names[4], names[5]}  # 0.05 is not below
+    assert higher == {names[0], names[1], names[7]}
 
 
 def test_the_draws_of_an_image_depend_on_seed_and_image_alone():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,9 +18,6 @@ from nein.generate.nein import config as configuration
 from nein.reporting import figures as frames
 from tests.build.conftest import OBJECTS, arguments, write_set
 from tests.helpers import commands
-from tests.helpers.commands import Outcome
-
-Build = Callable[..., Outcome]
 
 
 def lines(path):

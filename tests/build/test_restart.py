@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ import pytest
 from nein import cli
 from tests.build.conftest import arguments
 from tests.helpers import commands, killing
-from tests.helpers.commands import Outcome
 
-Build = Callable[..., Outcome]
 MORE = ("--families", "all", "--evaluation-share", "0.5", "--formats", "official")
 
 

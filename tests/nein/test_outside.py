@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 
 import pytest
 
@@ -13,10 +12,6 @@ from nein.metrics import METRICS, MetricError
 from tests.helpers import packages
 from tests.helpers.runs import scores_in
 from tests.nein import outside
-from tests.nein.conftest import Outcome
-
-Evaluate = Callable[..., Outcome]
-Install = Callable[..., None]
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -12,9 +10,7 @@ from nein.editors import EditResult
 from nein.engine import images
 from tests.editors.tiny import build_action, build_sam
 from tests.helpers.runs import edits_of
-from tests.nein.conftest import Outcome, write_data
-
-Evaluate = Callable[..., Outcome]
+from tests.nein.conftest import write_data
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +57,19 @@ def test_sheets_are_drawn_when_asked_for_and_change_nothing(options, evaluate, t
     assert {path: path.stat().st_mtime_ns for path in (before / "maps").glob("*.png")} == stamps
 
 
-def test_an_editor_without_maps_is_told_so_before_any_work(options, evaluate, tmp_path):
-    line = ["identity" if part == "zone" else part for part in options[:6]]
-    said = evaluate(*line, "--metrics", "l1", "--debug-zone", "--out", tmp_path / "out")
-    assert said.code == 2
-    assert "no editor here has any; add --editor zone" in said.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_classifier_is_said_before_any_work(options, evaluate, tmp_path):
-    line = [*options[:-1], str(tmp_path / "nowhere.pth"), "--out", str(tmp_path / "out")]
-    said = evaluate(*line)
-    assert said.code == 2
-    assert "nowhere.pth'; fetch ckpts/action_classifier.pth" in said.stderr
-    assert "Traceback" not in said.stderr
-    assert not (tmp_path / "out").exists()
+def test_an_editor_without_maps_and_a_missing_classifier_are_said_before_any_work(
+    options, evaluate, tmp_path
+):
+    other = ["identity" if part == "zone" else part for part in options[:6]]
+    for line, said in (
+        ([*other, "--metrics", "l1", "--debug-zone"], "no editor here has any; add --editor zone"),
+        ([*options[:-1], str(tmp_path / "nowhere.pth")], "nowhere.pth'; fetch ckpts/action_classifier.pth"),
+    ):
+        done = evaluate(*line, "--out", tmp_path / "out")
+        assert done.code == 2
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_sheet_shows_every_map_its_note_and_a_failure(tmp_path):

@@ -111,12 +111,10 @@ def lay_out(
             if not isinstance(cell, Mapping) or not isinstance(cell.get("bytes"), bytes):
                 raise UserError(f"Column '{names[key]}' of {where} does not hold image files.")
             plain = Path(record[stem]).name
-            file = root / folder / f"{plain}{_suffix(cell['bytes'])}"
+            data = cell["bytes"]
+            kind = "webp" if data[8:12] == b"WEBP" else "png" if data.startswith(b"\x89PNG") else "jpg"
+            file = root / folder / f"{plain}.{kind}"
             if file not in written:
                 written.add(file)
                 atomic.write_bytes(file, cell["bytes"])
     atomic.write_json(root / f"{split}.json", records)
-
-
-def _suffix(data: bytes) -> str:
-    return ".png" if data.startswith(b"\x89PNG") else ".webp" if data[8:12] == b"WEBP" else ".jpg"
