@@ -138,7 +138,7 @@ class Batches(Options):
 class FittedBatches(Batches):
     """How much is computed together, as a number or as what memory holds. Before `Machine` among bases."""
 
-    batch_size: PositiveInt | Literal["auto"] = option(
+    batch_size: PositiveInt | Literal["auto"] = option(  # type: ignore[assignment]  # one value more
         16, "batch size; auto: the largest up to the default that fits, probed per machine", "Machine"
     )
 
