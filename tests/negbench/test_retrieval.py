@@ -131,3 +131,13 @@ def test_equal_features_tie_wherever_they_stand() -> None:
     gallery = np.repeat(features(9, 1, 512), 37, axis=0)
     found, _ = ranked(features(10, 5, 512), gallery, [3] * 5)
     assert found.tied.tolist() == [36] * 5
+
+
+def test_the_mean_is_of_the_prepared_rows_whatever_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, rows = features(3, 23), np.array([4, 4, 0, 22, 9, 13, 7])
+    monkeypatch.setattr(retrieval, "ROWS", 3)
+    for chosen in (None, rows):
+        some = vectors if chosen is None else vectors[chosen]
+        expected = (some / np.linalg.norm(some, axis=1, keepdims=True)).mean(0)
+        assert retrieval.mean(vectors, chosen) == pytest.approx(expected, abs=1e-6)
+    assert not retrieval.mean(vectors, rows[:0]).any()

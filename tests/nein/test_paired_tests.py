@@ -9,6 +9,7 @@ import scipy.stats
 
 from nein import statistics
 from nein.reporting import figures as frames
+from nein.statistics import estimates
 from nein.statistics.estimates import pairs
 
 
@@ -162,3 +163,27 @@ def test_a_difference_that_is_the_order_of_additions_alone_needs_no_number_of_pi
     assert found.needed is None
     written = frames.frame([frames.figure(found.difference, unit="%", metric="l1", needed=found.needed)])
     assert written["needed"].isna().all()
+
+
+@pytest.mark.parametrize("pictures", [6, 9, 14])
+def test_the_size_of_the_exact_test_is_the_largest_p_below_five_per_cent(pictures):
+    sums = np.random.default_rng(pictures).integers(-3, 4, pictures).astype(float)
+    sums[sums == 0] = 1
+    signs = np.array(list(itertools.product((-1, 1), repeat=pictures)))
+    heights = np.sort(np.abs(signs @ sums))
+    shares = {float(np.mean(heights >= height - 1e-9)) for height in np.unique(heights)}
+    difference = estimates.bounded_mean(sums, list(range(pictures)), -9.0, 9.0)
+    # A cluster whose differences cancel out changes nothing.
+    p, level = estimates._permutation_test(difference, np.append(sums, 1e-15))
+    assert p == pytest.approx(by_picture(sums))
+    assert level == pytest.approx(max((share for share in shares if share < 0.05), default=0.05))
+
+
+@pytest.mark.parametrize(("pictures", "by_t"), [(15, False), (40, True), (64, True), (65, True)])
+def test_p_below_what_draws_can_tell_is_that_of_the_t_test(pictures, by_t):
+    values = np.random.default_rng(0).normal(1.0 if by_t else 0.3, 0.5, pictures)
+    first, second = (dict(enumerate(side.tolist())) for side in (values, np.zeros(pictures)))
+    found = compared(first, second, span=9.0)
+    t = max(scipy.stats.ttest_1samp(values, 0).pvalue, 2.0 ** (1 - pictures))
+    assert (found.p == pytest.approx(t)) == by_t
+    assert found.p == pytest.approx(t if by_t else by_picture(values), rel=1e-9 if by_t else 0.1)
