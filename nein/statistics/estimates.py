@@ -358,12 +358,6 @@ class Columns:
     member: np.ndarray
     count: int
 
-    def of(self, chosen: np.ndarray) -> Columns:
-        """The clusters of some of the values: (n,) bool, or their places, (m,) int64."""
-        member = self.member[chosen]
-        there = np.bincount(member, minlength=self.count) > 0
-        return Columns((np.cumsum(there) - 1)[member], int(there.sum()))
-
 
 def cluster_columns(clusters: Clusters) -> Columns:
     """The clusters as columns, which may be worked out once for many figures."""

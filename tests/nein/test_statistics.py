@@ -8,7 +8,7 @@ import scipy.stats
 
 from nein import statistics
 from nein.statistics import intervals
-from nein.statistics.estimates import cluster_columns, pairs
+from nein.statistics.estimates import pairs
 
 T_1, T_2 = 12.706204736432095, 4.302652729696142  # 97.5 % quantiles of t with 1 and 2 degrees of freedom
 
@@ -148,18 +148,6 @@ def test_weighted_values_are_a_ratio_of_sums_and_another_range_a_matter_of_units
     shares = statistics.bounded_mean([0.8, 1.0, 0.2, 0.0], "aabc")
     assert ends(grades) == pytest.approx([25 * end for end in ends(shares)])
     assert grades.standard_error == pytest.approx(25 * shares.standard_error)
-
-
-def test_clusters_of_some_values_are_theirs_alone():
-    rng = np.random.default_rng(5)
-    names = [f"picture {k}" for k in rng.integers(0, 30, 90)]
-    columns, chosen = cluster_columns(names), rng.random(90) < 0.3
-    alone = cluster_columns([name for name, enters in zip(names, chosen, strict=True) if enters])
-    values = rng.random(int(chosen.sum()))
-    expected = statistics.bounded_mean(values, alone)
-    for part in (columns.of(chosen), columns.of(np.flatnonzero(chosen))):
-        assert part.count == alone.count == part.member.max() + 1
-        assert statistics.bounded_mean(values, part).as_dict() == pytest.approx(expected.as_dict())
 
 
 # --- differences and ratios -------------------------------------------------------------------
