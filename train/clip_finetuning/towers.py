@@ -167,7 +167,8 @@ class Tower(nn.Module):
             if any(type(module).__name__ == "QuickGELU" for module in self.model.modules()):
                 config["quick_gelu"] = True
             preprocess: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}
-            preprocess = asdict(preprocess) if is_dataclass(preprocess) else dict(preprocess)
+            known = is_dataclass(preprocess) and not isinstance(preprocess, type)
+            preprocess = asdict(preprocess) if known else dict(preprocess)
             layout = {"model_cfg": config, "preprocess_cfg": preprocess}
         state = {k: v.detach().cpu().contiguous().clone() for k, v in self.model.state_dict().items()}
         save_file(state, folder / WEIGHTS)
