@@ -112,7 +112,7 @@ def check_images(images: Sequence[Any], lists: Sequence[Any], what: str) -> None
 _IGNORED = string.punctuation + string.whitespace + "“”‘’…"
 
 
-def chunks(items: Sequence[Any], size: int) -> list[Any]:
+def chunks(items: Any, size: int) -> list[Any]:
     """The items, at most `size` at a time."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 

@@ -190,7 +190,7 @@ class Batch:
             from nein.metrics.preprocess import map_images, stretch
 
             targets = [self.targets()[item.target_key] for item in self.items]
-            jobs = [
+            jobs: list[Any] = [
                 (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
             ]
             edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)

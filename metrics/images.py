@@ -199,7 +199,8 @@ def obeyed(batch: Batch) -> list[Score]:
     scores = []
     for item in batch.items:
         things: Any = item.things
-        values = [there(item.edited, item.sample, thing.without) for thing in things]
+        edited, sample = np.asarray(item.edited), np.asarray(item.sample)
+        values = [there(edited, sample, thing.without) for thing in things]
         pairs = list(zip(things, values, strict=True))
         right = all(value >= INTACT if thing.stays else value <= GONE for thing, value in pairs)
         seen = [{"name": one.name, "stays": one.stays, "there": round(value, 3)} for one, value in pairs]

@@ -89,7 +89,7 @@ class ResizeCrop:
     def __call__(self, image: np.ndarray) -> np.ndarray:
         height, width = image.shape[:2]
         short = min(width, height)
-        size = tuple(
+        size: Any = tuple(
             self.resize if side == short else int(self.resize * side / short) for side in (width, height)
         )
         left, top = (round((side - self.crop) / 2.0) for side in size)

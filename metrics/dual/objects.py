@@ -150,7 +150,9 @@ def of(
         from nein.metrics.dual.openclip import OpenClipDual
 
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        return OpenClipDual(model.eval(), *parts, _source(name, model), dtype=dtype, batch_size=batch_size)
+        transform, tokenizer = parts
+        source = _source(name, model)
+        return OpenClipDual(model.eval(), transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
     if encodes and not parts:
         return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size, by_type=by_type)
     raise MetricError(f"'{name}' is a {type(thing).__name__}, no two-tower model; expected {_WANTED}.")

@@ -136,7 +136,7 @@ def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]
     source  Where the files come from, for the message. Raises MetricError for a file that is none, and for
             a name that no file has.
     """
-    texts: dict[str, str] = {}
+    texts: dict[str, Any] = {}
     for path in sorted(folder.glob("*.py")):
         try:
             body = ast.parse(path.read_bytes()).body
