@@ -294,7 +294,7 @@ def write_hub(runs: Sequence[Exported], out: Path, *, dataset: str | None = None
         files[place] = out / place
     for run in runs:
         place = f"{run.benchmark}/{run.name}{f'-{run.part}' if run.part else ''}.json".replace(":", "-")
-        facts = {"model": run.name, "part": run.part, "preset": run.preset}
+        facts: dict[str, Any] = {"model": run.name, "part": run.part, "preset": run.preset}
         facts |= {"figures": _hub_results(run, dataset), "manifest": without_folders(run.manifest)}
         atomic.write_text(out / place, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
         files[place] = out / place

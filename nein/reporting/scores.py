@@ -145,7 +145,7 @@ class ScoreTable:
         columns = tuple(dict.fromkeys(("metric", "variant", *by)))
         options: dict[str, Any] = {"unit": unit, "low": low, "high": high, **what}
         return frames.frame(
-            part.figure(**options, **dict(zip(columns, map(str, key), strict=True)))
+            part.figure(**{**options, **dict(zip(columns, map(str, key), strict=True))})
             for key, part in self.groups(*columns)
         )
 

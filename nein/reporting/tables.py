@@ -141,7 +141,8 @@ class Table:
         cells: list[list[str]] = [
             [_name(row.names, entry) for row, entry in zip(self.rows, key, strict=True)] for key in lines
         ]
-        best, links = set(), {}
+        best: set[tuple[int, int]] = set()
+        links: dict[tuple[int, int], str] = {}
         for column in (one for part in self.columns for one in part.expanded(figures)):
             chosen = [[one for one in members if _fits(one, column.where)] for members in lines.values()]
             if not any(chosen):

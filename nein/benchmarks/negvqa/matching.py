@@ -94,6 +94,7 @@ def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
     """See `stage`. `client`: a `nein.models.llm.Client`."""
     open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, letters)}
     done: dict[tuple[str, str], Row] = {}
+    made: Row
     for attempt in range(ATTEMPTS):
         prompts = [choices.matching(row["question"], row["options"], row["text"]) for row in open_.values()]
         requests = [llm.Request(prompt, seed=attempt) for prompt in prompts]

@@ -79,7 +79,9 @@ def evaluate(ticks: Mapping[str, Any]) -> Checked:
     verdicts = Counter(mark["verdict"] for mark in marks)
     right, wrong = verdicts["right"], verdicts["wrong"]
     share = bounded_mean([1.0] * right + [0.0] * wrong, range(right + wrong))
-    interval = (share.value, share.low, share.high) if share else (None, None, None)
+    interval: tuple[float | None, float | None, float | None] = (None, None, None)
+    if share:
+        interval = (share.value, share.low, share.high)
     errors = Counter(mark["error"] for mark in marks if mark["verdict"] == "wrong")
     sheet, checker = str(ticks.get("sheet", "")), str(ticks.get("checker") or "")
     return Checked(sheet, checker, ticks["population"], right, wrong, verdicts[None], *interval, dict(errors))

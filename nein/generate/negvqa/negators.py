@@ -100,6 +100,7 @@ def by_model(
 ) -> list[Negation]:
     """Negations by a language model, told one of `INSTRUCTIONS`; `wrong` is the option that each item keeps
     beside the right one."""
+    schema: type[Verdict]
     if instruction == "paper":
         prompts, schema = [f"{PRINTED}\nQuestion: {item.question}" for item in items], PrintedVerdict
     else:
