@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult
@@ -26,7 +25,7 @@ from nein.editors.presets import (
 )
 from nein.editors.zone import find_missing
 from nein.loading.errors import UserError, unknown
-from nein.loading.references import Origin, located
+from nein.loading.references import Origin, expanded, located
 
 __all__ = [
     "DEFAULT_CONFIG",
@@ -146,7 +145,7 @@ def origins(
     options = {**row.options(), **overrides}
     repository, colon, file = place.partition(":")
     parts = [Origin.of("pipeline", place, revision)]
-    if Path(located(place)).expanduser().is_file() or (colon and repository.count("/") == 1):
+    if expanded(located(place)).is_file() or (colon and repository.count("/") == 1):
         parts = [Origin.of("settings", options.get("config") or DEFAULT_CONFIG, None)]
         parts += [Origin.of(f"file:{file}", repository, revision)] if file else []
     parts += [Origin.of(layout, options[option], None) for option, layout in row.layouts.items() if layout]

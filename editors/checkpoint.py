@@ -28,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from nein.editors import ldm
 from nein.editors.base import EditorError
+from nein.loading.references import expanded
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _WEIGHTS: dict[str, Any] = {
@@ -75,7 +76,7 @@ def load_pipeline(
     out pictures and count as an edit. `channels` are the numbers of input channels its UNet may have.
     Raises EditorError.
     """
-    path = Path(checkpoint).expanduser()
+    path = expanded(checkpoint)
     single = path.is_file()
     if not single and (ema is not None or config is not None):
         raise EditorError(
@@ -149,7 +150,7 @@ def _check_folder(path: Path, checkpoint: str) -> None:
 
 def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
     """(folder, None) or (hub id, revision or None) of `reference`. Raises EditorError when it is neither."""
-    path = Path(reference).expanduser()
+    path = expanded(reference)
     if path.exists():
         return str(path), None
     name, _, suffix = reference.partition("@")

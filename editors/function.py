@@ -20,6 +20,7 @@ from nein.editors.presets import class_options
 from nein.loading.digests import json_digest, tensor_digest
 from nein.loading.errors import near_match
 from nein.loading.isolation import out_of_memory, reason
+from nein.loading.references import expanded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +117,7 @@ def at_place(reference: str) -> Any:
     try:
         if not place["home"].endswith(".py"):
             return pkgutil.resolve_name(reference)
-        module = _module_of(Path(place["home"]).expanduser())
+        module = _module_of(expanded(place["home"]))
         if not hasattr(module, place["name"]):
             near = near_match(place["name"], vars(module))
             guess = f"; did you mean '{near}'?" if near else ""

@@ -29,6 +29,7 @@ from nein.editors.checkpoint import content_hash, explained, locate
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.runtime import RuntimeOptions
+from nein.loading.references import is_local
 from nein.loading.weights import aligned
 
 # CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
@@ -308,7 +309,7 @@ def _load(
         get_recipe(type(checkpoint).__name__)
         return checkpoint, {"class": type(checkpoint).__name__}
     source, file, published = checkpoint, "", {}
-    if not Path(checkpoint).expanduser().exists():
+    if not is_local(checkpoint):
         source, _, file = checkpoint.partition(":")
     source, revision = locate(source, revision)
     with explained(checkpoint):

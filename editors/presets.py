@@ -14,6 +14,7 @@ import yaml
 
 from nein.editors.base import EditorError
 from nein.loading.errors import choose, near_match, plain, spelled
+from nein.loading.references import expanded
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def declared_class(name: str) -> str | None:
 
     Looks at model_index.json only, on the hub after what is cached; without a network that is all it knows.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     local = folder.exists() or name.startswith(("nano:", ".", "~", "/"))
     file = folder / "model_index.json" if local else _index_on_hub(name)
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.loading.errors import choose
-from nein.loading.references import Origin, located
+from nein.loading.references import Origin, is_local, located
 from nein.metrics import backends
 from nein.metrics.base import MetricError
 from nein.metrics.judges import plugin
@@ -177,7 +177,7 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
         reference = reference.removeprefix("vllm:")
     if special_reference(reference) is not None:
         return []
-    if Path(reference).expanduser().exists():
+    if is_local(reference):
         if kind != "itm":
             return []
         try:  # a converted method stands on a CLIP

@@ -22,6 +22,7 @@ from nein.config.options import Names, Options, option
 from nein.engine import atomic, store
 from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
+from nein.loading.references import expanded
 
 #: Further commands whose presets say what they need -> their options.
 GENERATE = {
@@ -124,7 +125,7 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
     from nein.models import fetching
 
     atomic.check_writable(folder)
-    root = folder.expanduser().absolute()
+    root = expanded(folder).absolute()
     sets = store.read_manifest(root) if (root / store.MANIFEST).is_file() else {}
     found, refused = fetching.ask(wanted, root)
     size, left = sum(one.size for one in found), fetching.left(found, sets, root)
@@ -158,7 +159,7 @@ def check(folder: Path) -> int | str:
     """Reads every file; what is missing or altered, with exit code 1, or that all is well."""
     from tqdm import tqdm
 
-    root = folder.expanduser().absolute()
+    root = expanded(folder).absolute()
     sets = store.read_manifest(root)
     with tqdm(total=store.total(sets), unit="B", unit_scale=True, desc="check", disable=None) as progress:
         faults = list(store.faults(root, sets, progress.update))

@@ -288,7 +288,7 @@ def test_a_command_of_a_run_folder_is_printed_as_words(
 
 
 @pytest.mark.parametrize("reference", ["~nobody-here/x", "x" * 300, "~nobody-here"])
-@pytest.mark.parametrize("words", ["negvqa --model", "negbench eval --model"])
+@pytest.mark.parametrize("words", ["eval --metrics l1 --editor", "negvqa --model", "negbench eval --model"])
 def test_a_reference_that_no_file_system_takes_is_a_sentence(
     room: Path, capsys: pytest.CaptureFixture[str], words: str, reference: str
 ) -> None:

@@ -9,14 +9,14 @@ Every function that `protocol` changes says how: "paper" does what the released 
 (github.com/lsl001006/ZONE @ 9788584), "fixed" what the paper means.
 """
 
-from pathlib import Path
+from nein.loading.references import expanded
 
 WEIGHTS = "model.safetensors"
 
 
 def find_missing(reference: str) -> str | None:
     """One sentence when there is no classifier at `reference`, a folder or file; None when there is."""
-    path = Path(reference).expanduser()
+    path = expanded(reference)
     if (path / WEIGHTS).is_file() or path.is_file():
         return None
     return (

@@ -18,6 +18,7 @@ from transformers.pipelines import MaskGenerationPipeline
 from nein.editors.base import EditorError
 from nein.editors.checkpoint import explained, locate, module_hash, whole
 from nein.editors.zone import WEIGHTS, find_missing
+from nein.loading.references import expanded
 from nein.loading.weights import read_checkpoint
 
 #: In the order of the classifier's outputs.
@@ -75,7 +76,7 @@ def load_classifier(reference: str) -> ActionClassifier:
     """The classifier of a folder, a .safetensors file, or the released .pth file. Raises EditorError."""
     if missing := find_missing(reference):
         raise EditorError(missing)
-    path = Path(reference).expanduser()
+    path = expanded(reference)
     file = path / WEIGHTS if path.is_dir() else path
     state, _ = read_checkpoint(file)
     names = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")

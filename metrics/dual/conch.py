@@ -7,13 +7,13 @@ is the package `conch` of github.com/mahmoodlab/CONCH, which is on no package in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from nein.loading.digests import DTYPES, file_sha256, torch_dtype
 from nein.loading.errors import choose
+from nein.loading.references import expanded
 from nein.metrics.base import MetricError
 from nein.metrics.dual.openclip import OpenClipDual
 from nein.metrics.loading import UNREADABLE, Source, first_line
@@ -46,7 +46,7 @@ def load(
             "install github.com/mahmoodlab/CONCH, ask for access at huggingface.co/MahmoodLab/conch, and "
             "give the file as conch:FILE."
         ) from None
-    path = Path(path_or_id.removeprefix(PREFIX)).expanduser()
+    path = expanded(path_or_id.removeprefix(PREFIX))
     if not path.is_file():
         raise MetricError(
             f"There is no file '{path}'; download pytorch_model.bin from huggingface.co/MahmoodLab/conch, "

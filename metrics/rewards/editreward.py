@@ -35,6 +35,7 @@ from torch import nn
 
 from nein.loading.digests import DTYPES, file_sha256, torch_dtype
 from nein.loading.errors import choose
+from nein.loading.references import expanded
 from nein.metrics import loading
 from nein.metrics.base import MetricError, Score
 from nein.metrics.rewards.base import SingleJudge, constants
@@ -176,7 +177,7 @@ def head(width: int, outputs: int, kwargs: Mapping[str, Any] | None) -> nn.Seque
 
 def check(reference: str) -> None:
     """Looks at a folder and loads nothing. Raises MetricError."""
-    folder = Path(reference).expanduser()
+    folder = expanded(reference)
     if not folder.is_dir():
         raise MetricError(
             f"There is no folder '{reference}'; EditReward is read from a folder with its weights, its "
@@ -225,7 +226,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
 
     choose("dtype", dtype, DTYPES)
     check(path_or_id)
-    folder = Path(path_or_id).expanduser()
+    folder = expanded(path_or_id)
     given, file = settings(folder), _weights(folder)
     processor = loading.from_pretrained(AutoProcessor, given.base)
     config = loading.from_pretrained(AutoConfig, given.base)

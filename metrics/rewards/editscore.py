@@ -24,6 +24,7 @@ import torch
 from nein.loading.digests import folder_digest
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.isolation import MODEL_ERRORS, out_of_memory, reason
+from nein.loading.references import expanded
 from nein.metrics import backends
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Picture, words
 from nein.metrics.backends.vllm import VllmEngine
@@ -258,7 +259,7 @@ def _paper(answer: str) -> list[float]:
 
 def check(reference: str) -> None:
     """Checks a reference, loads nothing. Raises MetricError."""
-    if not Path(reference, ADAPTER).expanduser().is_file():
+    if not expanded(reference, ADAPTER).is_file():
         check_chat(reference)
     if backends.in_process(reference):
         raise MetricError(f"'{reference}': EditScore asks vLLM through its server: vllm:URL#MODEL.")
@@ -272,7 +273,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
         endpoint = backends.connect(path_or_id)
         assert not isinstance(endpoint, VllmEngine)  # `check`
         return EditScore(ServedSpeaker(endpoint), **options)
-    folder = Path(path_or_id).expanduser()
+    folder = expanded(path_or_id)
     if (folder / ADAPTER).is_file():
         parts = _with_adapter(folder, device, dtype)
     else:

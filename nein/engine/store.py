@@ -19,6 +19,7 @@ from typing import Any
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.loading.digests import file_sha256
+from nein.loading.references import expanded
 
 HUB, TORCH, MANIFEST = "hub", "torch", "manifest.json"
 #: What tells the libraries where to look; worker processes need them too.
@@ -49,7 +50,7 @@ class Need:
 def use(folder: str | Path) -> None:
     """From now on every library of this process, and of those that it starts, reads models from `folder` and
     asks nobody. Raises UserError where there is no such folder."""
-    root = Path(folder).expanduser().absolute()
+    root = expanded(folder).absolute()
     read_manifest(root)
     values = (str(root / HUB), "1", str(root / TORCH), "error")
     os.environ.update(dict(zip(VARIABLES, values, strict=True)))
@@ -80,7 +81,7 @@ def write_manifest(root: Path, sets: Mapping[str, Any]) -> None:
 
 def check(folder: str | Path, needs: Iterable[Need]) -> None:
     """Raises UserError that names the first file, or repository, that a run needs and the folder lacks."""
-    root = Path(folder).expanduser().absolute()
+    root = expanded(folder).absolute()
     sets = read_manifest(root)
     lacking = [fault for need in dict.fromkeys(needs) for fault in _lacks(root, sets, need)]
     if lacking:

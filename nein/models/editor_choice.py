@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from nein import editors
 from nein.editors.function import place_name
 from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.engine.errors import UserError
+from nein.loading.references import expanded
 from nein.models import external_edits, references
 from nein.models.external_edits import ExternalEdits
 from nein.models.references import folder_of, resolve, slug
@@ -124,7 +124,7 @@ def resolve_editors(
     if edited is not None:
         return [
             EditorChoice(f"{one.method}/{one.track}", _as_folder(one.method), one.method, made=one)
-            for one in external_edits.find(Path(edited).expanduser())
+            for one in external_edits.find(expanded(edited))
         ]
     asked: list[str] = []
     for name in names:

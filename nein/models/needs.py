@@ -14,7 +14,7 @@ from nein import editors, metrics
 from nein.datasets import hub
 from nein.editors.presets import DEFAULT_ROWS, PAPER_EDITORS
 from nein.engine.store import Need
-from nein.loading.references import Origin
+from nein.loading.references import Origin, is_local
 from nein.metrics.objects import MODELS as ENGLISH
 from nein.models import references, rewards
 from nein.models.editor_choice import choose_editor
@@ -91,7 +91,7 @@ def of_settings(reference: str | None) -> list[Need]:
 def of_data(source: str | None) -> list[Need]:
     """Of what `--data` names."""
     reference = hub.reference(source or "")
-    if reference is None or Path(reference.name).expanduser().exists():
+    if reference is None or is_local(reference.name):
         return []
     return [Need("dataset", reference.name, reference.revision)]
 

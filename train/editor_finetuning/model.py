@@ -17,6 +17,7 @@ from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.editors.ldm import SUFFIXES
 from nein.editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
+from nein.loading.references import expanded
 from nein.models import references
 from nein.train.editor_finetuning.batches import Batch
 from nein.train.editor_finetuning.features import placed
@@ -37,7 +38,7 @@ def load_base(config: TuneConfig) -> LoadedPipeline:
     does (`ema_scope`). Raises UserError.
     """
     if Path(config.base).suffix in SUFFIXES:
-        if not Path(config.base).expanduser().is_file():
+        if not expanded(config.base).is_file():
             raise UserError(
                 f"There is no checkpoint '{config.base}'; --base takes a file, a folder or a hub id."
             )

@@ -18,6 +18,7 @@ from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, Options, argument
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
+from nein.loading.references import expanded
 from nein.train.options import Learning, option, setting
 
 COMMAND = "train/finetune_ip2p.py"
@@ -107,7 +108,7 @@ class TuneConfig(Learning):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        file = Path(self.base).expanduser().is_file()
+        file = expanded(self.base).is_file()
         base = needs.of_settings(self.base_config) if file else needs.of_pipeline(self.base)
         if not self.validate_every:
             return [*base, *needs.of_data(self.data)]

@@ -16,6 +16,7 @@ from nein.datasets.negbench.media import Files
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Media, RetrievalTask, Task
 from nein.datasets.negbench.registry import AFFIRMED, BINARY, MCQ, NANO, RETRIEVAL, ROWS, Part, Row
 from nein.engine.errors import UserError, unknown
+from nein.loading.references import expanded
 from nein.nano import worlds
 from nein.nano.worlds import is_nano
 
@@ -72,7 +73,7 @@ def load(
     if is_nano(data):
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
         return [_drawn(name, data, scenes, split, seed, protocol) for name in drawn]
-    folder = Path(data).expanduser()
+    folder = expanded(data)
     if not folder.exists():
         raise UserError(
             f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
@@ -170,7 +171,7 @@ def _roots(given: Sequence[str]) -> dict[str, Path]:
             raise unknown("data set in --image-root", name, ROWS)
         if name in folders:
             raise UserError(f"--image-root gives '{name or 'every data set'}' two folders; give one.")
-        folders[name] = Path(folder).expanduser()
+        folders[name] = expanded(folder)
     return folders
 
 

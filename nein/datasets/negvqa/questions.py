@@ -22,6 +22,7 @@ from nein.datasets import hub
 from nein.datasets.negvqa.categories import category_of
 from nein.engine import atomic, images
 from nein.engine.errors import Problems, UserError
+from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
 from nein.nano.questions import KINDS, iter_questions
@@ -106,7 +107,7 @@ def load(
         folder, rows = None, hub.read(reference, split)
         origin = {"kind": "hub", **reference._asdict(), "split": split}
     else:
-        file = Path(source).expanduser()
+        file = expanded(source)
         if file.is_dir():
             raise UserError(f"'{source}' is a folder; give the .jsonl file with the questions in it.")
         if not file.exists():
@@ -115,14 +116,14 @@ def load(
         rows = (row for _, row in atomic.iter_lines(file))  # one by one: pictures may be in them
         origin = {"kind": "file", "file": file.name}
         if negated is not None:
-            rows = _joined(rows, atomic.read_lines(Path(negated).expanduser()), names, source, negated)
+            rows = _joined(rows, atomic.read_lines(expanded(negated)), names, source, negated)
             origin["negated"] = Path(negated).name
     if columns:
         origin["columns"] = dict(columns)
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
     within = bool(hub.reference(source))
-    folder = Path(pictures).expanduser() if pictures else folder
+    folder = expanded(pictures) if pictures else folder
     items = _items(rows, names, letters, folder, within, f"'{source}'")
     return Questions(items, origin, _hash(items))
 

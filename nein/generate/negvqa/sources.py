@@ -19,6 +19,7 @@ from nein.datasets import hub
 from nein.datasets.negvqa import questions as data
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, unknown
+from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
 from nein.nano.draw import CATEGORIES, PALETTE
@@ -103,7 +104,7 @@ def load(
         folder, rows = None, hub.read(reference, split)
         origin = {"kind": "hub", **reference._asdict(), "split": split}
     else:
-        file = Path(source).expanduser()
+        file = expanded(source)
         if not file.is_file():
             raise UserError(
                 f"--source '{source}' is neither nano, hub:{HUB}, nor a .jsonl, .json, .csv or .tsv file."
@@ -111,7 +112,7 @@ def load(
         folder, rows = file.parent, _rows(file)
         origin = {"kind": "file", "file": file.name}
     if pictures is not None:
-        folder = Path(pictures).expanduser()
+        folder = expanded(pictures)
         if not folder.is_dir():
             raise UserError(f"--images '{pictures}' is not a folder.")
     items = tuple(_items(rows, names, folder, within=origin["kind"] == "hub"))

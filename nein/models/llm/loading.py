@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from nein.engine.errors import UserError
+from nein.loading.references import expanded
 from nein.metrics.backends import is_served
 from nein.metrics.backends.endpoint import Endpoint, is_endpoint, key, split_endpoint
 from nein.metrics.base import MetricError, RecordStore
@@ -41,7 +41,7 @@ def backend(options: LlmOptions, *, device: str = "cpu") -> Backend:
     from nein.metrics.loading import split_reference
     from nein.models.llm import local
 
-    where, revision = split_reference(str(Path(reference).expanduser()), None)
+    where, revision = split_reference(str(expanded(reference)), None)
     return local.load(where, revision=revision, device=device, dtype=options.dtype)
 
 
@@ -57,7 +57,7 @@ def check(reference: str | None) -> None:
         return
     if is_served(reference):
         raise MetricError(f"'{reference}': language models are asked through vLLM's server: vllm:URL#MODEL.")
-    path = Path(reference).expanduser()
+    path = expanded(reference)
     if not path.exists() and (reference.count("/") != 1 or reference.startswith((".", "/", "~"))):
         raise MetricError(
             f"There is no language model '{reference}'; give openai:URL#MODEL, a hub id owner/name, or an "

@@ -15,6 +15,7 @@ from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.remedy_texts import Parts
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.loading.references import expanded
 from nein.metrics.dual.base import DualEncoder, normalise
 from nein.wording import denials
 from nein.wording.nouns import with_article
@@ -62,7 +63,7 @@ class Remedy:
                 f"from 0 to 10 (default {LAMBDA}), steer[:ALPHA][@PAIRS.json], ALPHA from 0 to 1 (default "
                 f"{ALPHA}), or neat[@CAPTIONS.csv]."
             )
-        return cls(kind, number, Path(match["file"][1:]).expanduser() if match["file"] else None)
+        return cls(kind, number, expanded(match["file"][1:]) if match["file"] else None)
 
     @property
     def identity(self) -> dict[str, str]:
