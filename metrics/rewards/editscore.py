@@ -259,7 +259,7 @@ def _paper(answer: str) -> list[float]:
 
 def check(reference: str) -> None:
     """Checks a reference, loads nothing. Raises MetricError."""
-    if not expanded(reference, ADAPTER).is_file():
+    if not expanded(Path(reference, ADAPTER)).is_file():
         check_chat(reference)
     if backends.in_process(reference):
         raise MetricError(f"'{reference}': EditScore asks vLLM through its server: vllm:URL#MODEL.")
