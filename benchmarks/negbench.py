@@ -28,6 +28,7 @@ from nein.datasets.negbench import drawn, official
 from nein.engine.executors.threads import Threads
 from nein.engine.processes import Processes
 from nein.metrics.dual import openclip
+from nein.reporting.figures import pick
 
 BATCH = 32
 
@@ -116,13 +117,17 @@ def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for k in (1, 5):
         for kind in ("original", "negated"):
-            entry = evaluated.figure(
-                metric=f"recall@{k}", kind=kind, direction="text_to_image", variant="templated"
+            entry = pick(
+                evaluated.figures,
+                metric=f"recall@{k}",
+                kind=kind,
+                direction="text_to_image",
+                variant="templated",
             )
             assert entry is not None
             found[f"recall@{k}/{kind}"] = entry["value"]
     for name, variant in (("mcq.csv", "templated"), ("mcq_rephrased.csv", "rephrased")):
-        entry = evaluated.figure(task="mcq", variant=variant, metric="accuracy", type="all")
+        entry = pick(evaluated.figures, task="mcq", variant=variant, metric="accuracy", type="all")
         assert entry is not None
         found[name] = entry["value"]
     return found

@@ -171,8 +171,13 @@ def negbench(
             content = Content(given or "", ())
         else:
             content = content_of(thing)
-        facts = {"fingerprint": content.sha256, "by_type": content.by_type}
-        return objects_of_two_towers(thing, name=name, batch_size=config.block_size, **facts)
+        return objects_of_two_towers(
+            thing,
+            name=name,
+            batch_size=config.block_size,
+            fingerprint=content.sha256,
+            by_type=content.by_type,
+        )
 
     from nein.benchmarks.negbench.run import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS

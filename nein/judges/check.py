@@ -22,8 +22,9 @@ def run(options: CheckConfig) -> int:
 
     def judge(reference: str) -> Any:
         where, revision = references.resolve(reference)
-        how = {"revision": revision, "device": device, "dtype": options.dtype}
-        return metrics.load_judge(str(options.judge), where, **how)
+        return metrics.load_judge(
+            str(options.judge), where, revision=revision, device=device, dtype=options.dtype
+        )
 
     device = Processes().device(options.device)
     pairs: list[parity.Pair] = []

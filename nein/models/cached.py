@@ -242,7 +242,7 @@ class CachedJudge(_Cached):
             keys.append([json.dumps([picture, one]) for one in row])
             for key, one in zip(keys[-1], row, strict=True):
                 asked[key] = functools.partial(self._ask, image, one)
-        replies = self._all(asked)
+        replies: dict[str, Any] = self._all(asked)
         for answer in replies.values():
             if isinstance(answer, NoAnswer):  # all the others are asked and kept by now
                 raise answer

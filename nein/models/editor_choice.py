@@ -40,7 +40,7 @@ class EditorChoice:
     checkpoint: str | None = None
     revision: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    made: editors.Editor | None = None
+    made: Any = None  # an editor in memory, or ExternalEdits
     remedy: str = ""
 
     @property
@@ -143,7 +143,10 @@ def resolve_editors(
         choices.append(plain)
         for remedy in mend:
             remedies.check(remedy, plain.row)
-            names_it = {"asked": f"{plain.asked}+{remedy}", "slug": f"{plain.slug}+{_as_folder(remedy)}"}
+            names_it: dict[str, Any] = {
+                "asked": f"{plain.asked}+{remedy}",
+                "slug": f"{plain.slug}+{_as_folder(remedy)}",
+            }
             choices.append(replace(plain, **names_it, remedy=remedy))
     for folder, count in Counter(choice.slug for choice in choices).items():
         if count > 1:

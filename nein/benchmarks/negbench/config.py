@@ -33,7 +33,7 @@ class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, Sco
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"
-    batch_size: PositiveInt | Literal["auto"] = 32
+    batch_size: PositiveInt | Literal["auto"] = 32  # type: ignore[assignment]
     model: Names = option(
         ["nano:clip"],
         "two-tower models: names (clip, negclip=FOLDER, ...), folders, hub ids, open_clip:ARCH/TAG, "

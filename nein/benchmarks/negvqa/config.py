@@ -37,7 +37,7 @@ class NegvqaConfig(
     presets = "negvqa/eval-"
     default_out = "runs/negvqa-PRESET"
     counted = "questions (rounded up to whole blocks)"
-    batch_size: PositiveInt | Literal["auto"] = 8
+    batch_size: PositiveInt | Literal["auto"] = 8  # type: ignore[assignment]
     model: Names = option(
         [],
         "nano:NAME, a hub id owner/name[@revision], a folder, openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL, "
