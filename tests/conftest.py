@@ -64,7 +64,8 @@ SKETCHED = {
     nein/test_by_family nein/test_calibrate nein/test_check nein/test_evaluate nein/test_features
     nein/test_imported nein/test_known_edits nein/test_minimal_pairs nein/test_outside nein/test_resume
     nein/test_sheets nein/test_whole reporting/test_export reporting/test_grades reporting/test_tracking
-    served/test_vllm test_api test_credentials test_docs test_fuzz train/editor_finetuning/test_finetune
+    served/test_vllm test_api test_credentials test_docs test_fuzz test_hostile
+    train/editor_finetuning/test_finetune
 """.split()
 }
 
