@@ -157,6 +157,7 @@ class EditScore(RewardJudge):
             "reduction": self.reduction,
             "decoding": f"temperature {self.temperature:g}, seed {SEED} and up, at most {TOKENS} tokens",
             "texts": self.texts,
+            "numbers": "plain or as strings",  # other readings of answers are another reward
         }
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -106,6 +106,11 @@ class ContrastConfig(Learning):
         "nano, or a folder with NegBench's CSV files: evaluates the base and the models at the end",
         "Watching",
     )
+
+    def identity(self) -> dict[str, Any]:
+        """See `RunOptions`; under "paper" also how questions are scored, so that no earlier run goes on."""
+        scored = {"questions scored by": "dot products"} if self.protocol == "paper" else {}
+        return {**super().identity(), **scored}
 
     @property
     def alphas(self) -> list[float]:

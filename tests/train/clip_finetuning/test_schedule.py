@@ -96,3 +96,9 @@ def test_the_papers_preset_takes_the_papers_schedule_and_a_linear_one_is_refused
         parse([*given, "--schedule", "linear"])
     flat = rates(settings("paper", schedule="constant"), corpus(3000, 2000))
     assert flat[20:] == [1.0] * 50
+
+
+def test_a_run_by_paper_says_how_its_questions_are_scored():
+    """By which an unfinished one of another version, which used cosines, is refused."""
+    assert settings("paper").identity()["questions scored by"] == "dot products"
+    assert "questions scored by" not in settings("fixed").identity()
