@@ -20,7 +20,7 @@ import numpy as np
 from tabulate import tabulate
 
 from nein.editors import EditRequest
-from nein.generate.nein.objects import COCO
+from nein.generate.nein.sources import COCO
 from nein.models.remedies import editors as remedies
 from nein.nano import data
 from nein.wording import nouns

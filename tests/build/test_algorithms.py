@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from nein.generate.nein import clauses, filters
+from nein.generate.nein import algorithms
 from nein.generate.nein.sources import Source
 from nein.loading.isolation import isolated
 from nein.wording import nouns
@@ -29,7 +29,7 @@ def rules(**changes):
         "objects": OBJECTS, "queried": 8, "kept": 3, "absent_below": 0.05, "families": ("plain",),
         "protocol": "paper", "seed": 4,
     }  # fmt: skip
-    return clauses.Rules(**{**values, **changes})
+    return algorithms.Rules(**{**values, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +67,10 @@ def test_algorithm_1_selects_the_same_objects(blip, slow_blip):
     given = rules()
     sizes = set()
     sources = [Source(f"COCO_{i:012d}", Path("x.png"), CAPTIONS) for i in range(len(PICTURES))]
-    asked = [clauses.queried(given, source.id) for source in sources]
+    asked = [algorithms.queried(given, source.id) for source in sources]
     cosines = blip.match(PICTURES, asked, head="itc")
     for picture, source, names, values in zip(PICTURES, sources, asked, cosines, strict=True):
-        record = clauses.clauses(source, values, given)
+        record = algorithms.clauses(source, values, given)
         expected = algorithm_1(picture, names, slow_blip, given.absent_below, given.kept)
         assert [c["object"] for c in record["candidates"]] == expected
         assert len(record["lost"]) == given.kept - len(expected)
@@ -82,33 +82,33 @@ def test_algorithm_1_selects_the_same_objects(blip, slow_blip):
 def test_every_object_asked_for_has_a_fate(blip):
     given = rules()
     source = Source("COCO_000000000001", Path("x.png"), CAPTIONS)
-    names = clauses.queried(given, source.id)
+    names = algorithms.queried(given, source.id)
     values = np.array([0.04, 0.03, 0.02, 0.01, 0.05, 0.3, -0.2, 0.049])
-    record = clauses.clauses(source, values, given)
+    record = algorithms.clauses(source, values, given)
     fates = {row["object"]: row["fate"] for row in record["queried"]}
     assert [c["object"] for c in record["candidates"]] == [names[6], names[3], names[2]]
     similar, higher = (
-        {n for n, f in fates.items() if f == fate} for fate in (clauses.TOO_SIMILAR, clauses.NOT_LOWEST)
+        {n for n, f in fates.items() if f == fate} for fate in (algorithms.TOO_SIMILAR, algorithms.NOT_LOWEST)
     )
     assert similar == {names[4], names[5]}  # 0.05 is not below
     assert higher == {names[0], names[1], names[7]}
 
 
 def test_the_draws_of_an_image_depend_on_seed_and_image_alone():
-    first = clauses.queried(rules(), "COCO_000000000001")
+    first = algorithms.queried(rules(), "COCO_000000000001")
     assert len(set(first)) == 8
-    assert clauses.queried(rules(), "COCO_000000000001") == first
-    assert clauses.queried(rules(seed=5), "COCO_000000000001") != first
-    assert clauses.queried(rules(), "COCO_000000000002") != first
+    assert algorithms.queried(rules(), "COCO_000000000001") == first
+    assert algorithms.queried(rules(seed=5), "COCO_000000000001") != first
+    assert algorithms.queried(rules(), "COCO_000000000002") != first
 
 
 def test_paper_pairs_captions_once_and_fixed_goes_round_again():
     source = Source("a", Path("a.png"), CAPTIONS[:2])
     values = np.linspace(-0.5, -0.1, 8)
-    paper = clauses.clauses(source, values, rules())
-    fixed = clauses.clauses(source, values, rules(protocol="fixed"))
+    paper = algorithms.clauses(source, values, rules())
+    fixed = algorithms.clauses(source, values, rules(protocol="fixed"))
     assert [c["caption"] for c in paper["candidates"]] == list(CAPTIONS[:2])
-    assert paper["lost"] == [clauses.NO_CAPTION_LEFT]
+    assert paper["lost"] == [algorithms.NO_CAPTION_LEFT]
     assert [c["caption"] for c in fixed["candidates"]] == [CAPTIONS[0], CAPTIONS[1], CAPTIONS[0]]
     assert fixed["lost"] == []
     assert len({c["seed"] for c in paper["candidates"]}) == 1  # one seed per image, as the released script
@@ -121,14 +121,14 @@ def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption():
     assert nouns.named_in(("A catalogue of dogwood.",), OBJECTS) == []
     values = np.linspace(-0.5, -0.1, 8)
     given = rules(protocol="fixed", families=("scoped",), kept=5)
-    for candidate in clauses.clauses(source, values, given)["candidates"]:
+    for candidate in algorithms.clauses(source, values, given)["candidates"]:
         assert candidate["other"] in {"cat", "wine glass"} - {candidate["object"]}
         assert candidate["other"] in candidate["negative"].lower()
     nothing = Source("a", Path("a.png"), ("A quiet view.",))
-    record = clauses.clauses(nothing, values, given)
+    record = algorithms.clauses(nothing, values, given)
     assert record["candidates"] == []
-    assert record["lost"] == [clauses.NO_FAMILY] * 5
-    several = clauses.clauses(
+    assert record["lost"] == [algorithms.NO_FAMILY] * 5
+    several = algorithms.clauses(
         nothing, values, rules(protocol="fixed", families=("scoped", "implicit"), kept=5)
     )
     assert {c["family"] for c in several["candidates"]} == {"implicit"}
@@ -181,15 +181,15 @@ def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
         algorithm_2(p, c["caption"], c["object"], slow_blip, slow_llava, above)
         for p, c in zip(PICTURES, candidates, strict=True)
     ]
-    first = filters.match(candidates, PICTURES, blip, above=above, protocol="paper")
-    passed = [row["verdict"] == filters.ACCEPTED for row in first]
+    first = algorithms.match(candidates, PICTURES, blip, above=above, protocol="paper")
+    passed = [row["verdict"] == algorithms.ACCEPTED for row in first]
     assert passed == [one for one, _ in expected]
     assert set(passed) == {True, False}
     chosen = [i for i, ok in enumerate(passed) if ok]
-    second = filters.ask(
+    second = algorithms.ask(
         [candidates[i] for i in chosen], [PICTURES[i] for i in chosen], llava, protocol="paper"
     )
-    accepted = [row["verdict"] == filters.ACCEPTED for row in second]
+    accepted = [row["verdict"] == algorithms.ACCEPTED for row in second]
     assert accepted == [expected[i][1] for i in chosen]
     for i, row in zip(chosen, second, strict=True):
         c = candidates[i]
@@ -199,19 +199,19 @@ def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
 
 
 @pytest.mark.parametrize(("caption", "object_", "paper", "fixed"), [
-    ("Yes", "Yes", filters.ACCEPTED, filters.ACCEPTED),
-    ("Yes", "yes.", filters.UNPARSABLE, filters.ACCEPTED),
-    ("yes", "No", filters.NO_OBJECT, filters.NO_OBJECT),
-    ("No", "Yes", filters.NO_CAPTION, filters.NO_CAPTION),
-    ("No", "No", filters.NO_BOTH, filters.NO_BOTH),
-    ("no, there is none", "Yes", filters.UNPARSABLE, filters.NO_CAPTION),
-    ("It depends", "Yes", filters.UNPARSABLE, filters.UNPARSABLE),
-    ("It depends", "No", filters.NO_OBJECT, filters.NO_OBJECT),
-    ("", "", filters.UNPARSABLE, filters.UNPARSABLE),
+    ("Yes", "Yes", algorithms.ACCEPTED, algorithms.ACCEPTED),
+    ("Yes", "yes.", algorithms.UNPARSABLE, algorithms.ACCEPTED),
+    ("yes", "No", algorithms.REJECTED_OBJECT, algorithms.REJECTED_OBJECT),
+    ("No", "Yes", algorithms.NO_CAPTION, algorithms.NO_CAPTION),
+    ("No", "No", algorithms.NO_BOTH, algorithms.NO_BOTH),
+    ("no, there is none", "Yes", algorithms.UNPARSABLE, algorithms.NO_CAPTION),
+    ("It depends", "Yes", algorithms.UNPARSABLE, algorithms.UNPARSABLE),
+    ("It depends", "No", algorithms.REJECTED_OBJECT, algorithms.REJECTED_OBJECT),
+    ("", "", algorithms.UNPARSABLE, algorithms.UNPARSABLE),
 ])  # fmt: skip
 def test_answers_are_read_by_protocol(caption, object_, paper, fixed):
-    assert filters.verdict(caption, object_, "paper") == paper
-    assert filters.verdict(caption, object_, "fixed") == fixed
+    assert algorithms.verdict(caption, object_, "paper") == paper
+    assert algorithms.verdict(caption, object_, "fixed") == fixed
 
 
 def test_one_bad_picture_fails_alone_and_lack_of_memory_is_not_hidden():

@@ -8,7 +8,7 @@ import pytest
 
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
-from nein.generate.nein import objects, sources
+from nein.generate.nein import sources
 from tests.metrics import tiny
 
 
@@ -117,14 +117,14 @@ def test_nano_scenes_are_drawn_once_and_more_extend_them(tmp_path):
 
 
 def test_lists_of_objects(tmp_path):
-    assert len(objects.load("coco", 15)) == 80
-    assert "fire hydrant" in objects.load("nano", 15)
+    assert len(sources.categories("coco", 15)) == 80
+    assert "fire hydrant" in sources.categories("nano", 15)
     mine = tmp_path / "o.txt"
     mine.write_text("cat\n\n  hot   dog \ncat\n")
-    assert objects.load(str(mine), 2) == ("cat", "hot dog")
+    assert sources.categories(str(mine), 2) == ("cat", "hot dog")
     for name, said in ((str(mine), "asks for 3 categories per image"), ("cocoa", "takes coco, nano or a")):
         with pytest.raises(UserError, match=said):
-            objects.load(name, 3)
+            sources.categories(name, 3)
     mine.write_text("cat; dog")
     with pytest.raises(UserError, match="one plain name per line"):
-        objects.load(str(mine), 1)
+        sources.categories(str(mine), 1)

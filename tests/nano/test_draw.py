@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from nein.generate.nein.objects import COCO
+from nein.generate.nein.sources import COCO
 from nein.nano import draw
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
 from nein.nano.scenes import MAX_SIZE, MIN_SIZE, Item, Scene, box, mask, render

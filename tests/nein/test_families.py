@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from nein.generate.nein import wording
-from nein.generate.nein.objects import COCO
+from nein.generate.nein import algorithms
+from nein.generate.nein.sources import COCO
 from nein.wording import nouns, templates
 from nein.wording.families import FAMILIES, STAYS, choices, sentence
 
@@ -97,14 +97,14 @@ def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals():
         assert (all_sentences("plain", noun) == official) == (not nouns.is_plural(noun))
     assert sentence("plain", 10, "skis") == "Skis are missing from the image."
     assert sentence("plain", 10, "skis", protocol="paper") == "Skis is missing from the image."
-    assert wording.addition("skis", "paper") == "Add a skis."
-    assert wording.addition("skis", "fixed") == "Add some skis."
+    assert algorithms.addition("skis", "paper") == "Add a skis."
+    assert algorithms.addition("skis", "fixed") == "Add some skis."
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
 def test_the_loader_finds_object_and_template_of_every_sentence(protocol):
     for noun in COCO:
-        added = wording.addition(noun, protocol)
+        added = algorithms.addition(noun, protocol)
         assert added.split()[2:] == (noun + ".").split()  # how the official scripts read the object
         for label in FAMILIES:
             for index in choices(label, noun, protocol):

@@ -163,7 +163,7 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
         return Model(kind, lambda: _verifier(config, device, config.protocol), describe_detector)
 
     def load() -> PairTools:
-        from nein.generate.nein.objects import COCO
+        from nein.generate.nein.sources import COCO
 
         if config.preset == "nano":
             from nein.nano.draw import CATEGORIES as vocabulary

@@ -26,7 +26,7 @@ from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.processes import Processes
 from nein.engine.stages import Model, Planned, Step, usage_of
-from nein.generate.nein import clauses, dataset, hub, objects, sources, work
+from nein.generate.nein import algorithms, dataset, sources, work
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
 from nein.generate.shards import require
@@ -43,7 +43,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     """Does what is left of the stages that `config` asks for; a summary if the data set was finished. What
     can be wrong with names, lists and folders is found first. Raises UserError, EditorError, MetricError."""
     if "finish" in config.stages and "parquet" in config.formats:
-        hub.check()
+        dataset.check_parquet()
     asked = [stage for stage in STAGES if stage in config.stages]
     for kind in ("itm", "vqa"):
         if any(MODEL_OF[stage] == kind for stage in asked):  # looked at, not loaded: that may be in hours
@@ -97,8 +97,8 @@ def _choice(config: BuildConfig) -> editor_choice.EditorChoice:
 
 def _job(config: BuildConfig) -> Job:
     found = sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
-    rules = clauses.Rules(
-        objects=objects.load(config.objects, config.queried),
+    rules = algorithms.Rules(
+        objects=sources.categories(config.objects, config.queried),
         families=tuple(config.family_labels),
         **{key: getattr(config, key) for key in ("queried", "kept", "absent_below", "protocol", "seed")},
     )
@@ -122,16 +122,14 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
     dataset.write_candidates(job, rows)
     truths = errors = None
     if job.sources.origin["kind"] == "nano":
-        from nein.generate.nein import truths as truth
-
-        truths = truth.report(job, rows, threads)
-        errors = truth.own_errors(_autoencoder(choice))
+        truths = card.stages_right(job, rows, threads)
+        errors = card.own_errors(_autoencoder(choice))
     if "official" in config.formats:
         dataset.write_official(job, splits)
     front = None
     if "parquet" in config.formats:
-        hub.write(job, splits)
-        front = hub.front_matter(splits, nano=truths is not None)
+        dataset.write_parquet(job, splits)
+        front = dataset.front_matter(splits, nano=truths is not None)
     facts = card.figures(job, counts, splits, data_sha256=digest, truths=truths, errors=errors)
     card.write(job, facts, all_ways, front)
     job.folder.update(status=COMPLETE, data_sha256=digest, counts=facts["stages"], samples=facts["samples"])

@@ -1,18 +1,26 @@
-"""The data card: counts, reasons, frequencies, on nano how right every stage was; a picture of examples."""
+"""The data card: counts, reasons, frequencies; on nano how right every stage was; a picture of examples.
+
+What a source scene of the nano world holds is known; what a generated picture holds is measured by
+`nein.nano.truth`, from pixels and without a trained model; the errors of that are stated beside it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 import numpy as np
 
+from nein import statistics
 from nein.engine import atomic, images
-from nein.generate.nein import clauses, filters
+from nein.generate.nein import algorithms
 from nein.generate.nein.dataset import Tally, Way
+from nein.generate.nein.sources import NANO_SPLIT
 from nein.generate.nein.work import MODEL_OF, Job
 from nein.reporting import format
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
@@ -21,7 +29,7 @@ from nein.wording.families import FAMILIES
 
 EXAMPLES = 4
 #: Why images gave fewer candidates than `kept`, commonest first.
-LOST = (clauses.NO_OBJECT, clauses.NO_CAPTION_LEFT, clauses.NO_FAMILY)
+LOST = (algorithms.NO_OBJECT, algorithms.NO_CAPTION_LEFT, algorithms.NO_FAMILY)
 PICTURE_SIZE = 144
 
 
@@ -34,6 +42,11 @@ def figures(
 
     def count(key: str) -> dict[str, int]:
         return dict(Counter(str(w.candidate[key]) for w in accepted).most_common())
+
+    def name_of(kind: str) -> str:
+        """As it was asked for; of a folder only the last part, which says nothing about the machine."""
+        asked = job.config.editor if kind == "editor" else getattr(job.config.models, kind)
+        return asked.rstrip("/").rpartition("/")[2] if asked.startswith(("/", "~", ".")) else asked
 
     models = job.folder.notes("models")
     templates = Counter(FAMILIES[w.candidate["family"]].templates[w.candidate["template"]] for w in accepted)
@@ -61,7 +74,7 @@ def figures(
             )
         },
         "models": {
-            kind: {"name": _name_of(job, kind), "fingerprint": models[kind]["fingerprint"]}
+            kind: {"name": name_of(kind), "fingerprint": models[kind]["fingerprint"]}
             for kind in dict.fromkeys(MODEL_OF.values())
             if kind in models
         },
@@ -117,7 +130,7 @@ def picture(job: Job, ways: Sequence[Way]) -> bytes:
     """PNG: a row of examples, source beside generated picture, of accepted samples and of every objection."""
     rejected = Counter(w.verdict for w in ways if not w.accepted).most_common()
     rows = []
-    for verdict in (filters.ACCEPTED, *(verdict for verdict, _ in rejected)):
+    for verdict in (algorithms.ACCEPTED, *(verdict for verdict, _ in rejected)):
         # The smallest hashes of the names: the same examples in every build.
         group = sorted(
             (w for w in ways if w.verdict == verdict),
@@ -163,7 +176,97 @@ def _pair(job: Job, way: Way) -> list[Cell]:
     return [source, Cell(images.decode(job.picture(way.generated["image"])), badges=badges)]
 
 
-def _name_of(job: Job, kind: str) -> str:
-    """A model as it was asked for; of a folder only the last part, which says nothing about the machine."""
-    asked = job.config.editor if kind == "editor" else getattr(job.config.models, kind)
-    return asked.rstrip("/").rpartition("/")[2] if asked.startswith(("/", "~", ".")) else asked
+# --- how right the stages were, on nano ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a generated picture shows: the object asked for, and every object of the source as it was."""
+
+    object: bool
+    others: bool
+
+
+def stages_right(
+    job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], threads: int
+) -> dict[str, Any]:
+    """Per stage the share of right decisions, each {"value", "low", "high", "n"} with a 95 % interval."""
+    from nein.nano import truth
+    from nein.nano.data import source_scene
+    from nein.nano.draw import SIZE
+
+    candidates = [way for _, _, chosen in rows for way in chosen]
+
+    def look(way: Way) -> tuple[str, Seen] | None:
+        """None for pictures that are missing or of another size."""
+        made = way.generated
+        if made["image"] is None or (made["width"], made["height"]) != (SIZE, SIZE):
+            return None
+        scene, picture = source_scene(NANO_SPLIT, way.index), images.decode(job.picture(made["image"]))
+        there = truth.is_present(picture, scene, way.candidate["object"])
+        return way.candidate["id"], Seen(there, truth.all_intact(picture, scene))
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        seen = dict(pair for pair in pool.map(look, candidates) if pair is not None)
+    matched = [w for w in candidates if w.candidate["id"] in seen and w.match is not None]
+    asked = [w for w in matched if w.ask is not None]
+    passed = [w for w in matched if w.match is not None and w.match["verdict"] == algorithms.ACCEPTED]
+    tests: dict[str, Callable[[Seen], bool]] = {
+        "object there": lambda one: one.object,
+        "all others there": lambda one: one.others,
+        "both": lambda one: one.object and one.others,
+    }
+
+    def share(ways: Iterable[Way], name: str) -> dict[str, Any]:
+        return _share((tests[name](seen[way.candidate["id"]]), way.index) for way in ways)
+
+    def filtered(before: list[Way], after: list[Way]) -> dict[str, Any]:
+        ids = {way.candidate["id"] for way in after}
+        good = [way for way in before if tests["both"](seen[way.candidate["id"]])]
+        rates = {
+            "precision": share(after, "both"),
+            "recall": _share((way.candidate["id"] in ids, way.index) for way in good),
+        }
+        for name in ("object there", "all others there"):
+            rates |= {f"{name}, before": share(before, name), f"{name}, after": share(after, name)}
+        return rates
+
+    there = {index: set(source_scene(NANO_SPLIT, index).categories) for index, _, _ in rows}
+    absent = [
+        (row["cosine"] < job.rules.absent_below, index)
+        for index, record, _ in rows
+        for row in record["queried"]
+        if row["object"] not in there[index]
+    ]
+    accepted = [w for w in asked if w.accepted]
+    both = filtered(matched, accepted)
+    return {
+        "clauses": {
+            "precision": _share((w.candidate["object"] not in there[w.index], w.index) for w in candidates),
+            "recall of the threshold": _share(absent),
+        },
+        "generate": {name: share(matched, name) for name in tests},
+        "filter 1": filtered(matched, passed),
+        "filter 2": filtered(asked, accepted),
+        "both filters": {name: both[name] for name in ("precision", "recall")},
+        "measured": len(seen),
+    }
+
+
+def _share(right: Iterable[tuple[bool, int]]) -> dict[str, Any]:
+    """Of (whether it is right, source image)."""
+    pairs = list(right)
+    estimate = statistics.bounded_mean([float(ok) for ok, _ in pairs], [str(index) for _, index in pairs])
+    if estimate is None:
+        return {"value": None, "low": None, "high": None, "n": 0}
+    return {name: getattr(estimate, name) for name in ("value", "low", "high", "n")}
+
+
+def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None, trials: int = 25) -> dict[str, Any]:
+    """How often the measurement errs on pictures of known content: drawn, and rebuilt by `rebuild`."""
+    from nein.nano import truth
+
+    rates = {"drawn": truth.error_rates(list(truth.trials(trials)))}
+    if rebuild is not None:
+        rates["rebuilt"] = truth.error_rates(list(truth.trials(trials, rebuild, seed=1)))
+    return rates

@@ -1,8 +1,9 @@
-"""From records to a data set: every candidate's way, the split, the official layout, the hash."""
+"""From records to a data set: every candidate's way, split and hash; the official layout, and parquet."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
-from nein.generate.nein import filters
+from nein.engine.errors import UserError
+from nein.generate.nein import algorithms
 from nein.generate.nein.config import STAGES
 from nein.generate.nein.work import Job
 
@@ -34,7 +36,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Way:
-    """A candidate and what every stage said of it; `verdict`: `filters.ACCEPTED` or the first objection."""
+    """A candidate and what every stage said of it; `verdict`: "accepted", or the first objection."""
 
     index: int  # of the source image in the list
     source_sha256: str
@@ -46,7 +48,7 @@ class Way:
 
     @property
     def accepted(self) -> bool:
-        return self.verdict == filters.ACCEPTED
+        return self.verdict == algorithms.ACCEPTED
 
     def line(self) -> dict[str, Any]:
         """For candidates.jsonl; no times, no hosts."""
@@ -69,7 +71,7 @@ def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
             for candidate in row["candidates"]:
                 rows = [by_id[stage].get(candidate["id"]) for stage in STAGES[1:]]
                 verdicts = [r["verdict"] for r in rows if r]
-                verdict = next((v for v in verdicts if v != filters.ACCEPTED), filters.ACCEPTED)
+                verdict = next((v for v in verdicts if v != algorithms.ACCEPTED), algorithms.ACCEPTED)
                 generated = by_id["generate"][candidate["id"]]
                 candidates.append(Way(index, row["sha256"], candidate, generated, rows[1], rows[2], verdict))
             yield index, row, candidates
@@ -137,7 +139,7 @@ def write_official(job: Job, splits: Mapping[str, Sequence[Way]]) -> None:
     Source images are copied byte for byte, samples linked where the file system allows it. The annotation
     file of a split is written last. Two processes may do it at once.
     """
-    root, drafts = job.folder.path / "dataset", drafts_of(job)
+    root, drafts = job.folder.path / "dataset", job.drafts
     for split in SPLITS:
         samples = splits.get(split, ())
         sources = {w.candidate["source"]: job.sources.sources[w.index].path for w in samples}
@@ -163,11 +165,6 @@ def write_official(job: Job, splits: Mapping[str, Sequence[Way]]) -> None:
             atomic.write_json(listing, [fields(job, way) for way in samples])
 
 
-def drafts_of(job: Job) -> Path:
-    """A folder for files on their way into the data set, which is never seen with one half-written."""
-    return atomic.make_folder(job.folder.path / "work" / "drafts")
-
-
 def _put(source: Path, target: Path, drafts: Path, *, link: bool) -> None:
     if target.exists() and target.stat().st_size == source.stat().st_size:
         return
@@ -181,3 +178,70 @@ def _put(source: Path, target: Path, drafts: Path, *, link: bool) -> None:
         shutil.copyfile(source, draft)
     draft.replace(target)
     draft.unlink(missing_ok=True)  # there still where another process has just linked the same picture
+
+
+# --- parquet for the `datasets` library ------------------------------------------------------
+
+ROWS_PER_FILE = 2000
+
+
+def check_parquet() -> None:
+    """Raises UserError when the library that writes the files is missing."""
+    if importlib.util.find_spec("datasets") is None:
+        raise UserError(
+            "--formats parquet needs 'datasets': pip install 'nein[hub]', or say --formats official."
+        )
+
+
+def write_parquet(job: Job, splits: Mapping[str, Sequence[Way]]) -> None:
+    """OUT/hub/data/<split>-00000-of-00001.parquet, ...; columns as `nein eval --data hub:` reads them."""
+    import datasets
+
+    names = ["COCO", "T_original", "T_negative", "T_generated", "NeIn"]
+    names += [*(["family"] if job.with_family else []), "object", "other_object"]
+    features = datasets.Features({
+        **dict.fromkeys(names, datasets.Value("string")), "seed": datasets.Value("int64"),
+        "match": datasets.Value("float32"), "source_image": datasets.Image(),
+        "sample_image": datasets.Image(),
+    })  # fmt: skip
+
+    def row(way: Way) -> dict[str, Any]:
+        c, source = way.candidate, job.sources.sources[way.index].path
+        sample = job.picture(way.generated["image"])
+        return {
+            **fields(job, way), "object": c["object"], "other_object": c["other"], "seed": c["seed"],
+            "match": None if way.match is None else way.match["cosine"],
+            "source_image": {"bytes": source.read_bytes(), "path": f"{c['source']}{source.suffix.lower()}"},
+            "sample_image": {"bytes": sample.read_bytes(), "path": sample.name},
+        }  # fmt: skip
+
+    root = atomic.make_folder(job.folder.path / "hub" / "data")
+    written = set[Path]()
+    for split, samples in splits.items():
+        count = -(-len(samples) // ROWS_PER_FILE)
+        for number in range(count):
+            part = samples[number * ROWS_PER_FILE : (number + 1) * ROWS_PER_FILE]
+            rows = [row(way) for way in part]
+            path = root / f"{split}-{number:05d}-of-{count:05d}.parquet"
+            draft = job.drafts / f"{os.getpid()}-{path.name}"
+            datasets.Dataset.from_list(rows, features=features).to_parquet(draft)
+            draft.replace(path)
+            written.add(path)
+    for old in root.iterdir():
+        if old not in written:
+            old.unlink(missing_ok=True)
+
+
+def front_matter(splits: Mapping[str, Sequence[Way]], *, nano: bool) -> str:
+    """The YAML head of a hub card: what the files are, and how many samples there are."""
+    count = sum(map(len, splits.values()))
+    bounds = (1000, 10_000, 100_000, 1_000_000)
+    names = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M")
+    size = next((name for name, bound in zip(names, bounds, strict=True) if count < bound), "n>1M")
+    files = "\n".join(f"  - split: {s}\n    path: data/{s}-*" for s, rows in splits.items() if rows)
+    tags = "[negation, image-editing, nein, nano]" if nano else "[negation, image-editing, nein]"
+    return (
+        "---\npretty_name: NeIn, built anew\nlanguage: [en]\ntask_categories: [image-to-image]\n"
+        f"tags: {tags}\nsize_categories: [{size}]\nconfigs:\n- config_name: default\n"
+        f"  data_files:\n{files}\n---\n\n"
+    )

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from nein import editors
-from nein.engine import images
+from nein.engine import atomic, images
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
-from nein.generate.nein import clauses, filters
+from nein.generate.nein import algorithms
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.sources import Source, SourceSet
 from nein.generate.shards import make_stage, output
@@ -33,7 +33,7 @@ class Job:
 
     config: BuildConfig
     sources: SourceSet
-    rules: clauses.Rules
+    rules: algorithms.Rules
     folder: Folder
 
     @property
@@ -57,8 +57,13 @@ class Job:
 
     def accepted(self, shard: int, stage: str) -> list[Row]:
         """The candidates that a stage accepted."""
-        names = {row["id"] for row in self.rows(stage, shard) if row["verdict"] == filters.ACCEPTED}
+        names = {row["id"] for row in self.rows(stage, shard) if row["verdict"] == algorithms.ACCEPTED}
         return [candidate for candidate in self.candidates(shard) if candidate["id"] in names]
+
+    @property
+    def drafts(self) -> Path:
+        """A folder for files on their way into the data set, which is never seen with one half-written."""
+        return atomic.make_folder(self.folder.path / "work" / "drafts")
 
     def picture(self, name: str) -> Path:
         """Where a generated picture lies."""
@@ -92,19 +97,21 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
     usable = [source.id for source in members if not problems[source.path]]
 
     def match(names: Sequence[str]) -> Any:
-        asked = [clauses.queried(rules, name) for name in names]
+        asked = [algorithms.queried(rules, name) for name in names]
         return matcher.match([pictures[name] for name in names], asked, head="itc")
 
     cosines = dict(zip(usable, isolated(match, usable), strict=True))
     made = []
     for source in members:
         values: Any = cosines.get(source.id)
-        problem = problems[source.path] or (f"{filters.FAILED}: {values}" if isinstance(values, str) else "")
+        problem = problems[source.path] or (
+            f"{algorithms.FAILED}: {values}" if isinstance(values, str) else ""
+        )
         if problem:
-            made.append(clauses.unusable(source, problem))
+            made.append(algorithms.unusable(source, problem))
         else:
             digest = images.pixel_hash(pictures[source.id])
-            made.append({**clauses.clauses(source, values, rules), "sha256": digest})
+            made.append({**algorithms.clauses(source, values, rules), "sha256": digest})
     return made
 
 
@@ -130,7 +137,7 @@ def _generate(job: Job, shard: int, editor: editors.Editor) -> list[dict[str, An
         stored = images.pixel_hash(images.decode(job.picture(name)))
         rows.append({
             "id": result.id, "image": name, "width": width, "height": height, "sha256": stored,
-            "verdict": filters.ACCEPTED, "note": result.note,
+            "verdict": algorithms.ACCEPTED, "note": result.note,
         })  # fmt: skip
     return rows
 
@@ -141,11 +148,11 @@ def _not_made(name: str, error: str) -> Row:
 
 def _match(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
     above, protocol = job.config.match_above, job.config.protocol
-    return filters.match(*_passed(job, shard, "generate"), matcher, above=above, protocol=protocol)
+    return algorithms.match(*_passed(job, shard, "generate"), matcher, above=above, protocol=protocol)
 
 
 def _ask(job: Job, shard: int, judge: Any) -> list[dict[str, Any]]:
-    return filters.ask(*_passed(job, shard, "match"), judge, protocol=job.config.protocol)
+    return algorithms.ask(*_passed(job, shard, "match"), judge, protocol=job.config.protocol)
 
 
 def _passed(job: Job, shard: int, stage: str) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
@@ -158,10 +165,10 @@ def _passed(job: Job, shard: int, stage: str) -> tuple[list[dict[str, Any]], lis
 def _lost(job: Job, stage: str, shard: int, reason: str) -> list[Row]:
     """What a stage says of a shard that it could not finish."""
     if stage == "clauses":
-        return [clauses.unusable(source, reason) for source in job.members(shard)]
+        return [algorithms.unusable(source, reason) for source in job.members(shard)]
     if stage == "generate":
         return [_not_made(c["id"], reason) for c in job.candidates(shard)]
-    verdict: Row = {"verdict": filters.FAILED, "error": reason}
+    verdict: Row = {"verdict": algorithms.FAILED, "error": reason}
     if stage == "match":
         verdict = {"text": "", "cosine": None, **verdict}
     return [{"id": c["id"], **verdict} for c in job.accepted(shard, STAGES[STAGES.index(stage) - 1])]

@@ -1,0 +1,215 @@
+"""The paper's two algorithms: which objects are not in an image, sentences that say so, and the filters.
+
+Source: github.com/tanbuinhat/NeIn @ 22fafb0, generation_phase/ and filtering_phase/. "paper" does as that
+code does, "fixed" mends it:
+
+    captions   with fewer than objects, "paper" makes as many candidates as captions; "fixed" goes round them
+    article    by sound ("an hour"), none for plurals ("Add some skis."), where the code goes by the letter
+    joining    a full stop is added after a caption that does not end with one, where the code looks for a dot
+               anywhere, so that "Two men at 5 p.m" runs into the next sentence
+    answers    "paper" keeps a sample only if both are "Yes" to the letter; "fixed" reads the first word,
+               whatever its case and punctuation
+
+With fewer absent objects than `kept`, where that code fails, both make what they can and count what is
+missing. An answer that is neither yes nor no is never kept, and counted apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nein.engine.blocks import sample_seed
+from nein.generate.nein.sources import Source
+from nein.loading.isolation import isolated
+from nein.metrics.base import parse_yes_no
+from nein.metrics.judges.base import Answer, Matcher, VqaJudge, template
+from nein.wording import families, nouns, templates
+
+#: Fates of the objects asked for, and why an image gave fewer candidates than `kept`.
+TOO_SIMILAR, NOT_LOWEST, KEPT = "cosine not below the threshold", "not among the lowest", "kept"
+NO_OBJECT, NO_CAPTION_LEFT = "no absent object left", "no caption left"
+NO_FAMILY = "no family of negation fits"
+#: Verdicts of the filters.
+ACCEPTED, LOW_MATCH, FAILED = "accepted", "match at or below the threshold", "the judge failed"
+NO_CAPTION, NO_BOTH = 'answered "no" to the caption', 'answered "no" to both'
+REJECTED_OBJECT, UNPARSABLE = 'answered "no" to the object', "unparsable answer"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides the clauses, given the cosines."""
+
+    objects: tuple[str, ...]
+    queried: int
+    kept: int
+    absent_below: float
+    families: tuple[str, ...]
+    protocol: str
+    seed: int
+
+
+# --- stage 1: clauses ------------------------------------------------------------------------
+
+
+def stream(seed: int, source_id: str, purpose: str) -> random.Random:
+    """The random stream of one image and purpose: SHA-256 over (run seed, id, purpose)."""
+    digest = hashlib.sha256(f"nein-build/{seed}/{source_id}/{purpose}".encode()).digest()
+    return random.Random(int.from_bytes(digest[:16], "big"))
+
+
+def queried(rules: Rules, source_id: str) -> list[str]:
+    """The random categories asked for about an image, in the order drawn."""
+    return stream(rules.seed, source_id, "objects").sample(list(rules.objects), rules.queried)
+
+
+def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]:
+    """The record of one image: every object asked for with its fate, the candidates, and what is missing.
+
+    Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
+    lowest become one candidate each, the i-th with the i-th caption.
+    """
+    asked = queried(rules, source.id)
+    below = [(float(c), place) for place, c in enumerate(cosines) if float(c) < rules.absent_below]
+    absent = [asked[place] for _, place in sorted(below)]  # equal ones in the order asked
+    chosen = absent[: rules.kept]
+    rng = stream(rules.seed, source.id, "templates")
+    present = nouns.named_in(source.captions, rules.objects)
+    candidates: list[dict[str, Any]] = []
+    lost = [NO_OBJECT] * (rules.kept - len(chosen))
+    for place, noun in enumerate(chosen):
+        if rules.protocol == "paper" and place >= len(source.captions):
+            lost.append(NO_CAPTION_LEFT)
+            continue
+        others = {
+            "T": next((other for other in absent[::-1] if other != noun), ""),
+            "A": rng.choice([a for a in present if a != noun] or [""]),
+        }
+        needs = {label: families.FAMILIES[label].needs for label in rules.families}
+        possible = [label for label, need in needs.items() if not need or others[need]]
+        if not possible:
+            lost.append(NO_FAMILY)
+            continue
+        label = rng.choice(possible)
+        index = rng.choice(families.choices(label, noun, rules.protocol))
+        named = {"second": others["T"], "present": others["A"], "protocol": rules.protocol}
+        sample_id = f"{source.sample_stem}_{place + 1}"
+        seed = sample_seed(rules.seed, source.id if rules.protocol == "paper" else sample_id)
+        candidates.append({
+            "id": sample_id, "source": source.id, "object": noun,
+            "caption": source.captions[place % len(source.captions)],
+            "negative": families.sentence(label, index, noun, **named), "family": label, "template": index,
+            "other": others.get(needs[label]), "generated": addition(noun, rules.protocol), "seed": seed,
+        })  # fmt: skip
+    fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in absent}
+    rows = [
+        {"object": noun, "cosine": round(float(cosine), 6), "fate": fate.get(noun, TOO_SIMILAR)}
+        for noun, cosine in zip(asked, cosines, strict=True)
+    ]
+    return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
+
+
+def unusable(source: Source, problem: str) -> dict[str, Any]:
+    """The record of an image that gives no candidates."""
+    return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
+
+
+def named(noun: str, protocol: str) -> str:
+    """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
+    return templates.indefinite(noun) if protocol == "paper" else nouns.with_article(noun, some=True)
+
+
+def addition(noun: str, protocol: str) -> str:
+    """The instruction that makes the sample: "Add a cat."."""
+    return f"Add {named(noun, protocol)}."
+
+
+# --- stages 3 and 4: filters -----------------------------------------------------------------
+
+
+def matched_text(caption: str, noun: str, protocol: str) -> str:
+    """What filter 1 matches with the picture: the caption, and that the object is there (algorithm 2)."""
+    ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
+    return f"{caption}{' ' if ended else '. '}This image has {named(noun, protocol)}."
+
+
+def match(
+    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], matcher: Matcher, *,
+    above: float, protocol: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Filter 1: a row per candidate with the cosine of picture and text, accepted if it is above `above`."""
+    texts = [matched_text(c["caption"], c["object"], protocol) for c in candidates]
+
+    def row(place: int, value: Any) -> dict[str, Any]:
+        cosine = float(value[0])
+        verdict = ACCEPTED if cosine > above else LOW_MATCH
+        return {"text": texts[place], "cosine": round(cosine, 6), "verdict": verdict}
+
+    return _rows(
+        candidates,
+        lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
+        row,
+        lambda place: {"text": texts[place], "cosine": None},
+    )
+
+
+def ask(
+    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], judge: VqaJudge, *, protocol: str
+) -> list[dict[str, Any]]:
+    """Filter 2: a row per candidate with both answers and the verdict; questions share a picture's prefix."""
+    form = template(judge.template)
+    prompts = [
+        [form.ask_caption(c["caption"]), form.ask_presence(named(c["object"], protocol))] for c in candidates
+    ]
+
+    def row(place: int, value: Any) -> dict[str, Any]:
+        caption, noun = value
+        said = {"caption_answer": _answer(caption), "object_answer": _answer(noun)}
+        return {**said, "verdict": verdict(caption.text, noun.text, protocol)}
+
+    return _rows(
+        candidates,
+        lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]),
+        row,
+    )
+
+
+def _rows(
+    candidates: Sequence[Mapping[str, Any]],
+    call: Callable[[Sequence[int]], Any],
+    row: Callable[[int, Any], dict[str, Any]],
+    failed: Callable[[int], dict[str, Any]] = lambda place: {},
+) -> list[dict[str, Any]]:
+    """A row of every candidate from what a judge says of it, or that it failed on this one."""
+    made = []
+    for place, value in enumerate(isolated(call, range(len(candidates)))):
+        error = {**failed(place), "verdict": FAILED, "error": value}
+        made.append(
+            {"id": candidates[place]["id"], **(error if isinstance(value, str) else row(place, value))}
+        )
+    return made
+
+
+def verdict(about_caption: str, about_object: str, protocol: str) -> str:
+    """What becomes of a sample after both answers; a "no" weighs more than an answer that cannot be read."""
+    if protocol == "paper":
+        read = [{"Yes": True, "No": False}.get(text.strip()) for text in (about_caption, about_object)]
+    else:
+        read = [parse_yes_no(about_caption), parse_yes_no(about_object)]
+    if read == [True, True]:
+        return ACCEPTED
+    if False not in read:
+        return UNPARSABLE
+    if read == [False, False]:
+        return NO_BOTH
+    return NO_CAPTION if read[0] is False else REJECTED_OBJECT
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    chances = {"p_yes": answer.p_yes, "p_no": answer.p_no}
+    return {"text": answer.text, **{k: None if v is None else round(v, 6) for k, v in chances.items()}}
