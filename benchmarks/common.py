@@ -23,7 +23,6 @@ from PIL import Image
 
 from nein.engine import environment
 from nein.engine.executors import memory
-from nein.engine.executors.cost_estimate import count_operations
 from nein.nano import data
 
 Result = TypeVar("Result")
@@ -43,6 +42,20 @@ class Pair:
     target: Path
     object: str
     caption: str
+
+
+def count_operations(work: Callable[[], Any]) -> float:
+    """Floating-point operations of models in `work`, in this thread; a multiply-add is two. torch's counter,
+    and attention on a CPU, which that leaves out."""
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+    def attention(query: Any, key: Any, value: Any, *more: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return int(sdpa_flop_count(query, key, value))
+
+    on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    with FlopCounterMode(display=False, custom_mapping={on_cpu: attention}) as counter:
+        work()
+    return float(counter.get_total_flops())
 
 
 def arguments(description: str | None, limit: int, out: str) -> argparse.ArgumentParser:

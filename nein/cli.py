@@ -67,10 +67,6 @@ COMMANDS: dict[str, Command] = {
         "show progress of runs: done, running, failed, rate, ETA",
         "nein.reporting.status:StatusConfig", "nein.reporting.status:status",
     ),
-    "merge": Command(
-        "merge run folders from several machines",
-        "nein.reporting.status:MergeConfig", "nein.reporting.status:merge",
-    ),
     "retry": Command(
         "retry blocks that crashed workers",
         "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",

@@ -60,7 +60,6 @@ LINES: dict[str, str] = {
     "fetch": "--preset nano --out {w}/out/models",
     "export": "{w}/runs --format csv --out {w}/out/export",
     "leaderboard": "{w}/runs {w}/negvqa --out {w}/out/leaderboard",
-    "merge": "{w}/runs --out {w}/out/merged",
     "list": "editors",
     "convert": "{w}/ldm.safetensors {w}/out/pipeline --base {w}/editor",
     "generate": "--source {w}/captions.jsonl --images {w}/pictures --limit 1 --out {w}/out/generate "

@@ -24,7 +24,6 @@ from nein.datasets.nein.samples import load_folder
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.models import references
-from nein.reporting import status
 from tests.helpers.commands import outcome
 from tests.loopback import Server, say
 from tests.nein.conftest import write_data
@@ -131,20 +130,7 @@ def model_folders(room: Path) -> Callable[[str], Path | None]:
     return look
 
 
-def merged_rows(room: Path) -> Callable[[str], Path | None]:
-    def look(text: str) -> None:
-        part = room / "part" / "editor" / "track"
-        folder = Folder(part)
-        folder.update(status="incomplete", command=["eval"])
-        folder.write("edit", 0, [{"id": "0", "image": text}])
-        status.merged([room / "part"], room / "out")
-
-    return look
-
-
-@pytest.mark.parametrize(
-    "place", [nein_ids, negbench_pictures, hub_questions, edits, model_folders, merged_rows]
-)
+@pytest.mark.parametrize("place", [nein_ids, negbench_pictures, hub_questions, edits, model_folders])
 def test_no_name_leads_out_of_its_folder(place: Callable[[Path], Callable], room: Path) -> None:
     look = place(room)
     for text in drawn(7, 60):

@@ -44,7 +44,7 @@ NEEDED = {
     "grid": ["RUN"], "report": ["RUN", "TWO"], "compare": ["RUN"], "calibrate": ["RUN"], "check": ["EDITOR"],
     "data check": ["FOLDER"], "convert": ["IN", "OUT"], "stats": ["FILE"], "negvqa report": ["RUN"],
     "list": ["editors"],
-    "retry": ["RUN"], "merge": ["RUN", "--out", "OUT"], "export": ["RUN"], "status": ["RUN"],
+    "retry": ["RUN"], "export": ["RUN"], "status": ["RUN"],
     "leaderboard": ["RUN"],
     "negbench judge": ["OUT"], "negbench report": ["RUN"],
     "negvqa check": ["FILE"], "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],

@@ -9,8 +9,6 @@ import datetime
 import functools
 import itertools
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +19,13 @@ import pandas as pd
 
 from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.benchmarks.runs import FIGURES, SCORES, Finished, Page, Run
-from nein.config.groups import PlanOptions, ScoreOptions, TrackerOptions
+from nein.config.groups import ScoreOptions, TrackerOptions
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UNSCORED, UserError
-from nein.engine.executors import Executor, cost_estimate, memory
+from nein.engine.executors import Executor, memory
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
-from nein.engine.processes import Processes
 from nein.engine.stages import Planned, Step, open_blocks
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
@@ -119,8 +116,6 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
     folders = folders_of(runs, benchmark.folder, config)
-    if isinstance(config, PlanOptions) and config.plan:
-        return foresee(benchmark, config, executor, by_model(runs, folders))
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
             told = {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
@@ -134,13 +129,11 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
                 folder.update(status=COMPLETE)
     executor.barrier()  # no process reads a folder that another is about to refuse or to remove
     steps = by_model(runs, folders)
-    start = time.perf_counter()
     made = executor.compute(
         Planned(functools.partial(planned, benchmark.runs, benchmark.folder), config, steps)
     )
     if not executor.is_main:
         return None
-    compare_with_plan(config, folders, sum(made), time.perf_counter() - start)
     peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
     for step, blocks in zip(steps, made, strict=True):
         if blocks and step.stage.model is not None:
@@ -183,40 +176,6 @@ def _open_outputs(folder: Folder, outputs: Mapping[str, Mapping[str, Any]], over
         folder.open_output(name, outputs[name], overwrite=overwrite)
 
     atomic.side_by_side(opened, list(outputs))
-
-
-def foresee(benchmark: Benchmark, config: Any, executor: Executor, steps: Sequence[Step]) -> str | None:
-    """What `steps` will take, as text and as OUT/plan.json; some of their blocks are made in a folder that is
-    removed again, where nothing is remembered."""
-    if not executor.is_main:
-        return None
-    at_once = Processes().workers(executor.device)
-    with tempfile.TemporaryDirectory() as name:
-        aside = dataclasses.replace(config, out=name, plan=False, cache=None)
-        runs = benchmark.runs(aside, executor.device)
-        folders = folders_of(runs, benchmark.folder, aside)
-        for run, folder in zip(runs, folders, strict=True):
-            folder.open(run.identity, {}, overwrite=False)
-        planned = cost_estimate.forecasts(steps, by_model(runs, folders), executor.device, at_once)
-    plan = cost_estimate.record(planned, executor.device, at_once)
-    atomic.write_json(config.out_dir / cost_estimate.PLAN, plan)
-    return cost_estimate.table(plan)
-
-
-def compare_with_plan(config: Any, folders: Sequence[Folder], blocks: int, seconds: float) -> None:
-    """Notes in every run what was planned and what it took, where this command has made just what OUT's plan
-    is about."""
-    path = config.out_dir / cost_estimate.PLAN
-    plan_shape = {"blocks": int, "seconds": float, "operations": object}
-    plan = atomic.read_json(path, plan_shape) if isinstance(config, PlanOptions) and path.exists() else {}
-    if not blocks or plan.get("blocks") != blocks:
-        return
-    planned = plan["seconds"]
-    for folder in folders:
-        took = {"planned_seconds": planned, "seconds": seconds, "blocks": blocks}
-        folder.note("plan", "command", {**took, "operations": plan["operations"]})
-    words = f"Planned {cost_estimate.duration(planned)}, took {cost_estimate.duration(seconds)}"
-    print(f"{words} ({planned / seconds:.2f}).", file=sys.stderr, flush=True)
 
 
 def _facts(config: Any, run: Run) -> dict[str, Any]:

@@ -67,13 +67,6 @@ class Blind(Options):
 
 
 @dataclass(kw_only=True)
-class PlanOptions(Options):
-    """An estimate of what a command will take."""
-
-    plan: bool = option(False, "benchmark for 20 s, then print FLOPs, time and GPU hours", "How")
-
-
-@dataclass(kw_only=True)
 class TrackerOptions(Options):
     """Figures that other programs show while work goes on."""
 

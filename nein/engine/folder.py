@@ -83,8 +83,8 @@ class Folder:
 
     def manifest(self) -> dict[str, Any]:
         """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
-        `peak_memory` (by stage), `usage` (by model and worker), `plan` (planned against real), `batch` (by
-        stage, the size of `--batch-size auto`) and `invocations` (in order of time).
+        `peak_memory` (by stage), `usage` (by model and worker), `batch` (by stage, the size of
+        `--batch-size auto`) and `invocations` (in order of time).
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
@@ -105,7 +105,6 @@ class Folder:
             "models": self.notes("models"),
             "peak_memory": self.notes("peak_memory"),
             "usage": self.notes("usage"),
-            "plan": self.notes("plan").get("command"),
             "batch": self.notes("batch"),
             "invocations": [invocations[name] for name in sorted(invocations)],
         }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
+from tests.helpers.commands import exit_code
 
 
 def opened(path: Path, overwrite: bool = False, **identity: object) -> Folder:
@@ -85,3 +87,27 @@ def test_runs_are_found_at_any_depth_and_by_themselves(tmp_path: Path) -> None:
     one, two = opened(tmp_path / "b" / "c"), opened(tmp_path / "a")
     assert runs_below(tmp_path) == [two.path, one.path]
     assert runs_below(one.path) == [one.path]
+
+
+def test_two_half_runs_copied_together_are_one_run_of_which_nothing_is_made_again(tmp_path: Path) -> None:
+    line = "eval --editor identity --metrics l1 --control none --limit 16 --batch-size 4 --device cpu"
+    assert exit_code(*line.split(), "--out", tmp_path / "one") == 0
+    runs = [tmp_path / name / "identity" / "negative" for name in ("one", "two")]
+    whole = {name: (runs[0] / name).read_bytes() for name in ("figures.csv", "scores.csv")}
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    halves = (("000000", "000001"), ("000002", "000003"))
+    for run, blocks in zip(runs, halves, strict=True):
+        folder = Folder(run)
+        folder.update(status="incomplete")
+        for block in blocks:
+            for row in folder.read("edit", int(block)):
+                (run / row["image"]).unlink()
+            for file in run.rglob(f"{block}.jsonl"):
+                file.unlink()
+        shutil.rmtree(run / "costs")
+        for name in whole:
+            (run / name).unlink()
+    shutil.copytree(tmp_path / "two", tmp_path / "one", dirs_exist_ok=True)
+    assert exit_code(*line.split(), "--out", tmp_path / "one") == 0
+    assert not (runs[0] / "costs").exists()
+    assert {name: (runs[0] / name).read_bytes() for name in whole} == whole

@@ -17,7 +17,6 @@ from nein.config.groups import (
     Limit,
     Machine,
     Output,
-    PlanOptions,
     Preset,
     Runs,
     Sampler,
@@ -49,9 +48,7 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(
-    Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, ScoreOptions, TrackerOptions, PlanOptions
-):
+class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, ScoreOptions, TrackerOptions):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
