@@ -54,8 +54,9 @@ class Benchmark:
     sections  Tables and plots of a report.
     headline  The tables that a command prints when it ends; none: all, as Markdown.
     page      (finished runs, options of the command or of the report) -> what else a report says; None: no
-              report is made.
-    whole     Whether a command's report is of every finished run in its OUT, not of its own alone.
+              report is made. The options' `formats` name the files that are written; by default all.
+    whole     Whether a command's report is of every finished run in its OUT, its own first, not of its own
+              alone.
     mixed     Whether one page may be of runs on different data.
     report    Options of `nein report` -> the text it prints, or an exit code, if not made of the above.
     report_config, compare_config   The options of these two.
@@ -155,16 +156,16 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     if benchmark.report_of is not None:
         text = benchmark.report_of(config, runs, folders)
     else:
-        unfinished: list[Path] = []
+        unfinished = [one.folder.path for one in finished if one.run and one.run.partial]
+        shown = [one for one in finished if one.folder.path not in unfinished]
         if benchmark.whole:
-            here = {folder.path for folder in folders}
-            others = {
-                path: Folder(path).manifest() for path in runs_below(config.out_dir) if path not in here
-            }
+            below = [path for path in runs_below(config.out_dir) if path not in {f.path for f in folders}]
+            others = {path: Folder(path).manifest() for path in below}
             ours = {path: facts for path, facts in others.items() if facts.get("benchmark") == benchmark.name}
-            unfinished = [path for path, facts in ours.items() if facts["status"] != COMPLETE]
-            finished += of_folders(benchmark, [path for path in ours if path not in unfinished])
-        text, _ = write_report(benchmark, config.out_dir, finished, config, unfinished)
+            complete = [path for path, facts in ours.items() if facts["status"] == COMPLETE]
+            unfinished += [path for path in ours if path not in complete]
+            shown += of_folders(benchmark, complete)
+        text, _ = write_report(benchmark, config.out_dir, shown, config, unfinished)
     if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
         return text
     print(text or "", end="", flush=True)
