@@ -15,8 +15,7 @@ from collections import defaultdict
 from nein import statistics
 from nein.metrics import rewards
 from nein.metrics.rewards import RewardJudge
-from nein.nano.scenes import render, rng_for
-from nein.nano.worlds import TAUGHT, WORLDS
+from nein.nano.scenes import TAUGHT, WORLDS, render, rng_for
 from research.nano import reward
 
 #: What the wrong edit did -> its places among the edits (the one that obeys is none of them).

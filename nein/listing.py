@@ -154,8 +154,8 @@ def _data() -> Iterator[Thing]:
     from nein.datasets.hub import PUBLISHED
     from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data
+    from nein.nano.scenes import WORLDS
     from nein.nano.scope import DATA
-    from nein.nano.worlds import WORLDS
     from nein.wording.languages import LANGUAGES
 
     for world in WORLDS.values():

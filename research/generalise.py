@@ -1,7 +1,7 @@
 """What of a mending holds off its training: the taught world beside those with something held out.
 
 Every study (editors, CLIP, vision-language models) gives a frame with the columns recipe, seed, world and
-metric; here it becomes table and file. `nein.nano.worlds` says what each world holds out.
+metric; here it becomes table and file. `nein.nano.scenes` says what each world holds out.
 
     OUT/generalise.md    the table: mean over training seeds and, in brackets, the lowest and the highest seed
     OUT/generalise.csv   every figure of every seed, with its interval over pictures
@@ -21,7 +21,7 @@ import pandas as pd
 
 from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.engine import atomic
-from nein.nano.worlds import AXES
+from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.reporting import format, plots
 from nein.reporting.tables import pipes

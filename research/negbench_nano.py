@@ -4,7 +4,7 @@
 
 1. The text that the shipped CLIP learned from is searched for negation.
 2. The CLIP is fine-tuned on drawn NegCap and NegMCQ: every recipe, from every seed, at every value of alpha.
-3. All of them answer NegBench on scenes none has seen, in every world of `nein.nano.worlds`: in the taught
+3. All of them answer NegBench on scenes none has seen, in every world of `nein.nano.scenes`: in the taught
    wording, in others, about other objects, in another drawing style.
 
     OUT/study.md                          the tables and what they say
@@ -40,7 +40,7 @@ from nein.datasets.negbench.registry import MCQ, RETRIEVAL
 from nein.engine import atomic
 from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
-from nein.nano.worlds import AXES
+from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.train.clip_finetuning.options import ContrastConfig, parse, spelled
 from nein.train.options import check_seeds, command_line

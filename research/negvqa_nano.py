@@ -29,7 +29,7 @@ from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.nano import zoo
-from nein.nano.worlds import AXES
+from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.train.options import check_seeds, command_line
 from research import generalise

@@ -35,7 +35,7 @@ from nein.engine import images
 from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
 from nein.models import editor_choice
-from nein.nano.worlds import AXES
+from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.train.editor_finetuning.options import NANO_RECIPES, parse

@@ -13,7 +13,7 @@ from nein.benchmarks import registry
 from nein.benchmarks.negbench.models import MODELS
 from nein.datasets.negbench.registry import NEGBENCH, ROWS
 from nein.models import licences
-from nein.nano import worlds, zoo
+from nein.nano import scenes, zoo
 from tests.helpers import commands
 
 
@@ -51,7 +51,7 @@ def test_every_row_of_every_table_is_listed() -> None:
         "judges"
     ).keys()
     assert {*(f"nano:{name}" for name in zoo.available()), *MODELS} <= things("models").keys()
-    assert {*worlds.WORLDS, *ROWS, "hub:yuhuizhang/NegVQA"} <= things("data").keys()
+    assert {*scenes.WORLDS, *ROWS, "hub:yuhuizhang/NegVQA"} <= things("data").keys()
     others = {f"nein negbench eval --datasets {row.name}" for row in ROWS.values() if row.suite != NEGBENCH}
     assert len(others) >= 10
     assert things("benchmarks").keys() > others

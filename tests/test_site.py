@@ -21,7 +21,7 @@ from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
 from nein.datasets.negbench import registry
 from nein.metrics import JUDGES, METRICS
-from nein.nano import worlds, zoo
+from nein.nano import scenes, zoo
 from nein.wording.families import FAMILIES
 from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import CONSTRUCTIONS
@@ -137,7 +137,7 @@ def test_every_script_that_reads_options_has_a_page():
         ("metrics", list(METRICS)),
         ("editors", list(editors.PRESETS)),
         ("judges", list(JUDGES)),
-        ("models", [*MODELS, *registry.ROWS, *worlds.WORLDS, *(f"nano:{name}" for name in zoo.available())]),
+        ("models", [*MODELS, *registry.ROWS, *scenes.WORLDS, *(f"nano:{name}" for name in zoo.available())]),
         ("wording", [*FAMILIES, *CONSTRUCTIONS, *(language.title for language in LANGUAGES.values())]),
     ],
 )

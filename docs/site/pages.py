@@ -27,7 +27,7 @@ from nein.editors.presets import EditorPreset
 from nein.metrics import METRICS, letters
 from nein.metrics.judges.base import TEMPLATES
 from nein.metrics.metric import Metric
-from nein.nano import worlds, zoo
+from nein.nano import scenes, zoo
 from nein.wording.families import FAMILIES
 from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import CONSTRUCTIONS, Named
@@ -268,11 +268,11 @@ def _questions() -> Iterator[str]:
 
 
 def _worlds() -> Iterator[str]:
-    def objects(one: worlds.World) -> str:
-        few = one.named == frozenset(worlds.HELD_OUT)
+    def objects(one: scenes.World) -> str:
+        few = one.named == frozenset(scenes.HELD_OUT)
         return ", ".join(sorted(one.named)) if few else f"{len(one.named)} of 30"
 
-    rows = ((f"`{one.name}`", one.wording, one.style, objects(one)) for one in worlds.WORLDS.values())
+    rows = ((f"`{one.name}`", one.wording, one.style, objects(one)) for one in scenes.WORLDS.values())
     yield _table(("`--data`", "wording", "style", "objects that sentences name"), rows)
 
 

@@ -23,10 +23,24 @@ from pathlib import Path
 from PIL import Image
 
 from nein.engine import atomic
-from nein.nano.captions import captions
 from nein.nano.draw import CATEGORIES, SIZE
-from nein.nano.scenes import SPLITS, Scene, box, place, render, rng_for, sample_scene
-from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, VARIED, World
+from nein.nano.scenes import (
+    ALL,
+    NANO,
+    NEGATOR,
+    SPLITS,
+    TAUGHT,
+    UNSEEN,
+    VARIED,
+    Scene,
+    World,
+    box,
+    place,
+    render,
+    rng_for,
+    sample_scene,
+)
+from nein.nano.sentences import captions
 from nein.wording import nouns
 from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence, template_of
 
@@ -130,9 +144,7 @@ def said(wording: str, category: str) -> str:
 def world_version() -> str:
     """A short hash of the code that draws and describes, so that a changed world gets a new cache folder."""
     here = Path(__file__).parent
-    names = (
-        "draw.py drawings.json wordings.json scenes.py captions.py data.py questions.py styles.py worlds.py"
-    )
+    names = "draw.py drawings.json wordings.json scenes.py sentences.py data.py"
     files = [*(here / name for name in names.split()), here.parent / "wording" / "templates.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:10]
 

@@ -1,4 +1,4 @@
-"""Scenes: what stands where, drawn from a seed, rendered to 64x64 pixels, with exact boxes and masks."""
+"""Scenes: what stands where, drawn from a seed, rendered to 64x64 pixels; and the worlds they come from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image
 
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE, background, layer
-from nein.nano.styles import PLAIN
+from nein.engine.errors import unknown
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, PLAIN, SIZE, SKETCH, SUPERSAMPLE, background, layer
 
 #: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
 SPLITS = ("train", "dev", "val")
@@ -117,7 +117,7 @@ def sample_scene(rng: random.Random, objects: int, categories: Collection[str] =
 
 
 def render(scene: Scene, style: str = PLAIN) -> np.ndarray:
-    """The scene as (64, 64, 3) uint8 RGB, in a style of `styles.STYLES`."""
+    """The scene as (64, 64, 3) uint8 RGB, in `PLAIN` or `SKETCH`."""
     canvas = background(scene.background, scene.background_seed, style).copy()
     for item in scene.items:
         drawing = layer(item.category, item.colour, item.size, item.flip, style)
@@ -139,3 +139,70 @@ def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
     assert bounds is not None, f"{item.category} draws nothing"
     x0, y0, x1, y1 = (bound / SUPERSAMPLE for bound in bounds)
     return item.x + x0, item.y + y0, item.x + x1, item.y + y1
+
+
+# --- Worlds -------------------------------------------------------------------------------------------------
+
+
+#: Objects that no sentence of a fine-tuning names. All models know them from affirmative sentences.
+HELD_OUT = ("bus", "cup", "laptop", "sheep", "umbrella")
+#: Wordings. "taught": what fine-tuning may use. "held-out": sentences it has not seen, whose denying words
+#: ("no", "not", "without") it knows from others. "negator": sentences with a denying word it has never seen.
+#: "varied": for training on more wordings than the taught ones, none of them held out.
+ALL, TAUGHT, UNSEEN, NEGATOR, VARIED = "all", "taught", "held-out", "negator", "varied"
+
+
+@dataclass(frozen=True)
+class World:
+    """What data are drawn from.
+
+    shown    The objects scenes are drawn from; one that occurs more often is drawn more often.
+    named    The objects that sentences deny or ask about.
+    wording  "all", "taught", "held-out", "negator" or "varied".
+    style    `PLAIN` or `SKETCH`.
+    """
+
+    name: str
+    shown: tuple[str, ...] = CATEGORIES
+    named: frozenset[str] = frozenset(CATEGORIES)
+    wording: str = ALL
+    style: str = PLAIN
+
+
+_OLD = tuple(category for category in CATEGORIES if category not in HELD_OUT)
+# About every other thing in a scene is held out: a scene then mostly has one that can be asked about.
+_NEW = _OLD + HELD_OUT * 5
+
+
+def _world(name: str, shown: tuple[str, ...], wording: str, style: str = PLAIN) -> World:
+    return World(f"nano:{name}", shown, frozenset(_OLD if shown is _OLD else HELD_OUT), wording, style)
+
+
+NANO = World("nano")
+WORLDS: dict[str, World] = {
+    world.name: world
+    for world in (
+        NANO,
+        World("nano:varied", wording=VARIED),
+        _world("taught", _OLD, TAUGHT),
+        _world("wording", _OLD, UNSEEN),
+        _world("negator", _OLD, NEGATOR),
+        _world("objects", _NEW, TAUGHT),
+        _world("style", _OLD, TAUGHT, SKETCH),
+        _world("unlike", _NEW, UNSEEN, SKETCH),
+    )
+}
+#: What a study reports: the taught world first, then each thing held out, then three of them together.
+AXES = tuple(name for name, world in WORLDS.items() if world.wording not in (ALL, VARIED))
+
+
+def is_nano(data: str) -> bool:
+    """Whether what `--data` says is a world: "nano" or "nano:NAME"."""
+    return data == NANO.name or data.startswith(f"{NANO.name}:")
+
+
+def world(data: str) -> World:
+    """The world that `--data` names. Raises UserError for one that there is not."""
+    if data not in WORLDS:
+        raise unknown("nano world", data, WORLDS)
+    return WORLDS[data]

@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nein.engine.images import write_png
-from nein.nano.captions import captions
 from nein.nano.data import drawn
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS
 from nein.nano.scenes import Item, Scene, place, render, rng_for
+from nein.nano.sentences import captions
 from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import CONSTRUCTIONS, THINGS, Named
 from nein.wording.nouns import with_article

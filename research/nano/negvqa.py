@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from nein.metrics.choices.base import prompt
 from nein.nano import zoo as shipped
 from nein.nano.draw import CATEGORIES
-from nein.nano.questions import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
-from nein.nano.scenes import Scene, render, rng_for
-from nein.nano.worlds import NANO, TAUGHT, VARIED, WORLDS, World
+from nein.nano.scenes import NANO, TAUGHT, VARIED, WORLDS, Scene, World, render, rng_for
+from nein.nano.sentences import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
 from nein.train.added_tokens import teach
 from research.nano.data import chat_tokenizer, to_float
 from research.nano.editors import save_half

@@ -24,8 +24,19 @@ from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.metrics.rewards.matching import joined
 from nein.nano.data import NEGATIVES, said
 from nein.nano.draw import CATEGORIES
-from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
-from nein.nano.worlds import NEGATOR, TAUGHT, UNSEEN, VARIED, WORLDS, World
+from nein.nano.scenes import (
+    NEGATOR,
+    TAUGHT,
+    UNSEEN,
+    VARIED,
+    WORLDS,
+    Scene,
+    World,
+    place,
+    render,
+    rng_for,
+    sample_scene,
+)
 from nein.train.added_tokens import teach
 from nein.train.editor_finetuning.drawn import ADD, DESCRIBE, REMOVE, filled
 from research.nano.data import degrade, to_float

@@ -13,7 +13,7 @@ from nein.engine.errors import UserError
 from nein.metrics import choices
 from nein.metrics.choices import Asked, Reply
 from nein.models.remedies import answers
-from nein.nano import questions
+from nein.nano import sentences
 from nein.wording.affirmed import affirmed
 
 PICTURE = np.zeros((4, 4, 3), np.uint8)
@@ -108,7 +108,7 @@ OTHERWISE = {
 
 
 def test_the_rule_undoes_the_negations_of_the_drawn_questions_and_leaves_other_questions_alone() -> None:
-    for world in (questions.WORDINGS, questions.MORE, questions.NEGATORS):
+    for world in (sentences.WORDINGS, sentences.MORE, sentences.NEGATORS):
         for question, negated in (pair for pairs in world.values() for pair in pairs):
             assert affirmed(question) is None
             assert affirmed(negated) == OTHERWISE.get(negated, question)

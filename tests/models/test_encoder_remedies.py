@@ -17,7 +17,7 @@ from nein.metrics.dual.base import DualEncoder, normalise, prepare, products
 from nein.metrics.dual.objects import ControlEncoder
 from nein.models.remedies.encoders import Decomposed, Remedy, Steered, direction
 from nein.nano import zoo
-from nein.nano.worlds import HELD_OUT
+from nein.nano.scenes import HELD_OUT
 from nein.wording import denials
 
 MODEL = ControlEncoder("random")

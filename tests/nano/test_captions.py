@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from nein.nano.captions import PLACES, caption, captions, is_true_of, names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
 from nein.nano.scenes import Item, Scene, box, rng_for
+from nein.nano.sentences import PLACES, caption, captions, is_true_of, names, plural
 from tests.nano.words import negated, random_scene
 
 NUMBERS = {"two": 2, "three": 3, "four": 4}

@@ -13,12 +13,10 @@ import yaml
 from nein.datasets.negbench import drawn, sentences
 from nein.datasets.nein.loading import load
 from nein.engine.errors import UserError
-from nein.nano import data, worlds
-from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, layer
-from nein.nano.questions import ASKED, iter_questions
-from nein.nano.scenes import Item, Scene, box, render
-from nein.nano.styles import SKETCH
-from nein.nano.worlds import AXES, HELD_OUT, WORLDS
+from nein.nano import data, scenes
+from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SKETCH, layer
+from nein.nano.scenes import AXES, HELD_OUT, WORLDS, Item, Scene, box, render
+from nein.nano.sentences import ASKED, iter_questions
 
 TAUGHT = WORLDS["nano:taught"]
 OLD = [name for name in AXES if WORLDS[name].named == TAUGHT.named]
@@ -39,9 +37,9 @@ def test_the_axes_hold_out_one_thing_each_and_the_last_three() -> None:
 
 def test_a_world_that_there_is_not_is_a_sentence() -> None:
     with pytest.raises(UserError, match="nano:stile"):
-        worlds.world("nano:stile")
-    assert worlds.is_nano("nano:x")
-    assert not worlds.is_nano("nanotubes.csv")
+        scenes.world("nano:stile")
+    assert scenes.is_nano("nano:x")
+    assert not scenes.is_nano("nanotubes.csv")
 
 
 # --- the sketch --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from nein.datasets.negvqa import questions
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.nano.draw import CATEGORIES
-from nein.nano.questions import KINDS, SIDES, WORDINGS, iter_questions, question_scene
+from nein.nano.sentences import KINDS, SIDES, WORDINGS, iter_questions, question_scene
 from tests.helpers.memory import Peak
 from tests.metrics.tiny import picture
 from tests.nano.words import NEGATED

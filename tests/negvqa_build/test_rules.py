@@ -141,7 +141,7 @@ def test_a_negation_is_never_negated_again() -> None:
 
 
 def test_every_question_about_the_nano_scenes_is_covered() -> None:
-    from nein.nano.questions import WORDINGS
+    from nein.nano.sentences import WORDINGS
 
     questions = [
         original.format(thing=thing, side=side)

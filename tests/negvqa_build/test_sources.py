@@ -127,7 +127,7 @@ def test_two_splits_of_the_hub_are_read_one_after_the_other(
 
 def test_drawn_questions_have_options_that_are_really_wrong(tmp_path: Path) -> None:
     from nein.generate.negvqa.sources import SPLIT
-    from nein.nano.questions import iter_questions
+    from nein.nano.sentences import iter_questions
 
     found = load("nano", questions=16, cache=tmp_path).items
     for item, (_, scene, question) in zip(found, iter_questions(SPLIT, 16), strict=True):

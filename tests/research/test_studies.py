@@ -14,7 +14,7 @@ from nein.config.launch import launch
 from nein.datasets.nein.samples import load_folder
 from nein.engine import errors, images
 from nein.nano import data
-from nein.nano.worlds import WORLDS
+from nein.nano.scenes import WORLDS
 from nein.reporting import figures as frames
 from research import generalise, negvqa_nano, nein_nano
 from research import negbench_nano as study

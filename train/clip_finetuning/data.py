@@ -28,7 +28,7 @@ from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes
 from nein.nano.data import world_version
-from nein.nano.worlds import is_nano, world
+from nein.nano.scenes import is_nano, world
 from nein.train.clip_finetuning import table
 from nein.train.clip_finetuning.options import ContrastConfig
 from nein.train.features import FeatureFiles, stamp

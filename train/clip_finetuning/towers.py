@@ -23,7 +23,7 @@ from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_token
 from nein.metrics.encoders.clip import pooled
 from nein.metrics.preprocess import map_images
 from nein.models import references
-from nein.nano.worlds import is_nano
+from nein.nano.scenes import is_nano
 from nein.train.added_tokens import teach
 from nein.train.clip_finetuning.options import ContrastConfig
 from nein.train.export import MODEL, card, finished_model, portable, without_paths

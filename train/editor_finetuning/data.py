@@ -22,7 +22,7 @@ from nein.editors.resize import r64
 from nein.engine import images
 from nein.engine.errors import UserError, unknown
 from nein.nano import data as nano_data
-from nein.nano.worlds import is_nano, world
+from nein.nano.scenes import is_nano, world
 from nein.train.editor_finetuning.drawn import DrawnPictures
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.editor_finetuning.shards import ShardPictures

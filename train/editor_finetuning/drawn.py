@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from nein.nano.captions import names, plural
 from nein.nano.data import world_version
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
 from nein.nano.scenes import MAX_OBJECTS, Item, Scene, mask, place, render, rng_for, sample_scene
+from nein.nano.sentences import names, plural
 from nein.wording.templates import indefinite
 
 EDITS = {

@@ -35,11 +35,24 @@ from nein.datasets.negbench.sentences import (
 )
 from nein.engine.errors import unknown
 from nein.engine.images import ImageError, write_png
-from nein.nano.captions import captions
 from nein.nano.data import world_version
 from nein.nano.draw import CATEGORIES
-from nein.nano.scenes import SPLITS, Scene, render, rng_for, sample_scene
-from nein.nano.worlds import ALL, NANO, NEGATOR, TAUGHT, UNSEEN, VARIED, WORLDS, World
+from nein.nano.scenes import (
+    ALL,
+    NANO,
+    NEGATOR,
+    SPLITS,
+    TAUGHT,
+    UNSEEN,
+    VARIED,
+    WORLDS,
+    Scene,
+    World,
+    render,
+    rng_for,
+    sample_scene,
+)
+from nein.nano.sentences import captions
 
 #: Scenes per split when none are asked for.
 SCENES = {"train": 12_000, "dev": 500, "val": 1_000}

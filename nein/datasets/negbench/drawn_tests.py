@@ -17,9 +17,9 @@ from nein.datasets.negbench.drawn import scene
 from nein.datasets.negbench.registry import SCOPE
 from nein.engine.images import write_png
 from nein.nano import data, scope
-from nein.nano.captions import PLACES, plural
 from nein.nano.draw import CATEGORIES, LOOKS
 from nein.nano.scenes import Item, Scene, box, place, render, rng_for
+from nein.nano.sentences import PLACES, plural
 from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import DENIES
 from nein.wording.nouns import with_article

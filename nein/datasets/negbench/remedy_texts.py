@@ -18,7 +18,7 @@ from nein.datasets.negbench.sentences import ABSENT, CAPTION_FORMS, PAIR, PRESEN
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.nano.draw import CATEGORIES
-from nein.nano.worlds import HELD_OUT
+from nein.nano.scenes import HELD_OUT
 from nein.wording import denials
 from nein.wording.nouns import with_article
 

@@ -25,9 +25,8 @@ from nein.engine.errors import Problems, UserError
 from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
-from nein.nano.questions import KINDS, iter_questions
-from nein.nano.scenes import render, rng_for
-from nein.nano.worlds import NANO, World, is_nano, world
+from nein.nano.scenes import NANO, World, is_nano, render, rng_for, world
+from nein.nano.sentences import KINDS, iter_questions
 
 #: Our name of a field -> its name in NegVQA's files.
 FIELDS = {

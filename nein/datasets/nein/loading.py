@@ -14,7 +14,7 @@ from nein.datasets.nein.families import in_families
 from nein.datasets.nein.samples import FIELDS, OPTIONAL_TEXTS, Dataset, load_folder
 from nein.engine import atomic
 from nein.engine.errors import UserError, unknown
-from nein.nano.worlds import is_nano, world
+from nein.nano.scenes import is_nano, world
 
 IMAGE_COLUMNS = ("source_image", "sample_image")
 

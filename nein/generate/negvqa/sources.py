@@ -23,8 +23,8 @@ from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
 from nein.nano.draw import CATEGORIES, PALETTE
-from nein.nano.questions import Question, iter_questions
 from nein.nano.scenes import Scene, render, rng_for
+from nein.nano.sentences import Question, iter_questions
 
 #: Our name of a field -> its name in VMCBench's files. Source: https://huggingface.co/datasets/suyc21/VMCBench.
 FIELDS = {name: name for name in ("index", "image", "question", "answer", "category")}

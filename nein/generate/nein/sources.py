@@ -135,9 +135,9 @@ def official_stem(stem: str) -> str:
 def _nano(out: Path, scenes: int) -> SourceSet:
     """Scenes drawn below `out`, with a COCO captions file, which is written last."""
     from nein.engine.images import write_png
-    from nein.nano.captions import captions
     from nein.nano.data import source_scene, world_version
     from nein.nano.scenes import render, rng_for
+    from nein.nano.sentences import captions
 
     folder = out / "source"
     listing = folder / "captions.json"

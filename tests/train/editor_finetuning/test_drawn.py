@@ -10,9 +10,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nein.nano.captions import names, plural
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, SIZE
 from nein.nano.scenes import Item, box, render, rng_for
+from nein.nano.sentences import names, plural
 from nein.train.editor_finetuning import drawn
 from nein.train.editor_finetuning.drawn import (
     FILLERS,

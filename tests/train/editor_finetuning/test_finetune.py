@@ -425,7 +425,7 @@ def test_held_out_objects_and_templates_are_in_no_instruction(config):
 
 
 def test_drawn_affirmative_pairs_never_name_what_is_held_out():
-    from nein.nano.captions import names, plural
+    from nein.nano.sentences import names, plural
     from nein.train.editor_finetuning.drawn import DrawnPictures, mentions
 
     drawn = DrawnPictures(300, "nano:ip2p", ("bus", "cup"))
