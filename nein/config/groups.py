@@ -129,7 +129,7 @@ class Batches(Options):
 
 @dataclass(kw_only=True)
 class FittedBatches(Batches):
-    """How much is computed together, as a number or as what memory holds. Before `Machine` among bases."""
+    """A number, or what memory holds. Stands before `RuntimeOptions` among the bases."""
 
     batch_size: PositiveInt | Literal["auto"] = option(  # type: ignore[assignment]  # one value more
         16, "batch size; auto: the largest up to the default that fits, probed per machine", "Machine"
@@ -166,7 +166,7 @@ class SlurmConfig:
 
 
 @dataclass(kw_only=True)
-class Machine(DtypeOptions, OnDevice, Batches):
+class RuntimeOptions(DtypeOptions, OnDevice, Batches):
     """Everything about the machine, and which processes share the work (`nein.engine.executors`)."""
 
     on: Literal["threads", "ranks", "ray", "slurm", "debug"] | None = option(

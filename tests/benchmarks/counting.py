@@ -6,7 +6,7 @@ from typing import Any
 
 from nein.benchmarks.runner import Benchmark, machine_identity, selected
 from nein.benchmarks.runs import Run
-from nein.config.groups import Limit, Machine, Output, Preset
+from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import option
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
@@ -26,7 +26,7 @@ OPTIONS = ("yes", "no")
 
 
 @dataclass(kw_only=True)
-class CountingConfig(Preset, Limit, Machine, Output):
+class CountingConfig(Preset, Limit, RuntimeOptions, Output):
     presets = str(Path(__file__).parent / "counting-")
     preset_names = ("nano",)
     default_out = "runs/counting-PRESET"

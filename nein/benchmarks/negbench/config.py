@@ -13,10 +13,10 @@ from nein.config.groups import (
     Blind,
     FittedBatches,
     Limit,
-    Machine,
     OnDevice,
     Output,
     Preset,
+    RuntimeOptions,
     ScoreOptions,
     Seed,
     TrackerOptions,
@@ -29,7 +29,9 @@ from nein.metrics.letters import Rule
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, FittedBatches, Blind, Machine, Output, ScoreOptions, TrackerOptions):
+class EvalConfig(
+    Preset, Limit, Seed, FittedBatches, Blind, RuntimeOptions, Output, ScoreOptions, TrackerOptions
+):
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"

@@ -14,9 +14,9 @@ from nein.config.groups import (
     FittedBatches,
     Formats,
     Limit,
-    Machine,
     Output,
     Preset,
+    RuntimeOptions,
     ScoreOptions,
     TrackerOptions,
 )
@@ -30,7 +30,7 @@ EXACT, LLM = "exact", "llm:"
 
 @dataclass(kw_only=True)
 class NegvqaConfig(
-    Preset, Limit, FittedBatches, Blind, Machine, Output, Formats, ScoreOptions, TrackerOptions
+    Preset, Limit, FittedBatches, Blind, RuntimeOptions, Output, Formats, ScoreOptions, TrackerOptions
 ):
     """Field names are the keys of a configuration file."""
 

@@ -15,10 +15,10 @@ from nein.config.groups import (
     Dtype,
     FittedBatches,
     Limit,
-    Machine,
     Output,
     Preset,
     Runs,
+    RuntimeOptions,
     Sampler,
     ScoreOptions,
     Seed,
@@ -48,7 +48,9 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, FittedBatches, Machine, Output, ScoreOptions, TrackerOptions):
+class EvalConfig(
+    Preset, Limit, Seed, Sampler, FittedBatches, RuntimeOptions, Output, ScoreOptions, TrackerOptions
+):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"

@@ -45,8 +45,8 @@ class Executor(Protocol):
 
 
 def start(options: Any) -> Executor:
-    """The executor that a command's options ask for (`nein.config.groups.Machine`); threads or ranks where
-    they leave no choice. Raises UserError."""
+    """The executor that options ask for (`nein.config.groups.RuntimeOptions`); threads or ranks where they
+    leave no choice. Raises UserError."""
     on = getattr(options, "on", None) or ("ranks" if processes.launched() else "threads")
     if on == "ray":
         from nein.engine.executors.ray import Ray

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from nein.config.groups import Limit, Machine, Output, Preset, Seed
+from nein.config.groups import Limit, Output, Preset, RuntimeOptions, Seed
 from nein.config.options import Names, UnitInterval, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -20,7 +20,7 @@ STAGES = ("pairs", "concepts", "verify", "validate", "paraphrase")
 
 
 @dataclass(kw_only=True)
-class BuildConfig(Preset, Limit, Seed, Machine, Output):
+class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     presets = "negbench/generate-"
     default_out = "runs/negbench-generate-PRESET"
     counted = "images"

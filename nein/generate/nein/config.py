@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from nein.config.groups import Dtype, Limit, Machine, Output, Preset, Sampler, Seed
+from nein.config.groups import Dtype, Limit, Output, Preset, RuntimeOptions, Sampler, Seed
 from nein.config.options import Names, Options, Paths, UnitInterval, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -28,7 +28,7 @@ class BuildModels:
 
 
 @dataclass(kw_only=True)
-class BuildConfig(Preset, Limit, Seed, Sampler, Machine, Output):
+class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     """Field names are the keys of a configuration file."""
 
     presets = "nein/generate-"
