@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nein.metrics.encoders.fid_net import InceptionEncoder
+from nein.metrics.encoders import InceptionEncoder
 from nein.metrics.loading import Source
 from tests.editors import tiny as pipelines
 from tests.metrics import tiny as models

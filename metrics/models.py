@@ -17,17 +17,17 @@ from nein.metrics.base import MetricError
 from nein.metrics.judges import plugin
 
 ENCODERS: dict[str, str] = {
-    "clip": "nein.metrics.encoders.clip:load",
-    "dino": "nein.metrics.encoders.vit:load",
-    "lpips": "nein.metrics.encoders.lpips_net:load",
-    "fid": "nein.metrics.encoders.fid_net:load",
+    "clip": "nein.metrics.encoders:load_clip",
+    "dino": "nein.metrics.encoders:load_vit",
+    "lpips": "nein.metrics.encoders:load_lpips",
+    "fid": "nein.metrics.encoders:load_fid",
 }
 
 #: Kind -> checkpoint type (`model_type` of its config.json) -> what loads it; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
     "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vlm:load"},
     "ovd": {"owlv2": "nein.metrics.judges.owlv2:load", "": "nein.metrics.judges.zero_shot:load"},
-    "itm": {"blip": "nein.metrics.judges.blip:load", "": "nein.metrics.judges.methods:load"},
+    "itm": {"blip": "nein.metrics.judges.blip:load", "": "nein.metrics.judges.dcsm:load"},
 }
 
 #: Options of a judge's class that another one of the kind does without.
@@ -45,8 +45,8 @@ DUALS: dict[str, str] = {
 
 #: Kinds that are not always a repository in transformers' layout, duals by prefix -> what says their origins.
 ORIGINS: dict[str, str] = {
-    "lpips": "nein.metrics.encoders.lpips_net:origins",
-    "fid": "nein.metrics.encoders.fid_net:origins",
+    "lpips": "nein.metrics.encoders:lpips_origins",
+    "fid": "nein.metrics.encoders:fid_origins",
     "open_clip": "nein.metrics.dual.openclip:origins",
     "sentence": "nein.metrics.dual.hub:origins",
 }
@@ -108,10 +108,10 @@ def load_judge(
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, or any zero-shot detector of transformers; itm: BLIP, or a folder with a converted
-                method (`metrics.judges.methods`). Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and
+                DCSM. Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and
                 "vllm:MODEL" (vqa); "plugin:NAME" and "module:attribute" (`metrics.judges.plugin`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
-                BLIP: `batch_size`; CLIPGlasses: `protocol`.
+                BLIP: `batch_size`.
 
     The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
     """
@@ -180,7 +180,7 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
     if is_local(reference):
         if kind != "itm":
             return []
-        try:  # a converted method stands on a CLIP
+        try:  # a converted DCSM stands on a CLIP
             base = json.loads(Path(reference, "config.json").read_text(encoding="utf-8")).get("base")
         except (OSError, ValueError, AttributeError):
             return []  # the loader says why

@@ -15,8 +15,7 @@ from nein.loading.digests import folder_digest
 from nein.loading.references import Origin
 from nein.metrics import loading
 from nein.metrics.base import Images, MetricError, check_image
-from nein.metrics.encoders.clip import ClipEncoder, in_batches, pooled
-from nein.metrics.encoders.clip import load as load_clip
+from nein.metrics.encoders import ClipEncoder, in_batches, load_clip, pooled
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
 #: other kind, and not every tokenizer sees to it. Sources: transformers, docs/model_doc/siglip2 (padded to 64

@@ -30,7 +30,7 @@ from nein.loading.errors import choose
 from nein.loading.references import Origin
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image
-from nein.metrics.encoders.clip import in_batches
+from nein.metrics.encoders import in_batches
 from nein.metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"

@@ -1,8 +1,13 @@
-"""DCSM: a small convolutional network reads the cosines of all patches with all tokens.
+"""DCSM: a small convolutional network reads the cosines of all patches with all tokens of a frozen CLIP.
+
+    nein negbench convert --architecture dcsm dcsm_coco_ckpt.pt dcsm
+    nein negbench eval --match dcsm
 
 Source: Kang et al., "Is CLIP Ideal? No. Can We Fix It? Yes!" (ICCV 2025, arXiv:2503.08723),
 github.com/Raphoo/DCSM_Ideal_CLIP (MIT), src/util/models_and_dataloaders.py, src/evaluating/run_evals.py and
-src/training/train.py at 380a19b; its weights are at a link there.
+src/training/train.py at 380a19b; its weights are at a link there. `convert` reads the authors' file once and
+writes a folder: config.json, with the CLIP below it, and model.safetensors, the network's tensors under the
+released names.
 
 The map of a picture and a sentence has a row for the class token and every patch, and a column for each of
 30 tokens. Where a word of the sentence (split at blanks) is one of `WORDS`, the column at the *word's* place
@@ -12,18 +17,28 @@ together, so that a score depends on the other options of a question.
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
+from nein.loading.digests import file_sha256
+from nein.loading.references import located
 from nein.loading.weights import read_checkpoint
-from nein.metrics.base import MetricError
-from nein.metrics.encoders.clip import ClipEncoder
-from nein.metrics.judges.heads import Method
+from nein.metrics import loading
+from nein.metrics.base import Images, MetricError, Texts
+from nein.metrics.encoders import ClipEncoder, load_clip
+from nein.metrics.judges.base import check_batch
+from nein.metrics.preprocess import map_images
 
+#: The CLIP of the authors.
+BASE = "openai/clip-vit-base-patch16"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 #: Words with a column of their own, where a file says nothing else (run_evals.py).
 WORDS = (
     "above", "below", "left", "right", "small", "big", "not", "no", "without", "but", "absent",
@@ -44,56 +59,40 @@ class Reader(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
         self.fc1 = nn.Linear(inputs, hidden)
         self.fc2 = nn.Linear(hidden, 1)
+        self.columns = inputs // (channels * rows)  # of a map: tokens of a sentence
         self.columns_of: torch.Tensor
         self.register_buffer("columns_of", torch.zeros(words, rows))
-
-    @property
-    def columns(self) -> int:
-        """Of a map: tokens of a sentence."""
-        return self.fc1.in_features // (self.conv2.out_channels * self.columns_of.shape[1])
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         x = self.conv2(self.conv1(maps[:, None]).relu()).relu()
         return self.fc2(self.fc1(x.flatten(1)).relu())[:, 0]
 
 
-class Dcsm(Method):
-    BASE = "openai/clip-vit-base-patch16"
+class Dcsm:
+    """A `metrics.judges.base.Matcher`. config: what config.json says; digest: of the network's weights."""
 
-    @classmethod
-    def read(cls, file: Path, base: ClipEncoder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        content = read_checkpoint(file, inert=True)[0]  # the file has a tokenizer and a module beside
-        wanted = ("model_state_dict", "external_logic_token_embeddings")
-        if not isinstance(content, Mapping) or any(content.get(key) is None for key in wanted):
-            raise MetricError(f"'{file}' is no DCSM: it needs {' and '.join(wanted)}.")
-        own = base.model.state_dict()
-        for name, tensor in (content.get("clip_state_dict") or {}).items():
-            if name in own and (
-                own[name].shape != tensor.shape or not torch.allclose(own[name], tensor.cpu())
-            ):
-                raise MetricError(
-                    f"'{file}' was made over another CLIP ('{name}' differs); name it with --base."
-                )
-        rows = getattr(content["external_logic_token_embeddings"], "_parameters", {}).get("weight")
-        if not torch.is_tensor(rows):
-            raise MetricError(f"'{file}' has no columns of words under external_logic_token_embeddings.")
-        words = list(content.get("learned_lookup") or WORDS)
-        if len(words) != len(rows):
-            raise MetricError(f"'{file}' has {len(rows)} columns for the {len(words)} words {words}.")
-        return {**content["model_state_dict"], "columns_of": rows.detach()}, {"words": words}
+    def __init__(self, base: ClipEncoder, head: Reader, config: Mapping[str, Any], digest: str) -> None:
+        self.base, self.head, self.config, self.digest = base, head, config, digest
+        self.fingerprint = loading.fingerprint(self.describe())
 
-    @classmethod
-    def build(cls, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-        hidden, inputs = tensors["fc1.weight"].shape
-        return Reader(len(tensors["conv1.weight"]), inputs, hidden, *tensors["columns_of"].shape)
+    def describe(self) -> dict[str, Any]:
+        named = {"kind": "itm", "method": "dcsm", "head": self.digest, "words": self.config["words"]}
+        return {**self.base.describe(), **named}
 
-    def scores(self, pixels: torch.Tensor, texts: Sequence[Sequence[str]]) -> list[torch.Tensor]:
+    def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
+        check_batch(images, texts, "texts")
+        if not images:
+            return []
         model, preprocess = self.base.model, self.base.preprocess
-        seen = model.vision_model(pixel_values=preprocess.normalise(pixels).to(model.dtype)).last_hidden_state
-        patches = _unit(model.visual_projection(model.vision_model.post_layernorm(seen)))
-        return [self._row(one, row) for one, row in zip(patches, texts, strict=True)]
+        with loading.exact():
+            crops = torch.from_numpy(np.stack(map_images(preprocess, images))).to(model.device)  # N S S 3
+            pixels = preprocess.normalise(crops).to(model.dtype)  # N 3 S S
+            seen = model.vision_model(pixel_values=pixels).last_hidden_state
+            patches = _unit(model.visual_projection(model.vision_model.post_layernorm(seen)))  # N rows D
+            rows = [self._scores(one, row) for one, row in zip(patches, texts, strict=True)]
+        return [row.double().cpu().numpy() for row in rows]
 
-    def _row(self, patches: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
+    def _scores(self, patches: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
         if not texts:
             return torch.zeros(0)
         maps = torch.stack([self._map(patches, replaced(text)) for text in texts])
@@ -101,16 +100,14 @@ class Dcsm(Method):
 
     def _map(self, patches: torch.Tensor, text: str) -> torch.Tensor:
         """(rows, columns) float32."""
-        model, head = self.base.model, self.head
-        assert isinstance(head, Reader)
-        columns = head.columns
+        model, columns = self.base.model, self.head.columns
         tokens = self.base.tokens([text], padding="max_length", limit=columns)
         states = model.text_model(
             input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
         ).last_hidden_state[0]
         cosines = patches @ _unit(model.text_projection(states)).T
         words = text.split(" ")
-        for word, column in zip(self.config["words"], head.columns_of, strict=True):
+        for word, column in zip(self.config["words"], self.head.columns_of, strict=True):
             if word in words and (place := words.index(word)) < columns:
                 cosines[:, place] = column
         return cosines
@@ -121,6 +118,74 @@ def replaced(text: str) -> str:
     for word, instead in REPLACED:
         text = text.replace(word, instead)
     return text
+
+
+def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
+    """Writes the authors' file as a folder; returns what it was made from.
+
+    folder  Must not exist; appears only once it is complete.
+    base    Reference of the CLIP; "": the authors'. Raises MetricError.
+    """
+    from safetensors.torch import save_file
+
+    if folder.exists():
+        raise MetricError(f"'{folder}' exists already; give a folder that does not.")
+    base = base or BASE
+    content = read_checkpoint(source, inert=True)[0]  # the file has a tokenizer and a module beside
+    wanted = ("model_state_dict", "external_logic_token_embeddings")
+    if not isinstance(content, Mapping) or any(content.get(key) is None for key in wanted):
+        raise MetricError(f"'{source}' is no DCSM: it needs {' and '.join(wanted)}.")
+    encoder = load_clip(located(base), revision=None, device="cpu", dtype="float32")
+    own = encoder.model.state_dict()
+    for name, tensor in (content.get("clip_state_dict") or {}).items():
+        if name in own and (own[name].shape != tensor.shape or not torch.allclose(own[name], tensor.cpu())):
+            raise MetricError(
+                f"'{source}' was made over another CLIP ('{name}' differs); name it with --base."
+            )
+    rows = getattr(content["external_logic_token_embeddings"], "_parameters", {}).get("weight")
+    if not torch.is_tensor(rows):
+        raise MetricError(f"'{source}' has no columns of words under external_logic_token_embeddings.")
+    words = list(content.get("learned_lookup") or WORDS)
+    if len(words) != len(rows):
+        raise MetricError(f"'{source}' has {len(rows)} columns for the {len(words)} words {words}.")
+    tensors = {**content["model_state_dict"], "columns_of": rows.detach()}
+    _filled(tensors, source)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as temporary:
+        draft = Path(temporary) / "folder"
+        draft.mkdir()
+        save_file({name: one.float().contiguous().clone() for name, one in tensors.items()}, draft / WEIGHTS)
+        config = {"model_type": "dcsm", "base": base, "words": words}
+        (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        draft.rename(folder)
+    return {"architecture": "dcsm", "base": base, "tensors": len(tensors)}
+
+
+def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Dcsm:
+    """From a folder that `convert` wrote. Raises MetricError."""
+    from safetensors.torch import load_file
+
+    folder = Path(path_or_id)
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MetricError(f"'{folder / CONFIG}' cannot be read: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("base"), str):
+        raise MetricError(f"'{folder / CONFIG}' is neither BLIP nor DCSM; convert DCSM's file again.")
+    file = folder / WEIGHTS
+    base = load_clip(located(config["base"]), revision=None, device=device, dtype=dtype)
+    head = _filled(load_file(file), file).to(base.model.device, torch.float32)
+    return Dcsm(base, head.eval().requires_grad_(False), config, file_sha256(file))
+
+
+def _filled(tensors: Mapping[str, torch.Tensor], file: Path) -> Reader:
+    try:
+        hidden, inputs = tensors["fc1.weight"].shape
+        with torch.random.fork_rng(devices=[]):
+            head = Reader(len(tensors["conv1.weight"]), inputs, hidden, *tensors["columns_of"].shape)
+    except (KeyError, IndexError, RuntimeError) as error:
+        raise MetricError(f"'{file}' lacks weights of DCSM: {error}.") from None
+    loading.fill(head, tensors, file)
+    return head
 
 
 def _unit(states: torch.Tensor) -> torch.Tensor:

@@ -282,7 +282,7 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
     belong to ImageNet features."""
     from torchvision.models import squeezenet1_1
 
-    from nein.metrics.encoders.lpips_net import build
+    from nein.metrics.encoders import build_lpips
 
     model = squeezenet1_1(weights=None, num_classes=LABELS, dropout=0.0)
     middle = 8  # layers before the last pooling; their 7x7 map lies on the 8x8 grid of patches
@@ -318,7 +318,7 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         folder.mkdir(parents=True, exist_ok=True)
         # The whole module, as `lpips` names it: its "net.slice2.3.squeeze.weight" is our "3.squeeze.weight".
         trunk = model.features.state_dict()
-        state = build("squeeze", linear=False, version="0.1", pretrained=False).state_dict()
+        state = build_lpips("squeeze", linear=False, version="0.1", pretrained=False).state_dict()
         for key in state:
             if key.startswith("net.slice"):
                 state[key] = trunk[key.split(".", 2)[2]].half().cpu().contiguous()

@@ -18,8 +18,7 @@ from torchvision import transforms
 from transformers import AutoTokenizer, CLIPModel, ViTModel
 
 from nein import metrics
-from nein.metrics import MetricError
-from nein.metrics.encoders import fid_net
+from nein.metrics import MetricError, encoders
 from tests.metrics import tiny
 from tests.metrics.tiny import picture
 
@@ -113,7 +112,7 @@ class _Layers(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def inception_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("inception") / fid_net.INCEPTION_FILE
+    path = tmp_path_factory.mktemp("inception") / encoders.INCEPTION_FILE
     with tiny.seeded(0):
         torch.jit.script(_Layers()).save(str(path))
     return path
@@ -132,7 +131,7 @@ def test_inception_features_and_distance_equal_clean_fids_own(
     from nein.loading.digests import file_sha256
     from nein.metrics.fid import frechet_distance
 
-    monkeypatch.setattr(fid_net, "INCEPTION_SHA256", file_sha256(inception_file))
+    monkeypatch.setattr(encoders, "INCEPTION_SHA256", file_sha256(inception_file))
     encoder = metrics.load_encoder("fid", str(inception_file))
     sets = {"a": [picture(i, 50, 40) for i in range(6)], "b": [picture(50 + i, 64, 64) for i in range(5)]}
     for name, images in sets.items():

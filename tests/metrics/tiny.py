@@ -103,10 +103,10 @@ def make_vit(folder: Path, seed: int = 0, *, vision: Sizes = AS_TINY) -> Path:
 def make_lpips(folder: Path, seed: int = 0, linear: bool = True, *, net: str = "squeeze") -> Path:
     from safetensors.torch import save_file
 
-    from nein.metrics.encoders.lpips_net import build
+    from nein.metrics.encoders import build_lpips
 
     with seeded(seed):
-        module = build(net, linear=linear, version="0.1", pretrained=False)
+        module = build_lpips(net, linear=linear, version="0.1", pretrained=False)
         if linear:
             for layer in module.lins:
                 layer.model[-1].weight.data.abs_()

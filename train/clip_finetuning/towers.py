@@ -20,7 +20,7 @@ from nein import metrics
 from nein.engine.errors import UserError
 from nein.metrics.dual.hub import ClipDual, HubDual
 from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
-from nein.metrics.encoders.clip import pooled
+from nein.metrics.encoders import pooled
 from nein.metrics.preprocess import map_images
 from nein.models import references
 from nein.nano.scenes import is_nano

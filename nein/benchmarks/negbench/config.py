@@ -166,8 +166,8 @@ class AnalyseConfig(OnDevice):
                 raise UserError(f"--objects has '{item}'; it must be pairs of two objects: dog/cat,car/bus.")
 
 
-#: Methods with a head of their own, `metrics.judges.methods.METHODS`.
-CONVERTED = ("clipglasses", "dcsm")
+#: Methods with a head of their own.
+CONVERTED = ("dcsm",)
 
 
 @dataclass(kw_only=True)
@@ -184,8 +184,8 @@ class ConvertConfig(Options):
     folder: Path = argument("OUT", "folder to write; must not exist")
     architecture: str = option(
         "",
-        "open_clip's name for it, such as ViT-B-32, a JSON file with its configuration, or a method: "
-        "clipglasses, dcsm; needed",
+        "open_clip's name for it, such as ViT-B-32, a JSON file with its configuration, or a method: dcsm; "
+        "needed",
     )
     quick_gelu: bool = option(
         False,

@@ -205,12 +205,10 @@ def convert(options: ConvertConfig) -> None:
         raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
     from nein.loading.digests import file_sha256
     from nein.metrics.dual import openclip
-    from nein.metrics.judges import methods
+    from nein.metrics.judges import dcsm
 
     if options.architecture in CONVERTED:
-        facts = methods.convert(
-            options.source, options.folder, method=options.architecture, base=options.base
-        )
+        facts = dcsm.convert(options.source, options.folder, base=options.base)
     else:
         facts = openclip.convert(
             options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu

@@ -1,0 +1,402 @@
+"""Networks of image metrics: CLIP, DINO's ViT, clean-fid's Inception, LPIPS."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from nein.loading.digests import DTYPES, file_sha256, folder_digest, torch_dtype
+from nein.loading.errors import choose
+from nein.loading.references import Origin
+from nein.metrics import loading
+from nein.metrics.base import Images, MetricError, alike, chunks
+from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalised
+
+# --- CLIP ------------------------------------------------------------------------------------------------
+
+
+class ClipEncoder:
+    """A `transformers.CLIPModel` behind the transform that OpenAI published for it.
+
+    The checkpoint's own image processor gives its numbers only: its crop can sit one pixel off.
+    batch_size: pictures or sentences per forward pass.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, preprocess: ResizeCrop, source: loading.Source, batch_size: int = 32
+    ) -> None:
+        self.model, self.preprocess, self.source, self.batch_size = model, preprocess, source, batch_size
+        self.tokenizer = loading.SharedTokenizer(tokenizer)
+        self._text_limit = int(model.config.text_config.max_position_embeddings)
+        self.fingerprint = loading.fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "clip",
+            **loading.model_fields(self.model, self.source),
+            "preprocess": self.preprocess.name,
+            "text": f"truncated at {self._text_limit} tokens",
+        }
+
+    def encode(self, images: Images) -> np.ndarray:
+        """(H, W, 3) uint8 pictures -> (N, D) float32, projected, not normalised."""
+
+        def run(crops: Images) -> torch.Tensor:
+            pixels = torch.from_numpy(np.stack(crops)).to(self.model.device)  # N S S 3
+            x = self.preprocess.normalise(pixels).to(self.model.dtype)  # N 3 S S
+            return pooled(self.model.get_image_features(pixel_values=x))  # N D
+
+        crops = map_images(self.preprocess, images)
+        return in_batches(run, crops, self.batch_size, self.model.config.projection_dim)
+
+    def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
+        """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
+        return self.tokenizer(
+            list(texts), padding=padding, truncation=True, max_length=limit or self._text_limit,
+            return_tensors="pt",
+        ).to(self.model.device)  # fmt: skip
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences, cut at the model's limit -> (N, D) float32, projected, not normalised."""
+        return in_batches(self.text_features, texts, self.batch_size, self.model.config.projection_dim)
+
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, D) of sentences in one pass, on the device and in the model's dtype."""
+        tokens = self.tokens(texts)
+        ids, mask = tokens["input_ids"], tokens["attention_mask"]
+        return pooled(self.model.get_text_features(input_ids=ids, attention_mask=mask))
+
+
+def pooled(features: Any) -> torch.Tensor:
+    """The feature tensor: transformers 5 wraps it in an object whose `pooler_output` is the projection."""
+    return features if isinstance(features, torch.Tensor) else features.pooler_output
+
+
+def in_batches(run: Callable[[Any], torch.Tensor], items: Sequence[Any], size: int, width: int) -> np.ndarray:
+    """What `run` gives for `size` items at a time, (n, width), as one (N, width) float32 on the CPU."""
+    with loading.exact():
+        parts = [run(part) for part in chunks(items, size)]
+    if not parts:
+        return np.zeros((0, width), dtype=np.float32)
+    return torch.cat(parts).to("cpu", torch.float32).numpy()
+
+
+def _published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
+    """(size, mean, std) from a checkpoint's image processor, whichever way it spells the size."""
+    size = getattr(processor, "crop_size", None) or getattr(processor, "size", None) or {}
+    side = size if isinstance(size, int) else size.get("height", size.get("shortest_edge"))
+    return int(side or fallback), tuple(processor.image_mean), tuple(processor.image_std)
+
+
+def load_clip(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+) -> ClipEncoder:
+    """A CLIPModel, its tokenizer and the numbers of its transform from a folder or the hub."""
+    from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+
+    model, source = loading.load_model(
+        CLIPModel, path_or_id, model_type="clip", revision=revision, device=device, dtype=dtype
+    )
+    processor = loading.from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
+    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    size, mean, std = _published_numbers(processor, model.config.vision_config.image_size)
+    return ClipEncoder(model, tokenizer, ResizeCrop(size, size, mean, std), source, batch_size)
+
+
+# --- ViT: DINO, and FID offline --------------------------------------------------------------------------
+
+
+class ViTEncoder:
+    """The class token of a `transformers.ViTModel` after its last LayerNorm.
+
+    kind        "dino": behind the transform of facebookresearch/dino (hubconf.py, eval_knn.py): Resize 256,
+                centre crop 224, or their ratio, with the checkpoint's mean and deviation; no pooling layer.
+                "fid": behind clean-fid's resize; not comparable with published FID values.
+    preprocess  A picture -> (S, S, 3), 0 to 255.
+    """
+
+    def __init__(
+        self, kind: str, model: Any, preprocess: ResizeCrop | CleanResize, mean: Sequence[float],
+        std: Sequence[float], source: loading.Source, batch_size: int = 32,
+    ) -> None:  # fmt: skip
+        self.kind, self.model, self.preprocess, self.source = kind, model, preprocess, source
+        self.mean, self.std, self.batch_size = tuple(mean), tuple(std), batch_size
+        self.fingerprint = loading.fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        name = self.preprocess.name
+        return {
+            "kind": self.kind,
+            **loading.model_fields(self.model, self.source),
+            "preprocess": name if self.kind == "dino" else f"{name}/mean-{self.mean}/std-{self.std}",
+            "feature": "class token of last_hidden_state",
+        }
+
+    def encode(self, images: Images) -> np.ndarray:
+        """(H, W, 3) uint8 pictures -> (N, D) float32, not normalised."""
+
+        def run(crops: Images) -> torch.Tensor:
+            pixels = torch.from_numpy(np.stack(crops)).to(self.model.device)  # N S S 3
+            x = normalised(pixels, self.mean, self.std).to(self.model.dtype)  # N 3 S S
+            return self.model(pixel_values=x).last_hidden_state[:, 0]  # N T D => N D
+
+        crops = map_images(self.preprocess, images)
+        return in_batches(run, crops, self.batch_size, self.model.config.hidden_size)
+
+
+def load_vit(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32,
+    kind: str = "dino",
+) -> ViTEncoder:  # fmt: skip
+    """A DINO-style ViT from a folder or the hub."""
+    from transformers import AutoImageProcessor, ViTModel
+
+    model, source = loading.load_model(
+        ViTModel, path_or_id, model_type="vit", revision=revision, device=device, dtype=dtype,
+        add_pooling_layer=False,
+    )  # fmt: skip
+    processor = loading.from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
+    _, mean, std = _published_numbers(processor, 224)
+    size = int(model.config.image_size)
+    preprocess = ResizeCrop(round(size * 256 / 224), size, mean, std) if kind == "dino" else CleanResize(size)
+    return ViTEncoder(kind, model, preprocess, mean, std, source, batch_size)
+
+
+# --- FID -------------------------------------------------------------------------------------------------
+
+INCEPTION_FILE = "inception-2015-12-05.pt"
+#: The file is TorchScript, that is a program, and clean-fid downloads and runs it unchecked. The digest is
+#: the one k-diffusion checks against for the same address (crowsonkb/k-diffusion, k_diffusion/evaluation.py).
+INCEPTION_SHA256 = "f58cb9b6ec323ed63459aa4fb441fe750cfe39fafad6da5cb504a16f19e958f4"
+
+
+class InceptionEncoder:
+    """Clean-FID's Inception (2048 features) on its `clean` resize to 299x299.
+
+    Source: https://github.com/GaParmar/clean-fid, mode="clean", model_name="inception_v3".
+    """
+
+    def __init__(self, model: Any, source: loading.Source, device: str, batch_size: int = 32) -> None:
+        self.model, self.source, self.device, self.batch_size = model, source, device, batch_size
+        self.preprocess = CleanResize(299)
+        self.fingerprint = loading.fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "fid",
+            "class": "cleanfid.InceptionV3W",
+            **loading.source_fields(self.source),
+            "preprocess": self.preprocess.name,
+            "feature": "pool3, 2048",
+            "dtype": "float32",
+            "device": self.device,
+        }
+
+    def encode(self, images: Images) -> np.ndarray:
+        """(H, W, 3) uint8 pictures -> (N, 2048) float32."""
+
+        def run(resized: Images) -> torch.Tensor:
+            x = torch.from_numpy(np.stack(resized)).to(self.device)
+            return self.model(x.permute(0, 3, 1, 2).contiguous())  # N 3 299 299
+
+        return in_batches(run, map_images(self.preprocess, images), self.batch_size, 2048)
+
+
+def load_fid(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+) -> InceptionEncoder | ViTEncoder:
+    """ "inception" for clean-fid's network from torch's cache of weights, downloaded there if need be, or the
+    path of its file; a folder or hub id for a ViT. Raises MetricError when the file is not the published one;
+    it is not run then."""
+    path = Path(path_or_id)
+    if path_or_id != "inception" and not path.is_file():
+        return load_vit(
+            path_or_id, revision=revision, device=device, dtype=dtype, batch_size=batch_size, kind="fid"
+        )
+    from cleanfid.downloads_helper import inception_url
+    from cleanfid.inception_torchscript import InceptionV3W
+
+    if dtype != "float32":
+        raise MetricError(f"The Inception network runs in float32 only, not '{dtype}'.")
+    if not path.is_file():
+        path = Path(torch.hub.get_dir(), "checkpoints", INCEPTION_FILE)
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                torch.hub.download_url_to_file(inception_url, str(path), hash_prefix=INCEPTION_SHA256)
+            except (OSError, RuntimeError) as error:
+                raise MetricError(
+                    f"The Inception network of FID could not be fetched from {inception_url} ({error}); "
+                    f"put the file at '{path}', or leave out the metric 'fid'."
+                ) from error
+    digest = file_sha256(path)
+    if digest != INCEPTION_SHA256:
+        raise MetricError(
+            f"'{path}' is not the published Inception network (SHA-256 {digest[:12]}..., expected "
+            f"{INCEPTION_SHA256[:12]}...); delete it and run again."
+        )
+    if path.name != INCEPTION_FILE:
+        raise MetricError(f"clean-fid looks for a file named {INCEPTION_FILE}; rename '{path}'.")
+    model = InceptionV3W(str(path.parent), download=False, resize_inside=False).to(device).eval()
+    return InceptionEncoder(model, loading.Source("inception", "2015-12-05", digest), device, batch_size)
+
+
+def fid_origins(path_or_id: str, revision: str | None) -> list[Origin]:
+    """clean-fid's network, or the repository of a ViT."""
+    if path_or_id != "inception":
+        origin = Origin.of("transformers", path_or_id, revision)
+        return [origin] if origin else []
+    from cleanfid.downloads_helper import inception_url
+
+    return [Origin("torch", inception_url, INCEPTION_SHA256)]
+
+
+# --- LPIPS -----------------------------------------------------------------------------------------------
+
+NETS = ("alex", "vgg", "squeeze")
+_KEYS = {"net", "lpips", "version"}
+
+
+class LpipsNetwork:
+    """An `lpips.LPIPS` module, taken apart at its own seams: trunk, normalisation, linear layers.
+
+    `distances` equals `module(a, b)` on pictures in [-1, 1]; the trunk sees a shared target once.
+
+    Source: Zhang et al., arXiv:1801.03924, eq. 1; https://github.com/richzhang/PerceptualSimilarity.
+    """
+
+    def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
+        self.module, self.source, self.batch_size = module, source, batch_size
+        self._parameter = next(module.parameters())
+        self.fingerprint = loading.fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "lpips",
+            "class": "lpips.LPIPS",
+            "net": self.module.pnet_type,
+            "linear_layers": bool(self.module.lpips),
+            "version": self.module.version,
+            **loading.source_fields(self.source),
+            "preprocess": "pixels / 127.5 - 1, at the target's size",
+            "dtype": str(self._parameter.dtype).removeprefix("torch."),
+            "device": str(self._parameter.device),
+        }
+
+    def distances(self, images: Images, targets: Images, target_of: Sequence[int]) -> np.ndarray:
+        """Distance of `images[i]` to `targets[target_of[i]]`: (N,) float64, >= 0.
+
+        Every picture is (H, W, 3) uint8 and has the size of its target.
+        """
+        result = np.full(len(images), np.nan)
+        for row, owner in enumerate(target_of):
+            if images[row].shape != (shape := targets[owner].shape):
+                raise MetricError(f"LPIPS needs equal sizes, not {images[row].shape} and {shape}.")
+        # Samples of one target stand together.
+        rows = sorted(range(len(images)), key=lambda row: (target_of[row], row))
+        with loading.exact():
+            for chunk in alike(rows, lambda row: images[row].shape, self.batch_size):
+                owned = dict.fromkeys(target_of[row] for row in chunk)
+                places = {owner: k for k, owner in enumerate(owned)}
+                pictures = [*(targets[owner] for owner in places), *(images[row] for row in chunk)]
+                owners = [places[target_of[row]] for row in chunk]
+                result[chunk] = self._compared(self._scaled(pictures), owners, len(places))
+        return result
+
+    def _scaled(self, images: Images) -> torch.Tensor:
+        """(N, 3, H, W) as the trunk expects it. Version 0.0 had no input scaling."""
+        pixels = torch.from_numpy(np.stack(list(images))).to(self._parameter.device)  # N H W 3
+        x = pixels.permute(0, 3, 1, 2).to(self._parameter.dtype) / 127.5 - 1
+        return self.module.scaling_layer(x) if self.module.version == "0.1" else x
+
+    def _compared(self, x: torch.Tensor, owners: Sequence[int], count: int) -> np.ndarray:
+        """Distances of the pictures behind the first `count`, which are targets; owners: whose each is."""
+        import lpips
+
+        total: Any = 0
+        for level, features in enumerate(self.module.net(x)):
+            unit = lpips.normalize_tensor(features)  # N C h w
+            squared = (unit[count:] - unit[:count][list(owners)]) ** 2
+            weighted = self.module.lins[level](squared) if self.module.lpips else squared
+            total = total + weighted.sum(1).mean((1, 2)).double()
+        return total.cpu().numpy()
+
+
+def build_lpips(net: str, *, linear: bool, version: str, pretrained: bool) -> Any:
+    """An `lpips.LPIPS` in evaluation mode; `pretrained` takes trunk and linear layers from their packages."""
+    import lpips
+
+    # Weights are drawn before they are loaded; nobody else's random numbers should change by that.
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        # lpips 0.1.4 still calls torchvision with the argument it had before 0.13.
+        warnings.filterwarnings("ignore", message=".*pretrained.*|.*weight enum.*", category=UserWarning)
+        module = lpips.LPIPS(
+            net=net, lpips=linear, version=version, pretrained=pretrained, pnet_rand=not pretrained,
+            verbose=False,
+        )  # fmt: skip
+    return module.eval().requires_grad_(False)
+
+
+def load_lpips(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16
+) -> LpipsNetwork:
+    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder.
+
+    A folder holds `config.json` with exactly {"net": ..., "lpips": true|false, "version": "0.1"|"0.0"} and
+    `model.safetensors` with the module's whole state dictionary.
+    """
+    choose("dtype", dtype, DTYPES)
+    if path_or_id in NETS:
+        try:
+            module = build_lpips(path_or_id, linear=True, version="0.1", pretrained=True)
+        except (OSError, RuntimeError) as error:
+            raise MetricError(
+                f"The weights of LPIPS '{path_or_id}' could not be fetched ({error}); "
+                "give a local folder or leave out the metric 'lpips'."
+            ) from error
+        digest = hashlib.sha256()
+        for name, tensor in sorted(module.state_dict().items()):
+            digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+        source = loading.Source(path_or_id, "0.1", digest.hexdigest())
+    else:
+        loading.check_folder(path_or_id)
+        folder = Path(path_or_id)
+        if not folder.is_dir():
+            raise MetricError(f"LPIPS '{path_or_id}': give one of {', '.join(NETS)} or a local folder.")
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(config, dict) or set(config) != _KEYS:
+            raise MetricError(f"'{folder / 'config.json'}' must hold exactly the keys {sorted(_KEYS)}.")
+        net = choose("LPIPS network", config["net"], NETS)
+        version = choose("LPIPS version", config["version"], ("0.1", "0.0"))
+        module = build_lpips(net, linear=bool(config["lpips"]), version=version, pretrained=False)
+        try:
+            state = load_file(folder / "model.safetensors")
+            module.load_state_dict({k: v.float() for k, v in state.items()})
+        except loading.UNREADABLE as error:
+            raise MetricError(f"Cannot load LPIPS from '{folder}': {loading.first_line(error)}") from error
+        source = loading.Source(path_or_id, None, folder_digest(folder))
+    return LpipsNetwork(module.to(device, torch_dtype(dtype)), source, batch_size)
+
+
+def lpips_origins(path_or_id: str, revision: str | None) -> list[Origin]:
+    """The trunk of one of the library's own networks, which torchvision publishes; the rest ships with it."""
+    if path_or_id not in NETS:
+        return []
+    from torchvision import models
+
+    trunks: dict[str, Any] = {
+        "alex": models.AlexNet_Weights.IMAGENET1K_V1,
+        "vgg": models.VGG16_Weights.IMAGENET1K_V1,
+        "squeeze": models.SqueezeNet1_1_Weights.IMAGENET1K_V1,
+    }
+    url = trunks[path_or_id].url
+    # torchvision's files carry the beginning of their digest: alexnet-owt-7be5be79.pth.
+    return [Origin("torch", url, url.rpartition("-")[2].partition(".")[0])]
