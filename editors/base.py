@@ -6,15 +6,17 @@ An image is always a NumPy array of shape (H, W, 3), dtype uint8, RGB. Nothing h
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
+from nein.loading.isolation import MODEL_ERRORS, isolated, reason
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 #: A mistake the user can correct (unknown editor, bad checkpoint); the message is one clear sentence.
 EditorError = UserError
@@ -116,3 +118,55 @@ def fingerprint(facts: Mapping[str, Any]) -> str:
     if "models" in deciding:
         deciding["models"] = {role: model["sha256"] for role, model in deciding["models"].items()}
     return json_digest(deciding)
+
+
+Prepared = TypeVar("Prepared")
+#: What a bad sample can raise inside a pipeline of diffusers.
+SAMPLE_ERRORS = (*MODEL_ERRORS, TypeError)
+
+
+def edit_in_batches(
+    requests: Sequence[EditRequest],
+    prepare: Callable[[EditRequest], tuple[Hashable, Prepared] | str],
+    edit: Callable[[list[Prepared]], list[EditResult]],
+    *,
+    batch_size: int,
+    device: torch.device,
+) -> list[EditResult]:
+    """One result per request, in order.
+
+    prepare  The group of a request and what `edit` needs of it, or why it cannot be done, given or raised.
+    edit     Results for at most `batch_size` requests of one group. When it fails, they are tried one by one.
+
+    Out of memory goes through: smaller batches would differ in the last bits from an undisturbed run's.
+    """
+    results: dict[int, EditResult] = {}
+    groups: dict[Hashable, list[tuple[int, Prepared]]] = {}
+    for index, request in enumerate(requests):
+        fault = find_fault(request)
+        try:
+            ready = fault if fault is not None else prepare(request)
+        except EditorError as error:
+            ready = str(error)
+        if isinstance(ready, str):
+            results[index] = EditResult(request.id, None, ready)
+        else:
+            groups.setdefault(ready[0], []).append((index, ready[1]))
+
+    def failed(error: BaseException) -> str:
+        if device.type == "cuda":
+            # A broken CUDA context fails every later call too: that is the end of the run, not a sample.
+            import torch
+
+            torch.cuda.synchronize(device)
+        return reason(error)
+
+    for members in groups.values():
+        for start in range(0, len(members), batch_size):
+            indices, items = zip(*members[start : start + batch_size], strict=True)
+            edited = isolated(lambda some: edit(list(some)), items, failed, SAMPLE_ERRORS)
+            for index, one in zip(indices, edited, strict=True):
+                if isinstance(one, str):
+                    one = EditResult(requests[index].id, None, one)
+                results[index] = one
+    return [results[index] for index in range(len(requests))]

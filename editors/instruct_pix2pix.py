@@ -14,13 +14,19 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from nein.editors.attention import install, word_weights
-from nein.editors.base import Editor, EditRequest, EditResult, check_count
-from nein.editors.batching import edit_in_batches
+from nein.editors.base import Editor, EditRequest, EditResult, check_count, edit_in_batches
 from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.editors.resize import fit, get_rule
 from nein.editors.runtime import RuntimeOptions
-from nein.editors.sampling import SampleNoise, ancestral_step, effective_config, euler_ancestral, get_guidance
+from nein.editors.sampling import (
+    SampleNoise,
+    ancestral_step,
+    effective_config,
+    euler_ancestral,
+    get_guidance,
+    install,
+    word_weights,
+)
 from nein.loading.errors import choose
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Features on disk: made once, by any number of processes, and read by row.
+"""Features on disk, made once and read by row; the order of data as a function of (seed, position).
 
     FOLDER/<kind>-<block>.safetensors   tensors with a row per thing; the metadata say what was unreadable
 
@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
 from tqdm import tqdm
 
 from nein.engine import atomic
+from nein.engine.blocks import sample_seed
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes, one_thread, read_ahead
 
@@ -132,3 +134,39 @@ class FeatureFiles:
         place = (row, *inner)
         with self._lock:
             return self._open(self._files[number]).get_slice(name)[place]
+
+
+class Passes:
+    """Which thing stands at a position: all of them in a new order, before any comes again.
+
+    length    Positions that a pass takes.
+    shuffled  Number of a pass -> the things in its order, (at least `length`,) of whole numbers.
+
+    Threads may share one.
+    """
+
+    def __init__(self, length: int, shuffled: Callable[[int], np.ndarray]) -> None:
+        self.length = length
+        # Threads reading ahead may still be in the pass before.
+        self._shuffled = functools.lru_cache(2)(shuffled)
+
+    def at(self, position: int) -> int:
+        number, inner = divmod(position, self.length)
+        return int(self._shuffled(number)[inner])
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """NumPy's PCG64, seeded by the run's seed and a name."""
+    return np.random.Generator(np.random.PCG64(sample_seed(seed, name)))
+
+
+def share(step: int, batch: int, rank: int, size: int) -> range:
+    """The positions of one process in one step: of the step's `batch` the r-th part for process r of R."""
+    per_process = batch // size
+    first = step * batch + rank * per_process
+    return range(first, first + per_process)
+
+
+def reseed(seed: int, rank: int, seen: int) -> None:
+    """Sets the global generators for one step, for whatever draws inside a model (dropout)."""
+    torch.manual_seed(sample_seed(seed, f"step/{rank}/{seen}"))

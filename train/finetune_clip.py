@@ -23,7 +23,7 @@ from nein.engine.errors import UserError, exit_with  # noqa: E402
 from nein.train.clip_finetuning.options import ContrastConfig, parse, spelled  # noqa: E402
 
 if TYPE_CHECKING:
-    from nein.train.session import Session
+    from nein.train.record import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def run(config: ContrastConfig) -> list[Path]:
     """Trains at every value of alpha; the folders of the models, in that order."""
     import torch
 
-    from nein.train.session import Session
+    from nein.train.record import Session
 
     single = len(config.alphas) == 1
     models = []
@@ -93,9 +93,9 @@ def train(config: ContrastConfig, session: Session) -> Path:
     from accelerate.utils import send_to_device
 
     from nein.train import loop
-    from nein.train.checkpoints import State
-    from nein.train.clip_finetuning import data, objective, towers
-    from nein.train.order import reseed
+    from nein.train.clip_finetuning import data, towers
+    from nein.train.features import reseed
+    from nein.train.loop import State
     from nein.train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches
@@ -114,7 +114,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
         tower.teach(config.words)
     corpus = data.load(config)
     reader = data.Reader(config, corpus)
-    steps = objective.steps(config, corpus)
+    steps = towers.steps(config, corpus)
     record = Record(config, session, corpus.facts, tower.dual.source.digest, steps)
     record.open()
     folder = config.out_dir / "model"
@@ -143,7 +143,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
         betas=(float(config.beta1), float(config.beta2)),
         eps=float(config.epsilon),
     )
-    rate = objective.make_schedule(config, optimizer, corpus)
+    rate = towers.make_schedule(config, optimizer, corpus)
     network, optimizer = accelerator.prepare(tower, optimizer)
     state = State(names, parameters, optimizer, rate, scaler=accelerator.scaler)
 
@@ -174,10 +174,10 @@ def train(config: ContrastConfig, session: Session) -> Path:
         image, text, asked_about, options, scale = network(*inputs)  # (B, D), (B, D), (Q, D), (texts, D), ()
         loss = torch.zeros((), device=device)
         if image is not None:
-            loss = loss + alpha * objective.contrastive_loss(image, text, scale)
+            loss = loss + alpha * towers.contrastive_loss(image, text, scale)
         if options is not None:
             options = options[places]  # texts, D => Q, options, D
-            loss = loss + (1 - alpha) * objective.choice_loss(
+            loss = loss + (1 - alpha) * towers.choice_loss(
                 asked_about, options, correct, scale, config.protocol
             )
         accelerator.backward(loss)

@@ -24,7 +24,7 @@ from nein.engine.errors import UserError, exit_with  # noqa: E402
 from nein.train.editor_finetuning.options import TuneConfig, parse  # noqa: E402
 
 if TYPE_CHECKING:
-    from nein.train.session import Session
+    from nein.train.record import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     import torch
 
-    from nein.train.session import Session
+    from nein.train.record import Session
 
     try:
         with Session(config) as session:
@@ -54,12 +54,12 @@ def train(config: TuneConfig, session: Session) -> None:
     from diffusers.training_utils import EMAModel
 
     from nein.train import loop
-    from nein.train.checkpoints import State
     from nein.train.editor_finetuning import batches, model
+    from nein.train.editor_finetuning.batches import Encoder, Features, frozen_hash
     from nein.train.editor_finetuning.data import load
-    from nein.train.editor_finetuning.features import Encoder, Features, frozen_hash
     from nein.train.editor_finetuning.validate import Validation
-    from nein.train.order import reseed, share
+    from nein.train.features import reseed, share
+    from nein.train.loop import State
     from nein.train.record import Record
 
     # -------------------------------------------------------------------------------- processes and batches

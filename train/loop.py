@@ -1,20 +1,33 @@
-"""The training loop of everything that learns here: resume, step, log, save, terminate."""
+"""The training loop of everything that learns here, and its checkpoints: resume, step, log, save, terminate.
+
+OUT/checkpoints/step-00000500 is whole or not at all, safetensors and JSON only: weights and average hold the
+parameters that learn and their moving average, modules what follows them without learning, optimizer every
+tensor of its state by parameter number, state.json the rest. There is no random state to keep: every number
+drawn is a function of the seed and the step.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import os
+import shutil
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
+from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
-from nein.engine.errors import Terminated
+from nein.engine import atomic
+from nein.engine.errors import Terminated, UserError
 from nein.engine.processes import read_ahead
-from nein.train.checkpoints import Checkpoints, State
 from nein.train.record import Record
 
 #: () float32, without its graph, and further numbers for the log.
@@ -121,3 +134,163 @@ def terminable() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(arrivals)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+FORMAT = 1
+#: What state.json holds, as far as it is read back.
+_FACTS = {
+    "format": int, "step": int, "schedule": {}, "average_steps?": int, "optimizer": {}, "scaler": ({}, None),
+    "bytes": {},
+}  # fmt: skip
+NO_ROOM = ("no space left", "file too large", "quota exceeded", "os error 28", "os error 27", "os error 122")
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a next step depends on, beside the data and the number of the step.
+
+    names      Of the parameters that learn; `parameters` in the same order.
+    optimizer  Of PyTorch, as it is or as accelerate prepared it; its state is flat per parameter.
+    average    Of the parameters: `shadow_params` and `optimization_step`, as diffusers' EMAModel has them.
+    modules    What changes without learning, by name. `scaler`: the loss scale of fp16.
+    """
+
+    names: Sequence[str]
+    parameters: Sequence[torch.nn.Parameter]
+    optimizer: Any
+    schedule: Any
+    average: Any = None
+    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
+    scaler: Any = None
+
+
+class Checkpoints:
+    """The checkpoints of a run folder. Writing is for the main process."""
+
+    def __init__(self, out: Path, keep: int, state: State) -> None:
+        self.folder = out / "checkpoints"
+        self._keep, self._state = keep, state
+
+    def latest(self) -> Path | None:
+        """The newest whole checkpoint, or None."""
+        return max(self._whole(), default=None)
+
+    def _whole(self) -> list[Path]:
+        return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").is_file())
+
+    def save(self, step: int) -> Path:
+        """Writes the state after `step` steps, then removes the oldest beyond the number to keep.
+
+        Raises UserError when there is no room; earlier checkpoints are then untouched.
+        """
+        target = self.folder / f"step-{step:08d}"
+        draft = self.folder / f".draft-{step:08d}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for torn in self.folder.glob(".draft-*"):
+                shutil.rmtree(torn)
+            draft.mkdir()
+            self._write(step, draft)
+            if target.exists():
+                shutil.rmtree(target)
+            draft.replace(target)
+        except (OSError, safetensors.SafetensorError) as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            last, text = self.latest(), " ".join(str(error).split())
+            safe = f"the last good checkpoint is '{last}'" if last else "there is no earlier checkpoint"
+            why, what = f"'{self.folder}' cannot be written to ({text})", "make it writable"
+            if any(word in text.lower() for word in NO_ROOM):
+                why, what = f"The disk is full ({text})", "free some space"
+            raise UserError(
+                f"{why}: the checkpoint at step {step} was not written, {safe}; {what} and run the same "
+                "command again."
+            ) from None
+        for old in self._whole()[: -self._keep]:
+            shutil.rmtree(old)
+        return target
+
+    def _write(self, step: int, folder: Path) -> None:
+        state = self._state
+        facts: dict[str, Any] = {"format": FORMAT, "step": step, "schedule": state.schedule.state_dict()}
+        _save(dict(zip(state.names, state.parameters, strict=True)), folder / "weights.safetensors")
+        if state.average is not None:
+            shadows = dict(zip(state.names, state.average.shadow_params, strict=True))
+            _save(shadows, folder / "average.safetensors")
+            facts["average_steps"] = state.average.optimization_step
+        if state.modules:
+            tensors = {
+                f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()
+            }
+            _save(tensors, folder / "modules.safetensors")
+        tensors, facts["optimizer"] = _flatten(_plain(state.optimizer).state_dict())
+        _save(tensors, folder / "optimizer.safetensors")
+        facts["scaler"] = state.scaler.state_dict() if state.scaler is not None else None
+        facts["bytes"] = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
+        atomic.write_json(folder / "state.json", facts)
+
+    def restore(self, folder: Path) -> int:
+        """Puts everything back as `save` met it; returns the number of steps done. Raises UserError."""
+        state = self._state
+        facts = atomic.read_json(folder / "state.json", _FACTS)
+        if facts.get("format") != FORMAT:
+            raise UserError(f"'{folder}' was written by another version; choose another folder for this run.")
+        for name, size in facts["bytes"].items():
+            file = folder / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise UserError(
+                    f"'{file}' is damaged; remove '{folder}' to go on from the checkpoint before it."
+                )
+        weights = load_file(folder / "weights.safetensors")
+        if set(weights) != set(state.names):
+            raise UserError(
+                f"'{folder}' holds other weights than those that now learn; choose another folder."
+            )
+        with torch.no_grad():
+            for name, parameter in zip(state.names, state.parameters, strict=True):
+                parameter.copy_(weights[name])
+            if state.average is not None:
+                shadows = load_file(folder / "average.safetensors")
+                for name, value in zip(state.names, state.average.shadow_params, strict=True):
+                    value.copy_(shadows[name])
+                state.average.optimization_step = facts["average_steps"]
+            if state.modules:
+                tensors = load_file(folder / "modules.safetensors")
+                for name, module in state.modules.items():
+                    module.load_state_dict({key: tensors[f"{name}/{key}"] for key in module.state_dict()})
+        plain, groups = facts["optimizer"]["plain"], facts["optimizer"]["groups"]
+        entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in plain.items()}
+        for name, value in load_file(folder / "optimizer.safetensors").items():
+            number, _, key = name.partition("/")
+            entries.setdefault(int(number), {})[key] = value
+        groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in groups]
+        _plain(state.optimizer).load_state_dict({"state": entries, "param_groups": groups})
+        state.schedule.load_state_dict(facts["schedule"])
+        if state.scaler is not None and facts["scaler"] is not None:
+            state.scaler.load_state_dict(facts["scaler"])
+        return int(facts["step"])
+
+
+def _plain(optimizer: Any) -> Any:
+    """The optimiser within accelerate's, or the optimiser."""
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def _save(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
+    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, file)
+    with file.open("rb") as written:  # a full disk may show only now
+        os.fsync(written.fileno())
+
+
+def _flatten(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """An optimiser's state_dict as named tensors and JSON; for any whose state is flat per parameter."""
+    tensors: dict[str, torch.Tensor] = {}
+    plain: dict[str, dict[str, Any]] = {}
+    for number, entries in state["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                # A copy: 8-bit optimisers share a table among parameters, which safetensors refuses.
+                tensors[f"{number}/{key}"] = value.detach().cpu().contiguous().clone()
+            else:
+                plain.setdefault(str(number), {})[key] = value
+    groups = json.loads(json.dumps(state["param_groups"]))
+    return tensors, {"plain": plain, "groups": groups}

@@ -48,7 +48,6 @@ API = {
         "editors",
         (
             "nein.editors", "nein.editors.base", "nein.editors.function", "nein.editors.presets",
-            "nein.editors.batching",
         ),
     ),
     "metrics": (

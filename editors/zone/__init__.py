@@ -1,7 +1,7 @@
 """ZONE (arXiv:2312.16794): InstructPix2Pix and MagicBrush together, confined to one segment of the picture.
 
 Steps: 0 picture into its frame (`editors.resize`); 1 change, add or remove?, 2 fused denoising, 7 segments of
-SAM (`models`); 3, 4 cross-attention of the UNets (`editors.attention`); 5 attention difference to rough mask,
+SAM (`models`); 3, 4 cross-attention of the UNets (`editors.sampling`); 5 attention difference to rough mask,
 6 small components removed, 8 segment with the best Region-IoU, 9 dilation, 10 layer pasted by kind of action,
 11 spectral edge smoother, 12 final blend (`masks`).
 

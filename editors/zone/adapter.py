@@ -13,12 +13,11 @@ from PIL import Image, ImageEnhance
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from nein.editors.attention import AttentionRecord, install
 from nein.editors.base import EditorError, EditRequest, EditResult
 from nein.editors.checkpoint import load_pipeline, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix, Item, cached
 from nein.editors.resize import zone_frame
-from nein.editors.sampling import SampleNoise, dpm_solver
+from nein.editors.sampling import AttentionRecord, SampleNoise, dpm_solver, install
 from nein.editors.zone import masks
 from nein.editors.zone.models import Reading, Segmenter, decide, fuse, load_classifier, shares
 from nein.loading.digests import json_digest

@@ -13,10 +13,9 @@ from torch import nn
 
 from nein.nano.data import world_version
 from nein.train import loop
-from nein.train.checkpoints import State
+from nein.train.loop import State
 from nein.train.options import RunOptions
-from nein.train.record import Record
-from nein.train.session import Session
+from nein.train.record import Record, Session
 
 
 @dataclass

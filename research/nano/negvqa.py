@@ -22,7 +22,7 @@ from nein.nano import zoo as shipped
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import NANO, TAUGHT, VARIED, WORLDS, Scene, World, render, rng_for
 from nein.nano.sentences import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
-from nein.train.added_tokens import teach
+from nein.train.export import teach
 from research.nano.data import chat_tokenizer, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count

@@ -37,8 +37,8 @@ from nein.nano.scenes import (
     rng_for,
     sample_scene,
 )
-from nein.train.added_tokens import teach
 from nein.train.editor_finetuning.drawn import ADD, DESCRIBE, REMOVE, filled
+from nein.train.export import teach
 from research.nano.data import degrade, to_float
 from research.nano.job import Job, sized, step_count
 from research.nano.judges import rebuilder

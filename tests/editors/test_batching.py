@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nein.editors.base import EditRequest, EditResult
-from nein.editors.batching import edit_in_batches
+from nein.editors.base import EditRequest, EditResult, edit_in_batches
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, ZeroDivisionError, IndexError])

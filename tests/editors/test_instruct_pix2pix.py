@@ -12,7 +12,7 @@ from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPi
 from PIL import Image
 
 from nein.editors import EditorError, EditRequest
-from nein.editors.attention import word_weights
+from nein.editors.sampling import word_weights
 from tests.editors.by_hand import edit_by_hand
 
 STEPS = 6

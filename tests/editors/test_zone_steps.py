@@ -12,10 +12,9 @@ from diffusers.models.attention_processor import Attention
 from torchvision.ops import nms
 from transformers import SamImageProcessor, SamModel
 
-from nein.editors import attention
-from nein.editors.attention import AttentionRecord, Processor
+from nein.editors import sampling
 from nein.editors.resize import zone, zone_frame
-from nein.editors.sampling import dpm_solver
+from nein.editors.sampling import AttentionRecord, Processor, dpm_solver
 from nein.editors.zone import masks, models
 from nein.editors.zone.models import ACTIONS, Segmenter, decide
 
@@ -171,7 +170,7 @@ def test_the_mean_is_over_steps_and_layers_by_their_heads_and_other_sizes_are_le
 
 def test_cross_attention_on_the_way_down_and_up_is_recorded_and_nothing_else(checkpoint):
     unet = UNet2DConditionModel.from_pretrained(checkpoint / "unet")
-    attention.install(unet)
+    sampling.install(unet)
     recorded = {name for name, processor in unet.attn_processors.items() if processor._recorded}
     layers = ("down_blocks.1.attentions.0", "up_blocks.0.attentions.0", "up_blocks.0.attentions.1")
     assert recorded == {f"{layer}.transformer_blocks.0.attn2.processor" for layer in layers}

@@ -1,6 +1,6 @@
 """What a step sees: pictures with captions, pictures with questions, each a function of (seed, position).
 
-A position counts as in `train.order`. A frozen vision tower's features of the pictures are stored once.
+A position counts as in `train.features`. A frozen vision tower's features of the pictures are stored once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from nein.nano.data import world_version
 from nein.nano.scenes import is_nano, world
 from nein.train.clip_finetuning import table
 from nein.train.clip_finetuning.options import ContrastConfig
-from nein.train.features import FeatureFiles, stamp
-from nein.train.order import Passes, generator, share
+from nein.train.features import FeatureFiles, Passes, generator, share, stamp
 
 log = logging.getLogger(__name__)
 #: Neighbours tried in the place of a picture that cannot be decoded.

@@ -19,8 +19,7 @@ from nein.editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
 from nein.loading.references import expanded
 from nein.models import references
-from nein.train.editor_finetuning.batches import Batch
-from nein.train.editor_finetuning.features import placed
+from nein.train.editor_finetuning.batches import Batch, placed
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.export import MODEL, card, finished_model, portable, without_paths
 

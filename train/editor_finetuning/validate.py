@@ -34,9 +34,8 @@ from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
 from nein.engine.stages import Step
 from nein.reporting import figures as frames
-from nein.train.editor_finetuning.batches import Batch, changed
+from nein.train.editor_finetuning.batches import Batch, Encoder, changed
 from nein.train.editor_finetuning.data import prepare
-from nein.train.editor_finetuning.features import Encoder
 from nein.train.editor_finetuning.model import averaged_copy, losses
 from nein.train.editor_finetuning.options import TuneConfig
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
-from nein.train.clip_finetuning.objective import choice_loss, contrastive_loss
+from nein.train.clip_finetuning.towers import choice_loss, contrastive_loss
 
 DIM, OPTIONS, ALPHA = 5, 4, 0.3
 

@@ -20,7 +20,7 @@ from nein import metrics
 from nein.datasets.negbench import drawn
 from nein.engine.errors import UserError
 from nein.train import finetune_clip
-from nein.train.clip_finetuning import objective, table
+from nein.train.clip_finetuning import table, towers
 from nein.train.clip_finetuning.data import Reader
 from nein.train.clip_finetuning.data import load as load_corpus
 from nein.train.clip_finetuning.options import ContrastConfig, parse
@@ -47,7 +47,7 @@ def losses(run: Path) -> list[float]:
 
 def dies_at(monkeypatch: pytest.MonkeyPatch, call: int, action: Callable[[], None]) -> None:
     """`action` in the CALL-th contrastive loss."""
-    whole, seen = objective.contrastive_loss, []
+    whole, seen = towers.contrastive_loss, []
 
     def counted(*args: Any) -> Any:
         seen.append(1)
@@ -55,7 +55,7 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, call: int, action: Callable[[], Non
             action()
         return whole(*args)
 
-    monkeypatch.setattr(objective, "contrastive_loss", counted)
+    monkeypatch.setattr(towers, "contrastive_loss", counted)
 
 
 def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(

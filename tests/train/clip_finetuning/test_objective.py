@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import multiprocessing
 
-from nein.train.clip_finetuning.objective import choice_loss, contrastive_loss
+from nein.train.clip_finetuning.towers import choice_loss, contrastive_loss
 from tests.train.clip_finetuning import joint
 
 

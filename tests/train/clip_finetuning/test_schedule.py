@@ -11,7 +11,7 @@ import torch
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.engine.errors import UserError
-from nein.train.clip_finetuning import objective
+from nein.train.clip_finetuning import towers
 from nein.train.clip_finetuning.data import Corpus, Reader
 from nein.train.clip_finetuning.options import ContrastConfig, parse
 
@@ -38,9 +38,9 @@ def settings(protocol: str, **options: Any) -> ContrastConfig:
 def rates(config: ContrastConfig, data: Corpus) -> list[float]:
     """The rate of every step."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=float(config.learning_rate))
-    rate = objective.make_schedule(config, optimizer, data)
+    rate = towers.make_schedule(config, optimizer, data)
     values = []
-    for _ in range(objective.steps(config, data)):
+    for _ in range(towers.steps(config, data)):
         values.append(rate.get_last_lr()[0])
         optimizer.step()
         rate.step()
@@ -49,8 +49,8 @@ def rates(config: ContrastConfig, data: Corpus) -> list[float]:
 
 def test_by_paper_the_cosine_spans_the_captions_though_training_ends_at_35_per_cent() -> None:
     data = corpus(3000, 2000)
-    assert {p: objective.steps(settings(p), data) for p in ("paper", "fixed")} == {"paper": 70, "fixed": 70}
-    assert {p: objective.span(settings(p), data) for p in ("paper", "fixed")} == {"paper": 300, "fixed": 70}
+    assert {p: towers.steps(settings(p), data) for p in ("paper", "fixed")} == {"paper": 70, "fixed": 70}
+    assert {p: towers.span(settings(p), data) for p in ("paper", "fixed")} == {"paper": 300, "fixed": 70}
     paper, fixed = rates(settings("paper"), data), rates(settings("fixed"), data)
     # open_clip's formulas: (step + 1) / warmup, then half a cosine over all batches of the captions
     assert paper[:20] == pytest.approx([(k + 1) / 20 for k in range(20)])
@@ -65,7 +65,7 @@ def test_by_paper_the_cosine_spans_the_captions_though_training_ends_at_35_per_c
 def test_several_passes_span_as_many_files_and_go_on_in_one_order() -> None:
     data = corpus(100, 400)
     paper, fixed = settings("paper", epochs=3.0), settings("fixed", epochs=3.0)
-    assert (objective.steps(paper, data), objective.span(paper, data)) == (9, 30)
+    assert (towers.steps(paper, data), towers.span(paper, data)) == (9, 30)
     orders = {}
     for config in (paper, fixed):
         orders[config.protocol] = [Reader(config, data).passes[0].at(position) for position in range(90)]
@@ -75,15 +75,15 @@ def test_several_passes_span_as_many_files_and_go_on_in_one_order() -> None:
 
 def test_the_share_is_of_batches_by_paper_and_of_rows_by_fixed() -> None:
     data = corpus(118, 500)  # 11 batches and a rest that the released loader drops
-    assert objective.steps(settings("paper"), data) == 3  # int(11 * 0.35)
-    assert objective.steps(settings("fixed"), data) == 4  # int(118 * 0.35) // 10
+    assert towers.steps(settings("paper"), data) == 3  # int(11 * 0.35)
+    assert towers.steps(settings("fixed"), data) == 4  # int(118 * 0.35) // 10
     alone = settings("paper", alpha=["1"])
-    assert objective.steps(alone, corpus(1000, 20)) == 35  # the questions are not in use
+    assert towers.steps(alone, corpus(1000, 20)) == 35  # the questions are not in use
 
 
 def test_a_number_of_steps_is_taken_as_it_is_and_spans_what_as_many_passes_would() -> None:
     config = settings("paper", epochs=None, steps=140)
-    assert (objective.steps(config, corpus(3000, 2000)), objective.span(config, corpus(3000, 2000))) == (
+    assert (towers.steps(config, corpus(3000, 2000)), towers.span(config, corpus(3000, 2000))) == (
         140,
         600,
     )

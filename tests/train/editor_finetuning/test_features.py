@@ -10,9 +10,8 @@ from PIL import Image
 from nein.editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
-from nein.train.editor_finetuning.batches import Loader, Order
+from nein.train.editor_finetuning.batches import Encoder, Features, Loader, Order, frozen_hash
 from nein.train.editor_finetuning.data import load
-from nein.train.editor_finetuning.features import Encoder, Features, frozen_hash
 
 CPU = torch.device("cpu")
 

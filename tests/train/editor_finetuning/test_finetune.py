@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from nein import editors
 from nein.engine.errors import Terminated, UserError
-from nein.train import checkpoints as checkpointing
+from nein.train import loop as checkpointing
 from nein.train.editor_finetuning import model
 from tests.helpers import plain
 from tests.helpers.runs import scores_in

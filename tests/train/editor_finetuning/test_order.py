@@ -10,7 +10,7 @@ import torch
 
 from nein.train.editor_finetuning.batches import Order, draw
 from nein.train.editor_finetuning.data import Example, Pairs
-from nein.train.order import share
+from nein.train.features import share
 
 
 class Numbered:
