@@ -24,7 +24,7 @@ from nein.benchmarks.runs import FIGURES
 from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Names, Options, option
-from nein.datasets.negvqa.categories import AVERAGE
+from nein.datasets.negvqa.questions import AVERAGE
 from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nein.benchmarks.baselines import LEVEL
-from nein.benchmarks.negvqa import exported, sections
-from nein.benchmarks.negvqa import folder as files
+from nein.benchmarks.negvqa import report, sections
+from nein.engine.folder import runs_below
 from nein.metrics.choices import Reply
 from nein.models import references
 from nein.reporting import figures as frames
@@ -43,7 +43,7 @@ def evaluated(tmp_path: Path, model: Model, *more: object) -> Path:
     with references.offering({"model": model}):
         asked = ("--model", "model", "--data", data, "--out", tmp_path / "out", "--batch-size", 4)
         assert run(*asked, "--device", "cpu", "--formats", "csv,md", *more) == 0
-    return files.find(tmp_path / "out")[0].path
+    return runs_below(tmp_path / "out")[0]
 
 
 def share(folder: Path, metric: str, variant: str, category: str = "Average") -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tm
 
 def test_baselines_are_exported_beside_the_accuracy(tmp_path: Path) -> None:
     folder = evaluated(tmp_path, Model(lambda seen, question, texts: 0))
-    results = exported.read(folder).results
+    results = report.exported(folder).results
     assert {"accuracy", "text only", "picture only"} <= {result.metric for result in results}
     keys = [result.key for result in results]
     assert len(keys) == len(set(keys))

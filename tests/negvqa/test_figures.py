@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nein.benchmarks.negvqa import figures, paper_numbers, scores
-from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, category_of
+from nein.benchmarks.negvqa import paper_numbers, scores
+from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, category_of
 from nein.reporting import figures as frames
 
 OPTIONS = ["cat", "dog"]
@@ -39,7 +39,7 @@ def made(outcomes: list[tuple[str, str]], **more: Any) -> list[dict[str, Any]]:
 def test_our_intervals_are_the_printed_bounds_of_table_1_but_one_after_rounding() -> None:
     strange = []
     for cell in paper_numbers.cells():
-        ends = figures.normal_interval(cell.value, paper_numbers.SIZES[cell.category])
+        ends = scores.normal_interval(cell.value, paper_numbers.SIZES[cell.category])
         for ours, printed in zip(ends, (cell.low, cell.high), strict=True):
             if round(100 * ours, 1) != round(100 * printed, 1):
                 strange.append((cell.model, cell.variant, cell.category))
@@ -89,7 +89,7 @@ def test_outcomes_of_pairs_are_counted_and_tested() -> None:
     outcomes = [("A", "B")] * 5 + [("A", "A")] * 9 + [("B", "B")] * 2 + [("B", "A")] * 4 + [("A", "?!")]
     rows = scores.score(made(outcomes), ["generated"])
     fixed = [row for row in rows if row["protocol"] == "fixed"]
-    found = {row["metric"]: row for row in figures.paired(scores.table(fixed), AVERAGE)}
+    found = {row["metric"]: row for row in scores.paired(scores.table(fixed), AVERAGE)}
     counts = [round(20 * found[k]["value"]) for k in ("both", "only_original", "only_negated", "neither")]
     assert counts == [5, 9, 2, 4]
     gap = found["gap"]
@@ -108,14 +108,14 @@ def test_mcnemar_is_twice_the_smaller_tail_of_a_fair_coin() -> None:
         first, second = rng.randrange(60), rng.randrange(60)
         total = first + second
         tail = sum(math.comb(total, k) for k in range(min(first, second) + 1)) / 2**total
-        assert figures.mcnemar(first, second) == pytest.approx(min(1.0, 2 * tail))
-        assert figures.mcnemar(first, second) == figures.mcnemar(second, first)
-    assert figures.mcnemar(0, 0) == 1.0
+        assert scores.mcnemar(first, second) == pytest.approx(min(1.0, 2 * tail))
+        assert scores.mcnemar(first, second) == scores.mcnemar(second, first)
+    assert scores.mcnemar(0, 0) == 1.0
 
 
 def test_a_constant_letter_has_no_pair_right_and_a_share_of_a_of_one() -> None:
     rows = [r for r in scores.score(made([("A", "A")] * 8), ["generated"]) if r["protocol"] == "fixed"]
-    found = figures.figures(scores.table(rows))
+    found = scores.figures(scores.table(rows))
     assert frames.pick(found, metric="both", category=AVERAGE)["value"] == 0  # type: ignore[index]
     answered, right = frames.select(found, task="position", variant="negated")["value"]
     assert (answered, right) == (1.0, 0.0)
@@ -127,7 +127,7 @@ def test_pictures_shared_by_questions_widen_the_clustered_interval_only() -> Non
     apart = [{**row, "source": f"p{row['id']}"} for row in together]
     clumped = [{**row, "source": f"p{int(row['id']) // 10}"} for row in together]
     entries = [
-        figures.accuracy(
+        scores.accuracy(
             scores.table(scores.score(rows, ["generated"])).where(protocol="fixed", variant="original"),
             AVERAGE, "fixed",
         )
@@ -136,7 +136,7 @@ def test_pictures_shared_by_questions_widen_the_clustered_interval_only() -> Non
     apart_, clumped_ = entries
     assert apart_.value == clumped_.value == 0.5
     assert clumped_.high - clumped_.low > 1.5 * (apart_.high - apart_.low)
-    lows = [figures.normal(entry).low for entry in entries]
+    lows = [scores.normal(entry).low for entry in entries]
     assert lows == pytest.approx([0.5 - 1.96 * math.sqrt(0.25 / 40)] * 2)
 
 
@@ -161,7 +161,7 @@ def test_a_failed_answer_is_unscored_and_counted_under_both_protocols() -> None:
     rows[0] |= {"text": None, "error": "the endpoint gave no answer after 6 attempts: HTTP 503"}
     scored = list(scores.score(rows, ["generated"]))
     fixed = [r for r in scored if r["protocol"] == "fixed" and r["variant"] == "original"]
-    found = figures.figures(scores.table(fixed))
+    found = scores.figures(scores.table(fixed))
     entry = frames.pick(found, task="accuracy", category=AVERAGE)
     assert entry is not None
     assert (entry["value"], entry["n"], entry["unscored"]) == (1.0, 1, 1)
@@ -175,12 +175,12 @@ def test_a_category_is_the_mean_of_its_subsets_as_published_and_pooled_when_fixe
     rows = made([("A", "B")] * 9)  # nine right answers of one subset, one wrong of another
     rows += [{**row, "id": "x", "subset": "VizWiz", "source": "q"} for row in made([("B", "A")])]
     scored = scores.table(scores.score(rows, ["generated"])).where(variant="original")
-    fixed = figures.accuracy(scored.where(protocol="fixed"), "General", "fixed")
+    fixed = scores.accuracy(scored.where(protocol="fixed"), "General", "fixed")
     paper_rows = scored.where(protocol="paper")
-    paper = figures.accuracy(paper_rows, "General", "paper")
+    paper = scores.accuracy(paper_rows, "General", "paper")
     assert fixed.value == pytest.approx(0.9)
     assert paper.value == pytest.approx(0.5)
-    assert figures.accuracy(paper_rows, AVERAGE, "paper").value == pytest.approx(0.9)  # over all questions
+    assert scores.accuracy(paper_rows, AVERAGE, "paper").value == pytest.approx(0.9)  # over all questions
 
 
 def test_probabilities_give_a_letter_of_their_own() -> None:
@@ -193,10 +193,10 @@ def test_probabilities_give_a_letter_of_their_own() -> None:
         ("generated", "original"): "A", ("generated", "negated"): "A",
         ("logprob", "original"): "B", ("logprob", "negated"): "A",
     }  # fmt: skip
-    same = figures.agreement(scores.table(scored))
+    same = scores.agreement(scores.table(scored))
     assert same is not None
     assert (same["value"], same["n"]) == (0.5, 2)
-    assert figures.agreement(scores.table(scored).where(scoring="generated")) is None
+    assert scores.agreement(scores.table(scored).where(scoring="generated")) is None
     missing = list(scores.score(made([("A", "A")]), ["logprob"]))
     assert all(row["value"] is None for row in missing)
     assert Counter(row["reason"] for row in missing) == {"no probabilities of letters": 4}

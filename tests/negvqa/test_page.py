@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from nein.benchmarks.negvqa import figures, paper_numbers, scores, sections
+from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa import report as own
 from nein.reporting import cards, plots, report
 from nein.reporting import figures as frames
@@ -33,7 +33,7 @@ BOTH = ["generated", "logprob"]
 
 
 def figured(rows: list[dict[str, Any]], asking: str | None = None) -> pd.DataFrame:
-    return figures.figures(scores.table(scores.score(rows, BOTH)), asking)
+    return scores.figures(scores.table(scores.score(rows, BOTH)), asking)
 
 
 def frame(said: dict[str, list[dict[str, Any]]], asking: str | None = None) -> pd.DataFrame:

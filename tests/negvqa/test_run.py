@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein.benchmarks.negvqa import folder as files
+from nein.benchmarks.negvqa.scores import AnswersDir
 from nein.datasets.negvqa import questions as data
 from nein.engine import images
-from nein.engine.folder import Folder
+from nein.engine.folder import Folder, runs_below
 from nein.metrics.judges.base import Answer
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import answers as answers_of
@@ -36,7 +36,7 @@ def ask(vlms: Path, questions: Path, out: Path, *more: object, formats: str = "c
 
 
 def folder_of(out: Path) -> Folder:
-    [folder] = files.find(out)
+    [folder] = map(AnswersDir, runs_below(out))
     return folder
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.negvqa.folder import AnswersDir
+from nein.benchmarks.negvqa.scores import AnswersDir
 from nein.benchmarks.runner import selected
 from nein.engine import images
 from nein.reporting import figures as frames

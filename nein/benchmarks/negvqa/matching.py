@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
-from nein.benchmarks.negvqa.folder import ANSWERS, MATCHES
+from nein.benchmarks.negvqa.scores import ANSWERS, MATCHES
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row

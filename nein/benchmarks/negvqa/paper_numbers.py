@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from nein.datasets.negvqa.categories import AVERAGE, category_of
-from nein.datasets.negvqa.questions import HUB, VARIANTS
+from nein.datasets.negvqa.questions import AVERAGE, HUB, VARIANTS, category_of
 from nein.reporting import figures as frames
 
 #: Questions per subset. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb, whose

@@ -1,4 +1,4 @@
-"""What the report of finished runs says besides its tables and plots, and what every model answered."""
+"""What a report of finished runs says besides its tables and plots; what other programs are given."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
-from nein.benchmarks.negvqa.folder import ANSWERS
+from nein.benchmarks.negvqa.scores import ANSWERS, AnswersDir
 from nein.benchmarks.runner import selected
 from nein.benchmarks.runs import Finished, Page
-from nein.datasets.negvqa.categories import AVERAGE
-from nein.datasets.negvqa.questions import VARIANTS, Item
+from nein.datasets import hub
+from nein.datasets.negvqa.questions import AVERAGE, VARIANTS, Item
 from nein.engine import images
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder
 from nein.metrics.letters import LETTERS
-from nein.reporting import cards, thumbnails
+from nein.reporting import cards, interchange, thumbnails
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
 from nein.reporting.format import Gap, widest
+from nein.reporting.interchange import Exported, Sample, public
 
 SIDE = 256
 OUTCOMES: dict[tuple[float | None, float | None], str] = {
@@ -264,3 +268,55 @@ def questions(
                 verdicts[key] = [{"scoring": s, **scores.read(row, s, "fixed", "fixed")} for s in order]
     pictures = {item.id: item for item in items or () if item.id in asked}
     return Questions(asked, list(answers), replies, verdicts, pictures)
+
+
+# --- for other programs ------------------------------------------------------------------------
+
+
+def exported(path: Path) -> Exported:
+    """The run in a folder OUT/<model>."""
+    manifest = public(Folder(path, "answers").manifest())
+    data = manifest.get("data", {})
+    figures = frames.read(path / "figures.csv")
+    rows = frames.records(frames.select(figures, task="accuracy", metric="accuracy", interval="clustered"))
+    rows += frames.records(frames.select(figures, task="blind", metric=BASELINES))
+    results = [
+        interchange.share(_key(row), row, f"{row['metric'].capitalize()}, {row['variant']} questions, "
+                          f"{row['scoring']}, {row['category']}")
+        for row in rows if row["value"] is not None
+    ]  # fmt: skip
+    told = frames.select(figures, task="gap", category=AVERAGE, protocol="fixed", headline="yes")
+    by = {row["metric"]: row for row in frames.records(told)}
+    if by.get("gap", {}).get("value") is not None:
+        measure = f"accuracy ({by['gap']['scoring']})"
+        results.append(interchange.gap(measure, by["original"], by["negated"], by["gap"]))
+    shown = ("kind", "questions", "sha256", "split", "revision")
+    reference = hub.reference(str(data.get("source") or ""))
+    # OWNER/NAME of the hub, "nano:WORLD", or a file.
+    name = data.get("name") or data.get("world") or data.get("file") or data.get("kind")
+    return Exported(
+        "negvqa", "NegVQA", path.name, "", str(manifest["reference"]),
+        {"name": str(name), **{key: data.get(key) for key in shown}},
+        data.get("name") or (reference.name if reference else None), str(manifest.get("preset")),
+        str(manifest.get("protocol")), results, lambda: _samples(path), manifest, path,
+    )  # fmt: skip
+
+
+def _key(row: dict[str, Any]) -> str:
+    baseline = row.get("metric", "") if row.get("metric") in BASELINES else ""
+    return "/".join(
+        filter(None, (row["variant"], row["scoring"], row["protocol"], row["category"], baseline))
+    )
+
+
+def _samples(path: Path) -> Iterator[Sample]:
+    for row in scores.of_folder(AnswersDir(path)):
+        if row["metric"] in BASELINES:
+            continue
+        asked = row["asked"]
+        facts = {"subset": row["subset"], "source": row["source"], "variant": row["variant"]}
+        yield Sample(
+            _key(row), f"{row['id']}.{row['variant']}", asked["question"], asked["text"] or "",
+            row["letter"] or "", f"{row['scoring']}, {row['protocol']}", row["value"], row["reason"] or "",
+            (asked["answer"],), tuple(asked["options"]), facts,
+        )  # fmt: skip

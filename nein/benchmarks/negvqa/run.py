@@ -11,9 +11,9 @@ from typing import Any
 from nein import metrics
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
-from nein.benchmarks.negvqa import exported, figures, matching, paper_numbers, report, scores, sections
+from nein.benchmarks.negvqa import matching, paper_numbers, report, scores, sections
 from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig, ReportConfig
-from nein.benchmarks.negvqa.folder import ANSWERS, BLIND, MATCHES, AnswersDir
+from nein.benchmarks.negvqa.scores import ANSWERS, BLIND, MATCHES, AnswersDir
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
 from nein.datasets.negvqa import questions
@@ -61,7 +61,12 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     made = []
     for name, model in models.items():
         reference = references.named(model)[1]
-        load = shared(functools.partial(_remembered, reference, config, device))
+
+        def load_cached(reference: str = reference) -> CachedModel:
+            cache = config.out_dir / "cache" / "answers.sqlite"
+            return CachedModel(load_model(reference, config, device), AnswerCache(cache))
+
+        load = shared(load_cached)
         for cure in ("", *config.mend):
             remedies.possible(cure, scorings(reference, config), model)
             named = f"{name}+{cure}" if cure else name
@@ -79,7 +84,6 @@ def _questions(
 
 
 def _behind(reference: str, config: NegvqaConfig) -> str:
-    """The model that a reference stands for."""
     return config.judge if reference == JUDGE else reference
 
 
@@ -186,11 +190,6 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
 
 
 # --- asking ------------------------------------------------------------------------------------
-
-
-def _remembered(reference: str, config: NegvqaConfig, device: str) -> CachedModel:
-    cache = config.out_dir / "cache" / "answers.sqlite"
-    return CachedModel(load_model(reference, config, device), AnswerCache(cache))
 
 
 def _asking(
@@ -312,7 +311,7 @@ def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
 NEGVQA = Benchmark(
     "negvqa", "NegVQA", NegvqaConfig, runs,
     lambda folder: scores.table(scores.of_folder(AnswersDir(folder.path))),
-    estimates=lambda table, folder: figures.figures(table, folder.manifest()["identity"].get("asking")),
+    estimates=lambda table, folder: scores.figures(table, folder.manifest()["identity"].get("asking")),
     decides=decides, sections=sections.SECTIONS, page=report.describe, report_config=ReportConfig,
-    read=exported.read, printed=paper_numbers.gaps, folder=AnswersDir,
+    read=report.exported, printed=paper_numbers.gaps, folder=AnswersDir,
 )  # fmt: skip

@@ -1,15 +1,68 @@
-"""Answers read under both protocols: a letter or a reason, and right or wrong."""
+"""A run of NegVQA: its files, its answers read under both protocols, and the figures of those.
+
+OUT/<model>/   manifest.json, answers/*.jsonl (`nein.engine.folder`), scores.csv: every answer read under both
+               protocols, figures.csv: every figure, which reports on edited pictures cite of their judge
+OUT/cache/     answers of endpoints
+OUT/report.html, .md, .csv, .tex, *.png
+
+Intervals come in two kinds: "clustered" by picture, and "normal", the paper's p -/+ 1.96 sqrt(p (1 - p) / n).
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.negvqa.folder import ANSWERS, BLIND, MATCHES, AnswersDir
+import numpy as np
+import pandas as pd
+
+from nein import statistics
+from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
 from nein.benchmarks.runner import selected
+from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, OTHER, VARIANTS
+from nein.engine.folder import Folder
+from nein.engine.shapes import Shape
 from nein.metrics.choices import Reply
 from nein.metrics.letters import EDITIONS, by_option, parse
+from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
+from nein.statistics.estimates import Estimate
+
+ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
+#: Rows of a block: what was asked, what the model wrote, and what a matcher made of it.
+_ANSWER = {
+    "id": str, "variant": str, "subset": str, "category": str, "source": str, "question": str,
+    "options": [str], "answer": str, "text": (str, None), "logprobs": ([(float, None)], None), "error": str,
+}  # fmt: skip
+_MATCH = {"id": str, "variant": str, "letter": (str, None), "reason": str, "error": str}
+BLOCKS: Mapping[str, Shape] = {
+    ANSWERS: _ANSWER, BLIND: {**_ANSWER, "baseline": str}, MATCHES: _MATCH,
+}  # fmt: skip
+_MANIFEST = {
+    "preset": str, "protocol": str, "reference": str, "identity": {"prompt": str, "asking?": (str, None)},
+    "scoring": [str], "letters": str, "matcher": str, "limit": (int, None),
+    "data": {
+        "kind": str, "sha256": str, "questions": int, "split?": str, "columns?": ({}, None), "name?": str,
+        "revision?": (str, None), "file?": str, "world?": str,
+    },
+}  # fmt: skip
+
+
+class AnswersDir(Folder):
+    """The folder OUT/<model>."""
+
+    benchmark = "negvqa"
+    facts = _MANIFEST
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, ANSWERS, BLOCKS)
+
+
+# --- answers read ------------------------------------------------------------------------------
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
 #: VLMEvalKit's rule, then its matcher where there is one; an answer in which neither finds a letter is wrong.
@@ -89,3 +142,200 @@ def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None 
         return {**made, "value": float(letter == row["answer"])}
     wrong = protocol == "paper" and scoring == "generated" and not failed
     return {**made, "value": 0.0 if wrong else None}
+
+
+# --- figures -----------------------------------------------------------------------------------
+
+#: What can become of a pair -> the values of its original and its negated question.
+OUTCOMES = {
+    "both": (1.0, 1.0),
+    "only_original": (1.0, 0.0),
+    "only_negated": (0.0, 1.0),
+    "neither": (0.0, 0.0),
+}
+
+
+def normal_interval(value: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of NegVQA (arXiv:2505.22946), Table 1, not cut off at 0 and 1."""
+    reach = 1.96 * math.sqrt(value * (1 - value) / n)
+    return value - reach, value + reach
+
+
+def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
+    """Every figure of one model; columns besides the usual: scoring, protocol, category, subset, interval,
+    reason, headline ("yes": of the scoring that stands for the model).
+
+    task        metric
+    accuracy    "accuracy" per variant and category, with either interval
+    subsets     "accuracy" per variant and subset, and "difference"
+    gap         over pairs scored in both: "original", "negated" (shares right), "gap" with its test, "ratio"
+    outcomes    of pairs: "both", "only_original", "only_negated", "neither", and the test "mcnemar"
+    position    share of letters that are A: "answered", "right"
+    agreement   "same": share of questions whose generated and likeliest letters agree
+    unread      "answers" without a letter, by reason
+    blind       per variant and category, of the questions that were also asked without the picture and
+                without the question: "text only", "picture only", and "gain over text", accuracy minus the
+                former, paired
+
+    asking  How a judge was asked; None for other models.
+    """
+    made: list[dict[str, Any]] = []
+    scored = scores.where(metric="accuracy")
+    for (scoring, protocol), rows in scored.groups("scoring", "protocol"):
+        parts: list[Iterable[dict[str, Any]]] = [_accuracies(rows, protocol), _unread(rows)]
+        if protocol == "fixed":
+            blind = scores.where(scoring=scoring, metric=BASELINES)
+            parts += [_by_subset(rows), _blind(rows, blind), _positions(rows)]
+            parts += [paired(_in(rows, category), category) for category in categories_of(rows)]
+        made += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
+    both = agreement(scored)
+    frame = frames.frame([*made, *([both] if both else [])])
+    return frames.label(frame, headline=np.where(frame["scoring"] == headline(frame, asking), "yes", ""))
+
+
+def headline(frame: pd.DataFrame, asking: str | None) -> str:
+    """The scoring that stands for a model: what is written, unless no letter could be read there; of a judge
+    asked about one option at a time, which seldom says yes to just one, the likeliest yes."""
+    there = frames.select(frame, task="accuracy", protocol="fixed")
+    scored = there.groupby("scoring", sort=False)["n"].sum()
+    order = ("logprob", "generated") if asking == "options" else ("generated", "logprob")
+    return next((name for name in order if scored.get(name)), str(next(iter(scored.index), "")))
+
+
+def categories_of(rows: ScoreTable) -> list[str]:
+    """The categories that occur, in the paper's order, then the average."""
+    present = {*rows.names("category")}
+    return [*(c for c in (*CATEGORIES, OTHER) if c in present), AVERAGE]
+
+
+def _in(rows: ScoreTable, category: str) -> ScoreTable:
+    return rows if category == AVERAGE else rows.where(category=category)
+
+
+def _accuracies(rows: ScoreTable, protocol: str) -> Iterator[dict[str, Any]]:
+    for variant in VARIANTS:
+        of_variant = rows.where(variant=variant)
+        for category in categories_of(of_variant):
+            members = _in(of_variant, category)
+            estimate = accuracy(members, category, protocol)
+            what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
+            what |= {"category": category, "unit": "%"}
+            yield members.described(estimate, **what, interval="clustered")
+            yield members.described(normal(estimate), **what, interval="normal")
+
+
+def accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
+    """Share of right answers of the rows of a category, or of all (`AVERAGE`).
+
+    protocol  "fixed": over all questions of the category. "paper": the unweighted mean of its subsets'
+              accuracies, as the released notebook has it; the average is over all questions in both.
+    """
+    scored = rows.scored
+    if protocol != "paper" or category == AVERAGE or not len(scored):
+        return rows.estimate()
+    subset = scored.frame["subset"].cat.codes.to_numpy()
+    weights = 1 / np.bincount(subset)[subset]
+    return statistics.bounded_mean(scored.values, scored.clusters, weights=weights)
+
+
+def normal(estimate: Estimate | None) -> Estimate | None:
+    """The same share with the paper's interval."""
+    if estimate is None:
+        return None
+    low, high = normal_interval(min(1.0, max(0.0, estimate.value)), estimate.n)
+    return replace(estimate, low=low, high=high, standard_error=None)
+
+
+def _by_subset(rows: ScoreTable) -> Iterator[dict[str, Any]]:
+    for (subset,), members in rows.groups("subset"):
+        what = {"task": "subsets", "subset": subset}
+        ends = [members.where(variant=v).figure(metric="accuracy", variant=v, **what) for v in VARIANTS]
+        yield from ends
+        first, second = (end["value"] for end in ends)
+        if first is not None and second is not None:
+            yield frames.number(first - second, unit="points", metric="difference", **what)
+
+
+def _blind(rows: ScoreTable, blind: ScoreTable) -> Iterator[dict[str, Any]]:
+    for variant in VARIANTS:
+        seen, unseen = rows.where(variant=variant), blind.where(variant=variant)
+        for category in categories_of(unseen) if len(unseen) else ():
+            what: dict[str, Any] = {"task": "blind", "variant": variant, "category": category}
+            for baseline in BASELINES:
+                if len(members := _in(unseen, category).where(metric=baseline)):
+                    yield members.figure(metric=baseline, **what)
+            alone = _in(unseen, category).where(metric=TEXT_ONLY)
+            with_picture, without, clusters = seen.pair(alone)
+            gain = statistics.bounded_mean(with_picture - without, clusters, -1.0, 1.0)
+            unscored = len(alone) - (gain.n if gain else 0)
+            yield frames.figure(gain, unit="points", unscored=unscored, metric=GAIN, **what)
+
+
+def paired(rows: ScoreTable, category: str) -> list[dict[str, Any]]:
+    """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's,
+    which takes pairs for independent. "ratio": accuracy on the original over that on the negated questions.
+    """
+    first, second = (rows.where(variant=variant) for variant in VARIANTS)
+    original, negated, clusters = first.pair(second)
+    n = len(original)
+    in_gap: dict[str, Any] = {"task": "gap", "category": category}
+    what: dict[str, Any] = {"task": "outcomes", "category": category, "unscored": len(first) - n, "n": n}
+    gaps = rows.gap(*VARIANTS, **in_gap)  # original, negated, gap; their names are metrics here
+    ratio = statistics.pairs_ratio(original, negated, clusters)
+    counts = {
+        name: int(((original == one) & (negated == other)).sum()) for name, (one, other) in OUTCOMES.items()
+    }
+    exact = mcnemar(counts["only_original"], counts["only_negated"])
+    return [
+        *({**row, "metric": row["variant"], "variant": ""} for row in gaps),
+        frames.figure(ratio, unit="", metric="ratio", **in_gap),
+        *(
+            frames.number(count / n if n else None, unit="%", metric=name, **what)
+            for name, count in counts.items()
+        ),
+        frames.number(None, unit="", metric="mcnemar", p=exact, **what),
+        frames.number(None, unit="", metric="clustered", p=gaps[-1].get("p"), **what),
+    ]
+
+
+def mcnemar(first: int, second: int) -> float:
+    """Two-sided p that two kinds of discordant pairs are equally likely, by the exact binomial test; 1.0 when
+    there are none. Source: McNemar, Psychometrika 12 (1947), in its exact form."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(first, first + second).pvalue) if first + second else 1.0
+
+
+def _positions(rows: ScoreTable) -> Iterator[dict[str, Any]]:
+    """Share of "A" among the letters given and among the right letters of the same questions."""
+    for variant in VARIANTS:
+        members = rows.where(variant=variant)
+        given = ScoreTable(members.frame[members.frame["letter"].notna()])
+        said = (given.frame["letter"] == "A").to_numpy(np.float64)
+        right = len(given.where(answer="A")) / len(given) if len(given) else None
+        what: dict[str, Any] = {"task": "position", "variant": variant, "unit": "%"}
+        yield frames.figure(statistics.bounded_mean(said, given.clusters), metric="answered", **what)
+        yield frames.number(right, metric="right", n=len(given), **what)
+
+
+def agreement(scored: ScoreTable) -> dict[str, Any] | None:
+    """Share of questions whose generated and likeliest letters are the same, of those that have both; None
+    where one way of scoring was not asked for."""
+    fixed = scored.where(protocol="fixed").frame
+    letters = [
+        part.set_index(["id", "variant"])["letter"] for _, part in fixed.groupby("scoring", observed=True)
+    ]
+    if len(letters) < 2:
+        return None
+    first, second = (each.dropna() for each in letters)
+    both = first.to_frame("first").join(second.rename("second"), how="inner")
+    same, n = int((both["first"] == both["second"]).sum()), len(both)
+    return frames.number(same / n if n else None, unit="%", n=n, task="agreement", metric="same")
+
+
+def _unread(rows: ScoreTable) -> Iterator[dict[str, Any]]:
+    for variant in VARIANTS:
+        reasons = Counter(rows.where(variant=variant).frame["reason"].dropna())
+        what: dict[str, Any] = {"unit": "count", "task": "unread", "metric": "answers", "variant": variant}
+        for reason, count in reasons.most_common():
+            yield frames.number(count, reason=reason, **what)

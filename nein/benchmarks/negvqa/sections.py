@@ -9,8 +9,7 @@ import pandas as pd
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negvqa import paper_numbers
-from nein.datasets.negvqa.categories import AVERAGE, CATEGORIES, OTHER, TITLES
-from nein.datasets.negvqa.questions import HUB, VARIANTS
+from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, HUB, OTHER, TITLES, VARIANTS
 from nein.reporting import figures as frames
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
