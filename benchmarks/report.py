@@ -29,7 +29,7 @@ import numpy as np
 import safetensors.numpy
 
 from nein.benchmarks.nein import figures
-from nein.benchmarks.nein import records as of_runs
+from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic

@@ -20,7 +20,7 @@ from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.reporting import sections
-from nein.benchmarks.nein.reporting.tables import findings
+from nein.benchmarks.nein.reporting.report import finding
 from nein.benchmarks.nein.runs import find
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import FIGURES
@@ -355,15 +355,15 @@ class EditingResult(Result):
     def report(self, file: str | Path = "report.html", **options: Any) -> Path:
         """Writes the page of `nein report`, whose options it takes, and the tables beside it."""
         from nein.benchmarks.nein.config import ReportConfig
-        from nein.benchmarks.nein.reporting.command import report
+        from nein.benchmarks.report import run
 
-        report(ReportConfig(runs=self.runs, out=Path(file), **options))
+        run(ReportConfig(runs=self.runs, out=Path(file), **options))
         return Path(file)
 
     def _repr_html_(self) -> str:
         from base64 import b64encode
 
-        said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in findings(self.figures))
+        said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in finding(self.figures))
         self.grid(3)
         picture = b64encode((self.out / "grid.png").read_bytes()).decode()
         return f'{said}<img src="data:image/png;base64,{picture}" alt="samples">{super()._repr_html_()}'

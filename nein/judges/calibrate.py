@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
-    from nein.benchmarks.nein import models
+    from nein.benchmarks.nein import score
     from nein.judges import known_presence
     from nein.models import rewards
 
@@ -56,7 +56,7 @@ def run(options: CalibrateConfig) -> None:
     device = Processes().device(options.device or config.device)
 
     def load(kind: str) -> Any:
-        return models.load_models([f"removal_{kind}"], config, device)[kind]
+        return score.load_models([f"removal_{kind}"], config, device)[kind]
 
     for kind in kinds:
         file = calibrate(kind, load(kind), cases, config, out, options.block_size)

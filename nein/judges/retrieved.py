@@ -27,7 +27,7 @@ from nein.statistics.calibration import Rates
 def run(options: RetrievedConfig) -> str:
     """Asks the judge, writes figures beside those of every run, and the report again; returns the tables.
     Raises UserError for anything the user can mend."""
-    from nein.benchmarks.nein import models
+    from nein.benchmarks.nein import score
 
     found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
     dual = [one for one in found if one.manifest()["summary"]["kind"] == "dual"]
@@ -41,7 +41,7 @@ def run(options: RetrievedConfig) -> str:
     directory, manner = read_config(options.judged_by)
     calibrations = judge_tables.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
-    judge = models.load_models([f"removal_{options.kind}"], manner, device)[options.kind]
+    judge = score.load_models([f"removal_{options.kind}"], manner, device)[options.kind]
     how = JudgeOptions(manner.article, manner.threshold)
     for known in calibrations:
         asked_so = how.of(options.kind).items() <= known.manifest.items()

@@ -14,10 +14,11 @@ from transformers import MistralConfig, MistralModel
 from benchmarks import common, published, report, scope_tokens, true_size
 from nein import statistics
 from nein.benchmarks import export
-from nein.benchmarks.nein import records
+from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import command, comparisons
+from nein.benchmarks.nein.reporting import comparisons
 from nein.benchmarks.nein.runs import EDIT, RunDir
+from nein.benchmarks.report import run as report_command
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.statistics.estimates import pairs as paired_values
@@ -27,7 +28,7 @@ from tests.helpers import commands
 def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: Path) -> None:
     runs = report.make(tmp_path, 12, editors=2, side=8)
     page = tmp_path / "report.html"
-    command.report(ReportConfig.parse([str(runs), "-o", str(page), "--formats", "html,csv"]))
+    report_command(ReportConfig.parse([str(runs), "-o", str(page), "--formats", "html,csv"]))
     text = page.read_text(encoding="utf-8")
     assert "editor-0" in text
     assert "editor-1" in text
@@ -44,9 +45,9 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
         run = RunDir(runs, f"editor-{editor}", "negative")
         kept = [i for i, edit in enumerate(run.read_edits()) if not edit["id"].endswith(gone)]
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
-    (first, second), _ = records.load([runs])
+    (first, second), _ = of_runs.load([runs])
     for metric in ("l1", "removal_vqa"):
-        one, other, apart = comparisons.compare(first, second, metric)
+        one, other, apart = comparisons.compared(first, second, metric)
         test = statistics.pairs_test(
             *paired_values(first.values(metric), second.values(metric), first.sources), METRICS[metric].span
         )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from nein.benchmarks.nein import figures, records
+from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import runs as of_runs
+from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.evaluate import evaluate
 from nein.benchmarks.nein.runs import EDIT, RunDir, of_folder, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
@@ -50,7 +54,16 @@ def write(
 
 def finish(run: RunDir) -> None:
     """What the command writes at its end."""
-    frames.write(run.path / FIGURES, figures.of_run(records.read(run)))
+    frames.write(run.path / FIGURES, figures.of_run(of_runs.read(run)))
+
+
+def report(out: Path) -> str:
+    """What `nein eval --stages report` writes and prints of the runs in a folder."""
+    text = evaluate(
+        EvalConfig.parse(["--out", str(out), "--stages", "report"]), SimpleNamespace(is_main=True)
+    )
+    assert isinstance(text, str)
+    return text
 
 
 def edits_of(path: Path) -> list[dict[str, Any]]:
@@ -65,11 +78,11 @@ def scores_in(path: Path) -> list[dict[str, Any]]:
 
 def table(edits: Sequence[Row], scores: Iterable[Row]) -> ScoreTable:
     """The scores of edits as a run has them."""
-    by_id = {edit["id"]: records.of_edit(dict(edit), "negative") for edit in edits}
+    by_id = {edit["id"]: of_runs.of_edit(dict(edit), "negative") for edit in edits}
     rows = (
         {**by_id[row["id"]], "before": row.get("detail", {}).get("present_before"), **row} for row in scores
     )
-    return ScoreTable.of(rows, records.DETAILS)
+    return ScoreTable.of(rows, of_runs.DETAILS)
 
 
 def rewrite(run: RunDir, output: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

@@ -145,7 +145,7 @@ def judged_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RetrievedCo
         lambda folders, explicit: [Calibration("vqa", manifest, rows)],
     )
     monkeypatch.setattr(
-        "nein.benchmarks.nein.models.load_models", lambda names, config, device: {"vqa": judge}
+        "nein.benchmarks.nein.score.load_models", lambda names, config, device: {"vqa": judge}
     )
     evaluate(tmp_path, "nano", None, "--scenes", "40", "--model", "random", "--tasks", "retrieval")
     return RetrievedConfig(run=tmp_path / "out", queries=60, device="cpu")

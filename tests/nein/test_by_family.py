@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from nein.benchmarks.nein import figures, records
+from nein.benchmarks.nein import figures
 from nein.benchmarks.nein.reporting import sections
+from nein.benchmarks.nein.runs import asked
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import records_hash
 from nein.engine.errors import UserError
@@ -57,7 +58,7 @@ def told(frame, *columns, **where):
 
 def test_a_removal_that_should_not_be_is_left_out_of_the_whole():
     def column(families, metric):
-        rows = records.asked(runs.table(edits(families), SCORES)).where(metric=metric)
+        rows = asked(runs.table(edits(families), SCORES)).where(metric=metric)
         values = (None if value != value else value for value in rows.values.tolist())
         return dict(zip(rows.frame["id"], values, strict=True))
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nein.benchmarks.nein import figures, records
+from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import judge_tables
-from nein.benchmarks.nein.reporting.command import report
+from nein.benchmarks.report import run as report
 from nein.datasets.nein import loading
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
@@ -124,7 +125,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         place = f"coco_for_val/{sample.coco}.png" if removed else f"nein_val/{sample.nein}.png"
         write_png(tmp_path / "edited" / "known" / f"{sample.nein}.png", decode(world / place))
     share, weak = gone / len(samples), Weakened(perfect(known), miss=0.25, invent=0.1)
-    monkeypatch.setattr("nein.benchmarks.nein.models.load_models", lambda *_: {"vqa": weak})
+    monkeypatch.setattr("nein.benchmarks.nein.score.load_models", lambda *_: {"vqa": weak})
     out = tmp_path / "out"
     done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa", "--out",
                     out, "--device", "cpu", "--models.vqa", "tests.rehearsal:no")  # fmt: skip
@@ -135,7 +136,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     rates = calibration.rates("fixed")
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
         assert rate.low <= expected <= rate.high < 0.97  # found out
-    [run] = records.load([out])[0]
+    [run] = of_runs.load([out])[0]
     assert calibration.fits(run)
     judged = frames.pick(figures.of_run(run), task="results", metric="removal_vqa")
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
@@ -150,7 +151,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     twice.write_text(f"{head}e,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
     with pytest.raises(UserError, match=r"line 4: 's' of e/negative has another label"):
         judge_tables.read_labels(twice)
-    assert report(ReportConfig.parse([str(out), "-o", str(page), "--labels", str(labels)])) == 0
+    report(ReportConfig.parse([str(out), "-o", str(page), "--labels", str(labels)]))
     assert "Corrected for the judge" in page.read_text()
     assert "Removal with people" in page.read_text()
     _, labelled = judge_tables.labelled([run], judge_tables.read_labels(labels))
@@ -188,7 +189,7 @@ def test_calibration_goes_on_where_it_was_killed(scored, tmp_path, monkeypatch):
 
 def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_count(run):
     commands.exit_code("calibrate", run, "--limit", "12", "--device", "cpu", "--judges", "vqa")
-    [loaded] = records.load([run])[0]
+    [loaded] = of_runs.load([run])[0]
     [found] = judge_tables.load([run / "calibration"], explicit=True)
     rows = judge_tables.corrected([loaded], [found])
     by_metric = {row["metric"]: row for row in rows if row["statistic"] == "corrected"}

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from nein.benchmarks.nein import models
+from nein.benchmarks.nein import score
 from nein.engine import attempts, images, scheduler
 from nein.engine.folder import Folder
 from nein.metrics import fid as fid_module
@@ -34,8 +34,8 @@ class Colours:
 @pytest.fixture
 def colours(monkeypatch):
     encoder = Colours()
-    load = lambda wanted, *_: dict.fromkeys(models.model_kinds(wanted), encoder)  # noqa: E731
-    monkeypatch.setattr(models, "load_models", load)
+    load = lambda wanted, *_: dict.fromkeys(score.model_kinds(wanted), encoder)  # noqa: E731
+    monkeypatch.setattr(score, "load_models", load)
     return encoder
 
 
@@ -161,7 +161,7 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
     make_data, evaluate, tmp_path, monkeypatch
 ):
     detector = ScriptedDetector(lambda image, label: float(image.std() > 10 and label != "cat"))
-    monkeypatch.setattr(models, "load_models", lambda *_: {"ovd": detector})
+    monkeypatch.setattr(score, "load_models", lambda *_: {"ovd": detector})
     data, out = make_data(2, 2), tmp_path / "out"
     line = [*options(data, out, metrics="removal_ovd,retention_ovd"), "--evidence", "own"]
     assert evaluate("--editor", "identity", *line).code == 0

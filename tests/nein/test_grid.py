@@ -201,7 +201,7 @@ def test_mistakes_are_sentences(arguments, expected, make_run, tmp_path, monkeyp
 
 
 def test_folders_that_are_no_runs_and_mixed_data_are_refused_and_equal_editors_told_apart(make_run, tmp_path):
-    with pytest.raises(UserError, match=r"holds no run \(no manifest.json\)"):
+    with pytest.raises(UserError, match="There is no run in"):
         draw(tmp_path)
     run, other = make_run(), make_run(out="other", records_sha256="0" * 64)
     with pytest.raises(UserError, match="different data"):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nein.benchmarks.nein import records
+from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
 from nein.benchmarks.nein.reporting import judge_tables
 from nein.benchmarks.nein.runs import RunDir
@@ -149,7 +149,7 @@ def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_ch
         "--out", out,
     )  # fmt: skip
     assert done.code == 0
-    [alone] = judge_tables.rewarded(records.load([out])[0], {})
+    [alone] = judge_tables.rewarded(of_runs.load([out])[0], {})
     assert (alone["model"], alone["statistic"], alone["value"]) == ("identity+best-of-2-removal", "gain", 0)
     given = ["--judges", "reward", "--device", "cpu", "--limit", "4", "--data", str(world)]
     assert commands.exit_code("calibrate", out, *given) == 0

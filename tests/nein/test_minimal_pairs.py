@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nein.benchmarks.nein import figures, records
+from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.reporting import sample_browser, sections
 from nein.datasets.nein.families import in_families
@@ -132,7 +133,7 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_
     assert (pick(frame, "part", "text")["n"], pick(frame, "agrees")["value"]) == (3, 0.5)
     table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))
     assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
-    shown = sample_browser.Browser.of(records.load([out])[0])
+    shown = sample_browser.Browser.of(of_runs.load([out])[0])
     samples, details = shown.described(), list(shown.details(iter([[]] * len(shown.ids))))
     cells = [labels for [labels] in samples.facets["Family"]]
     [[values]] = samples.values  # of one run by one metric

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nein.benchmarks.nein import config, models
+from nein.benchmarks.nein import config, score
 from nein.editors import EditorError
 from nein.engine.errors import UserError
 from nein.models import editor_choice, references
@@ -165,7 +165,7 @@ def test_references_are_folders_ids_or_embedded_and_may_have_a_name_that_decides
 
 
 def identity(metric, *argv):
-    return models.score_identity(metric, config.EvalConfig.parse(argv), "cpu")
+    return score.score_identity(metric, config.EvalConfig.parse(argv), "cpu")
 
 
 @pytest.mark.parametrize(("metric", "key", "argv"), [

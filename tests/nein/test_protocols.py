@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nein import metrics
-from nein.benchmarks.nein import records
+from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.reporting import protocols
 from nein.benchmarks.nein.reporting.protocols import NoEvidence, Rules, verdict
 from nein.benchmarks.nein.runs import RunDir
@@ -97,7 +97,7 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(ev
     rules = protocols.Rules.of("fixed")
     for row in run.scores():  # what is stored is what the evidence gives
         assert not row["detail"] or protocols.verdict(row["metric"], row, rules) == row["value"]
-    rows = protocols.rows(records.read(run))
+    rows = protocols.rows(of_runs.read(run))
     found = {(row["metric"], row["quirk"], row["statistic"]): (row["value"], row["n"]) for row in rows}
     failed = sum(edit["image"] is None for edit in run.read_edits())
     assert 0 < failed < 12

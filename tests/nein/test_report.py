@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from nein import statistics
-from nein.benchmarks.nein import figures, paper_numbers, records
-from nein.benchmarks.nein.reporting import sections
-from nein.benchmarks.nein.reporting import tables as report
+from nein.benchmarks.nein import figures, paper_numbers
+from nein.benchmarks.nein import runs as of_runs
+from nein.benchmarks.nein.reporting import report, sections
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
@@ -40,7 +40,7 @@ def write_run(out, editor, track, scores, *, preset="nano", status="complete", f
 def test_the_table_has_arrows_intervals_and_counts_and_figures_are_unscaled(tmp_path):
     scores = {"l1": [0.1, 0.1, 0.3, None], "removal_vqa": [0.0, 0.0, 0.0, 0.0], "removal_ovd": [None] * 4}
     run = write_run(tmp_path, "ip2p", "negative", scores)
-    text = report.report(tmp_path)
+    text = runs.report(tmp_path)
     assert (tmp_path / "table.md").read_text() == text
     for said in (
         "| L1 ↓", "| Removal (VQA) ↑", "16.7 ± ",
@@ -62,12 +62,12 @@ def test_the_table_has_arrows_intervals_and_counts_and_figures_are_unscaled(tmp_
 def test_the_negation_gap_is_paired_has_the_right_sign_and_is_broken_down_by_template(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, None]})
     write_run(tmp_path, "magicbrush", "negative", {"removal_vqa": [0.0] * 8})
-    assert "by template" not in report.report(tmp_path)  # without the control there is none
+    assert "by template" not in runs.report(tmp_path)  # without the control there is none
     assert not (tmp_path / "gap-by-template.png").exists()
     write_run(tmp_path, "ip2p", "remove", {"removal_vqa": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]})
-    text = report.report(tmp_path)
-    assert "is 87.5 % and 57.1 % by VQA (gap 28.6 [" in text
-    assert "magicbrush: Removal" not in text  # it has no twin
+    text = runs.report(tmp_path)
+    assert "With ip2p, Removal (judged by VQA) goes from 87.5 % to 57.1 %" in text  # magicbrush has no twin
+    assert "a gap of 28.6 [" in text
     first, second = (t.replace("{S}", "X") for t in templates.NEGATIVE_TEMPLATES[:2])
     rows = frames.records(frames.select(frames.read(tmp_path / "figures.csv"), task="gap_by_template"))
     assert {row["group"]: (row["value"], row["n"]) for row in rows} == {
@@ -82,10 +82,10 @@ def test_the_negation_gap_is_paired_has_the_right_sign_and_is_broken_down_by_tem
 def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path):
     scores = {"l1": [0.1, 0.2], "removal_ovd": [0.0, 1.0]}
     write_run(tmp_path / "nano", "magicbrush", "negative", scores)
-    assert "8.95" not in report.report(tmp_path / "nano")
+    assert "8.95" not in runs.report(tmp_path / "nano")
     for run in (("magicbrush", "negative"), ("magicbrush", "remove"), ("my-editor", "negative")):
         write_run(tmp_path / "paper", *run, scores, preset="paper")
-    text = report.report(tmp_path / "paper")
+    text = runs.report(tmp_path / "paper")
     assert text.count("as printed in the paper") == 2  # once per table, for the one row the paper has
     assert "| 8.95" in text
     assert "| 8.13" in text
@@ -93,14 +93,14 @@ def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path)
 
 
 def test_only_complete_runs_are_shown_and_rows_that_cannot_be_compared_are_pointed_out(tmp_path):
-    with pytest.raises(UserError, match="holds no run"):
-        report.report(tmp_path)
+    with pytest.raises(UserError, match="There is no run in"):
+        runs.report(tmp_path)
     write_run(tmp_path, "hqedit", "negative", {"l1": [0.7, 0.7]}, status="incomplete")
-    with pytest.raises(UserError, match="None of the 1 runs there is complete"):
-        report.report(tmp_path)
+    with pytest.raises(UserError, match="No run is complete"):
+        runs.report(tmp_path)
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]})
     write_run(tmp_path, "zone", "negative", {"l1": [0.1, 0.2, 0.3]})
-    text = report.report(tmp_path)
+    text = runs.report(tmp_path)
     assert "70.0" not in text
     assert "not shown because not complete: hqedit/negative." in text
     assert "the rows differ in size" in text
@@ -108,27 +108,27 @@ def test_only_complete_runs_are_shown_and_rows_that_cannot_be_compared_are_point
 
 def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence(tmp_path):
     run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None], "l2": [0.1, 0.2]})
-    read = records.read(run)
+    read = of_runs.read(run)
     assert (read.values("l1"), read.values("dino")) == ({"s0": 0.1, "s1": None}, {})
     assert read.metrics == ["l1", "l2"]
     kept, lost = run.read_edits()
     run.write(EDIT, 0, [kept, {**lost, "id": "other"}])
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
-        records.read(run)
+        of_runs.read(run)
     run.write(EDIT, 0, [kept, kept])
     with pytest.raises(UserError, match="must have one row for each of its samples"):
-        records.read(run)
+        of_runs.read(run)
     run.write(EDIT, 0, [kept, lost])
     run.write(scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
     with pytest.raises(UserError, match="has a row of 's1' where other metrics have 's0'"):
-        records.read(run)
+        of_runs.read(run)
 
 
 def test_a_small_fid_carries_a_warning(tmp_path):
     entry = {"value": 12.5, "low": 10.0, "high": 15.0, "standard_error": 1.0, "n": 2, "n_unscored": 0}
     entry |= {"clusters": 2, "columns": 4, "left_out": [], "reference": "per sample", "sources": "x"}
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]}, fid={**entry, "reasons": {}})
-    text = report.report(tmp_path)
+    text = runs.report(tmp_path)
     assert "12.50 ± 2.50" in text
     assert "FID from 2 images is biased upwards" in text
 
@@ -159,7 +159,7 @@ def test_published_figures_are_those_of_table_3():
 
 
 def test_reports_need_no_model_library():
-    code = "import sys, nein.benchmarks.nein.reporting.tables as _; assert not {'torch'} & set(sys.modules)"
+    code = "import sys, nein.benchmarks.nein.reporting.report as _; assert not {'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

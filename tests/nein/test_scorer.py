@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nein import metrics
-from nein.benchmarks.nein import models
+from nein.benchmarks.nein import score
 from nein.benchmarks.nein.score import Scorer
 
 
@@ -12,7 +12,7 @@ def test_a_model_that_another_command_seemed_to_make_needless_is_loaded_when_it_
 
     def load(names):
         asked.append(list(names))
-        return {kind: object() for kind in models.model_kinds(asked[-1])}
+        return {kind: object() for kind in score.model_kinds(asked[-1])}
 
     scorer = Scorer(load, ["l1"], metrics.Settings(), tmp_path)
     assert scorer.loaded == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.benchmarks.nein.reporting.costs import peak_of
+from nein.benchmarks.nein.reporting.report import peak_of
 from nein.engine.errors import UserError
 from nein.reporting import page as pages
 from nein.reporting import tables
@@ -193,5 +193,5 @@ def test_runs_on_different_data_and_unfinished_runs_are_not_mixed(
     with pytest.raises(UserError, match="different data"):
         report([str(out), str(tmp_path / "o"), "-o", str(tmp_path / "r.html")])
     other.update(status="incomplete")
-    with pytest.raises(UserError, match="None of the 1 runs there is complete"):
+    with pytest.raises(UserError, match="is not complete"):
         report([str(tmp_path / "o"), "-o", str(tmp_path / "r.html")])

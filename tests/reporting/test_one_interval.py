@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from nein.benchmarks.nein.config import CompareConfig
-from nein.benchmarks.nein.reporting import tables as run_report
-from nein.benchmarks.nein.reporting.command import compare
+from nein.benchmarks.nein.reporting.comparisons import compare
 from nein.engine.errors import UserError
 from nein.reporting import format
+from tests.helpers import runs
 from tests.reporting import made
 
 Row = dict[str, str]
@@ -62,7 +62,7 @@ def identity(row: Row) -> tuple[str, ...]:
 
 def test_a_figure_that_stands_in_several_tables_and_files_has_one_interval(out: Path, page: Path) -> None:
     """The page's CSV, the CSV that the evaluation wrote for all runs, and that of every run."""
-    run_report.report(out)
+    runs.report(out)
     tables = [
         rows_of(page.with_suffix(".csv")),
         rows_of(out / "figures.csv"),

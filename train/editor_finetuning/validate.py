@@ -15,7 +15,7 @@ import torch
 
 from nein import editors
 from nein.benchmarks import runner
-from nein.benchmarks.nein import models
+from nein.benchmarks.nein import score
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing, editor_model
 from nein.benchmarks.nein.evaluate import estimates, scores
@@ -81,7 +81,7 @@ def assess(
         run.open(identity, facts, overwrite=True)
         for name in names:
             run.open_output(
-                scores_of(name), models.score_identity(name, config, executor.device), overwrite=True
+                scores_of(name), score.score_identity(name, config, executor.device), overwrite=True
             )
     executor.barrier()  # no process reads a folder that another is about to remove
     stages = (
@@ -116,7 +116,7 @@ class Validation:
         data = config.validation_data if config.validation_data != "nano" else "-"
         self._eval = EvalConfig.parse(["--preset", config.validation_preset, "--data", data])
         if processes.is_main:
-            models.check_references(config.validation_metrics, self._eval)
+            score.check_references(config.validation_metrics, self._eval)
 
     def run(
         self, step: int, unet: Any, average: Any, scheduler: Any, scaling_factor: float

@@ -55,6 +55,7 @@ class EvalConfig(
 
     presets = "nein/eval-"
     default_out = "runs/PRESET"
+    formats = ("md", "csv", "plots")  # of its report
 
     editor: Names = option(
         ["magicbrush"], "names, hub ids, folders, files, EDITOR=CHECKPOINT, NAME=... for a name of yours; "

@@ -6,19 +6,20 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.nein import corpus, exported, models, paper_numbers, records
-from nein.benchmarks.nein import figures as of_run
+from nein.benchmarks.nein import figures, paper_numbers, score
+from nein.benchmarks.nein import runs as folders
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import editing, editor_model
-from nein.benchmarks.nein.records import Records
-from nein.benchmarks.nein.reporting import tables as report
-from nein.benchmarks.nein.runs import EDIT, RunDir, of_folder, scores_of
+from nein.benchmarks.nein.reporting import report
+from nein.benchmarks.nein.reporting.comparisons import compare
+from nein.benchmarks.nein.runs import EDIT, Records, RunDir, of_folder, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
@@ -39,6 +40,8 @@ from nein.models.references import identity as identity_of
 from nein.models.remedies import best_of
 from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
+from nein.reporting import interchange
+from nein.reporting.interchange import Exported, Judge, Result, public
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
@@ -49,15 +52,18 @@ def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
     them. What can be wrong with names and folders is found before a model is loaded. Raises UserError,
     EditorError or MetricError."""
     if not {"edit", "score"} & set(config.stages):
-        return write_report(config, {}) if executor.is_main else None
+        if not executor.is_main:
+            return None
+        there = {run.path: run.is_complete for run in folders.below([config.out_dir])}
+        done = runner.of_folders(NEIN, [path for path, complete in there.items() if complete])
+        unfinished = [path for path, complete in there.items() if not complete]
+        return runner.write_report(NEIN, config.out_dir, done, config, unfinished)[0]
     _dataset.cache_clear()  # a command sees the data as they are now
     if executor.is_main:
         _say_missing(load_plan(config).dataset, config.data)
     held: dict[Path, Records] = {}  # what is read of the runs, for their report
     benchmark = dataclasses.replace(
-        NEIN,
-        scores=functools.partial(scores, held=held),
-        report_of=lambda config, runs, folders: write_report(config, held),
+        NEIN, scores=functools.partial(scores, held=held), page=functools.partial(report.page, held=held)
     )
     return runner.evaluate(benchmark, config, executor)
 
@@ -104,7 +110,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             "--debug-zone draws ZONE's intermediate maps, and no editor here has any; add --editor zone."
         )
     if "score" in config.stages:
-        models.check_references(config.metrics, config)
+        score.check_references(config.metrics, config)
     plan = load_plan(config)
     for metric in config.metrics if "score" in config.stages else ():
         if METRICS[metric].by_truth and not any(sample.things for sample in plan.dataset.samples):
@@ -140,7 +146,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             identity |= {"track": track, "seed": config.seed, "data": plan.dataset.records_sha256}
             identity |= runner.machine_identity(config, device)
             wanted = config.metrics if "score" in config.stages else []
-            outputs = {scores_of(name): models.score_identity(name, config, device) for name in wanted}
+            outputs = {scores_of(name): score.score_identity(name, config, device) for name in wanted}
             facts = {"editor": choice.slug, "track": track, "config": config.as_dict(), "data": plan.facts()}
             partial = "score" not in config.stages and not folder.whole_metrics(plan.blocks)
             made.append(Run(folder.label, folder.label, identity, stages, facts, outputs, partial))
@@ -151,7 +157,7 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
     cache = AnswerCache(config.cache_dir / "answers.sqlite") if choice.remedy else None
 
     def removal() -> RemovalReward:
-        return RemovalReward(models.load_models(["removal_vqa"], config, device)["vqa"], config.article)
+        return RemovalReward(score.load_models(["removal_vqa"], config, device)["vqa"], config.article)
 
     return choice.with_remedy(plain(), cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
 
@@ -169,7 +175,7 @@ def _stages(
             "run the stage edit to make them."
         )
     if "score" in config.stages:
-        served = bool(models.served_kinds(config.metrics, config))
+        served = bool(score.served_kinds(config.metrics, config))
         stages.append(scoring(run, plan, config.metrics, scorer, served))
     return tuple(stages)
 
@@ -182,8 +188,8 @@ def scores(folder: Folder, held: dict[Path, Records] | None = None) -> ScoreTabl
     if partial := [name for name in run.metrics() if name not in names and run.done(scores_of(name))]:
         why = "scored on a smaller selection only, and left out; add to --metrics to complete"
         log.warning("%s: %s %s", run.label, ", ".join(partial), why)
-    read = records.read(run)
-    whole = {name: corpus.figure(name, read) for name in names if METRICS[name].kind == "corpus"}
+    read = folders.read(run)
+    whole = {name: figures.of_whole(name, read) for name in names if METRICS[name].kind == "corpus"}
     if whole:
         atomic.write_json(run.path / "corpus.json", whole)
     if held is not None:
@@ -193,7 +199,7 @@ def scores(folder: Folder, held: dict[Path, Records] | None = None) -> ScoreTabl
 
 def estimates(table: ScoreTable, folder: Folder) -> pd.DataFrame:
     run = of_folder(folder)
-    return frames.label(of_run.of_table(table, run.read_corpus()), model=run.editor, variant=run.track)
+    return frames.label(figures.of_table(table, run.read_corpus()), model=run.editor, variant=run.track)
 
 
 def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
@@ -202,26 +208,82 @@ def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
     return table.where(metric=lacking.index[0]) if len(lacking) else table
 
 
-def write_report(config: EvalConfig, held: Mapping[Path, Records]) -> str | None:
-    """The tables of all runs in the output folder, where the command asks for them."""
-    return report.report(config.out_dir, held) if "report" in config.stages else None
+# --- for other programs ----------------------------------------------------------------------
 
 
-def report_command(options: ReportConfig) -> int:
-    from nein.benchmarks.nein.reporting.command import report
+def exported(path: Path) -> Exported:
+    """The run in a folder OUT/<editor>/<track>."""
+    run = of_folder(Folder(path))
+    read = folders.read(run)
+    manifest = public(run.manifest())
+    config, identity, data = manifest.get("config", {}), manifest["identity"], manifest.get("data", {})
+    rows = frames.records(frames.select(figures.of_run(read), task="results"))
+    questions: dict[str, str] = {}  # metric -> what its judge was asked, {object} for what it was asked about
+    for row in run.scores():
+        question, what = row["detail"].get("question"), row["detail"].get("object")
+        if row["metric"] not in questions and question:
+            questions[row["metric"]] = question.replace(what, "{object}") if what else question
+    results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
+    results += _gaps(read)
+    shown = ("kind", "split", "records_sha256", "n", "selected", "revision")
+    control = path.with_name("remove")
+    given = str(config.get("data") or data.get("kind") or "")  # OWNER/NAME, "nano:WORLD", or a folder
+    name = str(data.get("name") or (given if given.startswith("nano") else Path(given).name))
+    return Exported(
+        "nein", "NeIn", run.editor, run.track, str(identity.get("checkpoint") or identity.get("editor")),
+        {"name": name, **{key: data.get(key) for key in shown}},
+        data.get("name"), str(config.get("preset")),
+        str(config.get("protocol")), results, lambda: _samples(read), manifest, path,
+        [control] if control.is_dir() else (),
+    )  # fmt: skip
 
-    return report(options)
+
+def _key(metric: str, track: str) -> str:
+    return f"{track}/{metric}"
 
 
-def compare(options: CompareConfig) -> int:
-    from nein.benchmarks.nein.reporting import command
+def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: dict[str, str]) -> Result:
+    metric = METRICS[row["metric"]]
+    models = config.get("models", {})
+    judge = (
+        Judge(models["vqa"], questions[metric.name])
+        if "vqa" in metric.models and models.get("vqa") and metric.name in questions
+        else None
+    )
+    return Result(
+        _key(metric.name, track), metric.name, metric.title, row["value"], row["low"], row["high"],
+        row["standard_error"], int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row),
+        metric.better, metric.range, 100.0 if metric.unit == "per cent" else 1.0,
+        metric.kind == "proportion", judge,
+    )  # fmt: skip
 
-    return command.compare(options)
+
+def _gaps(denied: Records) -> Iterator[Result]:
+    """Of the negative track, where its control is finished too."""
+    control = of_folder(Folder(denied.run.path.with_name("remove")))
+    if denied.track != "negative" or not control.is_complete:
+        return
+    told = figures.gaps([denied, folders.read(control)])
+    for metric in frames.values(frames.select(told, task="gap"), "metric"):
+        rows = frames.records(frames.select(told, task="gap", metric=metric))
+        by = {row["statistic"]: row for row in rows}
+        yield interchange.gap(METRICS[metric].title, by["remove"], by["negative"], by["gap"])
+
+
+def _samples(run: Records) -> Iterator[interchange.Sample]:
+    for row in run.run.scores():
+        edit, detail = run.edits[run.place[row["id"]]], row["detail"]
+        answer = detail.get("answer", "" if row["value"] is None else str(row["value"]))
+        facts = {key: edit.get(key) for key in ("object", "source_id", "seed", "sha256", "template")}
+        yield interchange.Sample(
+            _key(row["metric"], run.track), row["id"], edit.get("instruction", ""), edit["image"] or "",
+            str(answer), row["metric"], row["value"], row["reason"], facts=facts,
+        )  # fmt: skip
 
 
 NEIN = Benchmark(
     "nein", "NeIn", EvalConfig, runs, scores, command="eval", estimates=estimates, decides=decides,
-    report=report_command, report_config=ReportConfig, compare=compare, compare_config=CompareConfig,
-    read=exported.read, rows=lambda folder: of_folder(folder).scores(), printed=paper_numbers.gaps,
+    page=report.page, whole=True, report_config=ReportConfig, compare=compare, compare_config=CompareConfig,
+    read=exported, rows=lambda folder: of_folder(folder).scores(), printed=paper_numbers.gaps,
     folder=functools.partial(Folder, holds="edits"),
 )  # fmt: skip

@@ -7,7 +7,7 @@ task              metric
 results           every metric of a run
 limit             FID as of infinitely many pictures, or in `refused` why not
 families          by family of negation, in `group`; below a denial of the whole it is another one
-minimal_pairs     what decides an edit, by judge: see `nein.benchmarks.nein.minimal_pairs`
+minimal_pairs     what decides an edit, by judge: see `minimal_pairs`
 difficulty        by family, and of all together, where a sample is as difficult as level says in what axis
                   names; Removal of those whose object must go
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
@@ -20,26 +20,33 @@ and have a row of their own, where lower is better. Their target is the sample i
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import safetensors
 
 from nein import statistics
-from nein.benchmarks.nein import minimal_pairs, paper_numbers
-from nein.benchmarks.nein.records import REMOVALS, TEMPLATES, Records, asked
+from nein.benchmarks.nein import paper_numbers
+from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records, RunDir, asked, identity_hash, scores_of
+from nein.engine.errors import UserError
 from nein.engine.folder import Row
-from nein.metrics import METRICS
+from nein.metrics import METRICS, MetricError
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
-from nein.statistics import Estimate
-from nein.wording.families import LABELS
+from nein.statistics import Estimate, two_way
+from nein.wording.families import CELLS, LABELS
 from nein.wording.languages.base import DEPTH, OTHERS
 
 BELOW = " below a denial"
 FAMILY_NOTE = " (object must stay: Removal ↓)"
 ALL_FAMILIES = "all families"
 PRINTED = ", as printed in the paper"
+ALL_FOUR = "all four"
 
 
 def unit(metric: str) -> str:
@@ -64,7 +71,7 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
         elif len(of_metric := table.where(metric=metric)):
             rows.append(_figure(of_metric, metric, task="results"))
     for metric in REMOVALS:
-        rows += minimal_pairs.of_rows(every.where(metric=metric), metric)
+        rows += minimal_pairs(every.where(metric=metric), metric)
     for family in LABELS:  # sentences below a denial of the whole apart from the others
         members = every.where(family=family).frame
         deep = members[DEPTH].astype(float) > 0
@@ -129,6 +136,16 @@ def printed(editor: str, name: str) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def together(runs: Sequence[Records]) -> pd.DataFrame:
+    """The figures of all runs, with what the paper prints of its editors where the preset is the paper's."""
+    parts = []
+    for run in runs:
+        parts.append(of_run(run))
+        if run.manifest.get("config", {}).get("preset") == "paper" and run.track == "negative":
+            parts.append(printed(run.run.editor, run.name))
+    return frames.concat(parts)
+
+
 # --- the gap -------------------------------------------------------------------------------
 
 
@@ -185,3 +202,140 @@ def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Seque
         if len({row["group"] for row in rows}) > 1:
             parts.append(frames.frame(rows))
     return frames.concat(parts)
+
+
+# --- minimal pairs -------------------------------------------------------------------------
+
+
+def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
+    """What decides an edit by one judge: the instruction, the picture, or both (task "minimal_pairs").
+
+    Of the family "minimal_pairs": every object affirmed and denied, of a picture with it and of one without.
+    The change in presence is what a judge sees after the edit less what it sees before, so that an editor
+    which does nothing changes nothing however the judge errs. One that obeys has +1 of text, -1 of picture
+    and 0 of interaction (`nein.statistics.two_way`); one that removes, or adds, whatever is named 0, -1, 0.
+
+    statistic: "change" by cell (group), "part" (group: text, picture, interaction), "obeyed" by cell and for
+    all four together, "agrees" (the judge with the data, about the unedited pictures).
+    """
+    cells: dict[str, dict[tuple[int, int], tuple[float, float] | None]] = {}
+    source: dict[str, str] = {}
+    rows = scores.where(family=tuple(CELLS)).frame
+    columns = [rows[name].tolist() for name in ("id", "source", "family", "value", "before")]
+    for sample, picture, label, gone, seen in zip(*columns, strict=True):
+        name = sample.removesuffix(f"_{label.replace(', ', '_')}")
+        known = gone == gone and seen == seen  # neither is NaN
+        cells.setdefault(name, {})[CELLS[label]] = (float(seen), 1.0 - gone) if known else None
+        source[name] = picture
+    whole = {name: four for name, four in cells.items() if len(four) == len(CELLS)}
+    if not whole:
+        return
+    scored = {name: four for name, four in whole.items() if None not in four.values()}
+    seen_in = np.array([[[four[c, i] for i in (0, 1)] for c in (0, 1)] for four in scored.values()], float)
+    first, after = np.moveaxis(seen_in.reshape(-1, 2, 2, 2), -1, 0)  # each (samples, caption, picture)
+    # Captions ask for the object, or for its absence; the first picture has it.
+    change, right = after - first, after == np.array([[1.0, 1.0], [0.0, 0.0]])
+    clusters = [source[name] for name in scored]
+    what: dict[str, Any] = {"task": "minimal_pairs", "metric": metric, "unscored": len(whole) - len(scored)}
+
+    def share(values: np.ndarray, statistic: str, **group: str) -> dict[str, Any]:
+        estimate = statistics.bounded_mean(values.astype(float), clusters)
+        return frames.figure(estimate, unit="%", statistic=statistic, **group, **what)
+
+    for label, place in CELLS.items():
+        column = (slice(None), *place)
+        moved = statistics.bounded_mean(change[column], clusters, -1.0, 1.0)
+        yield frames.figure(moved, unit="points", statistic="change", group=label, **what)
+        yield share(right[column], "obeyed", group=label)
+    picture = two_way.effects(change, clusters, 2.0)[two_way.PICTURE]
+    for part, effect in {**two_way.effects(after, clusters, 1.0), two_way.PICTURE: picture}.items():
+        yield frames.figure(effect, unit="points", statistic="part", group=part, **what)
+    yield share(right.all((1, 2)), "obeyed", group=ALL_FOUR)
+    yield share((first == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
+
+
+# --- the whole: what samples add to FID, as a run keeps it ---------------------------------
+
+
+@dataclass(frozen=True)
+class Features:
+    """The scored samples of a run, in data order: (N, D) float32, pixel hashes of targets, source images."""
+
+    ids: list[str]
+    edited: np.ndarray
+    target: np.ndarray
+    target_keys: list[str]
+    source_ids: list[str]
+
+    def unique_targets(self) -> list[int]:
+        """The first row of every distinct target: the reference set of the paper's protocol."""
+        first: dict[str, int] = {}
+        for index, key in enumerate(self.target_keys):
+            first.setdefault(key, index)
+        return list(first.values())
+
+
+def read_features(run: Records, metric: str = "fid") -> Features | None:
+    """The features of the samples of a run; None without any."""
+    done = run.run.done(scores_of(metric))
+    ids: list[str] = []
+    edited, target, keys = [], [], []
+    for number in (number for number in run.run.selection().numbers if number in done):
+        tensors, about = _features(run.run, metric, number)
+        for index, (name, key) in enumerate(zip(about["ids"], about["target_keys"], strict=True)):
+            if name in run.sources:
+                ids.append(name)
+                edited.append(tensors["edited"][index])
+                target.append(tensors["target"][index])
+                keys.append(key)
+    if not ids:
+        return None
+    return Features(ids, np.stack(edited), np.stack(target), keys, [run.sources[name] for name in ids])
+
+
+def of_whole(metric: str, run: Records) -> dict[str, Any]:
+    """The metric of the selection, an entry of corpus.json; the one there for the same features, since an
+    interval takes minutes. Protocol "paper": against every target once; "fixed": against that of every
+    sample, so that both sets weigh the scenes alike."""
+    paper, folder, blocks = run.manifest["config"]["protocol"] == "paper", run.run, run.run.selection()
+    rows = (row for number in blocks.numbers for row in folder.chosen(scores_of(metric), number, blocks))
+    reasons = [row["reason"] for row in rows if row["reason"]]
+    seal = identity_hash({
+        "samples": [edit["id"] for edit in run.edits], "identity": folder.metrics()[metric],
+        "features": [_features(folder, metric, number)[1] for number in blocks.numbers], "reasons": reasons,
+    })  # fmt: skip
+    if (earlier := folder.read_corpus().get(metric, {})).get("seal") == seal:
+        return dict(earlier)
+    features = read_features(run, metric)
+    n = len(features.ids) if features is not None else 0
+    entry: dict[str, Any] = {"value": None, "low": None, "high": None, "standard_error": None, "seal": seal}
+    entry |= {"n": n, "n_unscored": len(run.edits) - n, "reasons": dict(Counter(reasons).most_common(5))}
+    chosen = features.unique_targets() if features is not None and paper else list(range(n))
+    entry |= {"n_target": len(chosen), "reference": "unique targets" if paper else "per sample"}
+    if features is None or min(n, len(chosen)) < 2:
+        return {**entry, "reasons": entry["reasons"] or {"fewer than two images": 1}}
+    distance, sources = METRICS[metric].corpus, features.source_ids
+    assert distance is not None, metric
+    try:
+        made = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
+    except MetricError as error:
+        return {**entry, "n": 0, "n_unscored": len(run.edits), "reasons": {str(error): 1}}
+    ends = {name: getattr(made, name) for name in ("value", "low", "high", "standard_error")}
+    return {
+        **entry, **ends, "clusters": len(set(sources)), "columns": features.edited.shape[1],
+        "left_out": list(made.left_out), "sources": identity_hash({"sources": sorted(set(sources))}),
+    }  # fmt: skip
+
+
+def _features(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The features of a block, and of which samples and targets they are. Raises UserError."""
+    path = run.feature_path(metric, number)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
+            about = json.loads((file.metadata() or {})["about"])
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+        raise UserError(f"'{path}' is damaged ({error}); remove it, give the same command again.") from None
+    if (about.get("block"), about.get("track")) != (number, run.track):
+        raise UserError(f"'{path}' belongs to another block; remove it and give the same command again.")
+    return tensors, about

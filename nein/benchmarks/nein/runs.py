@@ -1,4 +1,4 @@
-"""The files of one run: one editor on one instruction track.
+"""One run, an editor on an instruction track: its files, and what they say, read once.
 
     OUT/<editor>/<track>/
       manifest.json            status, configuration, data, selection: see `nein.engine.folder`
@@ -19,17 +19,26 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from nein.benchmarks.nein import paper_numbers
+from nein.datasets.nein.samples import TRACKS
 from nein.engine import atomic, shapes
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, Row, runs_below
+from nein.engine.folder import COMPLETE, Folder, Row, runs_below
 from nein.engine.shapes import Shape
 from nein.metrics import METRICS
+from nein.reporting.scores import ScoreTable
+from nein.wording.families import CELLS
 from nein.wording.languages.base import DEPTH, OTHERS
+from nein.wording.templates import NEGATIVE_TEMPLATES
 
 EDIT, SCORES = "edit", "scores"
 #: In a row of scores: an endpoint gave no answer, and the same command asks it again.
@@ -76,6 +85,10 @@ class RunDir(Folder):
     def __init__(self, out: Path, editor: str, track: str) -> None:
         super().__init__(out / editor / track, "edits", _BLOCKS)
         self.out, self.editor, self.track, self.label = out, editor, track, f"{editor}/{track}"
+
+    @property
+    def is_complete(self) -> bool:
+        return self.manifest().get("status") == COMPLETE
 
     def image_path(self, sample_id: str) -> Path:
         """Where the edit is. Raises UserError for an id that leads out of the folder."""
@@ -174,3 +187,185 @@ def find(out: Path) -> list[RunDir]:
 def identity_hash(identity: Mapping[str, Any]) -> str:
     """16 hex digits of SHA-256 over the canonical JSON of an identity."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+# --- what a run says -------------------------------------------------------------------------
+
+REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
+REMOVAL = (*REMOVALS, "auc_removal")
+#: Cells of minimal pairs in which Removal says nothing.
+_NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
+#: The negative instructions, as tables name them: "No X in the image."
+TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
+#: Columns of the table of scores, besides the usual. stays: Removal says nothing of the sample; before:
+#: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer.
+DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed")
+
+
+@dataclass
+class Records:
+    """One run. name: in tables. edits: of the selection, in data order. every: also scores of Removal that
+    say nothing, because the object need not go."""
+
+    run: RunDir
+    name: str
+    edits: list[Row]
+    every: ScoreTable
+    _last: tuple[int, dict[str, list[Row]]] = field(default=(-1, {}), repr=False)
+
+    @property
+    def track(self) -> str:
+        return self.run.track
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}/{self.track}"
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Any]:
+        return self.run.manifest() or {}
+
+    @property
+    def data_sha256(self) -> str | None:
+        return self.manifest.get("data", {}).get("records_sha256")
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Sample id -> its place among the edits."""
+        return {edit["id"]: place for place, edit in enumerate(self.edits)}
+
+    def edit(self, sample: str) -> Row | None:
+        """The edit of a sample, if there is one."""
+        return self.edits[self.place[sample]] if sample in self.place else None
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """Sample id -> its source image."""
+        return {edit["id"]: edit["source_id"] for edit in self.edits}
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        return self.run.selection()
+
+    @cached_property
+    def table(self) -> ScoreTable:
+        """The scores, those of Removal only where the object must go."""
+        return asked(self.every)
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        return self.every.names("metric")
+
+    def of(self, metric: str) -> ScoreTable:
+        return self.table.where(metric=metric)
+
+    def values(self, metric: str, every: bool = False) -> dict[str, float | None]:
+        """Sample id -> value or None, of the samples that the metric says something of, or of every one."""
+        rows = (self.every if every else self.table).where(metric=metric)
+        shown = (None if value != value else value for value in rows.values.tolist())
+        return dict(zip(rows.frame["id"].tolist(), shown, strict=True))
+
+    @cached_property
+    def whole(self) -> dict[str, Row]:
+        """What corpus.json says of the metrics that have a value."""
+        return {name: entry for name, entry in self.run.read_corpus().items() if entry["value"] is not None}
+
+    def model(self, kind: str) -> Mapping[str, Any]:
+        """What the manifest says about a loaded model: "editor", "vqa", ...; empty when it was not needed."""
+        return self.manifest.get("models", {}).get(kind, {})
+
+    def said(self, sample: str) -> list[Row]:
+        """The rows of the scores of a sample, read again from its block, of which the last one is kept."""
+        if sample not in self.place:
+            return []
+        number = self.blocks.wanted[self.place[sample]] // self.blocks.size
+        if self._last[0] != number:
+            rows: dict[str, list[Row]] = {}
+            for row in self.run.scores_in(number, self.metrics, self.blocks):
+                rows.setdefault(row["id"], []).append(row)
+            self._last = number, rows
+        return self._last[1].get(sample, [])
+
+
+def asked(every: ScoreTable) -> ScoreTable:
+    """The scores without those of Removal where the object need not go."""
+    nothing = every.frame["metric"].isin(REMOVAL) & every.frame["stays"].notna()
+    return ScoreTable(every.frame[~nothing])
+
+
+def read(run: RunDir) -> Records:
+    """The records of one run, complete or under way. Raises UserError for a score without an edit."""
+    edits = run.read_edits()
+    by_id = {edit["id"]: edit for edit in edits}
+
+    def rows() -> Iterator[Row]:
+        for row in run.scores():
+            if (edit := by_id.get(row["id"])) is None:
+                raise UserError(
+                    f"'{run.path}' has scores of the sample '{row['id']}' and no edit of it; remove its "
+                    "scores and give its nein eval again."
+                )
+            yield of_edit(edit, run.track) | {
+                "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
+                "before": row["detail"].get("present_before"), "failed": row.get(AGAIN),
+            }  # fmt: skip
+
+    return Records(run, run.editor, edits, ScoreTable.of(rows(), DETAILS))
+
+
+def of_edit(edit: Row, track: str) -> Row:
+    """What the table says of a sample."""
+    stays = edit.get("stays") or edit.get("family") in _NO_REMOVAL
+    return {
+        "id": edit["id"], "source": edit["source_id"], "variant": track, "object": edit.get("object"),
+        "template": None if edit.get("template") is None else TEMPLATES[edit["template"]],
+        "family": edit.get("family"),
+        "stays": stays or None, **edit.get("difficulty", {}),
+    }  # fmt: skip
+
+
+def load(paths: Sequence[Path]) -> tuple[list[Records], list[str]]:
+    """(complete runs below the paths, labels of the others). Raises UserError: none, or of different data."""
+    there = below(paths)
+    complete = [run for run in there if run.is_complete]
+    loaded = in_order(complete)
+    check_same_data(loaded, "report them apart")
+    return loaded, [run.label for run in there if run not in complete]
+
+
+def below(paths: Sequence[Path]) -> list[RunDir]:
+    """Every run at or below the paths, once. Raises UserError without any."""
+    found = {run.path.resolve(): run for path in paths for run in find(path)}
+    if not found:
+        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
+    return list(found.values())
+
+
+def in_order(runs: Sequence[RunDir], held: Mapping[Path, Records] = MappingProxyType({})) -> list[Records]:
+    """The records of runs in the order of tables: editors as in the paper, then by name; of an editor the
+    instruction under test first. held: runs that were read already, by their folder."""
+    editors = list(paper_numbers.ROW_OF)
+
+    def order(run: RunDir) -> tuple[int, str, int]:
+        place = editors.index(run.editor) if run.editor in editors else len(editors)
+        return place, run.editor, TRACKS.index(run.track)
+
+    several = len({run.out.resolve() for run in runs}) > 1
+    read_ = [held.get(run.path) or read(run) for run in sorted(runs, key=order)]
+    for one in read_:
+        one.name = f"{one.run.out.name}/{one.run.editor}" if several else one.run.editor
+    names = Counter(one.label for one in read_)
+    for one in read_:
+        if names[one.label] > 1:
+            one.name = str(one.run.out / one.run.editor)
+    seen = list(dict.fromkeys(one.name for one in read_))
+    return sorted(read_, key=lambda one: (seen.index(one.name), TRACKS.index(one.track)))
+
+
+def check_same_data(loaded: Sequence[Records], advice: str) -> None:
+    """Raises UserError where two runs were made on different records."""
+    for other in loaded[1:]:
+        if other.data_sha256 != loaded[0].data_sha256:
+            raise UserError(
+                f"'{loaded[0].run.path}' and '{other.run.path}' were made on different data; {advice}."
+            )

@@ -18,7 +18,6 @@ import numpy as np
 import safetensors.numpy
 
 from nein import metrics
-from nein.benchmarks.nein import models
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of
 from nein.datasets.nein.samples import Plan, Sample
@@ -28,6 +27,11 @@ from nein.engine.errors import UserError
 from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
+from nein.metrics.backends import is_served
+from nein.metrics.judges.plugin import attribute, is_attribute
+from nein.models import judges
+from nein.models.references import identity, resolve
+from nein.wording.families import MINIMAL_PAIRS
 
 
 class Scorer:
@@ -62,7 +66,7 @@ class Scorer:
         an interrupted block is asked about as a whole one is."""
         names = list(names)
         with self._loading:  # another command may just have finished this block when models were chosen
-            if any(kind not in self.loaded for kind in models.model_kinds(names)):
+            if any(kind not in self.loaded for kind in model_kinds(names)):
                 self.loaded = {**self._load(names), **self.loaded}
         scope = scope_of(item.id for item in items)
         features, answers = FeatureCache(self._features, scope), BlockAnswers(self._answers, scope)
@@ -84,13 +88,13 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
     """The scorer as the engine loads it. `names()`: the metrics that are still to be scored anywhere."""
 
     def load(wanted: Iterable[str]) -> dict[str, Any]:
-        return models.load_models(wanted, config, device)
+        return load_models(wanted, config, device)
 
     return Model(
         "scoring",
-        lambda: Scorer(load, names(), models.settings(config), config.cache_dir),
+        lambda: Scorer(load, names(), settings(config), config.cache_dir),
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
-        place="device" if models.model_kinds(config.metrics) else "host",
+        place="device" if model_kinds(config.metrics) else "host",
         usage=lambda scorer: usage_of(scorer.loaded),
         fits=(lambda scorer: (scorer, *scorer.loaded.values())) if config.fits else None,
     )
@@ -228,3 +232,75 @@ def _write_features(
     # One key: the format writes several in a random order.
     content = safetensors.numpy.save(tensors, metadata={"about": json.dumps(about, sort_keys=True)})
     atomic.write_bytes(run.feature_path(metric, number), content)
+
+
+# --- encoders and judges ---------------------------------------------------------------------
+
+
+def model_kinds(wanted: Iterable[str]) -> list[str]:
+    """What the metrics `wanted` ask, each once: kinds of encoders and judges, and networks of their own."""
+    return list(dict.fromkeys(kind for name in wanted for kind in metrics.METRICS[name].models))
+
+
+def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
+    """Looks at the models of the metrics `wanted` without loading one: it may be hours before they are.
+    Raises UserError or MetricError."""
+    for kind in model_kinds(wanted):
+        if is_attribute(kind):
+            attribute(kind)
+            continue
+        where, _ = resolve(getattr(config.models, kind))
+        if metrics.special_reference(where) or "/" in where or Path(where).exists():
+            metrics.check_reference(where)  # else a name of the library behind the metric ("alex")
+
+
+def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[str, Any]:
+    """Kind -> loaded encoder, judge or network, for the metrics `wanted`. Encoders measure: in float32."""
+    loaded = {}
+    for kind in model_kinds(wanted):
+        if is_attribute(kind):
+            loaded[kind] = attribute(kind)(device=device)
+            continue
+        reference = getattr(config.models, kind)
+        if kind in metrics.ENCODERS:
+            where, revision = resolve(reference)
+            how: dict[str, Any] = {"revision": revision, "dtype": "float32"}
+            loaded[kind] = metrics.load_encoder(kind, where, device=device, **how)
+        else:
+            how = {"dtype": config.judge_dtype, **judge_options(kind, config)}
+            loaded[kind] = judges.load(kind, reference, cache=config.cache_dir, device=device, **how)
+    return loaded
+
+
+def served_kinds(wanted: Iterable[str], config: EvalConfig) -> list[str]:
+    """The kinds of judges that are behind an endpoint."""
+    kinds = [kind for kind in model_kinds(wanted) if kind in metrics.JUDGES]
+    return [kind for kind in kinds if is_served(resolve(getattr(config.models, kind))[0])]
+
+
+def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
+    """The options of a judge that are not the default, as `metrics.load_judge` takes them."""
+    if kind == "vqa" and config.models.vqa_quantization != "none":
+        return {"quantization": config.models.vqa_quantization}
+    if kind == "ovd":
+        return {"pad": config.models.ovd_pad, "backend": config.models.ovd_backend}
+    return {}
+
+
+def settings(config: EvalConfig) -> metrics.Settings:
+    """How metrics score, as the configuration says."""
+    return metrics.Settings(
+        align=config.align, resolution=config.align_resolution, protocol=config.protocol,
+        threshold=config.threshold, article=config.article, evidence=config.evidence,
+        before=MINIMAL_PAIRS in config.families, batch_size=config.block_size,
+    )  # fmt: skip
+
+
+def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:
+    """Everything in the configuration that decides a metric's values, given the images."""
+    row, facts = metrics.METRICS[metric], {"device": device.partition(":")[0]}
+    for kind in row.models:
+        facts[kind] = kind if is_attribute(kind) else identity(getattr(config.models, kind))
+        if kind in metrics.JUDGES:
+            facts |= {"dtype": config.judge_dtype, **judge_options(kind, config)}
+    return facts | {name: settings(config).identity(name) for name in row.settings}

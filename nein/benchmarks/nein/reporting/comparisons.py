@@ -1,22 +1,54 @@
-"""Runs against each other."""
+"""Runs against each other, and the command `nein compare`."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nein.benchmarks import paired
 from nein.benchmarks.config import Comparing
-from nein.benchmarks.nein import corpus, figures
-from nein.benchmarks.nein.records import REMOVALS, Records
-from nein.engine.errors import unknown
+from nein.benchmarks.nein import figures, runs
+from nein.benchmarks.nein.config import CompareConfig
+from nein.benchmarks.nein.reporting import sections
+from nein.benchmarks.nein.runs import REMOVALS, Records
+from nein.engine.errors import UserError, unknown
 from nein.metrics import METRICS
+from nein.reporting import figures as frames
+from nein.reporting import tables
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
 from nein.statistics.estimates import t_p_value
 
 SIGNIFICANT = 0.05
+
+
+def compare(options: CompareConfig) -> int:
+    """Prints every pair of the runs named, tested and corrected for their number. Raises UserError."""
+    loaded, unfinished = runs.load(options.runs)
+    controls = {run.name: run for run in loaded if run.track == "remove"}
+    loaded = [run for run in loaded if options.track in (run.track, "all")]
+    if len(loaded) < 2:
+        raise UserError(
+            f"A comparison needs two runs; {len(loaded)} complete run of track '{options.track}' is there "
+            "(--track all compares every track)."
+        )
+    rows = comparisons(chosen(loaded, options), options.family, options.metrics, controls)
+    if not rows:
+        raise UserError("These runs have no metric in common; score them with the same --metrics.")
+    compared = frames.label(frames.frame(rows), benchmark="nein")
+    shown = [sections.comparisons(out_of_reach(rows)), sections.COVERAGE]
+    sheets = tables.sheets(shown, frames.concat([compared, figures.together(loaded)]))
+    if options.format == "csv":
+        print(frames.to_csv(compared), end="")
+    elif options.format == "tex":
+        print(tables.latex(sheets[:1], "Comparison"), end="")
+    else:
+        print(tables.markdown(sheets, "Comparison"), end="")
+    if unfinished:
+        print(f"not compared because not complete: {', '.join(unfinished)}", file=sys.stderr)
+    return 0
 
 
 def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records, Records]]:
@@ -42,7 +74,7 @@ def comparisons(
 
     controls  Editor -> its run of "Remove the X.", by which the negation gaps of two editors are compared.
     """
-    made = [row for both in pairs for metric in metrics or METRICS for row in compare(*both, metric)]
+    made = [row for both in pairs for metric in metrics or METRICS for row in compared(*both, metric)]
     for one, other in pairs:
         if any(run.track != "negative" or run.name not in (controls or {}) for run in (one, other)):
             continue
@@ -56,7 +88,7 @@ def comparisons(
     return paired.corrected(made, family)
 
 
-def compare(one: Records, other: Records, metric: str) -> Iterator[dict[str, Any]]:
+def compared(one: Records, other: Records, metric: str) -> Iterator[dict[str, Any]]:
     """One comparison; nothing where a run lacks the metric or no sample is scored in both."""
     if METRICS[metric].kind == "corpus":
         yield from _compare_whole(one, other, metric)
@@ -75,7 +107,12 @@ def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[s
         return
     from nein.metrics import fid
 
-    gap = fid.difference(corpus.interval_of(first), corpus.interval_of(second))
+    gap = fid.difference(*(
+        fid.FidInterval(
+            side["value"], side["low"], side["high"], side["standard_error"], tuple(side["left_out"])
+        )
+        for side in (first, second)
+    ))  # fmt: skip
     n = min(first["n"], second["n"])
     ends = gap.value, gap.low, gap.high, gap.standard_error
     estimate = Estimate(*ends, n, len(set(one.sources.values())))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.nein import records
+from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import GridConfig
-from nein.benchmarks.nein.records import REMOVALS, Records
+from nein.benchmarks.nein.runs import REMOVALS, Records
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
@@ -63,16 +63,16 @@ def grid(options: GridConfig) -> str:
 
 def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[Records]:
     """Every run below `paths`, also one under way, by editor as found; all must be on the same data."""
-    found = [run for run in records.below(paths) if not tracks or run.track in tracks]
+    found = [run for run in runs.below(paths) if not tracks or run.track in tracks]
     if not found:
         raise UserError(f"There is no run of track {', '.join(tracks)} there.")
-    loaded = [records.read(run) for run in found]
+    loaded = [runs.read(run) for run in found]
     for run in loaded:
         if "annotations" not in run.manifest.get("data", {}):
             raise UserError(
                 f"'{run.run.manifest_path}' does not say where the data are; it is no run of nein eval."
             )
-    records.check_same_data(loaded, "draw them apart")
+    runs.check_same_data(loaded, "draw them apart")
     order = list(dict.fromkeys(run.name for run in loaded))
     return sorted(loaded, key=lambda run: (order.index(run.name), TRACKS.index(run.track)))
 
@@ -119,12 +119,12 @@ def choose(
 # --- rows --------------------------------------------------------------------------------
 
 
-def columns(runs: Sequence[Records]) -> list[Column]:
+def columns(loaded: Sequence[Records]) -> list[Column]:
     """The sample, every run, and the target."""
-    several_tracks = len({run.track for run in runs}) > 1
-    several_outs = len({run.run.out.resolve() for run in runs}) > 1
+    several_tracks = len({run.track for run in loaded}) > 1
+    several_outs = len({run.run.out.resolve() for run in loaded}) > 1
     edits = []
-    for run in runs:
+    for run in loaded:
         head = f"{run.run.out.name}/{run.name}" if several_outs else run.name
         head += f"\n{run.track}" if several_tracks else ""
         edits.append(Column(head.replace("\n", "/"), head, run))

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.nein import figures
-from nein.benchmarks.nein.records import REMOVALS, Records
+from nein.benchmarks.nein.runs import REMOVALS, Records
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nein.benchmarks.nein import corpus
-from nein.benchmarks.nein.records import Records
+from nein.benchmarks.nein.figures import read_features
+from nein.benchmarks.nein.runs import Records
 from nein.metrics import METRICS
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.reporting.figures import number
@@ -148,7 +148,7 @@ def rows(run: Records) -> list[dict[str, Any]]:
         fixed, paper = ({} if note else values[metric, side] for side in (FIXED, quirk))
         flips = None if note else sum(fixed[name] != paper[name] for name in fixed)
         made += _shift(metric, quirk, _mean(fixed), _mean(paper), flips, note)
-    features = corpus.read(run) if "fid" in run.whole else None
+    features = read_features(run) if "fid" in run.whole else None
     if features is not None and len(once := features.unique_targets()) > 1:
         from nein.metrics.fid import frechet_distance
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.nein.records import REMOVALS, TEMPLATES, Records
+from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images

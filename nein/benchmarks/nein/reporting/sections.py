@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nein.benchmarks import paired
-from nein.benchmarks.nein.minimal_pairs import ALL_FOUR
-from nein.benchmarks.nein.records import REMOVALS, TEMPLATES
+from nein.benchmarks.nein.figures import ALL_FOUR
 from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
+from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import format, plots

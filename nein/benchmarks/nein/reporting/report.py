@@ -1,0 +1,284 @@
+"""The page of finished runs: what is said of them besides tables and plots, and what they cost.
+
+Needs no torch, and no pictures but for the samples of a page.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from nein.benchmarks.nein import figures, runs
+from nein.benchmarks.nein.config import EvalConfig, ReportConfig
+from nein.benchmarks.nein.reporting import comparisons, judge_tables, protocols, sections
+from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
+from nein.benchmarks.nein.runs import EDIT, REMOVALS, Records
+from nein.benchmarks.runs import Finished, Page
+from nein.engine.errors import UserError
+from nein.metrics import METRICS
+from nein.reporting import figures as frames
+from nein.reporting import format
+from nein.reporting import page as pages
+from nein.reporting.figures import number
+from nein.reporting.format import Gap, widest
+from nein.statistics import two_way
+
+NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
+HOW = (
+    "Percentages except FID and LPIPS. ± and [ ]: 95 % interval, clustered by source image. "
+    "↑ higher is better, ↓ lower is better."
+)
+FID_SMALL = 5000
+#: Source images below which the interval of a mean without a range covers less than it says: the study of
+#: docs/explanation/statistics.md.
+FEW = 30
+NOT_EDITED = "not edited: "
+
+
+def page(
+    finished: Sequence[Finished],
+    options: EvalConfig | ReportConfig,
+    held: Mapping[Path, Records] = MappingProxyType({}),
+) -> Page | None:
+    """What a report says of runs: that of `nein eval` their tables, if it is asked for; that of `nein report`
+    everything. held: runs that were read already, by their folder. Raises UserError."""
+    if isinstance(options, EvalConfig) and "report" not in options.stages:
+        return None
+    done = [run for one in finished if (run := runs.of_folder(one.folder)).is_complete]
+    if not done:
+        raise UserError("No run is complete, so there is nothing to report; run the stages edit and score.")
+    loaded = runs.in_order(done, held)
+    presets = sorted({str(run.manifest.get("config", {}).get("preset")) for run in loaded})
+    label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
+    results, gaps = figures.together(loaded), figures.gaps(loaded)
+    said: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded)}
+    if isinstance(options, EvalConfig):
+        frame = frames.label(frames.concat([results, gaps]), benchmark="nein")
+        return Page("NeIn", findings=finding(frame), frame=frame, sections=sections.of_runs(), **said)
+    runs.check_same_data(loaded, "report them apart")
+    browser = Browser.of(loaded, options.data, options.split)
+    pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
+    folders = list(dict.fromkeys(options.calibration or [run.run.out / "calibration" for run in loaded]))
+    calibrations = judge_tables.load(folders, explicit=bool(options.calibration))
+    negative = [run for run in loaded if run.track == "negative"] or loaded
+    compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
+    rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs(loaded)]
+    rows += judge_tables.rewarded(loaded, judge_tables.load_rewards(folders))
+    if options.labels:
+        rows += judge_tables.labelled(loaded, judge_tables.read_labels(options.labels))
+    rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))
+    if options.protocols:
+        rows += [row for run in loaded for row in protocols.rows(run)]
+    more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
+    frame = frames.label(frames.concat([results, gaps, *more]), benchmark="nein")
+    out = options.out.with_suffix(".html")
+    return Page(
+        options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
+        findings=finding(frame), frame=frame, headline=[sections.GAP, *sections.results()],
+        parts=[browser.part(out, pictures, options.budget * 2**20)],
+        sections=sections.page(comparisons.out_of_reach(compared)),
+        settings={run.label: pages.setting(_setting(run)) for run in loaded}, **said,
+    )  # fmt: skip
+
+
+def _setting(run: Records) -> dict[str, Any]:
+    """The resolved configuration, models and versions of a run."""
+    calls = [{k: v for k, v in call.items() if k != "command"} for call in run.manifest["invocations"]]
+    told = {key: run.manifest.get(key, {}) for key in ("config", "data", "models")}
+    return {"editor": run.run.editor, "track": run.track, **told, "invocations": calls}
+
+
+def finding(frame: pd.DataFrame) -> list[str]:
+    """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
+    how different two opposite sentences make an edit; else Removal; none without a judge."""
+    told = frames.select(frame, task="gap")
+    for metric in frames.values(told, "metric", tuple(REMOVALS)):
+        rows = [
+            {f["statistic"]: f for f in frames.records(frames.select(told, model=editor, metric=metric))}
+            for editor in frames.values(told, "model")
+        ]
+        gaps = [Gap(by["gap"]["model"], by["remove"], by["negative"], by["gap"]) for by in rows if by]
+        sentence = widest(
+            gaps,
+            what=f"Removal (judged by {REMOVALS[metric]})",
+            change='"Remove the X." becomes a sentence that says X is absent',
+            models="editors",
+        )
+        if sentence:
+            return [sentence]
+    sentence = "Of 100 points by which a sentence and its denial should make edited pictures differ,"
+    sentence += " {} makes {}"
+    parts = {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT}
+    if said := _lowest(frames.select(frame, **parts), sentence, "{} {}"):
+        return said
+    sentence = "Told that X is absent, {} removes it in {} % of the samples"
+    results = {"task": "results", "variant": "negative", "source": ""}
+    return _lowest(frames.select(frame, **results), sentence, "{} in {} %")
+
+
+def _lowest(given: pd.DataFrame, sentence: str, highest: str) -> list[str]:
+    """What is said of the lowest figure of the first judge that has one, and of the highest beside it."""
+    value = operator.itemgetter("value")
+    for metric, judge in REMOVALS.items():
+        rows = [f for f in frames.records(frames.select(given, metric=metric)) if f["value"] is not None]
+        if rows:
+            last, first = min(reversed(rows), key=value), max(rows, key=value)
+            more = ", " + highest.format(first["model"], format.text(first, interval="none"))
+            said = sentence.format(last["model"], format.text(last))
+            return [f"{said}{more if first is not last else ''} (judged by {judge})."]
+    return []
+
+
+def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
+    """What a reader has to know: small sets, rows that differ, samples lost."""
+    configs = [run.manifest.get("config", {}) for run in loaded]
+    said = []
+    results = frames.select(frame, task="results", source="")
+    sizes = [f["n"] for f in frames.records(frames.select(results, metric="fid")) if f["value"] is not None]
+    if sizes and min(sizes) < FID_SMALL:
+        said.append(
+            f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
+            f"(a few thousand are needed)."
+        )
+    said += few_clusters(frames.records(results))
+    for what, values in {
+        "data": {run.data_sha256 for run in loaded},
+        "protocol": {config.get("protocol") for config in configs},
+        "alignment": {config.get("align") for config in configs},
+        "size": {max(f["n"] + f["unscored"] for f in rows) for _, rows in _by_run(results)},
+    }.items():
+        if len(values) > 1:
+            said.append(f"the rows differ in {what}; they are not comparable with each other.")
+    for name, rows in _by_run(results):
+        said += _losses(name, rows)
+    for run in loaded:
+        if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
+            calls = [one["command"] for one in run.manifest.get("invocations", []) if one.get("command")]
+            again = (
+                f"To ask again: {shlex.join(['nein', *calls[-1]])}"
+                if calls
+                else "Give the same command again."
+            )
+            said.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
+    return said
+
+
+def few_clusters(results: list[dict[str, Any]]) -> list[str]:
+    """A sentence about means of values without a range, where they are of few source images."""
+    means = [f for f in results if METRICS[f["metric"]].span is None and f["metric"] != "fid"]
+    few = [f for f in means if f["low"] is not None and f["clusters"] < FEW]
+    if not few:
+        return []
+    names = ", ".join(dict.fromkeys(METRICS[f["metric"]].title for f in few))
+    least = int(min(f["clusters"] for f in few))
+    return [
+        f"{names}: intervals from {least} source images. Of means without a range and few of them, "
+        "Student's t covers less than 95 % where values are skewed (about 90 %)."
+    ]
+
+
+def _by_run(results: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for figure in frames.records(results):
+        runs.setdefault(f"{figure['model']}/{figure['variant']}", []).append(figure)
+    return list(runs.items())
+
+
+def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Why samples of a run are unscored: failed edits in one sentence, then what each metric lost besides."""
+    reasons = {figure["metric"]: frames.reasons(figure) for figure in rows}
+    attempted = max(figure["n"] + figure["unscored"] for figure in rows)
+    failures = [
+        {reason: count for reason, count in counts.items() if reason.startswith(NOT_EDITED)}
+        for counts in reasons.values()
+    ]
+    failed = max((sum(counts.values()) for counts in failures), default=0)
+    said = []
+    if failed:
+        example = next(reason for counts in failures for reason in counts).removeprefix(NOT_EDITED)
+        said.append(f"{name}: {failed} of {attempted} samples were not edited, for instance: {example}")
+    for figure in rows:
+        others = [reason for reason in reasons[figure["metric"]] if not reason.startswith(NOT_EDITED)]
+        if figure["unscored"] > failed:
+            more = f"{figure['unscored'] - failed}{' more' if failed else ''}"
+            example = f", for instance: {others[0]}" if others else ""
+            said.append(f"{name}: {more} are unscored in {METRICS[figure['metric']].title}{example}")
+    return said
+
+
+# --- costs ---------------------------------------------------------------------------------
+
+#: Dense peak in TFLOP/s by device name and number type, from NVIDIA's data sheets (no sparsity). float32 runs
+#: without TensorFloat-32 here.
+PEAKS: dict[str, dict[str, float]] = {
+    "H100 PCIe": {"float32": 51.2, "bfloat16": 756.0, "float16": 756.0},
+    "H100": {"float32": 66.9, "bfloat16": 989.0, "float16": 989.0},
+    "H200": {"float32": 66.9, "bfloat16": 989.0, "float16": 989.0},
+    "A100": {"float32": 19.5, "bfloat16": 312.0, "float16": 312.0},
+    "L40S": {"float32": 91.6, "bfloat16": 362.0, "float16": 362.0},
+    "L4": {"float32": 30.3, "bfloat16": 121.0, "float16": 121.0},
+    "A10G": {"float32": 31.2, "bfloat16": 70.0, "float16": 70.0},
+    "RTX 4090": {"float32": 82.6, "bfloat16": 165.2, "float16": 165.2},
+    "V100": {"float32": 15.7, "float16": 125.0},
+    "T4": {"float32": 8.1, "float16": 65.0},
+}
+
+#: TFLOP of one UNet evaluation of Stable Diffusion 1.5 at 512 x 512 pixels (counted, multiply-add = 2).
+UNET_512 = 0.803
+SD15_EDITORS = ("timbrooks/instruct-pix2pix", "magicbrush", "hq-edit", "hqedit")
+
+
+def costs(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
+    """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages, and the
+    rate's limit: the device's dense peak over the operations of one sample, where both are known."""
+    for run in loaded:
+        samples = functools.cache(lambda number, run=run: len(run.run.read(EDIT, number)))
+        places = [one.get("environment", {}) for one in reversed(run.manifest.get("invocations", []))]
+        place: dict[str, Any] = next((one for one in places if one.get("device")), {})
+        for stage in ("edit", "score"):
+            by_block = run.run.costs(stage)
+            count = sum(map(samples, by_block))
+            if not count:
+                continue
+            seconds = sum(float(block.get("seconds", 0)) for block in by_block.values())
+            peaks = [block.get("peak_memory", {}) for block in by_block.values()]
+            values = {
+                "samples": count, "seconds": seconds, "rate": count / seconds if seconds else None,
+                "limit": _limit(run, place.get("device_name")) if stage == "edit" else None,
+                "host_bytes": max(peak.get("host", 0) for peak in peaks),
+                "device_bytes": max(peak.get("device", 0) for peak in peaks),
+            }  # fmt: skip
+            what = {"task": "costs", "model": run.name, "variant": run.track, "stage": stage}
+            what["device"] = place.get("device_name") or place.get("device") or "–"
+            for metric, value in values.items():
+                unit = "count" if metric in ("samples", "host_bytes", "device_bytes") else ""
+                yield {**number(value, unit=unit), **what, "metric": metric}
+
+
+def _limit(run: Records, device_name: str | None) -> float | None:
+    """Edits per second that the device's arithmetic allows, for SD 1.5 InstructPix2Pix editors."""
+    editor = run.model("editor")
+    peak = peak_of(device_name, str(editor.get("dtype")))
+    reference = f"{editor.get('checkpoint', '')} {editor.get('reference', '')}".lower()
+    if peak is None or not any(name in reference for name in SD15_EDITORS):
+        return None
+    areas = [e["width"] * e["height"] for e in run.edits if e.get("width") and e.get("height")]
+    steps = editor.get("steps")
+    if not areas or not isinstance(steps, int):
+        return None
+    # Three guidance branches per step. Attention grows faster than the area; the limit is then a little high.
+    work = UNET_512 * 3 * steps * (sum(areas) / len(areas)) / 512**2
+    return peak / work
+
+
+def peak_of(device_name: str | None, dtype: str) -> float | None:
+    """TFLOP/s of a device by the name CUDA gives it, or None when it is not in the table."""
+    matching = [name for name in PEAKS if device_name and name in device_name]
+    return PEAKS[max(matching, key=len)].get(dtype) if matching else None
