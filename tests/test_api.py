@@ -88,7 +88,7 @@ def test_grid_and_report_are_made_of_this_call_alone(result, tmp_path):
 
 def test_a_notebook_shows_the_gap_the_pictures_and_the_tables(result):
     shown = result._repr_html_()
-    assert "Removal when told" in shown
+    assert "With blur, Removal (judged by VQA) goes from" in shown
     assert "data:image/png;base64," in shown
     assert "<table" in shown
     assert "Removal (VQA)" in repr(result)
