@@ -119,6 +119,22 @@ def test_the_protocols_differ_in_what_is_retained(edited, sample, caption, vqa, 
         assert found[1]["retention_ovd"].detail["in_sample"] == ["dog", "frisbee"]
 
 
+def test_a_score_at_the_threshold_is_no_sighting() -> None:
+    at = one(presence(["removal_ovd"], threshold=0.8), item(SAMPLE, SAMPLE))["removal_ovd"]
+    below = one(presence(["removal_ovd"], threshold=0.79), item(SAMPLE, SAMPLE))["removal_ovd"]
+    assert (at.value, below.value) == (1, 0)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "fixed"])
+def test_evidence_for_both_protocols_asks_what_the_other_would(protocol: str) -> None:
+    judges = [ScriptedJudge(yes_no), ScriptedJudge(yes_no)]
+    for judge, evidence in zip(judges, ("own", "both"), strict=True):
+        work = item(PACK, PACK, caption=RED)
+        one(presence(["retention_vqa"], vqa=judge, protocol=protocol, evidence=evidence), work)
+    # paper: dogs, frisbee, it; fixed: dog, frisbee; each of the sample and of the edit
+    assert [judge.asked for judge in judges] == [{"paper": 6, "fixed": 4}[protocol], 8]
+
+
 @pytest.mark.parametrize(("article", "words"), [("none", "contain car?"), ("a_an", "contain a car?")])
 def test_the_article_is_part_of_the_question(article: str, words: str) -> None:
     found = one(presence(["removal_vqa"], article=article), item(SAMPLE, SAMPLE))

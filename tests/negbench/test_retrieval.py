@@ -141,3 +141,12 @@ def test_the_mean_is_of_the_prepared_rows_whatever_the_block(monkeypatch: pytest
         expected = (some / np.linalg.norm(some, axis=1, keepdims=True)).mean(0)
         assert retrieval.mean(vectors, chosen) == pytest.approx(expected, abs=1e-6)
     assert not retrieval.mean(vectors, rows[:0]).any()
+    assert np.linalg.norm(retrieval.mean(vectors, rows[:1])) == pytest.approx(1, abs=1e-6)
+
+
+def test_the_first_of_the_gallery_are_the_best_and_equal_ones_are_drawn_by_seed() -> None:
+    pictures = np.array([[0.0, 1], [1, 0], [1, 1], [1, 0]])
+    text, every = np.array([[1.0, 0]]), np.arange(4)
+    found = [retrieval.top(text, pictures, [0], every, 3, [seed])[0].tolist() for seed in range(20)]
+    assert {tuple(row) for row in found} == {(1, 3, 2), (3, 1, 2)}
+    assert retrieval.top(text, pictures, [0], every, 9, [0]).shape == (1, 4)

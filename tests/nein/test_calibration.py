@@ -35,6 +35,7 @@ def test_rates_by_hand():
     assert found.n_unscored == 1
     assert found.auc.value == pytest.approx(7 / 9)  # of nine pairs 0.8 and 0.4 lose to 0.85
     assert found.youden.value == pytest.approx(1 / 3)
+    assert found.youden.n == 6
 
 
 def test_the_correction_inverts_what_the_judge_does_exactly():

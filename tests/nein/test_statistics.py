@@ -183,6 +183,8 @@ def test_a_difference_of_independent_pairs_has_bonett_and_prices_interval():
 def test_a_difference_of_unpaired_shares_has_agresti_and_caffos_interval():
     """7 of 10 and 3 of 8, every sample a picture: (8 / 12 - 4 / 10) -/+ 1.96 sqrt(...)."""
     first, second = [1.0] * 7 + [0.0] * 3, [1.0] * 3 + [0.0] * 5
+    assert statistics.difference_of_means(first, range(10), [], []) is None
+    assert statistics.difference_of_means([], [], first, range(10)) is None
     found = statistics.difference_of_means(first, range(10), second, range(10, 18))
     reach = 1.959964 * math.sqrt(8 / 12 * 4 / 12 / 12 + 0.4 * 0.6 / 10)
     assert ends(found) == pytest.approx((8 / 12 - 0.4 - reach, 8 / 12 - 0.4 + reach), abs=0.01)
