@@ -24,8 +24,8 @@ FIXED: list[tuple[list[str], str | None, tuple[str, ...]]] = [
         "A", " A\n", "(a)", "[A]", "`A`", "A. cat", "A: cat.", "**A. cat**",
         "A.\n\nThe cat is on the left of the car.", "The correct answer is (A).", "ANSWER: A",
         "Option A is correct.", "Thus, the final answer is $\\boxed{\\text{A}}$.", "The final answer is: A",
-        "A cat.", "It's the cat", "{'answer': 'A'}", '{"A": "cat"}', "正解はAです。", "I'd say A, not B", "A rather than B",
-        "Option a is the right one", "Not B, A", "A, A", "A?",
+        "A cat.", "It's the cat", "{'answer': 'A'}", "正解はAです。", "I'd say A, not B", "A rather than B",
+        "Option a is the right one", "Not B, A", "A, A", "A?", '{"A": "cat"}',
     )),
     (ANIMALS, "B", (
         "B", "B.", "(B)", "b", "**B**", '"B"', "B:", "$B$", "B. dog", "(B) dog", "B) dog", "B - dog",
