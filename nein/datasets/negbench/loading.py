@@ -18,6 +18,7 @@ from nein.datasets.negbench.registry import AFFIRMED, BINARY, MCQ, NANO, RETRIEV
 from nein.engine.errors import UserError, unknown
 from nein.loading.references import expanded
 from nein.nano.scenes import is_nano
+from nein.nano.scenes import world as world_of
 
 log = logging.getLogger(__name__)
 #: Pictures, by name, among which SimpleNeg's captions search (steer.py of its release).
@@ -145,7 +146,7 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
     from nein.datasets.negbench import drawn, drawn_tests
 
     if name not in ROWS:
-        world = scenes.world(data)
+        world = world_of(data)
         tasks = (drawn.retrieval(split, scenes, seed, world), drawn.choice(split, scenes, seed, world))
         return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
     if data != NANO or name not in drawn_tests.WRITERS:
