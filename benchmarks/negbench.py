@@ -24,6 +24,7 @@ from PIL import Image
 from benchmarks.common import limits, measure, results, setup
 from benchmarks.common import report as shown
 from nein.benchmarks.negbench import config, report, run
+from nein.benchmarks.negbench import folder as folders
 from nein.datasets.negbench import drawn, official
 from nein.engine.executors.threads import Threads
 from nein.engine.processes import Processes
@@ -113,7 +114,7 @@ def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     run.NEGBENCH(
         config.EvalConfig.parse([*words, "--device", "cpu", "--batch-size", str(BATCH)]), Threads("cpu")
     )
-    (evaluated,) = report.read(out)
+    (evaluated,) = report.evaluated(folders.find(out))
     found: dict[str, float] = {}
     for k in (1, 5):
         for kind in ("original", "negated"):

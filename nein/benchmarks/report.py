@@ -15,7 +15,7 @@ from nein.reporting import figures as frames
 from nein.reporting import page, tables
 
 
-def run(options: ReportConfig) -> str | int:
+def run(options: ReportConfig) -> str:
     """`nein report`. Raises UserError."""
     return write(registry.of_runs(options.runs), options)
 
@@ -41,11 +41,9 @@ def compare(options: CompareConfig) -> str | int:
     return (tables.latex if options.format == "tex" else tables.markdown)(shown, "Comparison")
 
 
-def write(benchmark: Benchmark, options: ReportConfig) -> str | int:
+def write(benchmark: Benchmark, options: ReportConfig) -> str:
     """The report of the complete runs of one benchmark: page, and what lies beside it, with their sizes."""
     options = _own(benchmark, options, benchmark.report_config)
-    if benchmark.report is not None:
-        return benchmark.report(options)
     atomic.check_writable(options.out.parent)
     out, folders = options.out.with_suffix(".html"), registry.runs(options.runs)
     complete = [path for path in folders if registry.complete(path)] or registry.finished(folders)

@@ -58,14 +58,12 @@ class Benchmark:
     whole     Whether a command's report is of every finished run in its OUT, its own first, not of its own
               alone.
     mixed     Whether one page may be of runs on different data.
-    report    Options of `nein report` -> the text it prints, or an exit code, if not made of the above.
     report_config, compare_config   The options of these two.
     compare   The same of `nein compare`.
     read      Folder of a finished run -> what is exported of it, if not its figures and scores.
     rows      Folder of a run -> its scores as they are exported, if with more than the table has.
     printed   The gaps that its authors print: `model`, `data`, `measure`, `affirmed` and `negated` (shares).
     folder    Path -> folder of a run.
-    report_of   (config, runs, their folders) -> what the command prints, in place of the report of its runs.
     """
 
     name: str
@@ -83,7 +81,6 @@ class Benchmark:
     page: Callable[[Sequence[Finished], Any], Page | None] | None = None
     whole: bool = False
     mixed: bool = False
-    report: Callable[[Any], str | int] | None = None
     report_config: type[ReportConfig] = ReportConfig
     compare: Callable[[Any], str | int] | None = None
     compare_config: type[CompareConfig] = CompareConfig
@@ -91,7 +88,6 @@ class Benchmark:
     rows: Callable[[Folder], Iterable[Row]] | None = None
     printed: Callable[[], Iterator[Mapping[str, Any]]] = lambda: iter(())
     folder: Callable[[Path], Folder] = Folder
-    report_of: Callable[[Any, Sequence[Any], Sequence[Folder]], str | None] | None = None
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
         """What its command does: see `evaluate`."""
@@ -153,19 +149,16 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     if trackers:
         figures = frames.concat(one.figures for one in finished)
         tracking.log(trackers, config.out_dir, dataclasses.asdict(config), figures)
-    if benchmark.report_of is not None:
-        text = benchmark.report_of(config, runs, folders)
-    else:
-        unfinished = [one.folder.path for one in finished if one.run and one.run.partial]
-        shown = [one for one in finished if one.folder.path not in unfinished]
-        if benchmark.whole:
-            below = [path for path in runs_below(config.out_dir) if path not in {f.path for f in folders}]
-            others = {path: Folder(path).manifest() for path in below}
-            ours = {path: facts for path, facts in others.items() if facts.get("benchmark") == benchmark.name}
-            complete = [path for path, facts in ours.items() if facts["status"] == COMPLETE]
-            unfinished += [path for path in ours if path not in complete]
-            shown += of_folders(benchmark, complete)
-        text, _ = write_report(benchmark, config.out_dir, shown, config, unfinished)
+    unfinished = [one.folder.path for one in finished if one.run and one.run.partial]
+    shown = [one for one in finished if one.folder.path not in unfinished]
+    if benchmark.whole:
+        below = [path for path in runs_below(config.out_dir) if path not in {f.path for f in folders}]
+        others = {path: Folder(path).manifest() for path in below}
+        ours = {path: facts for path, facts in others.items() if facts.get("benchmark") == benchmark.name}
+        complete = [path for path, facts in ours.items() if facts["status"] == COMPLETE]
+        unfinished += [path for path in ours if path not in complete]
+        shown += of_folders(benchmark, complete)
+    text, _ = write_report(benchmark, config.out_dir, shown, config, unfinished)
     if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
         return text
     print(text or "", end="", flush=True)

@@ -6,7 +6,8 @@ import functools
 import sys
 from typing import Any
 
-from nein.benchmarks.negbench import estimates, judged, report, scores
+from nein.benchmarks import runner
+from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import Asked
 from nein.benchmarks.nein.reporting import judge_tables
@@ -27,6 +28,7 @@ from nein.statistics.calibration import Rates
 def run(options: RetrievedConfig) -> str:
     """Asks the judge, writes figures beside those of every run, and the report again; returns the tables.
     Raises UserError for anything the user can mend."""
+    from nein.benchmarks.negbench.run import NEGBENCH
     from nein.benchmarks.nein import score
 
     found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
@@ -54,7 +56,8 @@ def run(options: RetrievedConfig) -> str:
         )
     for one in runs:
         _judge(options, one, judge, how, manner.protocol, known.rates(manner.protocol, role="object"))
-    return report.report(options.run, found, lambda: sets)
+    shown = runner.of_folders(NEGBENCH, [one.path for one in found])
+    return runner.write_report(NEGBENCH, options.run, shown, options)[0]
 
 
 def _retrievals(run: Asked) -> list[RetrievalTask]:

@@ -175,7 +175,7 @@ def settings(tmp_path: Path, data: Path | str, pictures: Path | None, *extra: st
 
 
 #: `nein negbench eval` without page, table and plots, which take longer than all else of it here.
-FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, report_of=lambda config, runs, folders: None)
+FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, page=lambda runs, options: None, whole=False)
 
 
 def evaluate(
@@ -185,7 +185,7 @@ def evaluate(
     options = settings(tmp_path, data, pictures, *extra)
     benchmark = run.NEGBENCH if page else FIGURES_ALONE
     benchmark(options, Threads(options.device))
-    found = report.read(options.out_dir)
+    found = report.evaluated(files.find(options.out_dir))
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import estimates, judged, report, retrieval, run, scores
+from nein.benchmarks import report
+from nein.benchmarks.negbench import config, estimates, judged, retrieval, run, scores
 from nein.benchmarks.negbench.encode import Encoded
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
@@ -267,7 +268,7 @@ def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path: Path, judge
     asked = judge.asked
     assert simpleneg(tmp_path) == rows
     assert judge.asked == asked  # what was answered is not asked again
-    said = report.report(tmp_path / "out", [], list)
+    said = report.run(config.ReportConfig(runs=[tmp_path / "out"], out=tmp_path / "page.html"))
     assert "Retrieval judged by the questions of a test" in said
     assert "Text to image retrieval" not in said  # there is no recall
 

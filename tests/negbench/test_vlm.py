@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from nein.benchmarks.negbench import asking, config, report, run, scores
+from nein.benchmarks.negbench import folder as files
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.answers import AnswerCache
@@ -227,7 +228,7 @@ def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Pat
     ]
     options = config.EvalConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"])
     run.NEGBENCH(options, Threads(options.device))
-    (evaluated,) = report.read(tmp_path / "out")
+    (evaluated,) = report.evaluated(files.find(tmp_path / "out"))
     entry = frames.pick(evaluated.figures, metric="accuracy", type="all")
     assert entry["n"] + entry["unscored"] > 0
     assert entry["n"] > 0

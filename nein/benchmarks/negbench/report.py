@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,18 +14,18 @@ from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import asking, judged, paper_numbers, sections
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import ReportConfig
-from nein.benchmarks.negbench.folder import Asked, ResultsDir
+from nein.benchmarks.negbench.folder import Asked
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.datasets.negbench.loading import DataSet
+from nein.benchmarks.runs import Finished, Page
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, RETRIEVAL
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Folder, Row
+from nein.engine.folder import Folder, Row
 from nein.metrics.letters import LETTERS
-from nein.reporting import cards, format, page, thumbnails
+from nein.reporting import cards, format, thumbnails
 from nein.reporting import figures as frames
-from nein.reporting import report as reporting
+from nein.reporting import page as pages
 from nein.reporting.cards import Cell
 from nein.reporting.format import Gap, widest
 from nein.reporting.page import Part
@@ -37,8 +36,6 @@ HOW = (
     "Percentages. ± and [ ]: 95 % interval, clustered by picture. ↑ higher is better, ↓ lower is better. "
     "Negation gap: recall with the original captions minus recall with the negated ones, paired."
 )
-FORMATS = ("md", "csv", "plots", "html")
-Sets = Callable[[], Sequence[DataSet]]
 SIDE, LIMIT = 256, 400  # pixels of a picture's longer side; questions in a page
 UNKNOWN = "made otherwise"  # an option of which no template is known
 RIGHT = cards.Measure("right", "choice")
@@ -49,7 +46,7 @@ COLUMNS = ("caption", "made as", "chosen", "score")
 class Evaluated:
     """One finished run: what it says of itself (`summary` of its manifest), and its figures."""
 
-    folder: ResultsDir
+    folder: Folder
     facts: Mapping[str, Any]
     figures: pd.DataFrame
 
@@ -58,75 +55,51 @@ class Evaluated:
         return f"{self.facts['model']}, {self.facts['title']}"
 
 
-def run(options: ReportConfig) -> str:
-    """The command `nein negbench report`: returns the tables as text. Raises UserError."""
-    folders = [folder for path in options.runs for folder in finished(path)]
-    out = options.out.with_suffix(".html")
-    evaluated = _evaluated(folders)
-    written = _write(out, evaluated, folders, lambda: files.sets_of(folders), options.formats)
+def page(runs: Sequence[Finished], options: Any) -> Page | None:
+    """What a report says of runs besides their plots, models in the order of the runs."""
+    if not runs:
+        return None
+    place = {name: number for number, name in reversed([*enumerate(_model_folder(one) for one in runs)])}
+    found = evaluated([one.folder for one in sorted(runs, key=lambda one: place[_model_folder(one)])])
+    frame = together(found)
     chief = [sections.RETRIEVED, sections.SATISFIED, sections.MULTIPLE_CHOICE]
-    shown = reporting.headline(together(evaluated), chief)
-    return f"{shown}\nReport: {out if out in written else out.parent}\n"
-
-
-def report(out: Path, folders: Sequence[Folder], sets: Sets) -> str:
-    """Writes the report of every finished run below `out` into it; returns the tables as text.
-
-    folders  The runs of the command at hand, whose models stand first. sets: loads their data, for the page.
-    """
-    _write(out, read(out, [folder.path.parent.name for folder in folders]), folders, sets, FORMATS)
-    return (out / "table.md").read_text(encoding="utf-8")
-
-
-def _write(
-    out: Path, runs: Sequence[Evaluated], folders: Sequence[Folder], sets: Sets, formats: Sequence[str]
-) -> list[Path]:
-    frame = together(runs)
-    settings = {run.name: page.setting(run.facts) for run in runs}
-    return reporting.write(
-        out, frame, title=f"NegBench, {label(runs)}", subtitle=HOW, sections=sections.SECTIONS,
-        findings=[*finding(frame), *findings(runs)], notes=notes(runs), settings=settings, formats=formats,
-        stamp=label(runs) if label(runs) == NANO_LABEL else "", parts=_questions(runs, folders, sets),
+    return Page(
+        f"NegBench, {label(found)}", subtitle=HOW, findings=finding(frame), notes=notes(found), frame=frame,
+        settings={run.name: pages.setting(run.facts) for run in found},
+        stamp=label(found) if label(found) == NANO_LABEL else "", parts=_questions(found, runs),
+        headline=chief if isinstance(options, ReportConfig) else None,
     )  # fmt: skip
 
 
-def _questions(runs: Sequence[Evaluated], folders: Sequence[Folder], sets: Sets) -> list[Part]:
-    """The page's part with single questions, of all runs on the data of `folders`; none without any."""
-    asked = [
+def _model_folder(run: Finished) -> str:
+    return run.folder.path.parent.name
+
+
+def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[Part]:
+    """The page's part with single questions, of all runs on the data of those that the command asked for, or
+    on any; none without questions."""
+    choices = [
         (run, run.folder.manifest()["data"]["records_sha256"])
         for run in runs
         if len(frames.select(run.figures, metric="accuracy"))
     ]
-    here = {folder.path for folder in folders}
-    at_hand = {data for run, data in asked if run.folder.path in here}
-    shown = [run for run, data in asked if data in at_hand]
+    own = [one for one in finished if one.run] or finished
+    here = {one.folder.path for one in own}
+    at_hand = {data for run, data in choices if run.folder.path in here}
+    shown = [run for run, data in choices if data in at_hand]
 
     def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
-        there, by_model = sets(), dict[str, list[Asked]]()
+        there, by_model = files.sets_of([one.folder for one in own]), dict[str, list[Asked]]()
         for run in shown:
-            own = Asked.of_folder(run.folder, there)
-            by_model.setdefault(run.facts["model"], []).extend([own] if own else [])
+            asked = Asked.of_folder(run.folder, there)
+            by_model.setdefault(run.facts["model"], []).extend([asked] if asked else [])
         questions = Questions.of(by_model)
         return questions.described(), questions.details()
 
     return [cards.browser(make, title="Questions")] if shown else []
 
 
-def finished(out: Path) -> list[ResultsDir]:
-    """The finished runs at or below `out`, by name. Raises UserError when there is none."""
-    runs = [run for run in files.find(out) if run.manifest().get("status") == COMPLETE]
-    if not runs:
-        raise UserError(f"Nothing to report in '{out}': no run there is finished.")
-    return runs
-
-
-def read(out: Path, first: Sequence[str] = ()) -> list[Evaluated]:
-    """The finished runs below `out`, in order of model (`first`, then by name) and data set."""
-    place = {name: number for number, name in enumerate(first)}
-    return _evaluated(sorted(finished(out), key=lambda run: place.get(run.path.parent.name, len(place))))
-
-
-def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
+def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
     """Models of one name are told apart by their run directories, equal runs by where they lie."""
     all_facts = [
         {**run.manifest()["summary"], "quick_gelu": run.notes("models")["model"].get("quick_gelu")}
@@ -136,7 +109,7 @@ def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
     for run, facts in zip(runs, all_facts, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
     times = Counter(run.path.parts[-2:] for run in runs)
-    evaluated = []
+    found = []
     for run, facts in zip(runs, all_facts, strict=True):
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
         if times[run.path.parts[-2:]] > 1:
@@ -148,8 +121,8 @@ def _evaluated(runs: Sequence[ResultsDir]) -> list[Evaluated]:
         tasks = ("" if task in (RETRIEVAL, MCQ) else f" {task}" for task in figures["task"])
         data = [f"{facts['title']}{task}" for task in tasks]
         what = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
-        evaluated.append(Evaluated(run, facts, frames.label(figures, **what)))
-    return evaluated
+        found.append(Evaluated(run, facts, frames.label(figures, **what)))
+    return found
 
 
 def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
@@ -198,28 +171,6 @@ def finding(frame: pd.DataFrame) -> list[str]:
 
 def _run(figure: Mapping[str, Any]) -> str:
     return f"{figure['model']} ({figure['data']}, {figure['variant']})"
-
-
-def findings(runs: Sequence[Evaluated]) -> list[str]:
-    """The negation gap in words, one sentence per run and wording of the captions."""
-    said = []
-    for run in runs:
-        figures = frames.select(run.figures, direction=TEXT_TO_IMAGE)
-        for variant in frames.values(figures, "variant"):
-            parts = []
-            for k in KS:
-                gap = frames.pick(figures, variant=variant, metric=f"gap@{k}")
-                if gap is not None and gap["value"] is not None:
-                    recalls = frames.select(figures, variant=variant, metric=f"recall@{k}")
-                    both = (frames.pick(recalls, kind=kind) for kind in (ORIGINAL, NEGATED))
-                    told, denied = (format.text(recall, interval="none") for recall in both)
-                    parts.append(f"{told} % and {denied} % at {k} (gap {format.text(gap)} points)")
-            if parts:
-                said.append(
-                    f"{run.name}: text-to-image recall with the original captions and with the {variant} "
-                    f"negated ones is {'; '.join(parts)}."
-                )
-    return said
 
 
 def notes(runs: Sequence[Evaluated]) -> list[str]:

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import asking, estimates, exported, judged, models, paper_numbers, report
+from nein.benchmarks.negbench import (
+    asking,
+    estimates,
+    exported,
+    judged,
+    models,
+    paper_numbers,
+    report,
+    sections,
+)
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import CONVERTED, ConvertConfig, EvalConfig, ReportConfig
 from nein.benchmarks.negbench.folder import Asked, ResultsDir
@@ -23,7 +32,6 @@ from nein.datasets.negbench.records import RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, shared
 from nein.models import judges, references
 from nein.models.cached import CachedModel, batched
@@ -191,12 +199,6 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
 # --- what is written ---------------------------------------------------------------------------
 
 
-def write_report(config: EvalConfig, runs: Sequence[ModelRun], folders: Sequence[Folder]) -> str:
-    """Tables and plots of every finished run in OUT, also those of earlier commands."""
-    sets = {run.asked.data.sha256: run.asked.data for run in runs}
-    return report.report(config.out_dir, folders, lambda: list(sets.values()))
-
-
 def convert(options: ConvertConfig) -> None:
     """The command `nein negbench convert`. Raises UserError or MetricError."""
     if not options.source.is_file():
@@ -228,8 +230,9 @@ NEGBENCH = Benchmark(
     estimates=lambda table, folder: estimates.of_table(table),
     # a row per caption, picture and question
     decides=lambda table, folder: table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}")),
-    report_of=write_report,
-    report=report.run,
+    sections=sections.SECTIONS,
+    page=report.page,
+    whole=True,
     report_config=ReportConfig,
     read=exported.read,
     rows=lambda folder: files.asked_of(folder).every_row(),
