@@ -65,7 +65,8 @@ class Said:
 
     text      As it came; "" for none.
     finished  The model ended it itself, not the limit of tokens.
-    first     (token, log-probability) of the likeliest first tokens; empty where the server gives none.
+    first     (token, log-probability) of the likeliest first tokens of the answer, behind any thoughts; empty
+              where the server gives none, or it cannot be told where the thoughts end.
     tokens    How many were generated, where the server says so.
     server    What the server says of its configuration (`system_fingerprint`); "" for nothing.
     """
@@ -75,6 +76,7 @@ class Said:
     first: tuple[tuple[str, float], ...]
     tokens: int | None
     server: str = ""
+    thought: bool = False  # its tokens begin with thoughts
 
 
 @dataclass(frozen=True)
@@ -384,8 +386,10 @@ def _read(reply: Any, cleared: Callable[[str], str]) -> Said:
         choice = reply["choices"][0]
         message = choice["message"]
         text = message.get("content") or ""
-        entries = (choice.get("logprobs") or {}).get("content") or [{}]
-        likely = entries[0].get("top_logprobs") or ()
+        entries = (choice.get("logprobs") or {}).get("content") or []
+        thoughts = str(message.get("reasoning") or message.get("reasoning_content") or "")
+        place = answer_place([str(entry.get("token", "")) for entry in entries], str(text), thoughts)
+        likely = entries[place].get("top_logprobs") or () if entries and place is not None else ()
         first = [(cleared(str(one["token"])), float(one["logprob"])) for one in likely]
         tokens = (reply.get("usage") or {}).get("completion_tokens")
     except (KeyError, IndexError, TypeError, AttributeError, ValueError):
@@ -400,7 +404,34 @@ def _read(reply: Any, cleared: Callable[[str], str]) -> Said:
     text = cleared(text.encode("utf-8", "replace").decode())
     server = cleared(str(reply.get("system_fingerprint") or ""))
     count = tokens if isinstance(tokens, int) else None
-    return Said(text, choice.get("finish_reason") != "length", tuple(first), count, server)
+    return Said(text, choice.get("finish_reason") != "length", tuple(first), count, server, place != 0)
+
+
+def answer_place(tokens: Sequence[str], text: str, thoughts: str = "") -> int | None:
+    """Which of the generated tokens begins the answer: 0 without thoughts, None where that cannot be told.
+
+    text      As the server gives it, with thoughts up to </think> or without.
+    thoughts  What the server gives apart from it.
+    """
+    whole, end = "".join(tokens), "</think>"
+    if not thoughts and end not in text + whole and not (whole or text).lstrip().startswith("<think>"):
+        return 0
+    head, _, answer = text.rpartition(end)
+    thoughts, answer = (thoughts or head).strip().removeprefix("<think>").strip(), answer.strip()
+    if end in whole:
+        begin = whole.rindex(end) + len(end)
+    else:
+        before = whole.rstrip().removesuffix(answer)
+        there = answer and whole.rstrip().endswith(answer) and not answer.startswith("<think>")
+        if not there or (before.strip() and thoughts not in before):
+            return None
+        begin = len(before.rstrip())
+    start = 0
+    for place, token in enumerate(tokens):
+        start += len(token)
+        if whole[begin:start].strip():
+            return place if start - len(token) >= begin else None  # else it ends the thoughts, too
+    return None
 
 
 def _cause(error: BaseException) -> str:

@@ -26,7 +26,16 @@ import numpy as np
 
 from nein.loading.isolation import MODEL_ERRORS, reason
 from nein.loading.references import located
-from nein.metrics.backends.endpoint import LOGPROBS, UNKNOWN_PART, Endpoint, NoAnswer, Picture, Said, Turn
+from nein.metrics.backends.endpoint import (
+    LOGPROBS,
+    UNKNOWN_PART,
+    Endpoint,
+    NoAnswer,
+    Picture,
+    Said,
+    Turn,
+    answer_place,
+)  # fmt: skip
 from nein.metrics.base import MetricError
 
 log = logging.getLogger(__name__)
@@ -66,7 +75,7 @@ class VllmServer(Endpoint):
                 f"'{self.address}' does not answer a question about a picture with log-probabilities "
                 f"({error}); start vLLM with a model that sees, and with --max-logprobs 20 or more; {hint}."
             ) from None
-        if not said.first:
+        if not said.first and not said.thought:
             raise MetricError(
                 f"'{self.address}' gives no log-probabilities, from which P(yes) comes; is it vLLM? "
                 "Give openai:URL#MODEL for a server that does without."
@@ -218,7 +227,7 @@ class VllmEngine:
         }
         _warn(self._facts["batch_invariant"])
         [[said]] = self.ask([_GREY], [[Turn("Is this image grey? Answer only yes or no")]], max_tokens=1)
-        if not said.first:
+        if not said.first and not said.thought:
             raise MetricError(f"vLLM gives no log-probabilities for '{reference}', from which P(yes) comes.")
 
     def facts(self) -> dict[str, Any]:
@@ -260,9 +269,12 @@ class VllmEngine:
         self._prompt += len(output.prompt_token_ids or ())
         self._cached += output.num_cached_tokens or 0
         made = output.outputs[0]
-        likely = made.logprobs[0].values() if made.logprobs else ()
+        steps = list(zip(made.token_ids, made.logprobs or (), strict=False))
+        place = answer_place([str(step[token].decoded_token) for token, step in steps], made.text)
+        likely = steps[place][1].values() if steps and place is not None else ()
         first = tuple((str(one.decoded_token), float(one.logprob)) for one in likely)
-        return without_end(Said(made.text, made.finish_reason != "length", first, len(made.token_ids)))
+        finished, count = made.finish_reason != "length", len(made.token_ids)
+        return without_end(Said(made.text, finished, first, count, thought=place != 0))
 
 
 def check_engine(reference: str) -> None:

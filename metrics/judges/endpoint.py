@@ -16,9 +16,9 @@ from nein.metrics.judges.base import Answer, check_batch
 class EndpointJudge(ServedModel):
     """Yes or no.
 
-    P(yes) and P(no) come from the log-probabilities of the first token where the server gives them (at most
-    20 alternatives, so they are lower bounds), else they are None. A question that stays without an answer
-    raises NoAnswer; its sample is unscored with that reason.
+    P(yes) and P(no) come from the log-probabilities of the first token behind any thoughts, where the server
+    gives them (at most 20 alternatives, so they are lower bounds), else they are None. A question that stays
+    without an answer raises NoAnswer; its sample is unscored with that reason.
     """
 
     kind, template = "vqa", "question"

@@ -9,6 +9,7 @@ import datetime
 import email.utils
 import io
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -234,6 +235,37 @@ def test_servers_without_log_probabilities_are_asked_without(server: Server) -> 
     model = EndpointChoices(Endpoint(server.url, "eye-7b", concurrency=1))
     found = model.answer(IMAGES[:1], [[CHOICE] * 2], ["generated", "logprob"])[0][1]
     assert (found.text, found.logprobs, found.error) == ("A", None, "")
+
+
+THOUGHTS = ["No", ",", " wait", "."]
+
+
+@pytest.mark.parametrize(
+    ("message", "tokens", "p_yes"),
+    [
+        ({"content": "Yes", "reasoning": "No, wait."}, [*THOUGHTS, "</think>", "\n\n", "Yes"], 0.9),
+        ({"content": "Yes", "reasoning_content": "No, wait."}, [*THOUGHTS, "\n", "Yes"], 0.9),
+        ({"content": "Yes", "reasoning_content": "No, wait."}, [" Yes"], 0.9),  # of the answer alone
+        ({"content": "<think>No, wait.</think> Yes"}, ["<think>", *THOUGHTS, "</think>", " Yes", "<e>"], 0.9),
+        ({"content": "No, wait.</think>Yes"}, [*THOUGHTS, "</think>", "Yes"], 0.9),
+        ({"content": "Yes", "reasoning": "So: Yes"}, ["So", ":", " Yes"], None),  # of the thoughts alone
+        ({"content": "Yes", "reasoning": "No, wait."}, ["No", ",", " wait", ".Yes"], None),
+        ({"content": "Yes", "reasoning": "No, wait."}, THOUGHTS, None),
+        ({"content": "<think>No, wait."}, ["<think>", *THOUGHTS], None),
+        ({"content": None}, ["<think>"], None),
+        ({"content": "Yes."}, ["Yes", "."], 0.9),
+    ],
+)
+def test_p_yes_is_read_behind_the_thoughts_or_missing(
+    server: Server, message: dict[str, Any], tokens: list[str], p_yes: float | None
+) -> None:
+    def entry(token: str) -> dict[str, Any]:
+        return {"token": token, "logprob": 0.0, "top_logprobs": [{"token": token, "logprob": math.log(0.9)}]}
+
+    choice = {"message": message, "logprobs": {"content": [*map(entry, tokens)]}, "finish_reason": "stop"}
+    server.rule = lambda body, count: (200, {"choices": [choice]}, {})
+    [[answer]] = judge(server).ask(IMAGES[:1], [["a?"]])
+    assert answer.p_yes == (None if p_yes is None else pytest.approx(p_yes))
 
 
 def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Server) -> None:
