@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from nein.benchmarks.negbench.analysis import command
-from nein.benchmarks.negbench.analysis.measures import MEASURES, measure
 from nein.benchmarks.negbench.analysis.templates import (
     AFFIRMED,
     DENIED,
     GROUPS,
     HYBRID,
+    MEASURES,
     NEITHER,
     PAIRS,
     TEMPLATES,
     TWO,
     Sentence,
     fill,
+    measure,
     sentences,
 )
 from nein.benchmarks.negbench.config import AnalyseConfig

@@ -211,9 +211,9 @@ def test_baselines_stand_in_the_tables_and_in_the_exported_file(tmp_path: Path) 
     assert {"R-Neg@5, text only", "R-Neg@1, picture only"} <= set(retrieval.sheet(figures).columns)
     assert {"text only", "picture only"} <= set(choice.sheet(figures).columns)
     assert {"text only", "picture only", "gain over text"} == {row[3] for row in halves.sheet(figures).rows}
-    from nein.benchmarks.negbench import exported
+    from nein.benchmarks.negbench import folder as files
 
     (folder,) = (path.parent for path in (tmp_path / "out").glob("random/*/manifest.json"))
-    run = exported.read(folder)
+    run = files.read(folder)
     assert isinstance(run, interchange.Exported)
     assert {"text only", "picture only@5"} <= {result.metric for result in run.results}

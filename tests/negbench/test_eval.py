@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from nein import metrics
-from nein.benchmarks.negbench import models, paper_numbers, report, run, sections
+from nein.benchmarks.negbench import models, report, run, sections
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.datasets.negbench import loading, official, registry
 from nein.engine.errors import UserError
@@ -214,7 +214,7 @@ def test_every_registered_file_is_found_by_its_name(tmp_path: Path) -> None:
 def printed(model: str, dataset: str, task: str, variant: str, features: str = "normalised") -> pd.DataFrame:
     """What stands beside a model's own figure of one task."""
     own = frames.number(0.5, unit="%", metric="accuracy", model="m", dataset=dataset, data=dataset, task=task)
-    return paper_numbers.beside(frames.frame([{**own, "variant": variant}]), model, features)
+    return report.beside(frames.frame([{**own, "variant": variant}]), model, features)
 
 
 def test_printed_figures_stand_beside_ours_in_the_paper_preset_only() -> None:
@@ -268,7 +268,7 @@ def test_a_model_without_quick_gelu_is_not_silently_compared_with_figures_made_w
 
 
 def test_all_that_the_authors_print_is_there() -> None:
-    rows = paper_numbers.rows()
+    rows = report.rows()
     for source, count in (("repo_baseline", 5), ("repo_scaling", 3)):
         mine = [row for row in rows if row["source"] == source]
         assert len({row["model"] for row in mine}) == count

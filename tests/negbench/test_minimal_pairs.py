@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from nein.benchmarks.negbench import scores
-from nein.datasets.negbench import loading, pairs
+from nein.datasets.negbench import loading, polarity
 from nein.datasets.negbench.media import Drawn
-from nein.datasets.negbench.pairs import Pair
+from nein.datasets.negbench.polarity import Pair
 from nein.datasets.negbench.records import ChoiceTask
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
@@ -26,7 +26,7 @@ def rows_of(values: np.ndarray) -> list[dict[str, Any]]:
     rows = []
     for number, four in enumerate(values):
         pair = Pair(str(number), ("with", "without"), ("A dog.", "No dog."), f"picture {number}")
-        questions = tuple(pairs.compared(pair))
+        questions = tuple(polarity.compared(pair))
         task = ChoiceTask("x/pairs", questions, Drawn(lambda _: np.zeros((2, 2, 3), np.uint8)))
         by_image = {"with": four[:, 0], "without": four[:, 1]}
         scored = {
@@ -119,7 +119,7 @@ def test_two_denials_are_no_minimal_pair() -> None:
 
 def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about() -> None:
     pair = Pair("p", ("with", "without"), ("A dog.", "No dog."))
-    task = ChoiceTask("x/yes-no", tuple(pairs.asked(pair)), Drawn(lambda _: np.zeros((2, 2, 3), np.uint8)))
+    task = ChoiceTask("x/yes-no", tuple(polarity.asked(pair)), Drawn(lambda _: np.zeros((2, 2, 3), np.uint8)))
     says = {"A dog. with": 0, "A dog. without": 1, "No dog. with": 0, "No dog. without": 0}  # yes to denials
     answers = {
         question.id: {

@@ -20,7 +20,7 @@ from nein.datasets.negbench.sentences import Protocol
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.generate.negbench import pairs
-from nein.generate.negbench.verify import Verifier, verify
+from nein.generate.negbench.pairs import Verifier, verify
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Detection
 from nein.metrics.judges.owlv2 import named_scores

@@ -27,7 +27,7 @@ from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.benchmarks.negbench.retrieval import PROTOCOLS
 from nein.datasets.negbench.media import Drawn
-from nein.datasets.negbench.pairs import NO, YES
+from nein.datasets.negbench.polarity import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Media, Option, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed

@@ -13,10 +13,8 @@ from nein.benchmarks import runner
 from nein.benchmarks.negbench import (
     asking,
     estimates,
-    exported,
     judged,
     models,
-    paper_numbers,
     report,
     sections,
 )
@@ -234,9 +232,9 @@ NEGBENCH = Benchmark(
     page=report.page,
     whole=True,
     report_config=ReportConfig,
-    read=exported.read,
+    read=files.read,
     rows=lambda folder: files.asked_of(folder).every_row(),
-    printed=paper_numbers.gaps,
+    printed=report.gaps,
     folder=ResultsDir,
     mixed=True,
 )

@@ -24,7 +24,7 @@ import numpy as np
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import asking, retrieval
 from nein.benchmarks.negbench.encode import Encoded
-from nein.datasets.negbench.pairs import ALL_FOUR, GROUP
+from nein.datasets.negbench.polarity import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import (
     AFFIRMATION,
     NEGATION,

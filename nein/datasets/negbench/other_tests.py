@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nein.datasets.negbench import official, pairs
+from nein.datasets.negbench import official, polarity
 from nein.datasets.negbench.media import region
-from nein.datasets.negbench.pairs import NO, YES, Pair
-from nein.datasets.negbench.polarity import denies
+from nein.datasets.negbench.polarity import NO, YES, Pair, denies
 from nein.datasets.negbench.records import (
     AFFIRMATION,
     NEGATED,
@@ -182,7 +181,7 @@ def beaf(path: Path) -> Iterator[Question]:
         name, source, asked = str(item["id"]), _original(item), item["question"]
         groups = [g for g in together.get((source, asked), ()) if item["orig_img"] or g[1] == name]
         yield Question(
-            name, item["image"], (Option(YES), Option(NO)), ANSWERS.index(item["gt"]), pairs.kind(asked),
+            name, item["image"], (Option(YES), Option(NO)), ANSWERS.index(item["gt"]), polarity.kind(asked),
             source=source, asked=asked, groups=tuple(groups),
         )  # fmt: skip
 
@@ -203,8 +202,8 @@ def naturalbench(path: Path) -> Iterator[Question]:
         for place, (asked, options, image, right) in enumerate(four):
             k, m = divmod(place, 2)
             yield Question(
-                f"{number}/q{k}i{m}", image, tuple(map(Option, options)), right, pairs.kind(asked),
-                source=pair, asked=asked, groups=pairs.asked_groups(str(number), k, m),
+                f"{number}/q{k}i{m}", image, tuple(map(Option, options)), right, polarity.kind(asked),
+                source=pair, asked=asked, groups=polarity.asked_groups(str(number), k, m),
             )  # fmt: skip
 
 
@@ -308,13 +307,13 @@ READERS: dict[str, Callable[[Path], Iterator[Question]]] = {
     "neat": neat,
     "beaf": beaf,
     "naturalbench": naturalbench,
-    "naturalbench-retrieval": _each(natural_pairs, pairs.compared),
-    "scope": _each(scope_pairs, pairs.compared),
-    "scope-asked": _each(scope_pairs, pairs.asked),
-    "nein": _each(nein_pairs, pairs.compared),
-    "nein-asked": _each(nein_pairs, pairs.asked),
-    "beaf-pairs": _each(beaf_pairs, pairs.compared),
-    "beaf-asked": _each(beaf_pairs, pairs.asked),
+    "naturalbench-retrieval": _each(natural_pairs, polarity.compared),
+    "scope": _each(scope_pairs, polarity.compared),
+    "scope-asked": _each(scope_pairs, polarity.asked),
+    "nein": _each(nein_pairs, polarity.compared),
+    "nein-asked": _each(nein_pairs, polarity.asked),
+    "beaf-pairs": _each(beaf_pairs, polarity.compared),
+    "beaf-asked": _each(beaf_pairs, polarity.asked),
 }
 
 
@@ -322,7 +321,7 @@ def _captions(
     name: str, image: str, texts: Sequence[str], templates: Sequence[str] | None = None
 ) -> Question:
     """Which of two captions is true: the first."""
-    kinds = templates or [pairs.kind(text) for text in texts]
+    kinds = templates or [polarity.kind(text) for text in texts]
     options = tuple(Option(text, kind) for text, kind in zip(texts, kinds, strict=True))
     return Question(name, image, options, 0, kinds[0], source=image)
 

@@ -188,7 +188,7 @@ def _client(config: BuildConfig, folder: Folder, device: str) -> Any:
 
 
 def _verifier(config: BuildConfig, device: str, protocol: Protocol) -> Any:
-    from nein.generate.negbench.verify import Verifier
+    from nein.generate.negbench.pairs import Verifier
 
     where, revision = references.resolve(config.detector)
     detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)

@@ -29,8 +29,8 @@ from nein.engine.stages import Model, Stage
 from nein.generate.negbench import language, listing, pairs
 from nein.generate.negbench.config import STAGES, BuildConfig
 from nein.generate.negbench.listing import Listing
+from nein.generate.negbench.pairs import Verifier, verify
 from nein.generate.negbench.published import Published
-from nein.generate.negbench.verify import Verifier, verify
 from nein.generate.shards import make_stage, output
 from nein.models.llm import Client
 

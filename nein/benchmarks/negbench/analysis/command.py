@@ -19,9 +19,22 @@ import pandas as pd
 
 from nein import metrics, statistics
 from nein.benchmarks.negbench import models
-from nein.benchmarks.negbench.analysis import sections
-from nein.benchmarks.negbench.analysis.measures import MEASURES, components, measure
-from nein.benchmarks.negbench.analysis.templates import PAIRS, PUBLISHED, Sentence, sentences
+from nein.benchmarks.negbench.analysis.templates import (
+    AFFIRMED,
+    DENIED,
+    GROUPS,
+    HYBRID,
+    MEASURES,
+    NEITHER,
+    PAIRS,
+    PUBLISHED,
+    TITLES,
+    TWO,
+    Sentence,
+    components,
+    measure,
+    sentences,
+)
 from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.benchmarks.negbench.encode import Encoded, of_sentences
 from nein.benchmarks.negbench.models import Choice
@@ -33,7 +46,10 @@ from nein.engine.folder import Folder
 from nein.engine.stages import Model, Step
 from nein.models import references
 from nein.reporting import figures as frames
-from nein.reporting import plots, report
+from nein.reporting import plots, report, tables
+from nein.reporting.figures import Figure
+from nein.reporting.report import Section
+from nein.reporting.tables import Across, Row, Table
 
 
 def run(options: AnalyseConfig) -> None:
@@ -80,10 +96,10 @@ def analyse(
             estimate = estimator([value[metric] for value in values], clusters)
             rows.append(frames.figure(estimate, unit="", model=labels[name], metric=metric))
         coordinates += [_points(key, labels[name], features[0], sets[0], pairs[0], groups)
-                        for key, _, groups in sections.PLOTS]  # fmt: skip
+                        for key, _, groups in PLOTS]  # fmt: skip
     for metric, (_, chance) in MEASURES.items():
         if chance is not None:
-            row = frames.number(chance, unit="", model=sections.CHANCE, metric=metric)
+            row = frames.number(chance, unit="", model=CHANCE, metric=metric)
             rows.append({**row, "source": "chance"})
     figures = frames.label(frames.frame(rows), benchmark="templates")
     named = ", ".join("/".join(pair) for pair in pairs)
@@ -93,10 +109,10 @@ def analyse(
         f"hardly moves a sentence. {PUBLISHED} templates of each group are the paper's."
     )
     report.write(out, figures, title="Templates: what text encoders separate", notes=[note],
-                 sections=sections.SECTIONS, formats=("md", "csv", "plots", "html"))  # fmt: skip
+                 sections=SECTIONS, formats=("md", "csv", "plots", "html"))  # fmt: skip
     drawn = pd.concat(coordinates, ignore_index=True)
-    for key, title, _ in sections.PLOTS:
-        drawing = plots.draw(sections.points(key, title), drawn)
+    for key, title, _ in PLOTS:
+        drawing = plots.draw(points(key, title), drawn)
         assert drawing is not None
         atomic.write_bytes(out / f"{key}.png", drawing.png)
     atomic.write_text(out / "coordinates.csv", drawn.round(6).to_csv(index=False, lineterminator="\n"))
@@ -154,3 +170,49 @@ def _encoded(
         text, reason = next(iter(encoded.reasons.items()))
         raise UserError(f"'{name}' cannot encode some of the sentences ({text!r}: {reason}).")
     return encoded
+
+
+#: What stands for a model in the column of values that an encoder without structure gives.
+CHANCE = "without structure"
+COLORS = {
+    AFFIRMED: plots.BLUE, DENIED: plots.RED, TWO: "#0891b2", HYBRID: plots.VIOLET, NEITHER: "#be123c",
+}  # fmt: skip
+_TITLES = {name: title for name, (title, _) in MEASURES.items()}
+
+
+def _shown(figures: Sequence[Figure]) -> str:
+    if figures[0]["model"] == CHANCE:
+        return tables.value(2)(figures)
+    return tables.estimate("reach", 3)(figures)
+
+
+MEASURED = Table(
+    "measures", "What text encoders separate", (Row("metric", "", _TITLES),), (Across("model", {}, _shown),)
+)
+DOTS = plots.Bars(
+    "measures",
+    "What each encoder separates, with 95 % intervals over pairs of objects; dashed: without structure",
+    place=("model",),
+    series="benchmark",
+    panel=("metric",),
+    where={"source": ""},
+    names=_TITLES,
+    axis="share or cosine",
+    limits=None,
+    rule={name: chance for name, (_, chance) in MEASURES.items() if chance is not None},
+    dots=True,
+)
+SECTIONS = (Section("measures", "Measures", (MEASURED,), (DOTS,)),)
+
+
+def points(key: str, title: str) -> plots.Scatter:
+    """The first two principal components of sentences, a panel per model: colour is the group, the marker
+    which object stands first."""
+    return plots.Scatter(key, title, "model", "group", "first", {"plot": key}, COLORS, TITLES)
+
+
+#: Key and title of a plot, and whose sentences it shows.
+PLOTS = (
+    ("pca", "One object, affirmed and negated", (AFFIRMED, DENIED)),
+    ("pca_all", "All five groups of templates", GROUPS),
+)
