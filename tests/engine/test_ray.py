@@ -109,25 +109,13 @@ def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(
     assert progress.states(folder)[0].aside == 1
 
 
-@pytest.mark.parametrize(
-    ("plan", "sentence"), [("nothing_there", "there is no model on this node"), ("full", "The disk is full")]
-)
-def test_workers_that_cannot_work_end_the_command_with_what_they_say(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str, sentence: str
-) -> None:
+def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster: Any, tmp_path: Path) -> None:
     opened(tmp_path / "run")
-    monkeypatch.setenv("DRIVER", str(os.getpid()))
     one = executor(cluster, workers=1)
-    with pytest.raises(UserError, match=sentence):
-        one.compute(Planned(globals()[plan], str(tmp_path / "run")))
+    with pytest.raises(UserError, match="The disk is full"):
+        one.compute(Planned(full, str(tmp_path / "run")))
     one.close()
     assert not list(attempts.attempts(tmp_path / "run"))
-
-
-def nothing_there(path: str, device: str) -> list[Step]:
-    if os.getpid() != int(os.environ.get("DRIVER", "0")):
-        raise UserError("there is no model on this node")
-    return steps((path, 0.0, -1), device)
 
 
 def full(path: str, device: str) -> list[Step]:
@@ -155,7 +143,7 @@ def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_ter
     assert driver.returncode == 143
 
 
-def test_workers_of_a_cluster_get_keys_and_no_runtime_environment_shows_them(
+def test_workers_get_keys_that_no_runtime_environment_shows_and_end_the_command_when_they_refuse(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(tmp_path / "run")
@@ -166,6 +154,7 @@ def test_workers_of_a_cluster_get_keys_and_no_runtime_environment_shows_them(
         one.compute(Planned(keyed, str(tmp_path / "run")))
     one.close()
     assert "sk-SECRETKEY123" not in shown
+    assert not list(attempts.attempts(tmp_path / "run"))
 
 
 def keyed(path: str, device: str) -> list[Step]:
