@@ -12,9 +12,8 @@ from typing import Any
 
 from nein.loading.errors import choose
 from nein.loading.references import Origin, is_local, located
-from nein.metrics import backends
+from nein.metrics import backends, judges
 from nein.metrics.base import MetricError
-from nein.metrics.judges import plugin
 
 ENCODERS: dict[str, str] = {
     "clip": "nein.metrics.encoders:load_clip",
@@ -26,7 +25,7 @@ ENCODERS: dict[str, str] = {
 #: Kind -> checkpoint type (`model_type` of its config.json) -> what loads it; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
     "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vlm:load"},
-    "ovd": {"owlv2": "nein.metrics.judges.owlv2:load", "": "nein.metrics.judges.zero_shot:load"},
+    "ovd": {"owlv2": "nein.metrics.judges.detectors:load_owlv2", "": "nein.metrics.judges.detectors:load"},
     "itm": {"blip": "nein.metrics.judges.blip:load", "": "nein.metrics.judges.dcsm:load"},
 }
 
@@ -37,7 +36,7 @@ _OF_ONE = ("quantization", "pad", "backend")
 #: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
 DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
-    "conch": "nein.metrics.dual.conch:load",
+    "conch": "nein.metrics.dual.openclip:load_conch",
     "random": "nein.metrics.dual.objects:load_control",
     "constant": "nein.metrics.dual.objects:load_control",
     "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
@@ -53,7 +52,7 @@ ORIGINS: dict[str, str] = {
 
 #: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
 REFERENCES: dict[str, str] = {
-    "plugin": "nein.metrics.judges.plugin:load",
+    "plugin": "nein.metrics.judges:load_plugin",
     **dict.fromkeys(backends.PREFIXES, "nein.metrics.judges.endpoint:load"),
 }
 
@@ -64,7 +63,7 @@ def special_reference(path_or_id: str) -> str | None:
     prefix, colon, _ = path_or_id.partition(":")
     if colon and prefix in REFERENCES:
         return prefix
-    return "module" if plugin.is_attribute(path_or_id) else None
+    return "module" if judges.is_attribute(path_or_id) else None
 
 
 def check_reference(path_or_id: str, revision: str | None = None) -> None:
@@ -73,7 +72,7 @@ def check_reference(path_or_id: str, revision: str | None = None) -> None:
     if backends.is_served(path_or_id):
         backends.check(path_or_id)
     elif special_reference(path_or_id) in ("plugin", "module"):
-        plugin.offered(path_or_id)
+        judges.offered(path_or_id)
     elif special_reference(path_or_id) is None:
         from nein.metrics.loading import check_folder, split_reference
 
@@ -109,7 +108,7 @@ def load_judge(
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, or any zero-shot detector of transformers; itm: BLIP, or a folder with a converted
                 DCSM. Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and
-                "vllm:MODEL" (vqa); "plugin:NAME" and "module:attribute" (`metrics.judges.plugin`).
+                "vllm:MODEL" (vqa); "plugin:NAME" and "module:attribute" (`metrics.judges`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
 
@@ -143,7 +142,7 @@ def load_dual(
     reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     batch_size: int = 32,
 ) -> Any:  # fmt: skip
-    """Load a model with an encoder for pictures and one for sentences (`metrics.dual.base.DualEncoder`).
+    """Load a model with an encoder for pictures and one for sentences (`metrics.dual.DualEncoder`).
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; the controls

@@ -30,7 +30,7 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.processes import Processes
 from nein.loading.digests import json_digest
-from nein.metrics.choices.objects import FunctionChoices
+from nein.metrics.choices import FunctionChoices
 from nein.metrics.dual.objects import of as objects_of_two_towers
 from nein.models import references
 from nein.reporting import figures as frames
@@ -405,5 +405,5 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
 
 
 def _answers(thing: Any) -> bool:
-    """Whether it is a `metrics.choices.base.ChoiceModel`."""
+    """Whether it is a `metrics.choices.ChoiceModel`."""
     return all(hasattr(thing, part) for part in ("answer", "scorings", "fingerprint", "describe"))

@@ -120,10 +120,10 @@ def _metrics() -> Iterator[Thing]:
 
 def _judges() -> Iterator[Thing]:
     from nein import metrics
-    from nein.metrics.judges import plugin
+    from nein.metrics import judges
 
     yield from _played(metrics.JUDGES)
-    for name, point in plugin.available().items():
+    for name, point in judges.available().items():
         yield Thing(f"plugin:{name}", "a judge", f"plug-in {point.value}", "")
     yield Thing("module:attribute", "a judge of yours", "a Python file of yours", "")
     for name, what, origin in REWARDS:

@@ -15,7 +15,7 @@ from nein.metrics import MetricError
 from nein.metrics.backends import credentials
 from nein.metrics.backends.credentials import Credentials
 from nein.metrics.backends.endpoint import Endpoint, split_endpoint
-from nein.metrics.choices.endpoint import EndpointChoices
+from nein.metrics.judges.endpoint import EndpointChoices
 from tests.loopback import Server, say
 from tests.negbench_build.conftest import picture
 from tests.negvqa.tiny import write_questions

@@ -60,11 +60,11 @@ API = {
     "judges": (
         "Judges and answers",
         (
-            "nein.metrics.judges.base", "nein.metrics.judges.plugin", "nein.metrics.presence",
+            "nein.metrics.judges.base", "nein.metrics.judges", "nein.metrics.presence",
             "nein.metrics.objects", "nein.metrics.letters", "nein.metrics.choices.base",
             "nein.metrics.rewards", "nein.metrics.rewards.base", "nein.metrics.rewards.editscore",
             "nein.metrics.rewards.editreward", "nein.metrics.rewards.pairwise",
-            "nein.metrics.dual.base",
+            "nein.metrics.dual",
         ),
     ),
     "benchmarks": (

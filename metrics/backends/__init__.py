@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from nein.metrics.backends import vllm
 from nein.metrics.backends.endpoint import Endpoint, is_endpoint, key, split_endpoint
@@ -48,34 +47,3 @@ def connect(
     made = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, key=key(), **sending)
     made.check()
     return made
-
-
-class ServedModel:
-    """A chat model that answers questions about pictures, at temperature 0, with at most `max_new_tokens`
-    tokens.
-
-    The fingerprint holds what `endpoint.facts` knows, not the address, for servers move.
-    """
-
-    kind: ClassVar[str]
-    #: What else decides an answer, for `describe`.
-    facts: ClassVar[Mapping[str, str]] = {}
-
-    def __init__(self, endpoint: Endpoint | vllm.VllmEngine, *, max_new_tokens: int) -> None:
-        self.endpoint = endpoint
-        self.max_new_tokens = max_new_tokens
-        self.concurrent = endpoint.concurrency
-        self.stop, self.usage = endpoint.stop, endpoint.usage
-        from nein.metrics.loading import fingerprint  # which imports torch
-
-        self.fingerprint = fingerprint(self.describe())
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "class": type(self).__name__,
-            "reference": self.endpoint.address,
-            **self.endpoint.facts(),
-            **self.facts,
-            "decoding": f"temperature 0, at most {self.max_new_tokens} tokens",
-        }

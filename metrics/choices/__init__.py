@@ -2,7 +2,7 @@
 
     prompt("paper", "What is this?", ["cat", "dog"])     the wording, by name
     load("owner/name")                                   a model of transformers, served, or run by vLLM
-    of_judge(judge, "options")                           a VQA judge, asked in its own template
+    JudgeChoices(judge, "options")                       a VQA judge, asked in its own template
     answer_each(model, images, asked, ["generated"])     replies, failures counted one by one
 
 `metrics.letters.parse` reads the letter out of a reply.
@@ -20,6 +20,8 @@ from nein.metrics.choices.base import (
     PROMPTS,
     Asked,
     ChoiceModel,
+    FunctionChoices,
+    JudgeChoices,
     Manner,
     Prompt,
     Reply,
@@ -32,7 +34,7 @@ from nein.metrics.choices.base import (
 from nein.metrics.letters import SCORINGS
 
 #: Kind of reference -> what loads it.
-LOADERS = {"served": "nein.metrics.choices.endpoint:load", "": "nein.metrics.choices.vlm:load"}
+LOADERS = {"served": "nein.metrics.judges.endpoint:load_choices", "": "nein.metrics.judges.vlm:load_choices"}
 
 
 def load(
@@ -53,14 +55,7 @@ def load(
     return loader(path_or_id, revision=revision, device=device, dtype=dtype, **options)
 
 
-def of_judge(judge: Any, asking: str = "letters") -> ChoiceModel:
-    """A VQA judge as `metrics.load_judge("vqa", ...)` gives it; see `JudgeChoices`."""
-    from nein.metrics.choices.objects import JudgeChoices
-
-    return JudgeChoices(judge, asking)
-
-
 __all__ = [
-    "ASKINGS", "PROMPTS", "SCORINGS", "Asked", "ChoiceModel", "Manner", "Prompt", "Reply", "answer_each",
-    "load", "manner", "matching", "of_judge", "prompt", "yes_or_no",
+    "ASKINGS", "PROMPTS", "SCORINGS", "Asked", "ChoiceModel", "FunctionChoices", "JudgeChoices", "Manner",
+    "Prompt", "Reply", "answer_each", "load", "manner", "matching", "prompt", "yes_or_no",
 ]  # fmt: skip

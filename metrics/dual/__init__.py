@@ -1,1 +1,85 @@
-"""Models with one encoder for pictures and one for sentences, behind one protocol (`metrics.dual.base`)."""
+"""Models with one encoder for pictures and one for sentences: the protocol, and how features are compared.
+
+Features leave a model unnormalised, as float32; they are normalised, averaged and compared in float64, so
+that the number of rows compared at once cannot decide between two scores that are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from nein.loading.errors import choose
+from nein.metrics.base import MetricError
+
+NORMALISATIONS = ("normalised", "unnormalised")
+POOLINGS = ("normalise-first", "average-first")
+
+
+class DualEncoder(Protocol):
+    """Two encoders into one space of `width` dimensions.
+
+    scale, bias   The model's own score of a pair is scale * cosine + bias: for CLIP the learned temperature
+                  and 0, for SigLIP the logit before the sigmoid.
+    quick_gelu    Whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU.
+    fingerprint   20 hex digits over everything that decides a feature but the device.
+    """
+
+    fingerprint: str
+    width: int
+    scale: float
+    bias: float
+    quick_gelu: bool
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
+        ...
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
+        ...
+
+
+def normalise(features: np.ndarray) -> np.ndarray:
+    """Rows of length 1 as float64; a row of zeros stays one. (..., D) -> (..., D)."""
+    x = np.asarray(features, dtype=np.float64)
+    # The largest entry is taken out first: with it, scaling by a power of two changes no bit.
+    largest = np.max(np.abs(x), axis=-1, keepdims=True)
+    x = x / np.where(largest == 0, 1.0, largest)
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    return x / np.where(length == 0, 1.0, length)
+
+
+def pool(frames: np.ndarray, order: str = "normalise-first") -> np.ndarray:
+    """One feature of a video from those of its frames, (F, D) -> (D,) float64; one frame is that frame.
+
+    order  "normalise-first": the mean of unit vectors, as released (NegBench, video_utils/model.py).
+           "average-first": the mean of the features as the network gives them.
+    """
+    choose("order of averaging", order, POOLINGS)
+    x = np.asarray(frames, dtype=np.float64)
+    if x.ndim != 2 or not len(x):
+        raise MetricError(f"Frames must be an array of shape (frames, features), not {x.shape}.")
+    if len(x) == 1:
+        return x[0]
+    return (normalise(x) if order == "normalise-first" else x).mean(0)
+
+
+def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
+    """(N, D) features as `products` compares them, float64.
+
+    kind  "normalised": unit rows. "unnormalised": as they are, as NegBench's first release compared options
+          (README, 2025-03).
+    """
+    choose("kind of features", kind, NORMALISATIONS)
+    return normalise(features) if kind == "normalised" else np.asarray(features, dtype=np.float64)
+
+
+def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Products of prepared features, pair by pair: (..., D) and (..., D) -> (...) float32, worked out in
+    float64 and rounded once: equal pairs get equal scores wherever they stand."""
+    return (images * texts).sum(-1).astype(np.float32)

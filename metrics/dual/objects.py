@@ -14,7 +14,7 @@ import numpy as np
 
 from nein.loading.isolation import out_of_memory
 from nein.metrics.base import Images, MetricError, check_image, chunks
-from nein.metrics.dual.base import DualEncoder
+from nein.metrics.dual import DualEncoder
 from nein.metrics.loading import fingerprint
 
 

@@ -4,6 +4,7 @@
     open_clip:ViT-B-32/laion400m_e32#gelu         the same without QuickGELU, or with it (#quickgelu)
     open_clip:ViT-B-32/path/to/weights.safetensors
     open_clip:hf-hub:OWNER/NAME                   BioMedCLIP, say
+    conch:FILE                                    CONCH's pytorch_model.bin, by its own package
     FOLDER                                        open_clip_config.json and open_clip_model.safetensors
 
 NegCLIP, ConCLIP and NegBench's fine-tuned models are published as PyTorch pickles; `convert` reads such a
@@ -25,9 +26,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from nein.loading.digests import DTYPES, folder_digest, tensor_digest, torch_dtype
+from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
 from nein.loading.errors import choose
-from nein.loading.references import Origin
+from nein.loading.references import Origin, expanded
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image
 from nein.metrics.encoders import in_batches
@@ -134,6 +135,62 @@ def load(
     digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())
     source = loading.Source(path_or_id, None, digest)
     return OpenClipDual(model, transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
+
+
+CONCH = "conch_ViT-B-16"
+_CONCH_LIMIT = 127  # tokens; the 128th place is the summary's, filled with padding here
+
+
+class ConchDual(OpenClipDual):
+    """CONCH, for histopathology (Lu et al., Nature Medicine 30, 2024), through its own package: pictures into
+    the contrastive projection.
+
+    Its weights are given out on request, for non-commercial research; the package is on no index.
+    """
+
+    PICTURE: ClassVar = {"proj_contrast": True, "normalize": False}
+    TEXT: ClassVar = {"normalize": False}
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "library": "conch", "architecture": CONCH}
+
+
+def load_conch(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+) -> ConchDual:
+    """Load "conch:FILE", the downloaded `pytorch_model.bin`. Raises MetricError without package or file."""
+    choose("dtype", dtype, DTYPES)
+    try:
+        from conch.open_clip_custom import create_model_from_pretrained, get_tokenizer
+    except ImportError:
+        raise MetricError(
+            "CONCH needs its own package and weights, both under a licence for non-commercial research: "
+            "install github.com/mahmoodlab/CONCH, ask for access at huggingface.co/MahmoodLab/conch, and "
+            "give the file as conch:FILE."
+        ) from None
+    path = expanded(path_or_id.removeprefix("conch:"))
+    if not path.is_file():
+        raise MetricError(
+            f"There is no file '{path}'; download pytorch_model.bin from huggingface.co/MahmoodLab/conch, "
+            "once access is granted, and give it as conch:FILE."
+        )
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)  # the package's own call sets nothing
+        model, transform = create_model_from_pretrained(CONCH, str(path), device=device)
+    except loading.UNREADABLE as error:
+        raise MetricError(f"Cannot load CONCH from '{path}': {loading.first_line(error)}") from error
+    model.to(torch_dtype(dtype)).eval().requires_grad_(False)
+    source = loading.Source(path_or_id, None, file_sha256(path))
+    tokenizer = get_tokenizer()
+
+    def tokenise(texts: Sequence[str]) -> torch.Tensor:
+        """What the package's `tokenize` does, by calls that current versions of transformers still have."""
+        encoding = tokenizer(
+            list(texts), max_length=_CONCH_LIMIT, truncation=True, padding="max_length", return_tensors="pt"
+        )
+        return torch.nn.functional.pad(encoding["input_ids"], (0, 1), value=tokenizer.pad_token_id)
+
+    return ConchDual(model, transform, tokenise, source, dtype=dtype, batch_size=batch_size)
 
 
 def check(path_or_id: str) -> None:

@@ -1,22 +1,48 @@
-"""The state at the end of a sentence after each layer of a text encoder: read, and moved along a direction.
+"""Text encoders that are changed while they read: steered along a direction, or adapted to the test (NEAT).
 
-Source: Sammani et al., "When Negation Is a Geometry Problem in Vision-Language Models" (arXiv:2603.20554),
-and github.com/fawazsammani/negation-steering (steer.py).
+Steering: Sammani et al., "When Negation Is a Geometry Problem in Vision-Language Models" (arXiv:2603.20554),
+and github.com/fawazsammani/negation-steering (steer.py): the state at the end of a sentence after each layer
+is moved.
+
+NEAT (Han et al., "Negation-Aware Test-Time Adaptation for Vision-Language Models", arXiv:2507.19064, and
+github.com/hhc1997/NEAT: train_TTA.py, open_clip/factory.py, main_TTA.py, README). A caption t that denies
+something comes with what it affirms, p, what it denies, n, and its inversion, v, which denies what it affirms
+and affirms what it denies. Of all pictures i that are searched, the one that is the caption's own is guessed,
+
+    i* = argmax over i of cos(p, i) (1 - max(0, cos(n, i))),
+
+and the scales and shifts of the normalisation layers in the text encoder's blocks make a step of AdamW
+against the sum of
+
+    entropy    the mean over the guessed pictures of a batch of the entropy of softmax over its captions of
+               cos(t, i*) / 0.03
+    reversion  the mean over its inversions of max(0, cos(v, own i*) - least of cos(v, the others' i*)) / 0.07
+    triplet    the mean of 5 |t - p| + 2 - |t - v|, of unit vectors
+
+three times per batch of 256 captions. Features of pictures stay as they are.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
-from nein.metrics.base import MetricError
-from nein.metrics.dual.base import DualEncoder
+from nein.metrics.base import MetricError, chunks
+from nein.metrics.dual import DualEncoder
+
+#: The published run's (README; weight decay and temperatures are also the defaults of params.py).
+RATE, DECAY, STEPS = 2e-4, 1e-3, 3
+SHARPNESS, REVERSION, ATTRACTION = 0.03, 0.07, 5.0
+_CLOSE = 1e-6  # torch.nn.PairwiseDistance adds it to every difference
+_WORDS = 77  # of a caption, under `cleaned`
 
 
 @dataclass(frozen=True)
@@ -114,3 +140,142 @@ def _at_the_end(where: TextStream, change: Callable[[int, torch.Tensor], torch.T
         for k, layer in enumerate(where.layers):
             stack.callback(layer.register_forward_hook(hook(k)).remove)
         yield
+
+
+# --- NEAT ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A caption taken apart: texts of what it affirms, of what it denies, and of its inversion."""
+
+    text: str
+    affirmed: str
+    denied: str
+    inverted: str
+
+
+class Norms:
+    """The scales and shifts that adapt, apart from the model's own, and their optimiser."""
+
+    def __init__(self, encoder: DualEncoder) -> None:
+        blocks = stream(encoder).layers
+        inside = (one for block in blocks for one in block.modules())
+        self.layers = [one for one in inside if isinstance(one, torch.nn.LayerNorm)]
+        #: (scale, shift) of every layer.
+        self.parameters = [
+            tuple(one.detach().clone().float().requires_grad_() for one in (layer.weight, layer.bias))
+            for layer in self.layers
+        ]
+        self._moving = [one for pair in self.parameters for one in pair]
+        self._optimiser = torch.optim.AdamW(self._moving, lr=RATE, weight_decay=DECAY)
+
+    def pull(self, features: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Adds what a gradient of the loss for (N, D) features means for these, and for nothing else."""
+        parts = torch.autograd.grad(features, self._moving, gradient)
+        for one, part in zip(self._moving, parts, strict=True):
+            one.grad = part if one.grad is None else one.grad + part
+
+    def step(self) -> None:
+        self._optimiser.step()
+        self._optimiser.zero_grad()
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within it, this thread's sentences pass through these in place of the model's own."""
+        owner = threading.get_ident()
+
+        def hook(scale: torch.Tensor, shift: torch.Tensor) -> Callable[..., Any]:
+            def normalised(module: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> Any:
+                if threading.get_ident() != owner:
+                    return None
+                x = inputs[0].to(scale.dtype)
+                return F.layer_norm(x, module.normalized_shape, scale, shift, module.eps).to(output.dtype)
+
+            return normalised
+
+        with ExitStack() as stack:
+            for layer, pair in zip(self.layers, self.parameters, strict=True):
+                stack.callback(layer.register_forward_hook(hook(*pair)).remove)
+            yield
+
+
+def loss(
+    texts: torch.Tensor, affirmed: torch.Tensor, inverted: torch.Tensor, guessed: torch.Tensor
+) -> torch.Tensor:
+    """The sum above, of (B, D) unit features of a batch's captions, of what they affirm, of their inversions
+    and of the pictures that are guessed to be theirs."""
+    by_picture = (texts @ guessed.T).T / SHARPNESS
+    entropy = -(by_picture.softmax(1) * by_picture.log_softmax(1)).sum(1).mean()
+    scores = inverted @ guessed.T
+    own = scores.diagonal()[:, None]
+    others = torch.eye(len(scores), device=scores.device) == 0
+    reversion = ((own - scores).clamp(min=0) * others).amax(1).mean() / REVERSION
+    triplet = (ATTRACTION * _distance(texts, affirmed) + 2 - _distance(texts, inverted)).mean()
+    return entropy + reversion + triplet
+
+
+def guess(affirmed: torch.Tensor, denied: torch.Tensor, gallery: torch.Tensor) -> torch.Tensor:
+    """(B, D) features of the pictures of (M, D) that captions are about, by what they affirm and deny."""
+    with torch.no_grad():
+        return gallery[((affirmed @ gallery.T) * (1 - (denied @ gallery.T).relu())).argmax(1)]
+
+
+def adapt(
+    encoder: DualEncoder, batches: Sequence[Sequence[Reading]], gallery: np.ndarray
+) -> tuple[list[np.ndarray], Norms]:
+    """The model goes from batch to batch, from its own weights on, and is not set back in between.
+
+    gallery  (M, D) features of the pictures that are searched, of length 1; M at least 1.
+
+    Returns the scales and shifts at the end, and (B, D) float32 features of the captions of every batch from
+    before its last step, which the released code compares with pictures: a quirk, by which a caption's result
+    depends on those before it. Features under the weights of the end (`encoded`) do not.
+    """
+    norms, features = Norms(encoder), []
+    for batch in batches:
+        for step in range(STEPS):
+            if step == STEPS - 1:
+                features.append(encoded(encoder, norms, [one.text for one in batch]))
+            _step(encoder, norms, batch, gallery)
+    return features, norms
+
+
+def encoded(encoder: DualEncoder, norms: Norms, texts: Sequence[str]) -> np.ndarray:
+    """(N, D) float32 features of sentences under `norms`."""
+    with norms.in_place():
+        return encoder.encode_text(texts)
+
+
+def cleaned(caption: str) -> str:
+    """As released (data/utils.py, `pre_caption`): in lower case, with a space for each of . ! " ( ) * # : ; ~
+    and 77 words at most. A quirk: only the captions that are adapted to are read so."""
+    plain = re.sub(r'[.!"()*#:;~]', " ", caption.lower())
+    return " ".join(re.sub(r"\s{2,}", " ", plain).strip(" \n").split(" ")[:_WORDS])
+
+
+def _step(encoder: Any, norms: Norms, readings: Sequence[Reading], gallery: np.ndarray) -> None:
+    """One step of AdamW. The gradient is worked out for the features of the whole batch, and then sent
+    through the encoder with `batch_size` sentences in memory."""
+    with torch.inference_mode(False), torch.enable_grad(), norms.in_place():
+        texts = [list(part) for part in zip(*map(astuple, readings), strict=True)]
+        with torch.no_grad():
+            parts = [chunks(one, encoder.batch_size) for one in texts]
+            plain = [torch.cat([_unit(encoder, part) for part in one]) for one in parts]
+        text, affirmed, denied, inverted = plain
+        shown = torch.from_numpy(np.array(gallery, np.float32)).to(text.device)
+        guessed = guess(affirmed, denied, shown)
+        moving = [one.requires_grad_() for one in (text, affirmed, inverted)]
+        gradients = torch.autograd.grad(loss(text, affirmed, inverted, guessed), moving)
+        for sentences, gradient in zip((parts[0], parts[1], parts[3]), gradients, strict=True):
+            for part, row in zip(sentences, chunks(gradient, encoder.batch_size), strict=True):
+                norms.pull(_unit(encoder, part), row)
+        norms.step()
+
+
+def _unit(encoder: Any, sentences: Sequence[str]) -> torch.Tensor:
+    return F.normalize(encoder.text_features(sentences), dim=-1).float()
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a - b + _CLOSE).norm(dim=-1)

@@ -1,1 +1,82 @@
-"""Models that answer about a picture: VQA, detection, image-text matching; loaded on demand."""
+"""Models that answer about a picture: VQA, detection, image-text matching; and those of other packages:
+`--models.vqa plugin:NAME`, or `--models.vqa module:attribute`.
+
+A package names a judge by an entry point of the group "nein.judges", e.g. my-judge = "my_package.judge:load",
+where `load(kind=..., device=..., dtype=..., **options)` returns an object that speaks one of the protocols in
+`metrics.judges.base`, or names a judge itself. `nein check --judge KIND plugin:my-judge` checks it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import re
+from importlib import metadata
+from typing import Any
+
+from nein.loading.errors import choose
+from nein.metrics.base import MetricError
+
+GROUP = "nein.judges"
+#: Kind -> the method a judge of that kind must have.
+METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
+_ATTRIBUTE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_attribute(reference: str) -> bool:
+    """Whether a reference has the form `module:attribute`; `nano:NAME` is an embedded model."""
+    return _ATTRIBUTE.fullmatch(reference) is not None and not reference.startswith(("nano:", "plugin:"))
+
+
+def attribute(reference: str) -> Any:
+    """What `module:attribute` names. Raises MetricError where it cannot be imported."""
+    try:
+        return pkgutil.resolve_name(reference)
+    except (ImportError, AttributeError) as error:
+        raise MetricError(f"'{reference}' cannot be imported: {error}.") from None
+
+
+def available() -> dict[str, metadata.EntryPoint]:
+    """Name -> entry point of every judge that installed packages offer."""
+    return {point.name: point for point in metadata.entry_points(group=GROUP)}
+
+
+def load_plugin(
+    path_or_id: str, *, kind: str, revision: str | None, device: str, dtype: str, **options: Any
+) -> Any:
+    """The judge behind `plugin:NAME` or `module:attribute`. Raises MetricError when there is none, or it is
+    not of that kind."""
+    judge = offered(path_or_id)
+    # A judge, as opposed to its class, has what it says about itself.
+    if not hasattr(judge, METHODS[kind]) or isinstance(judge, type):
+        options = {"kind": kind, **options, "device": device, "dtype": dtype}
+        try:
+            inspect.signature(judge).bind(**options)
+        except (TypeError, ValueError):
+            raise MetricError(
+                f"'{path_or_id}' is no judge, and cannot be called with {', '.join(options)} to make one."
+            ) from None
+        judge = judge(**options)
+    needed = ("fingerprint", "describe", METHODS[kind], *(("template",) if kind == "vqa" else ()))
+    if lacking := [part for part in needed if not hasattr(judge, part)]:
+        raise MetricError(f"The judge '{path_or_id}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
+    return judge
+
+
+def offered(reference: str) -> Any:
+    """The judge, or what makes it. Raises MetricError where it cannot be imported, or is neither."""
+    if is_attribute(reference):
+        there = attribute(reference)
+    else:
+        name, points = reference.removeprefix("plugin:"), available()
+        if not points:
+            raise MetricError(
+                f"'{reference}': no installed package offers a judge (entry points of '{GROUP}')."
+            )
+        try:
+            there = points[choose("judge plug-in", name, points)].load()
+        except (ImportError, AttributeError) as error:
+            raise MetricError(f"The judge plug-in '{name}' cannot be loaded: {error}.") from None
+    if not callable(there) and not any(hasattr(there, method) for method in METHODS.values()):
+        raise MetricError(f"'{reference}' is no judge, and cannot be called to make one.")
+    return there

@@ -1,4 +1,5 @@
-"""BLIP image-text matching: how well sentences fit a picture, by cosine or by the matching head."""
+"""BLIP image-text matching: how well sentences fit a picture, by cosine or by the matching head; and a reward
+from such a model that reads two pictures."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from torch.nn.functional import normalize
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, Texts, chunks
-from nein.metrics.judges.base import check_batch
+from nein.metrics.base import Images, MetricError, Score, Texts, chunks
+from nein.metrics.judges.base import check_batch, check_finite
+from nein.metrics.rewards.base import SingleJudge
 
 
 class BlipMatcher:
@@ -117,3 +119,41 @@ def load(
     images = loading.from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
     tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
     return BlipMatcher(model, images, tokenizer, source, batch_size)
+
+
+class Matching(SingleJudge):
+    """How well the picture before and the edit fit what was told; without a bound, higher is better.
+
+    The text encoder is shown the vision tower's states of the edit, one per patch, and their differences
+    from those before. The reward is the difference of the matching head's logits. A checkpoint says
+    `pictures: 2` in its configuration, and was trained so, as `nano:reward` was (research/nano/reward.py).
+    """
+
+    def __init__(self, model: BlipMatcher) -> None:
+        super().__init__(model)
+        self.fingerprint = loading.fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.model.describe(), "kind": "matching"}
+
+    def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
+        with loading.exact():
+            before, after = self.model.look([source, edit])
+            no, yes = self.model.decide(joined(before, after)[None], [instruction])[0].tolist()
+        check_finite(no, yes)
+        return Score(yes - no, f"{yes:.3f} that it fits, {no:.3f} that it does not")
+
+
+def joined(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """(..., 1 + patches, D) twice -> (..., 2 + 2 * patches, D): the edit, then what changed."""
+    return torch.cat([after, after - before], -2)
+
+
+def check_matching(reference: str) -> None:
+    """Checks a reference, loads nothing. Raises MetricError."""
+    loading.check_folder(loading.split_reference(reference, None)[0])
+
+
+def load_matching(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Matching:
+    """From a folder or the hub. Raises MetricError."""
+    return Matching(load(path_or_id, revision=revision, device=device, dtype=dtype, pictures=2))

@@ -1,11 +1,12 @@
 """Image-text-to-text models of transformers: loading, one user turn per question, greedy answers; and such a
-model as a VQA judge. `metrics.choices.vlm` asks them multiple-choice questions.
+model as a VQA judge, or asked multiple-choice questions.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -17,8 +18,10 @@ import torch
 from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, Texts
+from nein.metrics.base import Images, MetricError, Texts, alike, check_images
+from nein.metrics.choices.base import Asked, Prompt, Reply
 from nein.metrics.judges.base import Answer, check_batch
+from nein.metrics.letters import LETTERS, SCORINGS
 
 
 def first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
@@ -199,3 +202,114 @@ def load(
     """From a folder or the hub."""
     parts = load_chat(path_or_id, revision=revision, device=device, dtype=dtype)
     return ChatJudge(*parts, max_new_tokens=max_new_tokens)
+
+
+# --- multiple choice ----------------------------------------------------------------------
+
+
+class TransformersChoices(VisionChat):
+    """Greedy answers of at most `max_new_tokens` tokens to multiple-choice questions, and the letters'
+    log-probabilities from the same forward; the first questions about pictures of one size together, then
+    the second ones.
+
+    batch_size  Pictures of one size asked about at once; prompts are padded in front, and masked.
+    """
+
+    scorings = SCORINGS
+    concurrent = 0
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        source: loading.Source,
+        *,
+        batch_size: int = 8,
+        max_new_tokens: int = 16,
+    ) -> None:
+        super().__init__(model, processor, source, max_new_tokens=max_new_tokens)
+        self.batch_size = batch_size
+        self._letters = letter_tokens(self._tokenizer)
+        self._in_order = self.templated and self._keeps_order()
+        self.fingerprint = loading.fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **self.facts("choice"),
+            "picture": "where the prompt has it" if self._in_order else "before the words",
+            "batch_size": self.batch_size,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+        }
+
+    def answer(
+        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        check_images(images, asked, "questions")
+        replies_of: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
+        # One by one without a padding token.
+        size = self.batch_size if self._tokenizer.pad_token is not None else 1
+        for group in alike(range(len(images)), lambda place: images[place].shape, size):
+            for turn in range(max((len(asked[i]) for i in group), default=0)):
+                members = [i for i in group if turn < len(asked[i])]
+                replies = self._batch(
+                    [images[i] for i in members], [asked[i][turn] for i in members], scorings
+                )
+                for i, reply in zip(members, replies, strict=True):
+                    replies_of[i][turn] = reply
+        return replies_of
+
+    def _batch(self, images: Images, asked: Sequence[Asked], scorings: Sequence[str]) -> list[Reply]:
+        from PIL import Image
+
+        pictures = [Image.fromarray(image) for image in images]
+        if self.templated:
+            pairs = zip(asked, pictures, strict=True)
+            inputs = self.turns([self._content(one.prompt, picture) for one, picture in pairs])
+        else:
+            inputs = self.bare(pictures, [one.prompt.text for one in asked])
+        generated = "generated" in scorings
+        produced, first = self.generate(inputs, self.max_new_tokens if generated else 1)
+        first = first.log_softmax(-1)
+        replies = []
+        for ids, row, one in zip(produced, first, asked, strict=True):
+            logprobs = None
+            if "logprob" in scorings:
+                letters = [self._letters[letter] for letter in LETTERS[: one.options]]
+                logprobs = tuple(float(row[tokens].logsumexp(0)) if tokens else None for tokens in letters)
+            replies.append(Reply(self.text(ids) if generated else None, logprobs))
+        return replies
+
+    def _content(self, prompt: Prompt, picture: Any) -> list[dict[str, Any]]:
+        image = {"type": "image", "image": picture}
+        if not self._in_order or not prompt.before:
+            return [image, {"type": "text", "text": prompt.text}]
+        return [{"type": "text", "text": prompt.before}, image, {"type": "text", "text": prompt.after}]
+
+    def _keeps_order(self) -> bool:
+        """Whether the chat template leaves a picture between two texts where it is."""
+        parts = [{"type": "text", "text": "<1>"}, {"type": "image"}, {"type": "text", "text": "<2>"}]
+        try:
+            made = rendered(self.processor, parts)
+        except MetricError:  # a template that knows one text only
+            return False
+        return "<1>" in made and "<2>" in made and bool(made.split("<1>")[1].split("<2>")[0].strip())
+
+
+def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
+    """Letter -> ids of the tokens an answer that begins with it may begin with, and no other letter's."""
+    tokens_of = {}
+    for letter in LETTERS:
+        pieces = [tokenizer.convert_tokens_to_ids(f"{gap}{letter}") for gap in ("", "▁", "Ġ")]
+        known = {token for token in pieces if token is not None and token != tokenizer.unk_token_id}
+        tokens_of[letter] = first_tokens(tokenizer, (letter, f" {letter}")) | known
+    counts = Counter(token for ids in tokens_of.values() for token in ids)
+    return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in tokens_of.items()}
+
+
+def load_choices(
+    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 8,
+    max_new_tokens: int = 16,
+) -> TransformersChoices:  # fmt: skip
+    """From a folder or the hub, with a chat template or an InstructBLIP. Raises MetricError."""
+    parts = load_chat(path_or_id, revision=revision, device=device, dtype=dtype, bare=BARE)
+    return TransformersChoices(*parts, batch_size=batch_size, max_new_tokens=max_new_tokens)

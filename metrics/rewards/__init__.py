@@ -17,12 +17,12 @@ from nein.loading.references import located
 from nein.metrics.base import MetricError
 from nein.metrics.rewards.base import RewardJudge, rank
 
-#: How a reference begins -> the module with `load` and `check` for the rest of it.
-REWARDS: dict[str, str] = {
-    "editscore": "nein.metrics.rewards.editscore",
-    "editreward": "nein.metrics.rewards.editreward",
-    "pairwise": "nein.metrics.rewards.pairwise",
-    "matching": "nein.metrics.rewards.matching",
+#: How a reference begins -> what loads, and what checks, the rest of it.
+REWARDS: dict[str, tuple[str, str]] = {
+    "editscore": ("nein.metrics.rewards.editscore:load", "nein.metrics.rewards.editscore:check"),
+    "editreward": ("nein.metrics.rewards.editreward:load", "nein.metrics.rewards.editreward:check"),
+    "pairwise": ("nein.metrics.rewards.pairwise:load", "nein.metrics.rewards.base:check_chat"),
+    "matching": ("nein.metrics.judges.blip:load_matching", "nein.metrics.judges.blip:check_matching"),
 }
 
 
@@ -39,7 +39,7 @@ def split(reference: str) -> tuple[str, str]:
 def check_reward(reference: str) -> None:
     """Looks at a reference and loads nothing. Raises MetricError, one sentence."""
     kind, model = split(reference)
-    pkgutil.resolve_name(f"{REWARDS[kind]}:check")(located(model))
+    pkgutil.resolve_name(REWARDS[kind][1])(located(model))
 
 
 def load_reward(
@@ -51,7 +51,7 @@ def load_reward(
     Raises MetricError, one sentence, for what cannot be loaded.
     """
     kind, model = split(reference)
-    load = pkgutil.resolve_name(f"{REWARDS[kind]}:load")
+    load = pkgutil.resolve_name(REWARDS[kind][0])
     made: RewardJudge = load(located(model), revision=revision, device=device, dtype=dtype, **options)
     return made
 

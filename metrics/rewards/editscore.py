@@ -161,7 +161,7 @@ class EditScore(RewardJudge):
         }
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        """See `metrics.rewards.base.RewardJudge`; `detail` has SC, PQ, their numbers and the answers."""
+        """See `metrics.rewards.RewardJudge`; `detail` has SC, PQ, their numbers and the answers."""
         check_edits([sources, edits], instructions)
         items = [(i, k, part) for k in range(self.passes) for i in range(len(edits)) for part in ("SC", "PQ")]
 

@@ -14,7 +14,7 @@ from nein.metrics.base import Images, Score
 from nein.metrics.choices.base import Asked, ChoiceModel, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.metrics.loading import fingerprint
-from nein.metrics.rewards.base import RewardJudge, check_chat, check_edits
+from nein.metrics.rewards.base import RewardJudge, check_edits
 
 #: Between the pictures of a sheet, as a share of their height; white.
 GAP = 0.06
@@ -111,9 +111,6 @@ def _preference(straight: Reply, swapped: Reply) -> Score:
 
 
 #: Looks at a reference and loads nothing.
-check = check_chat
-
-
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> Pairwise:
     """Over any model of `metrics.choices.load`."""
     return Pairwise(choices.load(path_or_id, revision=revision, device=device, dtype=dtype, **options))

@@ -21,8 +21,8 @@ from nein.engine.images import pixel_hash
 from nein.loading.digests import json_digest
 from nein.loading.errors import UnavailableError
 from nein.metrics.backends.endpoint import NoAnswer, side_by_side
-from nein.metrics.base import RecordStore
-from nein.metrics.choices.base import Asked, ChoiceModel, Reply, answer_each, check
+from nein.metrics.base import RecordStore, check_images
+from nein.metrics.choices import Asked, ChoiceModel, Reply, answer_each
 from nein.metrics.judges.base import Answer
 
 CLAIMED = 0.2  # seconds between two looks at a question that another command asks
@@ -194,10 +194,10 @@ class CachedModel(_Cached):
     def answer(
         self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
-        """See `metrics.choices.base.ChoiceModel`. Raises UserError when the endpoint is silent."""
+        """See `metrics.choices.ChoiceModel`. Raises UserError when the endpoint is silent."""
         if not self.concurrent:
             return answer_each(self.model, images, asked, scorings)
-        check(images, asked)
+        check_images(images, asked, "questions")
         keys: list[list[str]] = []
         for image, row in zip(images, asked, strict=True):
             # Everything that decides the answer but the model.

@@ -46,7 +46,7 @@ class RemovalReward(RewardJudge):
     def score(
         self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
     ) -> list[Score]:
-        """See `metrics.rewards.base.RewardJudge`; `detail` has the answer to each object."""
+        """See `metrics.rewards.RewardJudge`; `detail` has the answer to each object."""
         check_edits([sources, edits], instructions)
         named = to_be_gone(instructions)
         ask = template(self.model.template).ask_presence

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nein.metrics.choices.base import prompt
+from nein.metrics.choices import prompt
 from nein.nano import zoo as shipped
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import NANO, TAUGHT, VARIED, WORLDS, Scene, World, render, rng_for

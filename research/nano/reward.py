@@ -1,6 +1,6 @@
 """The nano reward: a BLIP that reads two pictures and says how well an edit does what was told.
 
-Its text encoder looks at the edit and at what changed, patch by patch (`metrics.rewards.matching.joined`),
+Its text encoder looks at the edit and at what changed, patch by patch (`metrics.judges.blip.joined`),
 and starts from the nano BLIP's, which knows what is in one picture. It learns
 to choose, of the edits of a scene, the one that obeys, by the softmax over their rewards (Plackett-Luce; of
 two edits that is Bradley-Terry, by which reward models are usually trained). The vision tower stays as it is,
@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from nein.metrics.judges.blip import joined
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
-from nein.metrics.rewards.matching import joined
 from nein.nano.data import NEGATIVES, said
 from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import (

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nein.metrics import MetricError, choices, load_dual
-from nein.metrics.choices.objects import FunctionChoices
+from nein.metrics.choices import FunctionChoices
 from nein.metrics.dual.objects import of
 
 PICTURES = [np.full((32, 32, 3), value, np.uint8) for value in (10, 120, 250)]

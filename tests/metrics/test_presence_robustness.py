@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nein.metrics.base import MemoryRecords
-from nein.metrics.choices.base import Reply
+from nein.metrics.choices import Reply
 from nein.metrics.judges.base import Answer
 from nein.metrics.presence import NOTHING_FOUND
 from tests.metrics.scripted import NAMES, SAMPLE, asked_word, item, one, presence, scene, score_of, yes_no

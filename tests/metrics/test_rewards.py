@@ -28,7 +28,7 @@ from nein import metrics
 from nein.metrics import rewards
 from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.base import MetricError
-from nein.metrics.choices.base import Asked, Reply
+from nein.metrics.choices import Asked, Reply
 from nein.metrics.rewards import editreward, editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
 from tests.loopback import Server, say

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from nein import metrics
+from nein.metrics.judges.detectors import ZeroShotDetector
 from nein.metrics.judges.llava import LlavaNextJudge
 from nein.metrics.judges.vlm import ChatJudge
-from nein.metrics.judges.zero_shot import ZeroShotDetector
 from tests.metrics import tiny, tiny_judges
 
 QUESTIONS = [

@@ -13,7 +13,7 @@ from nein.benchmarks.negbench import models
 from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.polarity import denies
 from nein.engine.errors import UserError
-from nein.metrics.dual.base import DualEncoder, normalise, prepare, products
+from nein.metrics.dual import DualEncoder, normalise, prepare, products
 from nein.metrics.dual.objects import ControlEncoder
 from nein.models.remedies.encoders import Decomposed, Remedy, Steered, direction
 from nein.nano import zoo

@@ -27,8 +27,7 @@ from nein.datasets.negbench.records import (
     RetrievalItem,
 )
 from nein.engine.executors.threads import Threads
-from nein.metrics.dual import openclip
-from nein.metrics.dual.base import DualEncoder, prepare, products
+from nein.metrics.dual import DualEncoder, openclip, prepare, products
 from nein.reporting import figures as frames
 from tests.metrics import tiny
 

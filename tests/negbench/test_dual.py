@@ -16,8 +16,7 @@ from PIL import Image
 
 from nein import metrics
 from nein.benchmarks.negbench import config, run
-from nein.metrics.dual import openclip
-from nein.metrics.dual.base import normalise, pool
+from nein.metrics.dual import normalise, openclip, pool
 from tests.helpers import plain
 from tests.metrics import tiny
 from tests.negbench.conftest import OPEN_CLIP, brute_force, cosines

@@ -17,11 +17,9 @@ from nein import metrics
 from nein.datasets.negbench import drawn_tests, remedy_texts
 from nein.engine.errors import UserError
 from nein.metrics.base import MetricError
-from nein.metrics.dual import neat
-from nein.metrics.dual.base import DualEncoder, normalise
-from nein.metrics.dual.neat import Reading
+from nein.metrics.dual import DualEncoder, normalise, steering
 from nein.metrics.dual.objects import ControlEncoder
-from nein.metrics.dual.steering import stream
+from nein.metrics.dual.steering import Reading, stream
 from nein.models.remedies import encoders
 from nein.models.remedies.encoders import Adapted, Remedy
 from tests.negbench.conftest import evaluate, rows_of
@@ -53,7 +51,7 @@ def test_the_sum_is_that_of_the_formula() -> None:
         reversion += max(0.0, float(v[k] @ i[k]) - least) / 0.07 / 4
         near, far = (float((t[k] - other[k] + 1e-6).norm()) for other in (p, v))
         triplet += (5 * near + 2 - far) / 4
-    assert float(neat.loss(t, p, v, i)) == pytest.approx(entropy + reversion + triplet, rel=1e-9)
+    assert float(steering.loss(t, p, v, i)) == pytest.approx(entropy + reversion + triplet, rel=1e-9)
 
 
 def by_hand(encoder: Any, batches: list[list[Reading]], pictures: np.ndarray) -> tuple[list[Any], Any]:
@@ -79,7 +77,7 @@ def by_hand(encoder: Any, batches: list[list[Reading]], pictures: np.ndarray) ->
                 for part in ("text", "affirmed", "denied", "inverted")
             )
             scores = (p @ shown.T) * (1 - (n @ shown.T).clamp(min=0))
-            neat.loss(t, p, v, shown[scores.argmax(1)]).backward()
+            steering.loss(t, p, v, shown[scores.argmax(1)]).backward()
             optimiser.step()
             optimiser.zero_grad()
         online.append(t.detach().numpy())
@@ -91,7 +89,7 @@ def test_steps_are_those_of_a_plain_loop(encoder: DualEncoder) -> None:
     pictures = gallery(encoder.width)
     expected, moving = by_hand(encoder, batches, pictures)
     before = [one.clone() for one in encoder.model.parameters()]
-    made, norms = neat.adapt(encoder, batches, pictures)
+    made, norms = steering.adapt(encoder, batches, pictures)
     # AdamW divides by the size of a gradient, so that rounding of one near nothing may turn its step round.
     for ours, theirs in zip((one for pair in norms.parameters for one in pair), moving, strict=True):
         assert (ours - theirs).abs().mean() < 2e-5
@@ -106,8 +104,8 @@ def test_steps_are_those_of_a_plain_loop(encoder: DualEncoder) -> None:
 
 def test_another_thread_meanwhile_uses_the_model_as_it_is(encoder: DualEncoder) -> None:
     texts = ["a cat", "no dog"]
-    plain, norms = encoder.encode_text(texts), neat.Norms(encoder)
-    np.testing.assert_allclose(neat.encoded(encoder, norms, texts), plain, rtol=1e-5, atol=1e-6)
+    plain, norms = encoder.encode_text(texts), steering.Norms(encoder)
+    np.testing.assert_allclose(steering.encoded(encoder, norms, texts), plain, rtol=1e-5, atol=1e-6)
     for scale, _ in norms.parameters:
         scale.data *= 2
     with norms.in_place(), ThreadPoolExecutor(1) as pool:
@@ -143,8 +141,8 @@ def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
 
 
 def test_as_released_captions_lose_case_and_points() -> None:
-    assert neat.cleaned('A cat. There is "no" DOG!') == "a cat there is no dog"
-    assert neat.cleaned("word " * 90).count("word") == 77
+    assert steering.cleaned('A cat. There is "no" DOG!') == "a cat there is no dog"
+    assert steering.cleaned("word " * 90).count("word") == 77
 
 
 def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from nein.benchmarks.negbench import retrieval
 from nein.benchmarks.negbench.retrieval import Ranks
-from nein.metrics.dual.base import prepare
+from nein.metrics.dual import prepare
 from tests.helpers.memory import Peak
 
 

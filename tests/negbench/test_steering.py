@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from nein.metrics.base import MetricError
-from nein.metrics.dual import steering
-from nein.metrics.dual.base import DualEncoder
+from nein.metrics.dual import DualEncoder, steering
 from nein.metrics.dual.objects import ControlEncoder
 
 TEXTS = ("a cat", "a photo of a dog and a cat", "no dog")

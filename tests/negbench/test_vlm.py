@@ -21,7 +21,7 @@ from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.images import ImageError
 from nein.engine.stages import Model, Step
-from nein.metrics.choices import Asked, Reply, of_judge
+from nein.metrics.choices import Asked, JudgeChoices, Reply
 from nein.models.cached import CachedModel
 from nein.reporting import figures as frames
 from tests.loopback import Server, say
@@ -53,7 +53,7 @@ def taker(wanted: str) -> Any:
                 return f"({letter})"
         return "I cannot tell."
 
-    return of_judge(ScriptedJudge(rule, f"takes {wanted}"))
+    return JudgeChoices(ScriptedJudge(rule, f"takes {wanted}"))
 
 
 def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path: Path) -> Non
 
 def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tmp_path: Path) -> None:
     task = replace(TASK, questions=questions(200, 8))
-    always = of_judge(ScriptedJudge(lambda image, text: "A", "always A"))
+    always = JudgeChoices(ScriptedJudge(lambda image, text: "A", "always A"))
     fixed = list(scores.asked_rows(task, ask(always, tmp_path / "a", task)))
     assert np.mean([row["credit"] for row in fixed]) == pytest.approx(0.25, abs=0.1)
     paper = list(
@@ -93,7 +93,7 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_with_the_reason(tmp_pat
         return "I cannot tell." if (image == tiny.picture(4)).all() else "B"
 
     task = replace(TASK, questions=questions(6, 8), media=Drawn(frames))
-    found = ask(of_judge(ScriptedJudge(rule, "fails")), tmp_path, task)
+    found = ask(JudgeChoices(ScriptedJudge(rule, "fails")), tmp_path, task)
     reasons = {name: row["reason"] for name, row in found.items() if row["chosen"] is None}
     assert set(reasons) == {"q2", "q3", "q4"}
     assert "gone" in reasons["q2"]
@@ -178,14 +178,14 @@ def test_a_picture_that_is_there_now_is_asked_about(tmp_path: Path) -> None:
 
     judge = ScriptedJudge(lambda image, text: "C", "C")
     task = replace(TASK, media=Drawn(frames))
-    first = ask(of_judge(judge), tmp_path, task)
+    first = ask(JudgeChoices(judge), tmp_path, task)
     assert [name for name, row in first.items() if row["chosen"] is None] == ["q2", "q10", "q18"]
     asked = judge.asked
-    assert ask(of_judge(judge), tmp_path, task) == first
+    assert ask(JudgeChoices(judge), tmp_path, task) == first
     assert judge.asked == asked == 17
     gone.clear()
-    whole = ask(of_judge(judge), tmp_path, task)
-    assert whole == ask(of_judge(judge), tmp_path / "other", TASK)
+    whole = ask(JudgeChoices(judge), tmp_path, task)
+    assert whole == ask(JudgeChoices(judge), tmp_path / "other", TASK)
 
 
 def test_probabilities_of_letters_choose_too(tmp_path: Path) -> None:

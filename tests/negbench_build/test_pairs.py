@@ -23,7 +23,7 @@ from nein.generate.negbench import pairs
 from nein.generate.negbench.pairs import Verifier, verify
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Detection
-from nein.metrics.judges.owlv2 import named_scores
+from nein.metrics.judges.detectors import named_scores
 from tests.metrics.tiny import make_owlv2
 from tests.metrics.tiny_judges import make_owlvit
 from tests.rehearsal import ScriptedDetector

@@ -13,7 +13,7 @@ from PIL import Image
 
 from nein.metrics import MetricError, choices
 from nein.metrics.choices import Asked, Reply, answer_each, prompt
-from nein.metrics.choices.vlm import TransformersChoices, letter_tokens
+from nein.metrics.judges.vlm import TransformersChoices, letter_tokens
 from nein.metrics.letters import SCORINGS
 from tests.metrics.tiny import picture
 
@@ -232,7 +232,7 @@ def test_the_judge_is_asked_in_its_own_template() -> None:
             return [[type("Answer", (), {"text": "B"})() for _ in row] for row in questions]
 
     judge = Judge()
-    found = choices.of_judge(judge)
+    found = choices.JudgeChoices(judge)
     assert found.answer([picture(0)], [ASKED], ["generated"])[0][1].text == "B"
     assert judge.asked[0][0].startswith("[INST] <image>\nQuestion: What is there?\nOptions: A. cat B. dog")
     assert judge.asked[0][0].endswith("directly. [/INST]")

@@ -21,7 +21,7 @@ from PIL import Image
 from nein.engine.answers import AnswerCache
 from nein.metrics.backends.endpoint import Endpoint
 from nein.metrics.choices import Asked, prompt
-from nein.metrics.choices.endpoint import EndpointChoices
+from nein.metrics.judges.endpoint import EndpointChoices
 from nein.metrics.letters import SCORINGS
 from tests.loopback import HANG_UP, Server, say
 from tests.metrics.tiny import picture

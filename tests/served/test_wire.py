@@ -26,8 +26,7 @@ from nein.engine.folder import Folder
 from nein.metrics import MetricError, choices
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer
 from nein.metrics.choices import Asked, prompt
-from nein.metrics.choices.endpoint import EndpointChoices
-from nein.metrics.judges.endpoint import EndpointJudge
+from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
 from nein.models import llm
 from nein.models.llm.loading import EndpointModel
 from tests.helpers import commands

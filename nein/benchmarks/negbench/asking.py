@@ -106,7 +106,7 @@ def load(reference: str, *, revision: str | None, device: str, dtype: str, batch
 
     judge = reference.removeprefix(JUDGE)
     if judge != reference or (metrics.special_reference(reference) is not None and not is_served(reference)):
-        return choices.of_judge(
+        return choices.JudgeChoices(
             metrics.load_judge("vqa", judge, revision=revision, device=device, dtype=dtype)
         )
     return choices.load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)

@@ -17,7 +17,7 @@ import numpy as np
 
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY
 from nein.loading.errors import choose
-from nein.metrics.dual.base import prepare, products
+from nein.metrics.dual import prepare, products
 
 PROTOCOLS = ("fixed", "paper")
 KS = (1, 5)

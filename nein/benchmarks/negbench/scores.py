@@ -37,7 +37,7 @@ from nein.datasets.negbench.records import (
 from nein.datasets.negbench.registry import BINARY
 from nein.engine.folder import Row
 from nein.loading.errors import choose
-from nein.metrics.dual.base import prepare, products
+from nein.metrics.dual import prepare, products
 from nein.reporting.scores import ScoreTable
 
 #: (questions that stand for the task's, what came of them by id).

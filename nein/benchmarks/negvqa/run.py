@@ -182,7 +182,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
     if reference == JUDGE:
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization
-        return choices.of_judge(metrics.load_judge("vqa", where, **options), config.judge_asking)
+        return choices.JudgeChoices(metrics.load_judge("vqa", where, **options), config.judge_asking)
     if not is_endpoint(where) and metrics.special_reference(where) and not is_served(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     longest = manner(reference, config).max_new_tokens

@@ -28,7 +28,7 @@ from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
 from nein.metrics.backends import is_served
-from nein.metrics.judges.plugin import attribute, is_attribute
+from nein.metrics.judges import attribute, is_attribute
 from nein.models import judges
 from nein.models.references import identity, resolve
 from nein.wording.families import MINIMAL_PAIRS

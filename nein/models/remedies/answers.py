@@ -12,8 +12,7 @@ import numpy as np
 
 from nein.engine.errors import UserError
 from nein.metrics import choices
-from nein.metrics.choices import Asked, Reply
-from nein.metrics.choices.base import Prompt
+from nein.metrics.choices import Asked, Prompt, Reply
 from nein.metrics.letters import LETTERS, parse
 from nein.wording.affirmed import affirmed
 
@@ -137,7 +136,7 @@ class WithRemedy:
         return {**self._model.describe(), "mended": self._arm}
 
     def answer(self, images: Images, asked: Table, scorings: Sequence[str]) -> Rows:
-        """See `metrics.choices.base.ChoiceModel`; "consistent" takes questions in pairs."""
+        """See `metrics.choices.ChoiceModel`; "consistent" takes questions in pairs."""
         return REMEDIES[self._arm](self._model, images, asked, scorings, self._wording)
 
     def stop(self) -> None:

@@ -16,12 +16,12 @@ from nein.datasets.negbench.remedy_texts import Parts
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.loading.references import expanded
-from nein.metrics.dual.base import DualEncoder, normalise
+from nein.metrics.dual import DualEncoder, normalise
 from nein.wording import denials
 from nein.wording.nouns import with_article
 
 if TYPE_CHECKING:
-    from nein.metrics.dual.neat import Reading
+    from nein.metrics.dual.steering import Reading
 
 #: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
 #: Alpha: the published one (steer.py), for there none is better than another.
@@ -205,14 +205,15 @@ BATCH = 256
 
 class Adapted(_Around):
     """NEAT: all captions are encoded by a text encoder that has adapted to those which deny something, among
-    the pictures that are searched (`metrics.dual.neat`); pictures by the model as it is.
+    the pictures that are searched (`metrics.dual.steering`); pictures by the model as it is.
 
     The model goes through these captions once, `BATCH` at a time, in an order drawn with `seed`, always from
     its own weights and over whole data, so that no feature depends on the order of the work.
 
     protocol   "fixed": every caption is encoded with the weights at the end. "paper": each of those that are
-               adapted to has its feature from when it was its turn (`neat.adapt`), and is read as the
-               released code reads it (`neat.cleaned`); only others are encoded with the weights at the end.
+               adapted to has its feature from when it was its turn (`steering.adapt`), and is read as the
+               released code reads it (`steering.cleaned`); only others are encoded with the weights at the
+               end.
     published  Caption -> its parts; others are taken apart by `remedy_texts.invert`.
     """
 
@@ -238,20 +239,22 @@ class Adapted(_Around):
         gallery   (M, width) features, of length 1, of the pictures that are searched.
         captions  By which the model adapts, as far as they deny something.
         """
-        from nein.metrics.dual import neat
+        from nein.metrics.dual import steering
 
         captions = list(dict.fromkeys(captions))
         released = self.protocol == "paper"
         readings: dict[int, Reading] = {}  # index of a caption that denies something -> its parts
         if len(gallery):
-            change = neat.cleaned if released else str
+            change = steering.cleaned if released else str
             for k, (text, rule) in enumerate(zip(captions, remedy_texts.invert(captions), strict=True)):
                 if parts := self._published.get(text, rule):
-                    readings[k] = neat.Reading(*map(change, (text, *parts)))
+                    readings[k] = steering.Reading(*map(change, (text, *parts)))
         order = np.random.default_rng(sample_seed(self._seed, "neat")).permutation(list(readings)).tolist()
         batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-        made, norms = neat.adapt(self._model, [[readings[k] for k in batch] for batch in batches], gallery)
-        features = neat.encoded(self._model, norms, texts)
+        made, norms = steering.adapt(
+            self._model, [[readings[k] for k in batch] for batch in batches], gallery
+        )
+        features = steering.encoded(self._model, norms, texts)
         if released:
             then = dict(
                 zip((captions[k] for k in order), (row for part in made for row in part), strict=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nein.metrics.dual.base import normalise
+from nein.metrics.dual import normalise
 from nein.wording.templates import indefinite
 
 AFFIRMED, DENIED, TWO, HYBRID, NEITHER = "affirmed", "denied", "two", "hybrid", "neither"
