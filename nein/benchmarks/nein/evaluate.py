@@ -34,8 +34,7 @@ from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
 from nein.metrics import METRICS
 from nein.models import editor_choice
-from nein.models.editor_choice import EditorChoice
-from nein.models.external_edits import check_names
+from nein.models.editor_choice import EditorChoice, check_names
 from nein.models.references import identity as identity_of
 from nein.models.remedies import best_of
 from nein.models.rewards import RemovalReward
