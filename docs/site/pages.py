@@ -79,7 +79,7 @@ API = {
         "Statistics",
         (
             "nein.statistics.estimates", "nein.statistics.intervals",
-            "nein.statistics.agreement", "nein.statistics.calibration",
+            "nein.statistics.calibration", "nein.statistics.calibration",
         ),
     ),
 }  # fmt: skip

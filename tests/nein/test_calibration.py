@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from nein import statistics
-from nein.statistics import agreement, calibration
+from nein.statistics import calibration
 from nein.statistics.calibration import Rates
 
 
@@ -144,7 +144,7 @@ def test_cohens_kappa_by_hand():
     # 20 both yes, 5 and 10 differ, 15 both no: p_o = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5.
     first, second = keyed(*zip(*([(1, 1)] * 20 + [(1, 0)] * 5 + [(0, 1)] * 10 + [(0, 0)] * 15), strict=True))
     first |= {"x": None, "y": 1.0}
-    found = agreement.cohen_kappa(first, {**second, "x": 1.0}, {key: key for key in first})
+    found = calibration.cohen_kappa(first, {**second, "x": 1.0}, {key: key for key in first})
     assert (found.value, found.n) == (pytest.approx(0.4), 50)
     assert found.low < 0.4 < found.high
 
@@ -158,7 +158,7 @@ def test_krippendorffs_alpha_is_the_published_example():
         [None, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, None],
         [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, None],
     ]
-    found = agreement.krippendorff_alpha([dict(enumerate(row)) for row in table], {k: k for k in range(12)})
+    found = calibration.krippendorff_alpha([dict(enumerate(row)) for row in table], {k: k for k in range(12)})
     assert (found.value, found.n) == (pytest.approx(0.743, abs=5e-4), 11)
 
 
@@ -169,21 +169,21 @@ def test_alpha_of_two_judges_is_close_to_kappa_and_none_without_pairs_or_another
     first, second = keyed(*(judged(rng, truth, 0.85, 0.85) for _ in range(2)))
     where = {key: key for key in first}
     alpha, kappa = (
-        agreement.krippendorff_alpha([first, second], where), agreement.cohen_kappa(first, second, where),
+        calibration.krippendorff_alpha([first, second], where), calibration.cohen_kappa(first, second, where),
     )  # fmt: skip
     assert alpha.value == pytest.approx(kappa.value, abs=0.01)
-    assert agreement.krippendorff_alpha([{"a": 1.0}, {"b": 1.0}], {"a": 1, "b": 1}) is None
+    assert calibration.krippendorff_alpha([{"a": 1.0}, {"b": 1.0}], {"a": 1, "b": 1}) is None
     alike = dict.fromkeys(range(5), 1.0)
-    assert agreement.krippendorff_alpha([alike, alike], where) is None
-    assert agreement.cohen_kappa(alike, alike, where) is None
+    assert calibration.krippendorff_alpha([alike, alike], where) is None
+    assert calibration.cohen_kappa(alike, alike, where) is None
 
 
 def test_full_agreement_on_one_sample_that_is_there_and_many_that_are_not_says_little():
     where, low = {i: i for i in range(100)}, []
     for ones in (1, 50):
         verdicts = {i: float(i < ones) for i in where}
-        kappa = agreement.cohen_kappa(verdicts, verdicts, where)
-        for found in (kappa, agreement.krippendorff_alpha([verdicts] * 2, where)):
+        kappa = calibration.cohen_kappa(verdicts, verdicts, where)
+        for found in (kappa, calibration.krippendorff_alpha([verdicts] * 2, where)):
             assert found.value == found.high == 1.0
             low.append(found.low)
     assert max(low[:2]) < 0.3
@@ -197,7 +197,7 @@ def test_intervals_of_kappa_cover_the_truth_with_clusters():
     def drawn(pictures):
         source = np.repeat(np.arange(pictures), 3)
         truth = rng.uniform(size=len(source)) < rng.beta(0.5, 0.5, pictures)[source]
-        return agreement.cohen_kappa(*keyed(*(judged(rng, truth, 0.9, 0.8) for _ in range(2)), source))
+        return calibration.cohen_kappa(*keyed(*(judged(rng, truth, 0.9, 0.8) for _ in range(2)), source))
 
     reference = np.mean([one.value for _ in range(20) if (one := drawn(2000))])
     found = [drawn(60) for _ in range(400)]
@@ -207,14 +207,14 @@ def test_intervals_of_kappa_cover_the_truth_with_clusters():
 def test_roc_auc_is_the_share_of_pairs_in_order_ties_half():
     rng = np.random.default_rng(1)
     scores, truth = rng.integers(0, 6, 80) / 5, rng.uniform(size=80) < 0.4
-    found = agreement.roc_auc(scores, truth, range(80))
+    found = calibration.roc_auc(scores, truth, range(80))
     above = (scores[truth][:, None] > scores[~truth]) + 0.5 * (scores[truth][:, None] == scores[~truth])
     assert found.value == pytest.approx(above.mean())
     # DeLong's variance of single samples, with G / (G - 1) in place of one for either kind.
     spread = above.mean(1).var() / truth.sum() + above.mean(0).var() / (~truth).sum()
     assert found.standard_error == pytest.approx(np.sqrt(80 / 79 * spread))
-    assert agreement.roc_auc([0.1, 0.9], [True, True], "ab") is None
-    perfect = agreement.roc_auc([0.9, 0.8, 0.7, 0.1, 0.2], [True] * 3 + [False] * 2, list("abcde"))
+    assert calibration.roc_auc([0.1, 0.9], [True, True], "ab") is None
+    perfect = calibration.roc_auc([0.9, 0.8, 0.7, 0.1, 0.2], [True] * 3 + [False] * 2, list("abcde"))
     assert perfect.value == perfect.high == 1.0
     assert 0 < perfect.low < 0.6  # five pictures say little
 
@@ -225,6 +225,6 @@ def test_roc_auc_intervals_cover_the_truth():
         source = clusters(rng, 60)
         present = rng.uniform(size=len(source)) < 0.5
         scores = rng.normal(size=60)[source] + present + rng.normal(size=len(source))
-        found = agreement.roc_auc(scores, present, source.tolist())
+        found = calibration.roc_auc(scores, present, source.tolist())
         hits += found.low <= scipy.stats.norm.cdf(0.5) <= found.high  # of different pictures
     assert hits / 400 >= 0.93

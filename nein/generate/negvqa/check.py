@@ -104,7 +104,7 @@ def describe(checked: Checked) -> str:
 
 def agreement(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     """How far two people agree on the items both have ticked."""
-    from nein.statistics.agreement import cohen_kappa
+    from nein.statistics.calibration import cohen_kappa
 
     values = [
         {name: float(m["verdict"] == "right") for name, m in one["items"].items() if m["verdict"]}

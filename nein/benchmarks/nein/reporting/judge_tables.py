@@ -18,7 +18,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
-from nein.statistics import agreement, calibration
+from nein.statistics import calibration
 from nein.statistics.calibration import Corrected, Rates
 from nein.statistics.estimates import Estimate, bounded_mean
 
@@ -158,8 +158,8 @@ def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
         what: dict[str, Any] = {"task": "agreement", "metric": "removal", **_of(run)}
         yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
         estimates = {
-            "kappa": agreement.cohen_kappa(first, second, run.sources),
-            "alpha": agreement.krippendorff_alpha([first, second], run.sources),
+            "kappa": calibration.cohen_kappa(first, second, run.sources),
+            "alpha": calibration.krippendorff_alpha([first, second], run.sources),
         }
         yield from (figure(one, unit="", statistic=name, **what) for name, one in estimates.items())
 
