@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nein.engine import images
-from nein.reporting import thumbnails
-from nein.reporting.thumbnails import Place
+from nein.reporting import cards
+from nein.reporting.cards import Place
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def samples(tmp_path: Path) -> list[list[Place]]:
 
 
 def test_a_picture_of_every_place_in_order_or_why_there_is_none(samples: list[list[Place]]) -> None:
-    here = list(thumbnails.of_samples(iter(samples * 9), 128))
+    here = list(cards.of_samples(iter(samples * 9), 128))
     assert len(here) == 108
     assert [row[3] for row in here] == [{"none": "failed: <b>é</b>\n"}] * 108
     assert "this is not an image file" in here[0][2]["none"]
     assert len({row[0] for row in here}) == 12
-    assert here[5][1] == here[0][0] == thumbnails.of_picture(np.zeros((9, 8, 3), np.uint8), 128)
-    assert list(thumbnails.of_samples(samples, 0)) == [[]] * 12
+    assert here[5][1] == here[0][0] == cards.of_picture(np.zeros((9, 8, 3), np.uint8), 128)
+    assert list(cards.of_samples(samples, 0)) == [[]] * 12

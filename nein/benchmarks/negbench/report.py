@@ -27,7 +27,7 @@ from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.metrics.letters import LETTERS
-from nein.reporting import cards, format, thumbnails
+from nein.reporting import cards, format
 from nein.reporting import figures as frames
 from nein.reporting import page as pages
 from nein.reporting.cards import Cell
@@ -284,7 +284,7 @@ class Questions:
     def details(self) -> Iterator[cards.Detail]:
         for name, one in self.asked.items():
             picture = asking.picture(one.task.media, one.question.image)
-            shown = {"none": picture} if isinstance(picture, str) else thumbnails.of_picture(picture, SIDE)
+            shown = {"none": picture} if isinstance(picture, str) else cards.of_picture(picture, SIDE)
             captions = [
                 f"{option.shown}{' (right)' if k == one.question.correct else ''}"
                 for k, option in enumerate(one.question.options)

@@ -25,7 +25,7 @@ from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.metrics.letters import LETTERS
-from nein.reporting import cards, interchange, thumbnails
+from nein.reporting import cards, interchange
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
 from nein.reporting.format import Gap, widest
@@ -202,10 +202,10 @@ class Questions:
             texts = [
                 f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
             ]
-            pictures: list[tuple[str, thumbnails.Thumbnail]] = []
+            pictures: list[tuple[str, cards.Thumbnail]] = []
             if name in self.pictures:
                 try:
-                    pictures = [("", thumbnails.of_picture(self.pictures[name].load(), SIDE))]
+                    pictures = [("", cards.of_picture(self.pictures[name].load(), SIDE))]
                 except images.ImageError as error:
                     pictures = [("", {"none": str(error)})]
             yield cards.Detail(

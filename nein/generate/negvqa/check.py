@@ -15,7 +15,7 @@ from nein.datasets.negvqa.questions import VARIANTS
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.generate.negvqa.config import CheckConfig
-from nein.reporting import cards, page, thumbnails
+from nein.reporting import cards, page
 from nein.statistics import bounded_mean
 
 FORMAT = "nein negvqa check 1"
@@ -171,5 +171,5 @@ def _detail(path: Path, row: Mapping[str, Any]) -> cards.Detail:
         right = row[f"{variant}_answer"]
         options = [cards.Cell(row[letter], mark="right" if right == letter else "") for letter in "AB"]
         said.append(cards.Said(cells=[cards.Cell(row[f"{variant}_question"]), *options]))
-    picture = thumbnails.of_file(path.parent / row["image"], SIDE)
+    picture = cards.of_file(path.parent / row["image"], SIDE)
     return cards.Detail([("", picture)], said=said)

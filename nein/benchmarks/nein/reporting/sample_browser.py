@@ -16,8 +16,8 @@ from nein.engine import images
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.metrics import METRICS
-from nein.reporting import cards, page, thumbnails
-from nein.reporting.thumbnails import Place, Thumbnail
+from nein.reporting import cards, page
+from nein.reporting.cards import Place, Thumbnail
 
 #: Longest side of a source image in pixels -> the class it is counted under.
 SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
@@ -55,8 +55,8 @@ class Browser:
         )
 
     def pictures(self, side: int) -> Iterator[list[Thumbnail]]:
-        """Of every sample, its target and all edits (`thumbnails.of_samples`). side: of the longer side."""
-        return thumbnails.of_samples(map(self._places, self.ids), side)
+        """Of every sample, its target and all edits (`cards.of_samples`). side: of the longer side."""
+        return cards.of_samples(map(self._places, self.ids), side)
 
     def part(self, out: Path, pictures: Iterator[list[Thumbnail]], budget: int) -> page.Part:
         """What the page at `out` shows of the samples. budget: bytes of chunks that may be in the page."""
