@@ -3,8 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from nein.generate.negvqa.convert import chosen, letters, notebook, record, wrong_option
-from nein.generate.negvqa.sources import Choice
+from nein.generate.negvqa.sources import Choice, chosen, letters, notebook, record, wrong_option
 
 
 def item(number: int, subset: str = "GQA") -> Choice:

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nein.engine import atomic, environment
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.generate.negvqa import check, convert
+from nein.generate.negvqa import check, sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice, load
 from nein.metrics.backends.endpoint import is_endpoint
@@ -53,7 +53,7 @@ def build(config: ConversionConfig) -> str:
         questions=config.questions,
     )  # fmt: skip
     items = choices.items if config.limit is None else choices.items[: config.limit]
-    wrong = {item.id: convert.wrong_option(item, config.seed) for item in items if not item.problem}
+    wrong = {item.id: sources.wrong_option(item, config.seed) for item in items if not item.problem}
     negator = _identity(config)
     invocation = {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -108,16 +108,16 @@ def _write(
     negated = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
     kept = [item for item, _ in negated]
     if config.letters == "notebook":
-        drawn, letters = convert.notebook(kept, config.seed)
+        drawn, letters = sources.notebook(kept, config.seed)
         wrong = {**wrong, **drawn}
     else:
-        letters = convert.letters(kept, config.seed, config.letters)
+        letters = sources.letters(kept, config.seed, config.letters)
     names: dict[str, str] = {}
     questions = folder.path / "questions.jsonl"
     atomic.write_lines(
         questions,
         (
-            convert.record(item, _keep(folder.path, item, names), made.question, wrong[item.id], letter)
+            sources.record(item, _keep(folder.path, item, names), made.question, wrong[item.id], letter)
             for (item, made), letter in zip(negated, letters, strict=True)
         ),
     )
@@ -139,7 +139,7 @@ def _write(
     )  # fmt: skip
     atomic.write_lines(folder.path / "records.jsonl", records)
     if negated:
-        chosen = convert.chosen([item.id for item, _ in negated], int(config.sheet), config.seed)
+        chosen = sources.chosen([item.id for item, _ in negated], int(config.sheet), config.seed)
         by_id = {row["index"]: row for row in atomic.checked_lines(questions) if row["index"] in chosen}
         check.write_sheet(
             folder.path / "check.html",
