@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from nein.datasets import captioned, coco
+from nein.datasets import coco
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.media import VIDEO_SUFFIXES
 from nein.datasets.negbench.medical import TABLES, drawn_table
@@ -127,7 +127,7 @@ def _captioned(config: BuildConfig) -> Iterator[Concepts]:
     if path.is_dir():
         yield from _folder(path, (*SUFFIXES, *VIDEO_SUFFIXES) if config.thing == "video" else SUFFIXES)
     elif path.suffix == ".jsonl" and path.is_file():
-        for picture in captioned.iter_pictures(path):
+        for picture in coco.iter_pictures(path):
             yield _captions_of(picture.file_name, picture.captions)
     elif path.suffix == ".json" and path.is_file():
         yield from _coco(config)

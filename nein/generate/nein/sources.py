@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nein.datasets import captioned, coco
+from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError, shortlist
 
@@ -94,7 +94,7 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
     if not folder.is_dir():
         raise UserError(f"--images '{folder}' is not a folder.")
     kind = "jsonl" if path.suffix == ".jsonl" else "coco"
-    pictures = captioned.iter_pictures(path) if kind == "jsonl" else coco.read(captions=path).pictures
+    pictures = coco.iter_pictures(path) if kind == "jsonl" else coco.read(captions=path).pictures
     listed = _collect(pictures, folder, {"kind": kind, "list": path.name})
     if not any(s.path.is_file() for s in listed.sources if not s.problem):
         first = listed.sources[0].path if listed.sources else folder

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nein import statistics
-from nein.datasets import captioned
+from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.nein.config import StatsConfig
@@ -127,8 +127,8 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
         return
     if path.suffix == ".jsonl":
         for number, row in atomic.iter_lines(path):
-            image = captioned.image_of(row) or str(number)
-            yield from ((image, text) for text in captioned.captions_of(row, f"'{path}', line {number},"))
+            image = coco.image_of(row) or str(number)
+            yield from ((image, text) for text in coco.captions_of(row, f"'{path}', line {number},"))
         return
     yield from ((str(number), line) for number, line in enumerate(_lines(path, ""), 1) if line.strip())
 
