@@ -201,7 +201,7 @@ def _fetch(words: Sequence[str]) -> int:
 
 
 def _completion(words: Sequence[str]) -> str:
-    from nein.config.completion import SHELLS, script
+    from nein.config.launch import SHELLS, script
 
     option, equals, shell = words[0].partition("=")
     shell = shell if equals else "".join(words[1:2])
