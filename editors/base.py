@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nein.loading.digests import json_digest
-from nein.loading.errors import UserError
-from nein.loading.isolation import MODEL_ERRORS, isolated, reason
+from nein.loading.errors import MODEL_ERRORS, UserError, isolated, reason
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, find_fault
 from nein.editors.presets import class_options
 from nein.loading.digests import json_digest, tensor_digest
-from nein.loading.errors import near_match
-from nein.loading.isolation import out_of_memory, reason
+from nein.loading.errors import near_match, out_of_memory, reason
 from nein.loading.references import expanded
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from nein.loading.errors import choose
-from nein.loading.isolation import isolated
+from nein.loading.errors import choose, isolated
 from nein.metrics.base import (
     FeatureStore,
     MemoryFeatures,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 from nein.metrics.base import MetricError, Score, check_image
 from nein.metrics.batch import Batch, Feature
 from nein.metrics.metric import Metric

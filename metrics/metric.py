@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from nein.loading.errors import choose
-from nein.loading.isolation import isolated
+from nein.loading.errors import choose, isolated
 from nein.loading.references import Origin
 from nein.metrics.base import MetricError, Score
 from nein.metrics.batch import PICTURES, Batch, EditPair

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from nein.loading.isolation import isolated, reason
+from nein.loading.errors import isolated, reason
 from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.base import Images, Score, Texts, paper_present, paper_removed, parse_yes_no
 from nein.metrics.batch import Batch

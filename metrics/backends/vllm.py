@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading.isolation import MODEL_ERRORS, reason
+from nein.loading.errors import MODEL_ERRORS, reason
 from nein.loading.references import located
 from nein.metrics.backends.endpoint import (
     LOGPROBS,

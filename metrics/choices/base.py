@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nein.loading.errors import choose
-from nein.loading.isolation import isolated, out_of_memory, reason
+from nein.loading.errors import choose, isolated, out_of_memory, reason
 from nein.metrics.base import Images, MetricError, check_images
 from nein.metrics.judges.base import TEMPLATES, Answer, check_finite
 from nein.metrics.letters import LETTERS, SCORINGS

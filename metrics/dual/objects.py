@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading.isolation import out_of_memory
+from nein.loading.errors import out_of_memory
 from nein.metrics.base import Images, MetricError, check_image, chunks
 from nein.metrics.dual import DualEncoder
 from nein.metrics.loading import fingerprint

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 from nein.metrics import backends
 from nein.metrics.base import Images, MetricError, Score, check_images
 

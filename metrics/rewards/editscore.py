@@ -22,8 +22,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from nein.loading.digests import folder_digest
-from nein.loading.errors import UnavailableError, choose
-from nein.loading.isolation import MODEL_ERRORS, out_of_memory, reason
+from nein.loading.errors import MODEL_ERRORS, UnavailableError, choose, out_of_memory, reason
 from nein.loading.references import expanded
 from nein.metrics import backends
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Picture, words

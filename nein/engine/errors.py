@@ -76,7 +76,7 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
 def sentence(error: BaseException) -> str | None:
     """What to tell the user, or None for a defect of ours, which deserves its traceback."""
     from nein.editors import EditorError
-    from nein.loading.isolation import out_of_memory
+    from nein.loading.errors import out_of_memory
     from nein.metrics import MetricError
 
     if isinstance(error, UserError | EditorError | MetricError):

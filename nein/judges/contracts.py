@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nein.engine import images
-from nein.loading.isolation import MODEL_ERRORS
+from nein.loading.errors import MODEL_ERRORS
 
 FLAWS = (*MODEL_ERRORS, AssertionError, TypeError, AttributeError, KeyError)
 SIZES = ((1, 1), (17, 64), (64, 33), (127, 65))  # (width, height)

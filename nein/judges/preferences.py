@@ -16,7 +16,7 @@ from nein import statistics
 from nein.engine import atomic
 from nein.judges import asking
 from nein.judges.known_edits import AFFIRMED, NEGATED, Pair
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge
 from nein.statistics import Estimate

@@ -72,7 +72,7 @@ def ask(
 
     A judge that fails is asked picture by picture, so that only the culprit's questions go without an answer.
     """
-    from nein.loading.isolation import isolated
+    from nein.loading.errors import isolated
 
     replies = isolated(
         lambda rows: _ask(kind, judge, [pictures[i] for i in rows], [words[i] for i in rows], how),

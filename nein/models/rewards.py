@@ -10,7 +10,7 @@ import numpy as np
 
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 from nein.metrics import rewards
 from nein.metrics.backends import is_served
 from nein.metrics.base import RecordStore, Score, parse_yes_no

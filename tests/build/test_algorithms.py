@@ -15,7 +15,7 @@ import torch
 
 from nein.generate.nein import algorithms
 from nein.generate.nein.sources import Source
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 from nein.wording import nouns
 from tests.build.conftest import OBJECTS
 from tests.metrics import tiny

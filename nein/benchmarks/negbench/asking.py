@@ -33,8 +33,7 @@ from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
-from nein.loading.errors import choose
-from nein.loading.isolation import isolated
+from nein.loading.errors import choose, isolated
 from nein.metrics.base import parse_yes_no
 from nein.metrics.choices import Asked, ChoiceModel, Prompt, prompt, yes_or_no
 from nein.metrics.judges.base import Matcher

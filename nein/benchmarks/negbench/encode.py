@@ -23,7 +23,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 from nein.metrics.dual import normalise, pool
 
 UNUSABLE = "the picture is unusable: "

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from nein.engine.environment import peak_memory
 from nein.engine.processes import Processes
-from nein.loading.isolation import out_of_memory
+from nein.loading.errors import out_of_memory
 
 Result = TypeVar("Result")
 SHARE = 0.8  # of the free memory that a pass may take, by what one record took

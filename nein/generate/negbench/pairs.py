@@ -16,7 +16,7 @@ from nein.datasets.negbench.sentences import stream
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 from nein.metrics.base import MetricError
 from nein.wording import nouns
 

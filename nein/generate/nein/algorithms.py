@@ -26,7 +26,7 @@ import numpy as np
 
 from nein.engine.blocks import sample_seed
 from nein.generate.nein.sources import Source
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no
 from nein.metrics.judges.base import Answer, Matcher, VqaJudge, template
 from nein.wording import families, nouns, templates

@@ -19,7 +19,7 @@ from nein.generate.nein import algorithms
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.sources import Source, SourceSet
 from nein.generate.shards import make_stage, output
-from nein.loading.isolation import isolated
+from nein.loading.errors import isolated
 
 UNREADABLE = "unreadable image"
 EDITOR_FAILED = "the editor failed"

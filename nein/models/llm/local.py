@@ -10,8 +10,7 @@ import torch
 from pydantic import BaseModel
 
 from nein.loading.digests import DTYPES
-from nein.loading.errors import choose
-from nein.loading.isolation import MODEL_ERRORS, reason
+from nein.loading.errors import MODEL_ERRORS, choose, reason
 from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.base import MetricError
 from nein.metrics.loading import exact, from_pretrained, library, load_model
