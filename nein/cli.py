@@ -79,6 +79,10 @@ COMMANDS: dict[str, Command] = {
         "download the models and data of runs into a folder for machines without internet",
         "nein.fetch:FetchConfig", "nein.fetch:run",
     ),
+    "reproduce": Command(
+        "measure a published table again, print published values beside ours, and write a file to send back",
+        "nein.reproduce:ReproduceConfig", "nein.reproduce:run",
+    ),
     "convert": Command(
         "write a checkpoint in the original format as safetensors, without running anything in it",
         "nein.models.convert:ConvertConfig", "nein.models.convert:run",

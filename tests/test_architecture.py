@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The rooms of `nein`, low to high: a room imports only rooms to its left.
 ROOMS = (
     "loading", "editors", "metrics", "engine", "config", "wording", "nano", "statistics", "datasets",
-    "models", "reporting", "benchmarks", "generate", "judges", "fetch", "listing", "api", "cli", "__main__",
-    "train",
+    "models", "reporting", "benchmarks", "generate", "judges", "fetch", "reproduce", "listing", "api", "cli",
+    "__main__", "train",
 )  # fmt: skip
 #: Those that lie beside `nein/` in a checkout.
 BESIDE = ("editors", "metrics", "train")

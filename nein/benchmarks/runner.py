@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.config import CompareConfig, ReportConfig
-from nein.benchmarks.runs import FIGURES, SCORES, Finished, Page, Run
+from nein.benchmarks.runs import FIGURES, SCORES, Finished, Page, Printed, Run
 from nein.config.groups import ScoreOptions, TrackerOptions
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
@@ -63,6 +63,8 @@ class Benchmark:
     read      Folder of a finished run -> what is exported of it, if not its figures and scores.
     rows      Folder of a run -> its scores as they are exported, if with more than the table has.
     printed   The gaps that its authors print: `model`, `data`, `measure`, `affirmed` and `negated` (shares).
+    published   (source, manifest of a run) -> the figures that a table prints of that model and data; without
+              a manifest all.
     folder    Path -> folder of a run.
     """
 
@@ -87,6 +89,7 @@ class Benchmark:
     read: Callable[[Path], Exported] | None = None
     rows: Callable[[Folder], Iterable[Row]] | None = None
     printed: Callable[[], Iterator[Mapping[str, Any]]] = lambda: iter(())
+    published: Callable[[str, Mapping[str, Any] | None], Iterator[Printed]] = lambda source, run: iter(())
     folder: Callable[[Path], Folder] = Folder
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:

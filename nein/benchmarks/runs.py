@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nein.engine.folder import Folder
 
@@ -58,6 +58,23 @@ class Finished:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         return self.folder.manifest()
+
+
+class Printed(NamedTuple):
+    """A figure that authors print, for `nein reproduce`.
+
+    row    Of their table, which model it is of; `of`: the columns and entries of our figure.
+    value  In the unit of the frame of figures (shares, not per cent); `unit`: how it is shown.
+    n      How many samples it is of, where that is printed.
+    whole  Whether it depends on how many samples there are (FID, recall): not comparable with a part.
+    """
+
+    row: str
+    of: Mapping[str, str]
+    value: float
+    unit: str
+    n: int | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)

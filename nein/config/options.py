@@ -131,9 +131,10 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def argument(metavar: str, text: str) -> Any:
-    """A field of a command's dataclass that is given by its place; of a list, at least one."""
-    return dataclasses.field(metadata={"help": text, "metavar": metavar})
+def argument(metavar: str, text: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a command's dataclass that is given by its place; of a list, at least one. With a default it
+    may be left out."""
+    return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar})
 
 
 def names(value: Any) -> Names:
@@ -240,7 +241,10 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
             made[field] = nested[field](**value)
         else:
             made[field] = _checked(types[field], value, name)
-    if missing := [metavar for name, metavar in _places(cls).items() if not made.get(name)]:
+    needed = [
+        item for item in fields(cls) if "metavar" in item.metadata and item.default is dataclasses.MISSING
+    ]
+    if missing := [item.metadata["metavar"] for item in needed if not made.get(item.name)]:
         raise UserError(f"{prog} needs {' and '.join(missing)}; see {prog} --help.")
     given = cls(**made)
     for item in fields(cls):  # words of a list as they are written in `among`

@@ -21,7 +21,7 @@ from nein.benchmarks.negbench.folder import Asked
 from nein.benchmarks.negbench.models import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runs import Finished, Page
+from nein.benchmarks.runs import Finished, Page, Printed
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError
@@ -391,6 +391,25 @@ def gaps() -> Iterator[dict[str, Any]]:
                     "measure": f"{measure} ({REPHRASED})", "affirmed": float(told) / 100,
                     "negated": float(denied) / 100,
                 }  # fmt: skip
+
+
+def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+    """The figures of a source for `nein reproduce`: of the model and data set of a run, by its manifest, or
+    all."""
+    about = run["summary"] if run else {}
+    listed = MODELS.get(about.get("row") or "")
+    mine = listed.published.get(source) if listed else None
+    where = about.get("dataset", "").removeprefix(f"{NANO}-")
+    for row in rows():
+        dataset, metric, model = _SETS[row["dataset"]], row["metric"], (row["model"], row["finetune_data"])
+        if row["source"] != source or (run is not None and (mine, where) != (model, dataset)):
+            continue
+        of = {"task": MCQ, "metric": "accuracy", "type": _TYPES.get(metric, "")}
+        if kind := _KINDS.get(metric):
+            of = {"task": RETRIEVAL, "metric": "recall@5", "kind": kind, "direction": TEXT_TO_IMAGE}
+        name = model[0] if model[1] == "none" else " + ".join(model)
+        of = {"dataset": dataset, "variant": REPHRASED, **of}
+        yield Printed(name, of, float(row["value"]) / 100, "%", whole=bool(kind))
 
 
 def _printed(

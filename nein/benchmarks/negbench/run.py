@@ -235,6 +235,7 @@ NEGBENCH = Benchmark(
     read=files.read,
     rows=lambda folder: files.asked_of(folder).every_row(),
     printed=report.gaps,
+    published=report.published,
     folder=ResultsDir,
     mixed=True,
 )

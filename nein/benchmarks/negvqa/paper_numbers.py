@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from nein.benchmarks.runs import Printed
 from nein.datasets.negvqa.questions import AVERAGE, HUB, VARIANTS, category_of
 from nein.reporting import figures as frames
 
@@ -97,6 +98,17 @@ def gaps() -> Iterator[dict[str, Any]]:
         if (told.variant, told.category) == ("original", AVERAGE) and denied:
             ends = {"affirmed": told.value, "negated": denied.value}
             yield {"model": told.model, "data": HUB, "measure": "accuracy (generated)", **ends}
+
+
+def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+    """Table 1 for `nein reproduce`: of the model of a run, by its manifest, or all. A model that lies in a
+    folder is known by the name that it was given: the end of its hub id."""
+    row = run and (printed_as(run["reference"]) or printed_as(run["name"]))
+    for one in cells():
+        if run is None or one.model == row:
+            of = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
+            of |= {"variant": one.variant, "category": one.category}
+            yield Printed(one.model, of, one.value, "%", SIZES[one.category])
 
 
 def printed_as(reference: str) -> str | None:

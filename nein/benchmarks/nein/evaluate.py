@@ -284,5 +284,6 @@ NEIN = Benchmark(
     "nein", "NeIn", EvalConfig, runs, scores, command="eval", estimates=estimates, decides=decides,
     page=report.page, whole=True, report_config=ReportConfig, compare=compare, compare_config=CompareConfig,
     read=exported, rows=lambda folder: of_folder(folder).scores(), printed=paper_numbers.gaps,
+    published=paper_numbers.published,
     folder=functools.partial(Folder, holds="edits"),
 )  # fmt: skip

@@ -8,10 +8,12 @@ sister row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nein.benchmarks.runs import Printed
 from nein.datasets.hub import PUBLISHED
+from nein.metrics import METRICS
 
 COLUMNS = (
     "l1", "l2", "clip_i", "dino", "fid", "lpips",
@@ -35,6 +37,21 @@ ROW_OF = {
     "ip2p": "InstructPix2Pix", "magicbrush": "MagicBrush", "hqedit": "HQ-Edit", "zone": "ZONE",
     "instructdiffusion": "InstructDiffusion",
 }  # fmt: skip
+
+
+SAMPLES = 24182
+
+
+def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+    """Table 3 for `nein reproduce`: of the editor and instructions of a run, by its manifest, or all. A
+    fine-tuned editor is one that was named nein-ip2p or nein-magicbrush."""
+    rows = {**ROW_OF, **{f"nein-{name}": f"{ROW_OF[name]} + NeIn" for name in ("ip2p", "magicbrush")}}
+    for editor, row in rows.items():
+        if run is None or (run["track"] == "negative" and f"{run['editor']}-".startswith(f"{editor}-")):
+            for metric, value in zip(COLUMNS, TABLE_3[row], strict=True):
+                unit = "%" if METRICS[metric].unit == "per cent" else ""
+                of = {"task": "results", "metric": metric, "variant": "negative"}
+                yield Printed(row, of, value / (100 if unit == "%" else 1), unit, SAMPLES, metric == "fid")
 
 
 def gaps() -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from nein.datasets.negbench import drawn
 from nein.datasets.negbench.drawn import scene
-from nein.datasets.negbench.registry import SCOPE
+from nein.datasets.negbench.registry import MCQ, REPHRASED, RETRIEVAL, ROWS, SCOPE
 from nein.engine.images import write_png
 from nein.nano import data, scope
 from nein.nano.draw import CATEGORIES, LOOKS
@@ -139,6 +139,14 @@ def neat(root: Path, split: str, count: int) -> None:
         writer.writerows([image, *(repr(list(texts)) for texts in lists)] for image, *lists in rows)
 
 
+def coco(root: Path, split: str, count: int) -> None:
+    """NegBench's own twin in the files of its COCO part."""
+    names = {part.task: part for part in ROWS["coco"].parts if part.variant == REPHRASED}
+    files = (names[RETRIEVAL].files[0], names[RETRIEVAL].negated[0], names[MCQ].files[0])
+    for path, name in zip(drawn.write(root, split, count), files, strict=True):
+        path.rename(root / name)
+
+
 def beaf(root: Path, split: str, count: int) -> None:
     """Scenes with two things and more, and copies without one or another; questions about all of them and
     about four things that are nowhere."""
@@ -234,6 +242,7 @@ def write_scope(root: Path, split: str, count: int, language: str = "en") -> Non
 
 #: Row of `registry.ROWS` -> what draws its twin, and the file that is written last.
 WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
+    "coco": (coco, "COCO_val_retrieval.csv"),
     "valse": (valse, "existence.json"),
     "cc-neg": (cc_neg, "ccneg_preprocessed.pt"),
     "sugarcrepe": (sugarcrepe, "replace_rel.json"),

@@ -1,0 +1,460 @@
+"""`nein reproduce`: a published table measured again in one command, and a file of what came out, for others
+to check.
+
+nein reproduce nein-table3 --data NEIN --device cuda
+nein reproduce nein-table3 --preset nano        the same path in miniature, offline
+nein reproduce --check reproduction.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pkgutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import pydantic
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from nein.benchmarks import registry
+from nein.config import options
+from nein.config.groups import OnDevice
+from nein.config.options import Names, argument, option
+from nein.engine.errors import UserError, chosen
+from nein.engine.store import Need
+
+if TYPE_CHECKING:
+    from nein.benchmarks.runs import Printed
+
+FILE = "reproduction.json"
+LARGEST = 16 * 2**20  # bytes of a file that is checked
+#: Options of a benchmark that say where something is; all others are named beside the figures.
+PLACES = ("data", "source-images", "nein-images", "images", "image-root", "annotations", "cache", "negated")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table, or a part of one.
+
+    work     Its benchmark's command; `asks`: the option of it that names models.
+    source   What `Benchmark.published` calls it.
+    models   Preset -> those that can be downloaded; others of its rows are named with --model.
+    options  Of the command, beside those of the preset; `nano`: further ones in miniature.
+    """
+
+    title: str
+    benchmark: str
+    work: str
+    source: str
+    models: Mapping[str, str]
+    asks: str = "model"
+    options: Mapping[str, str] = field(default_factory=dict)
+    nano: Mapping[str, str] = field(default_factory=dict)
+
+
+def _negbench(title: str, source: str, models: str, **more: str) -> Table:
+    named = {"paper": models, "nano": ",".join(f"{name}=nano:clip" for name in models.split(",")[:2])}
+    given = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
+    drawn = {"datasets": "coco", "data": "nano"}
+    title = f"NegBench (CVPR 2025), {title}"
+    work = "nein.benchmarks.negbench.run:NEGBENCH"
+    return Table(title, "negbench", work, source, named, "model", {**given, "blind": "0", **more}, drawn)
+
+
+TABLES = {
+    "nein-table3": Table(
+        "NeIn (CVPR Workshops 2025), Table 3", "nein", "nein.benchmarks.nein.evaluate:evaluate", "table3",
+        {"paper": "ip2p,magicbrush,hqedit", "nano": "ip2p,magicbrush"}, "editor",
+        {"control": "none", "protocol": "paper"}, {"data": "nano"},
+    ),
+    "negbench-table1": _negbench(
+        "Table 1", "paper_table1", "clip", datasets="coco,msr-vtt", tasks="all", features="unnormalised"
+    ),
+    "negbench-baselines": _negbench(
+        "repository, results/mcq/1_baseline", "repo_baseline", "clip,clip-laion400m,clip-datacomp"
+    ),
+    "negbench-scaling": _negbench(
+        "repository, results/mcq/2_scaling_clip", "repo_scaling", "clip-laion400m,clip-l,clip-h"
+    ),
+    "negbench-finetuned": _negbench("repository, results/mcq/3_finetuned_total", "repo_finetuned", "clip"),
+    "negvqa-table1": Table(
+        "NegVQA (ACL Findings 2025), Table 1", "negvqa", "nein.benchmarks.negvqa.run:NEGVQA", "table1",
+        {"paper": "llava-hf/llava-1.5-7b-hf", "nano": "llava-1.5-7b-hf=nano:negvqa"},
+        options={"blind": "0", "scoring": "generated", "protocol": "paper"}, nano={"data": "nano"},
+    ),
+}  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class ReproduceConfig(OnDevice):
+    """Which table, of how many samples, or which file is checked."""
+
+    epilog = (
+        "What has to be downloaded is fetched first (into models, as nein fetch does), unless --models-from "
+        "or HF_HUB_OFFLINE says not to. --run.OPTION VALUE is any option of the benchmark's command."
+    )
+
+    table: str | None = argument("[TABLE]", f"which table: {', '.join(TABLES)}", None)
+    preset: Literal["nano", "paper"] = option(
+        "paper", "the published models, or the same path with the miniature ones", "What"
+    )
+    samples: PositiveInt | None = option(None, "only the first N samples of the data", "What")
+    model: Names = option(
+        [], "editors or models, as the benchmark's command names them: rows of the table with weights of "
+        "yours too, negclip=FOLDER (default: those that can be downloaded)", "What",
+    )  # fmt: skip
+    data: str | None = option(None, "the published data, where they are not on the hub", "Data")
+    run: dict[str, str] = option(
+        {}, "further options of the benchmark's command: --run.image-root coco=FOLDER", "How"
+    )
+    out: str | None = option(
+        None, f"folder of the runs and of {FILE}; default runs/reproduce-TABLE-PRESET", "Output"
+    )
+    file: Path | None = option(
+        None, f"compute nothing: check the form of a {FILE} and work out again what agrees", "What",
+        typed="check",
+    )  # fmt: skip
+
+    def check(self) -> None:
+        if (self.table is None) == (self.file is None):
+            raise UserError(f"nein reproduce takes one of {', '.join(TABLES)}, or --check FILE.")
+        if self.table is not None:
+            self.table = chosen("table", self.table, TABLES)
+
+    @property
+    def out_dir(self) -> Path:
+        return Path(self.out or f"runs/reproduce-{self.table}-{self.preset}")
+
+    def words(self) -> list[str]:
+        """The options of the benchmark's command."""
+        table = TABLES[chosen("table", str(self.table), TABLES)]
+        given = {
+            "preset": self.preset, **table.options, **(table.nano if self.preset == "nano" else {}),
+            table.asks: ",".join(self.model) or table.models[self.preset],
+            **({"data": self.data} if self.data else {}),
+            "limit": self.samples, "device": self.device, "models-from": self.models_from,
+            "out": str(self.out_dir), **self.run,
+        }  # fmt: skip
+        return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+    def inner(self, *, to_fetch: bool = False) -> Any:
+        """The checked options of the benchmark's command."""
+        benchmark = registry.get(TABLES[chosen("table", str(self.table), TABLES)].benchmark)
+        prog = f"nein reproduce {self.table}: {benchmark.typed}"
+        return options.read(benchmark.config, self.words(), prog=prog, to_fetch=to_fetch)[0]
+
+    def needs(self) -> list[Need]:
+        return [] if self.table is None else list(self.inner(to_fetch=True).needs())
+
+    def announced(self) -> list[str]:
+        if self.table is None:
+            return []
+        return [" ".join([registry.get(TABLES[self.table].benchmark).typed, *self.words()])]
+
+
+# --- the file --------------------------------------------------------------------------------------
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable() or len(text) > 400:
+        raise ValueError("a text has characters that are not printed, or is too long")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_printable)]
+
+
+class _Form(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Figure(_Form):
+    """A published figure and ours; shares, not per cent. agrees: None where it cannot be said, `why`."""
+
+    row: Text
+    of: dict[Text, Text]
+    published: float
+    value: float | None
+    low: float | None
+    high: float | None
+    n: NonNegativeInt
+    unscored: NonNegativeInt
+    agrees: bool | None
+    why: Text
+
+
+class Cost(_Form):
+    """Of a stage of a run: blocks, their seconds (of all workers, one after the other), bytes at the peak."""
+
+    run: Text
+    stage: Text
+    blocks: NonNegativeInt
+    seconds: NonNegativeFloat
+    host_bytes: NonNegativeInt
+    device_bytes: NonNegativeInt
+
+
+class Measured(_Form):
+    """A run: its row of the table, the digest of its data, and the fingerprints of its models."""
+
+    run: Text
+    row: Text
+    data: Text
+    models: dict[Text, Text]
+
+
+class Machine(_Form):
+    """Where, and by which versions."""
+
+    python: Text
+    platform: Text
+    device: Text | None
+    device_name: Text | None
+    arithmetic: Text | None
+    git: Text
+    packages: dict[Text, Text]
+
+
+class Reproduction(_Form):
+    """What came out. options: of the benchmark's command, where others than the table's were given."""
+
+    format: Literal[1] = 1
+    table: Text
+    preset: Literal["nano", "paper"]
+    samples: PositiveInt | None
+    options: dict[Text, Text]
+    runs: Annotated[list[Measured], Field(max_length=1000)]
+    figures: Annotated[list[Figure], Field(max_length=10_000)]
+    costs: Annotated[list[Cost], Field(max_length=10_000)]
+    machines: Annotated[list[Machine], Field(max_length=1000)]
+
+
+def agreement(printed: Printed, ours: Mapping[str, Any], preset: str, samples: int | None) -> tuple[Any, str]:
+    """Whether the published value lies within our interval; None and the reason where that says nothing."""
+    total = ours["n"] + ours["unscored"]
+    reasons = {
+        "miniature models: not comparable": preset == "nano",
+        "not measured": ours["value"] is None,
+        "no interval": ours["low"] is None or ours["high"] is None,
+        "depends on how many samples there are": printed.whole and samples is not None,
+        f"of {total} samples, published of {printed.n}": samples is None and printed.n not in (None, total),
+    }
+    if why := next((reason for reason, holds in reasons.items() if holds), ""):
+        return None, why
+    return ours["low"] <= printed.value <= ours["high"], ""
+
+
+# --- measuring -------------------------------------------------------------------------------------
+
+
+def run(config: ReproduceConfig) -> int | str | None:
+    """The command. Raises UserError."""
+    if config.file is not None:
+        return check(config.file)
+    from nein.engine import atomic, executors
+
+    table = TABLES[str(config.table)]
+    if config.preset == "paper" and not fetched(config):
+        return 1
+    inner = config.inner()
+    with contextlib.closing(executors.start(inner)) as executor:
+        pkgutil.resolve_name(table.work)(inner, executor)
+        if not executor.is_main:
+            return None
+        runs = registry.get(table.benchmark).runs(inner, executor.device)
+        found = reproduction(config, [inner.out_dir / run.folder for run in runs])
+    path = config.out_dir / FILE
+    atomic.write_text(path, found.model_dump_json(indent=1) + "\n")
+    return f"{text(found)}To send back, and to check with nein reproduce --check: {path}\n"
+
+
+def fetched(config: ReproduceConfig) -> bool:
+    """Whether everything is there that has to be downloaded; `models_from` is its folder afterwards."""
+    from huggingface_hub import constants
+
+    from nein import fetch
+    from nein.engine import processes, store
+
+    needs = [need for need in config.needs() if need.layout != "package"]
+    if config.models_from or constants.HF_HUB_OFFLINE or not needs:
+        return True
+    if processes.launched():
+        raise UserError("Several processes do not fetch: nein fetch reproduce ... first, then --models-from.")
+    if fetch.fetch(needs, Path(fetch.OUT)) == 1:
+        return False
+    config.models_from = fetch.OUT
+    store.use(fetch.OUT)
+    return True
+
+
+def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproduction:
+    """What the finished runs of a table say."""
+    from nein.benchmarks.runs import FIGURES
+    from nein.engine.folder import Folder
+    from nein.reporting import figures as frames
+
+    table = TABLES[str(config.table)]
+    benchmark = registry.get(table.benchmark)
+    runs, figures, costs = [], [], []
+    machines: dict[str, Machine] = {}
+    for path in folders:
+        folder, name = Folder(path), path.relative_to(config.out_dir).as_posix()
+        manifest, measured = folder.manifest(), frames.read(path / FIGURES)
+        row = ""
+        for one in benchmark.published(table.source, manifest):
+            here = {key: value for key, value in one.of.items() if key != "dataset"}  # a run is of one
+            ours: dict[str, Any] = {"value": None, "low": None, "high": None, "n": 0, "unscored": 0}
+            there = frames.pick(measured, **here) or {}
+            ours |= {key: there[key] for key in ours if there.get(key) is not None}
+            agrees, why = agreement(one, ours, config.preset, config.samples)
+            row = one.row
+            figures.append(
+                Figure(row=row, of=dict(one.of), published=one.value, **ours, agrees=agrees, why=why)
+            )
+        data, models = manifest["data"], manifest["models"]
+        digest = data.get("records_sha256") or data.get("sha256") or ""
+        prints = {kind: str(facts["fingerprint"]) for kind, facts in models.items()}
+        runs.append(Measured(run=name, row=row, data=digest, models=prints))
+        costs += [*_costs(folder, name)]
+        for place in (one.get("environment") for one in manifest["invocations"]):
+            if place:
+                git = place.get("git") or {}
+                said = f"{git.get('commit', '')}{' and changes' if git.get('dirty') else ''}"
+                known = {key: place.get(key) for key in ("device", "device_name", "arithmetic")}
+                machine = Machine(
+                    python=place["python"], platform=place["platform"], git=said, packages=place["packages"],
+                    **known,
+                )  # fmt: skip
+                machines[machine.model_dump_json()] = machine
+    given = {
+        name: Path(value).name if Path(value).exists() else value
+        for name, value in config.run.items()
+        if name not in PLACES
+    }
+    return Reproduction(
+        table=str(config.table), preset=config.preset, samples=config.samples, options=given, runs=runs,
+        figures=figures, costs=costs, machines=[*machines.values()],
+    )  # fmt: skip
+
+
+def _costs(folder: Any, name: str) -> Iterator[Cost]:
+    top = folder.path / "costs"
+    for stage in sorted({path.parent.relative_to(top).as_posix() for path in top.rglob("*.log")}):
+        blocks = folder.costs(stage).values()
+        peaks = [block.get("peak_memory") or {} for block in blocks]
+        host, device = (max((int(p.get(k) or 0) for p in peaks), default=0) for k in ("host", "device"))
+        seconds = float(sum(block.get("seconds", 0) for block in blocks))
+        yield Cost(
+            run=name, stage=stage, blocks=len(blocks), seconds=seconds, host_bytes=host, device_bytes=device
+        )
+
+
+# --- showing and checking --------------------------------------------------------------------------
+
+
+def _cells(table: Table) -> dict[tuple[str, str], Printed]:
+    """The published figures of a table by row and by what they are of."""
+    published = registry.get(table.benchmark).published(table.source, None)
+    return {_key(one): one for one in published}
+
+
+def text(found: Reproduction) -> str:
+    """The table: published, ours, whether they agree; then what it cost."""
+    from nein.reporting import format
+    from nein.reporting.tables import pipes
+
+    table = TABLES[found.table]
+    cells = _cells(table)
+    seen: dict[str, set[str]] = {}
+    for printed in cells.values():
+        for key, value in printed.of.items():
+            seen.setdefault(key, set()).add(value)
+    said: dict[bool | None, str] = {True: "yes", False: "no"}
+    rows = []
+    for one in found.figures:
+        unit = cells[_key(one)].unit
+        what = ", ".join(value for key, value in one.of.items() if value and len(seen[key]) > 1)
+        ours = format.text({**one.model_dump(), "unit": unit}, digits=2)
+        shown = format.number(one.published, unit, digits=2)
+        rows.append([one.row, what, shown, ours, one.n, one.unscored, said.get(one.agrees, one.why)])
+    heads = ("row", "figure", "published", "ours [95 % interval]", "n", "unscored", "agree")
+    samples = "all samples" if found.samples is None else f"the first {found.samples} samples"
+    lines = [f"{table.title}, on {samples}, preset {found.preset}:", "", pipes(rows, heads), ""]
+    if found.options:
+        given = ", ".join(f"--{name} {value}" for name, value in found.options.items())
+        lines += [f"With other options than the table's: {given}.", ""]
+    count = Counter(one.agrees for one in found.figures)
+    told = count[True] + count[False]
+    rule = "the published value lies within our 95 % interval"
+    lines += [
+        f"{count[True]} of {told} comparable figures agree ({rule})." if told else "Nothing is comparable."
+    ]
+    lines += [f"{count[None]} figures cannot be compared.", ""] if told and count[None] else [""]
+    spent = [
+        [c.run, c.stage, c.blocks, f"{c.seconds / 3600:.3f}", f"{c.host_bytes / 2**30:.2f}",
+         f"{c.device_bytes / 2**30:.2f}"]
+        for c in found.costs
+    ]  # fmt: skip
+    lines += [pipes(spent, ("run", "stage", "blocks", "hours of work", "GiB, host", "GiB, device")), ""]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def check(path: Path) -> int | str:
+    """Reads a file of somebody else, of which nothing is run or followed: its table again, and what is wrong
+    with it (exit code 1). Raises UserError for a file of another form."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise UserError(f"'{path}' has more than {LARGEST // 2**20} MiB, which no {FILE} has.")
+        found = Reproduction.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ascii(".".join(map(str, first["loc"])))[:100]
+        raise UserError(f"'{path}' is no {FILE}: {where}: {first['msg']}.") from None
+    if found.table not in TABLES:
+        raise UserError(f"'{path}' is of the table '{found.table}', which there is not.")
+    wrong = [*_faults(found)]
+    cells = _cells(TABLES[found.table])
+    known = [one for one in found.figures if _key(one) in cells]
+    print(text(found.model_copy(update={"figures": known})), end="")
+    for fault in wrong:
+        print(fault)
+    if wrong:
+        return 1
+    return (
+        "The file is in order: its published values are the printed ones, and what it says of them holds.\n"
+    )
+
+
+def _key(one: Figure | Printed) -> tuple[str, str]:
+    return one.row, str(sorted(one.of.items()))
+
+
+def _name(one: Figure) -> str:
+    return ", ".join([one.row, *filter(None, one.of.values())])
+
+
+def _faults(found: Reproduction) -> Iterator[str]:
+    cells = _cells(TABLES[found.table])
+    keys = Counter(map(_key, found.figures))
+    rows = {one.row for one in found.runs}
+    for one in found.figures:
+        name, printed = _name(one), cells.get(_key(one))
+        if printed is None:
+            yield f"{name}: no such figure is in the table"
+            continue
+        if keys[_key(one)] > 1:
+            yield f"{name}: there more than once"
+        if one.row not in rows:
+            yield f"{name}: of a row without a run"
+        if one.published != printed.value:
+            yield f"{name}: published is {printed.value:.6g}, not {one.published:.6g}"
+        ends = [end for end in (one.low, one.value, one.high) if end is not None]
+        if ends != sorted(ends) or (one.value is not None and not one.n):
+            yield f"{name}: the value does not lie in its interval, or is of nothing"
+        if (one.agrees, one.why) != agreement(printed, one.model_dump(), found.preset, found.samples):
+            yield f"{name}: what it says of agreement does not follow from its figures"

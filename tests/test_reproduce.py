@@ -1,0 +1,220 @@
+"""`nein reproduce`: every table end to end in miniature, agreement, and files of somebody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nein import reproduce
+from nein.benchmarks import registry
+from nein.benchmarks.runs import Printed
+from nein.config import options
+from nein.reproduce import FILE, TABLES, ReproduceConfig
+from tests.helpers.commands import outcome
+
+#: Table -> the rows that its miniature has, and how many figures.
+NANO = {
+    "nein-table3": (["InstructPix2Pix", "MagicBrush"], 22),
+    "negbench-table1": (["CLIP"], 3),
+    "negbench-baselines": (["CLIP-OpenAI", "CLIP-Laion400M"], 8),
+    "negvqa-table1": (["LLaVA-1.5-7B"], 10),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a table in miniature, made once."""
+    top = tmp_path_factory.mktemp("reproduced")
+
+    def make(table: str) -> Path:
+        if not (top / table / FILE).exists():
+            # NegBench's own twin is drawn for fewer scenes than its cache has.
+            words = ["--preset=nano", "--samples=4", "--device=cpu", f"--out={top / table}"]
+            words += ["--run.metrics=l1,fid,removal_vqa"] if table == "nein-table3" else []
+            words += ["--run.scenes=8"] if table.startswith("negbench") else []
+            config = options.read(ReproduceConfig, [table, *words])[0]
+            assert "Nothing is comparable" in str(reproduce.run(config))
+        return top / table
+
+    return make
+
+
+@pytest.mark.parametrize("table", NANO)
+def test_a_table_is_reproduced_in_miniature_and_its_file_is_in_order(table, made, capsys) -> None:
+    file = made(table) / FILE
+    found, (rows, count) = json.loads(file.read_text()), NANO[table]
+    assert list(dict.fromkeys(one["row"] for one in found["figures"])) == rows
+    assert len(found["figures"]) == count
+    assert {one["why"] for one in found["figures"]} == {"miniature models: not comparable"}
+    assert {one["agrees"] for one in found["figures"]} == {None}
+    assert all(run["data"] and run["models"] for run in found["runs"])
+    assert sum(cost["seconds"] for cost in found["costs"]) > 0
+    assert found["machines"][0]["packages"]["torch"]
+    assert str(Path.home()) not in file.read_text()
+    assert str(file.parent) not in file.read_text()
+    code, printed, _ = outcome(capsys, "reproduce", "--check", file)
+    assert (code, printed.splitlines()[-1][:25]) == (0, "The file is in order: its")
+    assert all(row in printed for row in rows)
+
+
+def test_a_second_command_computes_nothing_and_a_block_that_is_lost_is_made_again(made, capsys) -> None:
+    folder = made("negvqa-table1")
+    before = json.loads((folder / FILE).read_text())
+    block = next((folder / "llava-1.5-7b-hf" / "answers").rglob("*.jsonl"))
+    for lost in ([folder / FILE], [folder / FILE, block]):
+        for path in lost:
+            path.unlink()
+        words = ("negvqa-table1", "--preset=nano", "--samples=4", "--device=cpu", f"--out={folder}")
+        assert outcome(capsys, "reproduce", *words).code == 0
+        after = json.loads((folder / FILE).read_text())
+        assert after["figures"] == before["figures"]
+        assert (after["costs"] == before["costs"]) == (len(lost) == 1)
+
+
+def test_every_table_names_models_of_it_and_options_of_its_command() -> None:
+    for name, table in TABLES.items():
+        cells = list(registry.get(table.benchmark).published(table.source, None))
+        assert len({reproduce._key(one) for one in cells}) == len(cells) > 0, name
+        config = options.read(ReproduceConfig, [name, "--data=x", "--samples=3"], to_fetch=True)[0]
+        inner = config.inner(to_fetch=True)
+        assert (inner.protocol, inner.limit, inner.data) == ("paper", 3, "x")
+        assert {need.layout for need in config.needs()} - {"package"}
+    counts = {name: len(reproduce._cells(table)) for name, table in TABLES.items()}
+    assert counts == {
+        "nein-table3": 44 + 33, "negbench-table1": 48, "negbench-baselines": 40, "negbench-scaling": 24,
+        "negbench-finetuned": 8, "negvqa-table1": 200,
+    }  # fmt: skip
+
+
+OURS = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "unscored": 1}
+CELL = Printed("row", {}, 0.45, "%", 10)
+
+
+@pytest.mark.parametrize(
+    ("printed", "ours", "preset", "samples", "agrees", "why"),
+    [
+        ({}, {}, "paper", None, True, ""),
+        ({"value": 0.39}, {}, "paper", None, False, ""),
+        ({"value": 0.6}, {}, "paper", None, True, ""),
+        ({}, {}, "nano", None, None, "miniature"),
+        ({}, {"value": None}, "paper", None, None, "not measured"),
+        ({}, {"low": None}, "paper", None, None, "no interval"),
+        ({"whole": True}, {}, "paper", 10, None, "depends on how many"),
+        ({"whole": True}, {}, "paper", None, True, ""),
+        ({}, {"n": 8}, "paper", None, None, "of 9 samples, published of 10"),
+        ({}, {"n": 8}, "paper", 9, True, ""),
+    ],
+)
+def test_a_published_value_agrees_that_lies_within_our_interval(
+    printed: dict[str, Any], ours: dict[str, Any], preset: str, samples: int | None, agrees: Any, why: str
+) -> None:
+    found = reproduce.agreement(CELL._replace(**printed), {**OURS, **ours}, preset, samples)
+    assert found[0] is agrees
+    assert found[1].startswith(why)
+    assert bool(found[1]) == bool(why)
+
+
+def test_a_run_of_a_published_model_is_found_in_its_table_by_its_manifest() -> None:
+    def rows(table: str, **manifest: Any) -> set[str]:
+        chosen = TABLES[table]
+        return {one.row for one in registry.get(chosen.benchmark).published(chosen.source, manifest)}
+
+    assert rows("nein-table3", editor="ip2p-abc", track="negative") == {"InstructPix2Pix"}
+    assert rows("nein-table3", editor="nein-ip2p", track="negative") == {"InstructPix2Pix + NeIn"}
+    assert rows("nein-table3", editor="ip2p+rewrite", track="negative") == set()
+    assert rows("nein-table3", editor="ip2p", track="remove") == set()
+    clip = {"row": "clip-negfull", "dataset": "coco"}
+    assert rows("negbench-table1", summary=clip) == {"CLIP + CC12M-NegFull"}
+    assert rows("negbench-scaling", summary=clip) == rows("negbench-table1", summary={"row": None}) == set()
+    assert rows("negvqa-table1", reference="/x/y", name="Molmo-7B-O-0924") == {"Molmo-7B-O"}
+    assert rows("negvqa-table1", reference="/x/y", name="mine") == set()
+
+
+# --- files of somebody else ----------------------------------------------------------------------
+
+
+def altered(file: Path, to: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    content = json.loads(file.read_text())
+    change(content)
+    to.write_text(json.dumps(content))
+    return to
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.update(extra=1), "extra"),
+        (lambda f: f.update(table="../../etc"), "which there is not"),
+        (lambda f: f["figures"][0].update(row="\x1b[2J"), "not printed"),
+        (lambda f: f["figures"][0].update(of={"\u202e": "x"}), "not printed"),
+        (lambda f: f["figures"][0].update(value="1"), "valid number"),
+        (lambda f: f["figures"][0].update(value=float("nan")), "finite"),
+        (lambda f: f["costs"][0].update(seconds=-1), "greater than"),
+        (lambda f: f.update(format=2), "format"),
+        (lambda f: f.update(figures=[[]] * 3), "figures.0"),
+    ],
+)
+def test_a_file_of_another_form_is_a_sentence(change, said, made, tmp_path, capsys) -> None:
+    file = altered(made("negvqa-table1") / FILE, tmp_path / "f.json", change)
+    code, printed, complaint = outcome(capsys, "reproduce", "--check", file)
+    assert (code, printed, complaint.count("\n")) == (2, "", 1)
+    assert said in complaint
+    assert complaint.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f["figures"][0].update(published=0.5), "published is 0.81, not 0.5"),
+        (lambda f: f["figures"][0].update(agrees=True, why=""), "does not follow"),
+        (lambda f: f.update(preset="paper"), "does not follow"),
+        (lambda f: f["figures"][0].update(value=0.1, low=0.2, high=0.3), "does not lie in its interval"),
+        (lambda f: f["figures"][0].update(row="GPT-9"), "no such figure"),
+        (lambda f: f["figures"].append(f["figures"][0]), "more than once"),
+        (lambda f: f.update(runs=[]), "without a run"),
+    ],
+)
+def test_a_file_that_says_what_does_not_hold_is_not_in_order(change, said, made, tmp_path, capsys) -> None:
+    file = altered(made("negvqa-table1") / FILE, tmp_path / "f.json", change)
+    code, printed, _ = outcome(capsys, "reproduce", "--check", file)
+    assert code == 1
+    assert said in printed
+    assert "The file is in order" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "takes one of"),
+        (("nein-tabel3",), "did you mean 'nein-table3'"),
+        (("nein-table3", "--check", "x"), "takes one of"),
+        (("nein-table3", "--preset=nano", "--run.foo", "3"), "Unknown option --foo"),
+        (("nein-table3", "--samples=0"), "above 0"),
+        (("negvqa-table1", "--preset=nano", "--model=foo"), "no model folder 'foo'"),
+        (("--check", "nowhere.json"), "cannot be read"),
+    ],
+)
+def test_wrong_words_are_one_sentence(words, said, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed, complaint = outcome(capsys, "reproduce", *words)
+    assert (code, printed) == (2, "")
+    assert said in complaint
+    assert "Traceback" not in complaint
+
+
+def test_what_is_not_on_this_machine_is_fetched_first_and_nothing_where_it_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("nein.fetch.fetch", lambda needs, folder: asked.append((needs, folder)) or 1)
+    config = options.read(ReproduceConfig, ["negvqa-table1", "--samples=3"])[0]
+    assert reproduce.run(config) == 1
+    [(needs, folder)] = asked
+    assert str(folder) == "models"
+    assert {need.reference for need in needs} == {"llava-hf/llava-1.5-7b-hf", "yuhuizhang/NegVQA"}
