@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -94,7 +94,9 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
     shown = [run for run, data in choices if data in at_hand]
 
     def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
-        there, by_model = files.sets_of([one.folder for one in own]), dict[str, list[Asked]]()
+        loaded = {(data := cast(Any, one.run).asked.data).sha256: data for one in own if one.run}
+        there = list(loaded.values()) or files.sets_of([one.folder for one in own])
+        by_model: dict[str, list[Asked]] = {}
         for run in shown:
             asked = Asked.of_folder(run.folder, there)
             by_model.setdefault(run.facts["model"], []).extend([asked] if asked else [])
