@@ -58,6 +58,7 @@ LINES: dict[str, str] = {
     "status": "{w}/runs",
     "retry": "{w}/done",
     "fetch": "--preset nano --out {w}/out/models",
+    "reproduce": "negvqa-table1 --preset nano --samples 1 --out {w}/out/reproduce --device cpu",
     "export": "{w}/runs --format csv --out {w}/out/export",
     "leaderboard": "{w}/runs {w}/negvqa --out {w}/out/leaderboard",
     "list": "editors",

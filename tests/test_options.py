@@ -33,17 +33,18 @@ SHARED = {
     "batch_size": Batches, "dtype": DtypeOptions, "runs": Runs, "formats": Formats,
 }  # fmt: skip
 #: `nein calibrate --device` has the run's own as its default; parts of a data set are no parts of a report;
-#: the preset of `nein fetch` is that of other commands, whose values are not its own.
+#: the preset of `nein fetch` and `nein reproduce` is that of other commands, whose values are not its own.
 OWN = {
     ("nein.judges.config:CalibrateConfig", "device"),
     ("nein.generate.nein.config:BuildConfig", "formats"),
     ("nein.fetch:FetchConfig", "preset"),
+    ("nein.reproduce:ReproduceConfig", "preset"),
 }
 #: What has to be given.
 NEEDED = {
     "grid": ["RUN"], "report": ["RUN", "TWO"], "compare": ["RUN"], "calibrate": ["RUN"], "check": ["EDITOR"],
     "data check": ["FOLDER"], "convert": ["IN", "OUT"], "stats": ["FILE"], "negvqa report": ["RUN"],
-    "list": ["editors"],
+    "list": ["editors"], "reproduce": ["negvqa-table1", "--preset", "nano"],
     "retry": ["RUN"], "export": ["RUN"], "status": ["RUN"],
     "leaderboard": ["RUN"],
     "negbench judge": ["OUT"], "negbench report": ["RUN"],

@@ -127,7 +127,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         (["--datasets", "cocoa"], "did you mean 'coco'"),
         (["--tasks", "mcqs"], "did you mean 'mcq'"),
         (["--data", "nowhere"], "--data is 'nowhere'"),
-        (["--datasets", "coco"], "--data nano has twins of"),
+        (["--datasets", "voc2007"], "--data nano has twins of"),
         (["--preset", "paper"], "--data FOLDER"),
         (["--protocol", "papr"], "papr"),
         (["--scenes", "0"], "0"),

@@ -238,7 +238,7 @@ def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
     clusters = [source[name] for name in scored]
     what: dict[str, Any] = {"task": "minimal_pairs", "metric": metric, "unscored": len(whole) - len(scored)}
 
-    def share(values: np.ndarray, statistic: str, **group: str) -> dict[str, Any]:
+    def share(values: np.ndarray, statistic: str, **group: Any) -> dict[str, Any]:
         estimate = statistics.bounded_mean(values.astype(float), clusters)
         return frames.figure(estimate, unit="%", statistic=statistic, **group, **what)
 
