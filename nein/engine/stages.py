@@ -9,6 +9,7 @@ from typing import Any
 
 from nein.engine import atomic
 from nein.engine.blocks import Blocks
+from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 
 Rows = Sequence[Mapping[str, Any]]
@@ -153,7 +154,12 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
     folder, stage = step.folder, step.stage
 
     def counts(output: str) -> bool:
-        rows = folder.read(output, number) if stage.is_valid or stage.ids else []
+        try:
+            rows = folder.read(output, number) if stage.is_valid or stage.ids else []
+        except UserError:
+            if folder.stamp(output, number) is not None:
+                raise
+            return False  # a block that this one is made of was made again since the files were listed
         if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(number)):
             return False
         return stage.is_valid is None or stage.is_valid(output, rows)

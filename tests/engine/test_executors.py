@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nein.benchmarks.runner import selected
-from nein.engine import attempts
+from nein.engine import attempts, stages
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
@@ -85,6 +85,17 @@ def test_a_block_with_other_records_than_its_own_is_made_again(folder: Folder, k
     assert compute(folder, ids=Blocks.first(COUNT, SIZE).members) == 1
     assert results(folder.path) == whole
     assert [row["id"] for row in selected(folder, "squares")] == [*range(COUNT)]
+
+
+def test_a_block_that_vanishes_after_the_listing_is_open_and_a_damaged_one_an_error(folder: Folder) -> None:
+    compute(folder)
+    step = Step(folder, squares.squares(folder, ids=Blocks.first(COUNT, SIZE).members))
+    there = {"squares": folder.done("squares")}
+    folder.forget("squares", 1)  # as another thread does whose block this one is made of
+    assert stages.open_task(step, 0, 1, there) == stages.Task(0, 1, ("squares",), {"squares": None})
+    folder.block_path("squares", 2).write_text("{")
+    with pytest.raises(UserError, match="000002"):
+        stages.open_task(step, 0, 2, there)
 
 
 def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder: Folder) -> None:
