@@ -51,6 +51,17 @@ def test_addresses_lose_their_credentials(text: str, without: str) -> None:
     assert credentials.without(text) == without
 
 
+@pytest.mark.parametrize("option", ["--model", "--data", "--columns.category"])
+def test_an_address_that_takes_no_password_is_refused_without_it(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["negvqa", option, f"http://{USER}:{PASSWORD}@h/v1#m"])
+    said = capsys.readouterr()
+    assert "'http://h/v1#m' was given with a user or password" in said.err
+    assert PASSWORD not in said.err + said.out
+
+
 def test_what_was_put_aside_belongs_to_a_model_at_an_address() -> None:
     one, other = "openai:http://u:p@h/v1/?t=1#a", "openai:http://v:q@h/v1#b"
     assert credentials.put_aside(f"{one},{other}") == "openai:http://h/v1/#a,openai:http://h/v1#b"

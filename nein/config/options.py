@@ -107,7 +107,13 @@ def _without_credentials(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
         from nein.metrics.backends import credentials
 
-        return credentials.put_aside(value)
+        rest = credentials.put_aside(value)
+        if credentials.split(rest)[1].user:
+            raise UserError(
+                f"'{credentials.without(rest)}' was given with a user or password; only openai:URL#MODEL and "
+                "vllm:URL#MODEL take them."
+            )
+        return rest
     if isinstance(value, list):
         return [_without_credentials(inner) for inner in value]
     if isinstance(value, dict):

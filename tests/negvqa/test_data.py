@@ -134,21 +134,25 @@ def test_a_data_set_of_the_hub_is_read_with_its_picture_files(
         questions.load(f"hub:{tmp_path / 'nowhere'}")
 
 
-@pytest.mark.parametrize("name", ["../secret.png", "/etc/secret.png", "inside.png"])
-def test_a_data_set_of_the_hub_names_no_file_elsewhere(
+@pytest.mark.parametrize("name", ["../secret.png", "/etc/secret.png", "x/../../secret.png"])
+def test_a_data_set_names_no_picture_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    rows = [{**record, "image": name} for record in records(1)]
-    monkeypatch.setattr(questions.hub, "read", lambda *given: rows)
+    def load(name: str, source: str, pictures: Path | None) -> Path:
+        rows = [{**record, "image": name} for record in records(1)]
+        monkeypatch.setattr(questions.hub, "read", lambda *given: rows)
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return questions.load(source, pictures=str(pictures) if pictures else None).items[0].picture
+
+    file = tmp_path / "pictures" / "questions.jsonl"
+    file.parent.mkdir()
     with pytest.raises(UserError, match="is a file's name, which is not on the hub"):
-        questions.load("hub:some/body")
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    if name == "inside.png":
-        assert questions.load("hub:some/body", pictures=str(folder)).items[0].picture == folder / name
-        (folder / name).symlink_to("/etc/passwd")
-    with pytest.raises(UserError, match="lies outside the folder of the pictures"):
-        questions.load("hub:some/body", pictures=str(folder))
+        load(name, "hub:some/body", None)
+    for source, pictures in (("hub:some/body", file.parent), (str(file), file.parent), (str(file), None)):
+        assert load("x/inside.png", source, pictures) == file.parent / "x/inside.png"
+        with pytest.raises(UserError, match=r"lies outside '.*pictures'"):
+            load(name, source, pictures)
+    assert name[0] != "/" or load(name, str(file), Path("/")) == Path(name)
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,8 @@ def load(
         origin["columns"] = dict(columns)
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
-    within = bool(hub.reference(source))
     folder = expanded(pictures) if pictures else folder
-    items = _items(rows, names, letters, folder, within, f"'{source}'")
+    items = _items(rows, names, letters, folder, f"'{source}'")
     return Questions(items, origin, _hash(items))
 
 
@@ -165,7 +164,6 @@ def _items(
     names: Mapping[str, str],
     possible: Sequence[str],
     folder: Path | None,
-    within: bool,
     where: str,
 ) -> tuple[Item, ...]:
     items: dict[str, Item] = {}
@@ -191,7 +189,7 @@ def _items(
             problems.add(f"with an {names['index']} that occurs twice", identity)
         else:
             try:
-                picture = read_picture(row[names["image"]], folder, within=within)
+                picture = read_picture(row[names["image"]], folder)
             except ValueError as error:
                 problems.add(str(error), f"record {number}")
                 continue
@@ -218,19 +216,17 @@ def _source(picture: Path, cell: Any) -> str:
     return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def read_picture(cell: Any, folder: Path | None, *, within: bool) -> Path:
+def read_picture(cell: Any, folder: Path | None) -> Path:
     """A file below `folder`, or one of the user's cache with the bytes that a record holds. Raises ValueError
-    saying what is wrong.
-
-    within  No file elsewhere, by "..", from the root or by a link: of data from the hub.
-    """
+    saying what is wrong, for instance a name that leads out of the folder."""
     if (name := _named(cell)) is not None:
         if folder is None:
             raise ValueError(
                 "whose picture is a file's name, which is not on the hub; say where its folder is"
             )
-        if within and not (folder / name).resolve().is_relative_to(folder.resolve()):
-            raise ValueError("whose picture lies outside the folder of the pictures")
+        whole = folder.absolute()  # ".." is worked out by name: a folder may be a link of the user's
+        if not Path(posixpath.normpath(whole / name)).is_relative_to(posixpath.normpath(whole)):
+            raise ValueError(f"whose picture lies outside '{folder}' (--images names another folder)")
         return folder / name
     data = cell.get("bytes") if isinstance(cell, Mapping) else cell
     if isinstance(data, str):

@@ -120,7 +120,7 @@ def load(
         folder = expanded(pictures)
         if not folder.is_dir():
             raise UserError(f"--images '{pictures}' is not a folder.")
-    items = tuple(_items(rows, names, folder, within=origin["kind"] == "hub"))
+    items = tuple(_items(rows, names, folder))
     if all(item.problem for item in items):
         why = f" ({items[0].problem} in the first record)" if items else ""
         raise UserError(
@@ -136,7 +136,7 @@ def load(
 
 
 def _items(
-    rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path | None, *, within: bool
+    rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path | None
 ) -> Iterator[Choice]:
     taken: set[str] = set()
     for number, row in enumerate(rows, start=1):
@@ -158,7 +158,7 @@ def _items(
             problem = f"an {names['index']} that occurs twice"
         else:
             try:
-                picture = data.read_picture(cell["image"], folder, within=within)
+                picture = data.read_picture(cell["image"], folder)
             except ValueError as error:
                 problem = str(error).removeprefix("whose ")
             if picture is not None and not picture.is_file():
