@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from nein.loading.errors import choose
 from nein.metrics.base import MetricError, paper_present, parse_yes_no
@@ -28,6 +28,12 @@ EDITIONS: tuple[Edition, ...] = get_args(Edition)
 SCORINGS = ("generated", "logprob")
 
 
+#: What pandas takes for a missing value: the default `na_values` of `pandas.read_csv`, which VLMEvalKit uses.
+MISSING = frozenset(
+    " #N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null".split(" ")
+) | {"#N/A N/A"}
+
+
 class Letter(NamedTuple):
     """`letter`: one of the options' letters, or None with the `reason`. `declined`: by a rule of VLMEvalKit
     the answer itself chooses none, which is a reading: nobody else is asked."""
@@ -37,13 +43,13 @@ class Letter(NamedTuple):
     declined: bool = False
 
 
-def parse(answer: str, options: Sequence[str], rule: str = "fixed") -> Letter:
+def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Letter:
     """The option that an answer chooses.
 
     rule  "fixed": a letter at the beginning or in a statement ("the answer is B", "(B)"), else the text of
           exactly one option. An answer that names several options, only excludes one, declines, or names none
           has no letter. "A" before another word is the article unless something marks it as a letter.
-          "vlmevalkit-YEAR-MONTH": see `vlmevalkit`.
+          "vlmevalkit-YEAR-MONTH": see `vlmevalkit`; an option may be None (`without_missing`).
 
     Raises MetricError for an unknown rule, fewer than two options, or more than 26.
     """
@@ -51,6 +57,12 @@ def parse(answer: str, options: Sequence[str], rule: str = "fixed") -> Letter:
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
     return RULES[rule](answer, options)
+
+
+def without_missing(options: Sequence[str]) -> tuple[str | None, ...]:
+    """The options as VLMEvalKit reads them: None for those that pandas takes for missing, which it neither
+    shows nor matches. Others keep their letters."""
+    return tuple(None if option in MISSING else option for option in options)
 
 
 def by_option(answers: Sequence[str], rule: str = "fixed") -> Letter:
@@ -80,7 +92,7 @@ _REFUSALS = (
 )
 
 
-def vlmevalkit(answer: str, options: Sequence[str], *, at_the_end: bool, stated: bool) -> Letter:
+def vlmevalkit(answer: str, options: Sequence[str | None], *, at_the_end: bool, stated: bool) -> Letter:
     """Exact matching as VLMEvalKit (`can_infer`) does it before it asks a language model, if it has one.
 
     The characters .()[],:;!*#{} become blanks; if exactly one option's letter stands alone among the words,
@@ -96,8 +108,9 @@ def vlmevalkit(answer: str, options: Sequence[str], *, at_the_end: bool, stated:
     The rule changed twice: `RULES` names its three states by month. Source:
     https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
     """
-    letter = None if _FAILED in answer else _option(answer, LETTERS[: len(options)], at_the_end, stated)
-    return letter or _text(answer, options, at_the_end)
+    there = {k: text for k, text in zip(LETTERS, options, strict=False) if text is not None}
+    letter = None if _FAILED in answer else _option(answer, "".join(there), at_the_end, stated)
+    return letter or _text(answer, there, at_the_end)
 
 
 #: What the toolkit writes in place of an answer that its server failed to give.
@@ -121,12 +134,12 @@ def _option(answer: str, letters: str, at_the_end: bool, stated: bool) -> Letter
     return None
 
 
-def _text(answer: str, options: Sequence[str], at_the_end: bool) -> Letter:
+def _text(answer: str, options: Mapping[str, str], at_the_end: bool) -> Letter:
     """`can_infer_text`."""
     low = answer.lower()
-    if at_the_end and len(low) > 2 * sum(map(len, options)):
+    if at_the_end and len(low) > 2 * sum(map(len, options.values())):
         return Letter(None, "no letter among the last words, and too long to match the options' texts")
-    matched = [letter for letter, text in zip(LETTERS, options, strict=False) if text.lower() in low]
+    matched = [letter for letter, text in options.items() if text.lower() in low]
     if len(matched) == 1:
         return Letter(matched[0], "")
     return Letter(None, "several options match" if matched else "no option is named")
@@ -405,7 +418,7 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
 
 #: The rules by name. Of VLMEvalKit: as of commit 0f27427e (25 May 2025, days before NegVQA appeared), since
 #: c3371551 (4 August 2025), and since a67ace50 (17 June 2026; the same in e8e78f05 of 18 August 2026).
-RULES: dict[str, Callable[[str, Sequence[str]], Letter]] = {
+RULES: dict[str, Callable[[str, Any], Letter]] = {
     "fixed": fixed,
     "vlmevalkit-2025-05": partial(vlmevalkit, at_the_end=False, stated=False),
     "vlmevalkit-2025-08": partial(vlmevalkit, at_the_end=True, stated=False),

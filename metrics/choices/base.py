@@ -257,31 +257,35 @@ class Manner(NamedTuple):
     max_new_tokens: int
 
 
-def _paper(question: str, options: Sequence[str]) -> Prompt:
-    listed = " ".join(f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False))
-    return Prompt("Question: ", f" {question}\nOptions: {listed}\n{_LETTER}")
+#: Texts behind A, B, ...; None is not shown, and its letter stays free.
+Options = Sequence[str | None]
 
 
-def _vlmevalkit(question: str, options: Sequence[str]) -> Prompt:
+def _paper(question: str, options: Options) -> Prompt:
+    return Prompt("Question: ", f" {question}\nOptions:{_listed(' {}. {}', options)}\n{_LETTER}")
+
+
+def _vlmevalkit(question: str, options: Options) -> Prompt:
     return Prompt("", f"Question: {question}\nOptions:\n{_listed(_LINE, options)}{_SELECT} \n")
 
 
-def _qwen2_vl(question: str, options: Sequence[str]) -> Prompt:
+def _qwen2_vl(question: str, options: Options) -> Prompt:
     words = f"Question: {question}\nOptions:\n{_listed(_LINE, options)}"
     return Prompt("", words + (_LETTER_IN_CHINESE if is_chinese(words) else _SELECT))
 
 
-def _llava(question: str, options: Sequence[str]) -> Prompt:
+def _llava(question: str, options: Options) -> Prompt:
     words = question + _listed("\n{}. {}", options)
     return Prompt("", f"{words}\n{_LETTER_IN_CHINESE if is_chinese(words) else _LETTER}")
 
 
-def _molmo(question: str, options: Sequence[str]) -> Prompt:
+def _molmo(question: str, options: Options) -> Prompt:
     return Prompt("", f"a_okvqa_mc: {question}" + _listed("\n{}: {}", options))
 
 
-def _listed(form: str, options: Sequence[str]) -> str:
-    return "".join(form.format(letter, text) for letter, text in zip(LETTERS, options, strict=False))
+def _listed(form: str, options: Options) -> str:
+    there = zip(LETTERS, options, strict=False)
+    return "".join(form.format(letter, text) for letter, text in there if text is not None)
 
 
 def is_chinese(text: str) -> bool:
@@ -297,7 +301,7 @@ _SELECT = "Please select the correct answer from the options above."
 #: toolkit it was run with sends for a multiple-choice question, to models without a wording of their own
 #: ("vlmevalkit": vlmeval/dataset/image_mcq.py) and to those with one (vlmeval/vlm/llava/llava.py and
 #: internvl/utils.py, molmo.py, qwen2_vl/prompt.py; commit 0f27427e of 25 May 2025).
-PROMPTS: dict[str, Callable[[str, Sequence[str]], Prompt]] = {
+PROMPTS: dict[str, Callable[[str, Options], Prompt]] = {
     "paper": _paper,
     "vlmevalkit": _vlmevalkit,
     "vlmevalkit-llava": _llava,
@@ -323,7 +327,7 @@ MANNERS = (
 USUAL = Manner("vlmevalkit", 2048)
 
 
-def prompt(name: str, question: str, options: Sequence[str]) -> Prompt:
+def prompt(name: str, question: str, options: Options) -> Prompt:
     """The prompt of that name. Raises MetricError for an unknown name or not 2 to 26 options."""
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
@@ -342,7 +346,7 @@ def manner(reference: str) -> Manner:
     return next((style for pattern, style in MANNERS if re.search(pattern, plain)), USUAL)
 
 
-def matching(question: str, options: Sequence[str], answer: str) -> str:
+def matching(question: str, options: Options, answer: str) -> str:
     """What VLMEvalKit asks a language model about an answer in which its letter rule finds nothing.
 
     Source: `build_prompt` and `build_prompt_cn` of vlmeval/dataset/utils/multiple_choice.py, and

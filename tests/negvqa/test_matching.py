@@ -46,15 +46,15 @@ def test_the_matcher_asks_and_reads_as_the_toolkit_does() -> None:
         assert prompts == {row["prompt"]}
         if row["option"] == "drawn":
             assert found["reason"] == matching.DRAWN
-            assert found["letter"] == matching.draw(("7", "negated"), len(row["options"]))
+            assert found["letter"] == matching.draw(("7", "negated"), row["options"])
         else:
             assert (found["letter"] or "Z") == row["option"]
 
 
 def test_what_is_drawn_belongs_to_the_question_and_is_none_as_often_as_a_letter() -> None:
-    drawn = [matching.draw((str(number), "negated"), 2) for number in range(600)]
+    drawn = [matching.draw((str(number), "negated"), ["a", "b"]) for number in range(600)]
     assert [drawn.count(letter) for letter in ("A", "B", None)] == pytest.approx([200] * 3, abs=50)
-    assert drawn == [matching.draw((str(number), "negated"), 2) for number in range(600)]
+    assert drawn == [matching.draw((str(number), "negated"), ["a", "b"]) for number in range(600)]
 
 
 def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about() -> None:

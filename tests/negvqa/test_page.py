@@ -82,6 +82,10 @@ def test_a_known_model_stands_beside_table_1_and_on_its_familys_line() -> None:
         ("2", "printed"), ("7", "here"), ("7", "printed"), ("72", "printed"),
     ]  # fmt: skip
     assert frames.pick(own, source="here")["value"] == 1.0  # type: ignore[index]
+    drawn = sections.SUBSET_SCALING.shown(found)
+    assert list(drawn["line"]) == ["Qwen2-VL, original", "Qwen2-VL, negated"]
+    assert list(drawn["value"]) == [1.0, 0.0]
+    assert plots.draw(sections.SUBSET_SCALING, found).png.startswith(b"\x89PNG")  # type: ignore[union-attr]
     assert not sections.BESIDE.sheet(frame({"a/b": answers(("A", "B"))})).rows
 
 

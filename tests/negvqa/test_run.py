@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nein.benchmarks.negvqa.run import Asking
 from nein.benchmarks.negvqa.scores import AnswersDir
+from nein.benchmarks.negvqa.scores import read as score_of
 from nein.datasets.negvqa import questions as data
 from nein.engine import images
 from nein.engine.folder import Folder, runs_below
 from nein.metrics.judges.base import Answer
+from nein.metrics.letters import EDITIONS
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import answers as answers_of
 from tests.negvqa.tiny import figure, records, run, scores, write_questions
@@ -289,3 +292,59 @@ def test_a_model_of_the_users_has_the_users_name(questions: Path, tmp_path: Path
     assert json.loads((out / "mine" / "manifest.json").read_text())["identity"]["role"] == "judge"
     with (out / "figures.csv").open(newline="") as file:
         assert {row["model"] for row in csv.DictReader(file) if row["task"] == "gap"} == {"mine"}
+
+
+def test_answers_of_people_are_scored_as_a_models(questions: Path, tmp_path: Path) -> None:
+    file = tmp_path / "people.csv"
+    file.write_text('index,original,negated\n10,A,the dog 0\n11,"(A)",A\n13,B,\n')
+    out = tmp_path / "out"
+    asked = ("--model", "judge", "--judge", "tests.rehearsal:b", "--judge-asking", "letters")
+    assert run(*asked, "--answers-from", file, "--data", questions, "--out", out, "--formats", "html") == 0
+    for variant, value, n, unscored in (("original", 2 / 3, 3, 0), ("negated", 1.0, 2, 1)):
+        what = {"variant": variant, "category": "Average", "interval": "clustered", "protocol": "fixed"}
+        entry = figure(out / "people", task="accuracy", **what)
+        assert (entry["value"], entry["n"], entry["unscored"]) == (pytest.approx(value), n, unscored)
+    assert "n = 3 to 12 of 12 questions" in (out / "report.html").read_text()
+    file.write_text("index,original,negated\n10,B,B\n")
+    assert run("--model", "", "--answers-from", file, "--data", questions, "--out", out) == 2
+    assert run("--model", "", "--answers-from", f"new={file}", "--data", questions, "--out", out) == 0
+    assert figure(out / "new", task="outcomes", metric="only_negated", category="Average")["n"] == 1
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        (None, "cannot be read"),
+        ("", "holds no answers"),
+        ("index,original\n10,A\n", "takes a line with index, original, negated"),
+        ("index,original,negated\n99,A,B\n", "of no question: line 2"),
+        ("index,original,negated\n10,A,B\n10,A,B\n", "one already: line 3"),
+    ],
+)
+def test_a_bad_file_of_answers_is_refused_in_one_sentence(
+    text: str | None, sentence: str, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "people.csv"
+    if text is not None:
+        file.write_text(text)
+    assert run("--answers-from", file, "--data", questions, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("error:") == 1
+
+
+def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path: Path) -> None:
+    rows = [{**row, "A": "None"} for row in records(1)]
+    [item, _] = data.load(str(write_questions(tmp_path, rows))).items
+    shown, hidden = (Asking("original").asked(item, "paper", vanish).prompt.text for vanish in (False, True))
+    assert "Options: A. None B. dog 0\n" in shown
+    assert "Options: B. dog 0\n" in hidden
+    row = {"text": "A", "options": list(item.options), "answer": "A", "error": ""}
+    read = {p: score_of(row, "generated", p, EDITIONS[0])["value"] for p in ("paper", "fixed")}
+    assert read == {"paper": 0.0, "fixed": 1.0}
+    asked = ("--data", tmp_path / "questions.jsonl", "--model", "judge", "--judge", "tests.rehearsal:b",
+             "--judge-asking", "letters", "--formats", "csv")  # fmt: skip
+    for protocol, missing in (("fixed", None), ("paper", "not shown")):
+        out = tmp_path / protocol
+        assert run(*asked, "--protocol", protocol, "--out", out) == 0
+        assert Folder(out / "judge-letters").manifest()["identity"].get("missing") == missing

@@ -45,6 +45,12 @@ class NegvqaConfig(
         "or a,b)",
         "What",
     )
+    answers_from: Names = option(
+        [],
+        "answers of people or of another program: FILE or NAME=FILE, a .csv with the columns index, original "
+        "and negated; read and scored as a model's",
+        "What",
+    )
     data: str = option(
         "nano", "nano, nano:WORLD, hub:OWNER/NAME[@REVISION], or a .jsonl file in NegVQA's layout", "Data"
     )
@@ -120,10 +126,12 @@ class NegvqaConfig(
     def check(self) -> None:
         if not self.scoring:
             raise UserError(f"--scoring must name at least one of {', '.join(SCORINGS)}.")
-        if not self.model:
+        if not self.model and not self.answers_from:
             raise UserError(
                 "--model names no model; give a hub id, a folder, openai:URL#MODEL, nano:negvqa or judge."
             )
+        if self.answers_from and "generated" not in self.scoring:
+            raise UserError("--answers-from has answers in words; add generated to --scoring.")
         if self.matcher != EXACT and not self.matcher.startswith(LLM):
             raise UserError(f"--matcher is '{self.matcher}'; allowed: {EXACT}, {LLM}MODEL.")
         if self.negated is not None and self.data.partition(":")[0] in ("nano", "hub"):

@@ -17,7 +17,7 @@ from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
 from nein.metrics import choices
-from nein.metrics.letters import LETTERS, parse
+from nein.metrics.letters import LETTERS, parse, without_missing
 from nein.models import llm, references
 from nein.models.llm.parsing import Plain
 
@@ -93,38 +93,40 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
 def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
     """See `stage`. `client`: a `nein.models.llm.Client`."""
     open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, letters)}
+    options = {key: without_missing(row["options"]) for key, row in open_.items()}
     done: dict[tuple[str, str], Row] = {}
     made: Row
     for attempt in range(ATTEMPTS):
-        prompts = [choices.matching(row["question"], row["options"], row["text"]) for row in open_.values()]
+        prompts = [choices.matching(row["question"], options[k], row["text"]) for k, row in open_.items()]
         requests = [llm.Request(prompt, seed=attempt) for prompt in prompts]
         for key, outcome in zip(list(open_), client.complete(requests, Said), strict=True):
             if outcome.value is None:
                 made = {"error": f"the matcher gave no answer: {outcome.reason}"}
             else:
-                letter = parse(outcome.value.text, open_[key]["options"], letters)
+                letter = parse(outcome.value.text, options[key], letters)
                 if letter.letter is None and not letter.declined:
                     continue
                 reason = READ if letter.letter else "the matcher finds no option in the answer"
                 made = {"said": outcome.value.text, "letter": letter.letter, "reason": reason}
             done[key] = {**_blank(key), **made}
             del open_[key]
-    for key, row in open_.items():
-        done[key] = {**_blank(key), "letter": draw(key, len(row["options"])), "reason": DRAWN}
+    for key in open_:
+        done[key] = {**_blank(key), "letter": draw(key, options[key]), "reason": DRAWN}
     return [done[key] for row in rows if (key := (row["id"], row["variant"])) in done]
 
 
-def draw(key: tuple[str, str], options: int) -> str | None:
+def draw(key: tuple[str, str], options: Sequence[str | None]) -> str | None:
     """One of the letters, or None, which the toolkit calls Z, all equally likely; by the question's own
     seed."""
     rng = random.Random(sample_seed(0, f"{key[0]}/{key[1]}/{MATCHES}"))
-    return rng.choice([*LETTERS[:options], None])
+    there = [letter for letter, text in zip(LETTERS, options, strict=False) if text is not None]
+    return rng.choice([*there, None])
 
 
 def _unread(row: Row, letters: str) -> bool:
     if row["error"] or row["text"] is None or row.get("each") is not None:
         return False
-    letter = parse(row["text"], row["options"], letters)
+    letter = parse(row["text"], without_missing(row["options"]), letters)
     return letter.letter is None and not letter.declined
 
 

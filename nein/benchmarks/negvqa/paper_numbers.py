@@ -162,8 +162,8 @@ def over_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
     """Figures of Table 1 beside a model's own (task "beside"), and its own by size (task "scaling"); both
-    of protocol "paper", with `source` "here" or "printed". Empty for a model that is neither in the table nor
-    says its size.
+    of protocol "paper", with `source` "here" or "printed"; and its subsets by size (task "subset scaling").
+    Empty for a model that is neither in the table nor says its size.
 
     figures  Of one model on NegVQA's own questions, as `nein.benchmarks.negvqa.figures` makes them.
     """
@@ -175,14 +175,11 @@ def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
             what = {"model": model, "task": "beside", "printed_as": printed}
             rows += [{**row, **what, "source": "here"}, {**_figure(there), **what, "source": "printed"}]
     if size is not None:
-        named = {
-            "model": model,
-            "task": "scaling",
-            "source": "here",
-            "family": size[0],
-            "size": f"{size[1]:g}",
-        }
-        rows += [{**row, **named} for row in _as_printed(figures, headline="yes")]
+        named = {"model": model, "source": "here", "family": size[0], "size": f"{size[1]:g}"}
+        rows += [{**row, **named, "task": "scaling"} for row in _as_printed(figures, headline="yes")]
+        subsets = frames.select(figures, task="subsets", metric="accuracy", headline="yes")
+        for row in frames.records(subsets[subsets["value"].notna()]):
+            rows.append({**row, **named, "task": "subset scaling", "line": f"{size[0]}, {row['variant']}"})
     return frames.frame(rows)
 
 

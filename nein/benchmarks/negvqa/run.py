@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,13 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
+from nein.loading.digests import json_digest
+from nein.loading.references import expanded
 from nein.metrics import choices
 from nein.metrics.backends import is_served
 from nein.metrics.backends.endpoint import is_endpoint
 from nein.metrics.choices import Asked, Reply
+from nein.metrics.letters import MISSING, without_missing
 from nein.models import references
 from nein.models.cached import CachedModel, batched
 from nein.models.remedies import answers as remedies
@@ -47,20 +51,26 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
     matching.check(config)
+    people = {name: _answered(name, config, asked, device) for name in config.answers_from}
     models: dict[str, str] = {}  # name of its run -> as it was asked for
-    for model in dict.fromkeys(config.model):
+    for model in config.model:
         _, reference = references.named(model)
         if references.offered(reference) is None:
             metrics.check_reference(references.resolve(_behind(reference, config))[0])
         scorings(reference, config)
-        twin = models.setdefault(run_name(model, config), model)
+    given = [(run.name, file) for file, run in people.items()]
+    for name, model in [*given, *((run_name(model, config), model) for model in config.model)]:
+        twin = models.setdefault(name, model)
         if twin != model:
+            reference = references.named(model)[1]
             raise UserError(
                 f"'{twin}' and '{model}' have one name; give one of them another: NAME={reference}."
             )
     made = []
     for name, model in models.items():
         reference = references.named(model)[1]
+        if model in people:
+            continue
 
         def load_cached(reference: str = reference) -> CachedModel:
             cache = config.out_dir / "cache" / "answers.sqlite"
@@ -71,7 +81,7 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
             remedies.possible(cure, scorings(reference, config), model)
             named = f"{name}+{cure}" if cure else name
             made.append(_run(named, reference, config, asked, device, load, cure))
-    return made
+    return [*made, *people.values()]
 
 
 @functools.lru_cache(maxsize=2)
@@ -114,11 +124,22 @@ def _run(
         "max_new_tokens": how.max_new_tokens,
         **runner.machine_identity(config, device),
     }
+    if vanishing(config, asked.items):
+        identity["missing"] = "not shown"
     if cure:
         identity["mend"] = cure
     if reference == JUDGE:
         identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
-    facts = {
+    stages, outputs = _asking(reference, config, asked.items, load, cure), {}
+    # A judge's answers about one option at a time are no texts to match.
+    if reference != JUDGE or config.judge_asking == "letters":
+        outputs = _matched(name, config, identity, stages, device)
+    return Run(name, name, identity, tuple(stages), _facts(reference, config, asked, identity), outputs)
+
+
+def _facts(reference: str, config: NegvqaConfig, asked: Questions, identity: Row) -> dict[str, Any]:
+    """What the manifest says besides the identity."""
+    return {
         "reference": reference,
         "preset": config.preset,
         "protocol": config.protocol,
@@ -131,14 +152,58 @@ def _run(
         },
         "limit": config.limit,
     }  # fmt: skip
-    stages, outputs = _asking(reference, config, asked.items, load, cure), {}
-    # A judge's answers about one option at a time are no texts to match.
-    texts = reference != JUDGE or config.judge_asking == "letters"
-    if config.matcher != EXACT and texts and "generated" in identity["scoring"]:
-        folder = AnswersDir(config.out_dir / name)
-        stages.append(matching.stage(config, folder, stages[0].blocks, device))
-        outputs[MATCHES] = matching.identity(config)
-    return Run(name, name, identity, tuple(stages), facts, outputs)
+
+
+def _matched(
+    name: str, config: NegvqaConfig, identity: Row, stages: list[Stage], device: str
+) -> dict[str, Any]:
+    """Adds the matcher's stage where one is asked; the identity of its output."""
+    if config.matcher == EXACT or "generated" not in identity["scoring"]:
+        return {}
+    folder = AnswersDir(config.out_dir / name)
+    stages.append(matching.stage(config, folder, stages[0].blocks, device))
+    return {MATCHES: matching.identity(config)}
+
+
+def _answered(given: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
+    """The answers of a file (`--answers-from`): a run of the questions that it has, for which nothing is
+    loaded."""
+    own, file = references.named(given)
+    path = expanded(file)
+    said = questions.answers(path, asked.items)
+    items = [item for item in asked.items if item.id in said]
+    name = own or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-.") or "answers"
+    identity = {
+        "model": f"answers {json_digest(said)}", "role": "answers", "data": asked.sha256,
+        "prompt": "not asked here", "scoring": ["generated"], **runner.machine_identity(config, device),
+    }  # fmt: skip
+
+    def work(_: Any, block: list[Item], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        each = ((item, variant, said[item.id][variant]) for item in block for variant in VARIANTS)
+        replies = (
+            (i, v, Reply(text) if text else Reply(error="the file has no answer")) for i, v, text in each
+        )
+        return {ANSWERS: [row for item, v, reply in replies for row in _rows(item, Asking(v), reply)]}
+
+    blocks = Blocks.first(len(items), config.block_size, config.limit)
+    read = lambda number: [items[index] for index in blocks.members(number)]  # noqa: E731
+    lost = lambda number, reason, missing: work(None, read(number), missing)  # noqa: E731
+    stages = [Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, invalidates=(MATCHES,))]
+    outputs = _matched(name, config, identity, stages, device)
+    facts = _facts(path.name, config, asked, identity)
+    return Run(
+        name,
+        name,
+        identity,
+        tuple(stages),
+        {**facts, "limit": min(len(items), config.limit or len(items))},
+        outputs,
+    )
+
+
+def vanishing(config: NegvqaConfig, items: Sequence[Item]) -> bool:
+    """Whether there are options that --protocol paper does not show."""
+    return config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
 
 
 def run_name(model: str, config: NegvqaConfig) -> str:
@@ -198,6 +263,7 @@ def _asking(
     """Every question and its negation; and for some of them the baselines."""
     by_id = {item.id: item for item in items}
     read_by, wording = scorings(reference, config), manner(reference, config).prompt
+    vanish = vanishing(config, items)
     model = Model.one(
         f"{reference}+{cure}" if cure else reference,
         (lambda: remedies.WithRemedy(load(), cure, wording)) if cure else load,
@@ -210,7 +276,7 @@ def _asking(
             return [(items[index], _picture(items[index])) for index in blocks.members(number)]
 
         def work(model: Any, block: list[tuple[Item, Any]], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-            return {output: _answers(model, block, askings, wording, read_by)}
+            return {output: _answers(model, block, askings, wording, read_by, vanish)}
 
         def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
             there = [items[index] for index in blocks.members(number)]
@@ -257,9 +323,10 @@ class Asking:
     variant: str
     baseline: str = ""
 
-    def asked(self, item: Item, wording: str) -> Asked:
+    def asked(self, item: Item, wording: str, vanish: bool) -> Asked:
+        """vanish: without the options that pandas takes for missing."""
         question = item.questions[self.variant] if self.variant else ""
-        words = choices.prompt(wording, question, item.options)
+        words = choices.prompt(wording, question, without_missing(item.options) if vanish else item.options)
         return Asked(words, len(item.options), question, item.options)
 
 
@@ -269,6 +336,7 @@ def _answers(
     askings: Sequence[Asking],
     wording: str,
     read_by: Sequence[str],
+    vanish: bool,
 ) -> list[Row]:
     """The rows of every question and way of asking, in order."""
     readable = [(item, picture) for item, picture in block if not isinstance(picture, str)]
@@ -278,7 +346,7 @@ def _answers(
         if not these:
             continue
         pictures = [grey() if unseen else picture for _, picture in readable]
-        asked = [[one.asked(item, wording) for one in these] for item, _ in readable]
+        asked = [[one.asked(item, wording, vanish) for one in these] for item, _ in readable]
         for (item, _), said in zip(readable, model.answer(pictures, asked, read_by), strict=True):
             rows |= {(item.id, one): _rows(item, one, reply) for one, reply in zip(these, said, strict=True)}
     for item, picture in block:

@@ -27,7 +27,7 @@ from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, OTHER, VARIANTS
 from nein.engine.folder import Folder
 from nein.engine.shapes import Shape
 from nein.metrics.choices import Reply
-from nein.metrics.letters import EDITIONS, by_option, parse
+from nein.metrics.letters import EDITIONS, by_option, parse, without_missing
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.statistics.estimates import Estimate
@@ -127,8 +127,10 @@ def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None 
         failed = bool(match["error"])
         letter, reason = match["letter"], match["error"] or match["reason"]
     elif scoring == "generated":
-        rule = letters if protocol == "paper" else "fixed"
-        letter, reason, _ = parse(row["text"] or "", row["options"], rule)
+        rule, options = "fixed", row["options"]
+        if protocol == "paper":
+            rule, options = letters, without_missing(options)
+        letter, reason, _ = parse(row["text"] or "", options, rule)
     else:
         logprobs, reason = row["logprobs"], "no probabilities of letters"
         try:

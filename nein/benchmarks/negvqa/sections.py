@@ -280,9 +280,22 @@ SCALING = Scaling(
     rule=50,
     log=True,
 )
+SUBSET_SCALING = plots.Curves(
+    "subset_scaling",
+    "Accuracy by subset against size, a line per family and kind of questions: models measured here whose "
+    "names say their size, protocol 'fixed'",
+    x="size",
+    line="line",
+    panel=("subset",),
+    axes=("parameters, billions", "accuracy, per cent"),
+    where={"task": "subset scaling"},
+    columns=4,
+    rule=50,
+    log=True,
+)
 SECTIONS = (
     Section("gap", "Negation gap", [GAP, BLIND, PAIRS], [ORIGINAL_AND_NEGATED, OUTCOMES_OF_PAIRS]),
     Section("accuracy", "Accuracy", [accuracy(p, i) for p in _HOW for i in _INTERVALS] + [SUBSETS], [BARS]),
-    Section("paper", "Beside the paper", [TABLE_1, OVER_MODELS, BESIDE], [SCALING]),
+    Section("paper", "Beside the paper", [TABLE_1, OVER_MODELS, BESIDE], [SCALING, SUBSET_SCALING]),
     Section("letters", "Letters", [POSITION, AGREEMENT, UNREAD]),
 )
