@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nein import cli
+from nein.engine.folder import Folder
 from tests.helpers import commands, killing
 from tests.loopback import Reply, Server
 from tests.negbench_build.test_build import contents
@@ -72,6 +73,8 @@ def whole(captioned: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[di
     assert commands.exit_code("negbench", *arguments(captioned, out, server)) == 0
     server.close()
     found = contents(out)
+    usage = Folder(out).manifest()["usage"].values()
+    assert sum(one["requests"] for one in usage) == len(rule.answered)
     assert {"dataset/negcap.csv", "dataset/negmcq.csv", "dataset/negcap_rephrased.csv"} <= set(found)
     assert found["unusable.jsonl"].count(b"\n") == 3
     return found, len(rule.answered)

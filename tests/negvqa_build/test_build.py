@@ -10,6 +10,7 @@ import pytest
 
 from nein import cli
 from nein.datasets.negvqa import questions
+from nein.engine.folder import Folder
 from tests.helpers import commands, killing
 from tests.loopback import HANG_UP, Reply, Server, say
 from tests.negvqa_build.conftest import lines, rows
@@ -117,8 +118,10 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     server.requests.clear()
     run(*arguments)
     assert sorted(facts(body)[0] for body in server.requests) == [f"What is on table {k}?" for k in range(3)]
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = Folder(tmp_path / "out").manifest()
     assert (manifest["status"], manifest["counts"]["negated"]) == ("complete", 20)
+    second, first = sorted(usage["requests"] for usage in manifest["usage"].values())
+    assert (second, first > 20) == (3, True)  # with its retries
 
 
 @pytest.mark.parametrize(

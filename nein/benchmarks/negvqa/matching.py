@@ -15,7 +15,7 @@ from nein.benchmarks.negvqa.scores import ANSWERS, MATCHES
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Model, Stage, usage_of
 from nein.metrics import choices
 from nein.metrics.letters import LETTERS, parse, without_missing
 from nein.models import llm, references
@@ -86,7 +86,8 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(row["error"] for row in rows)
 
-    model = Model(config.matcher, load, describe, references.place(str(reference(config))))
+    place = references.place(str(reference(config)))
+    model = Model(config.matcher, load, describe, place, lambda client: usage_of({"matcher": client}))
     return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, depends_on=ANSWERS)
 
 

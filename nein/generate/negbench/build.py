@@ -26,7 +26,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.stages import Model, Planned, Step
+from nein.engine.stages import Model, Planned, Step, usage_of
 from nein.generate.negbench import dataset, listing, sources, work
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.listing import Listing
@@ -158,6 +158,7 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
             lambda: _client(config, folder, device),
             describe_client,
             references.place(str(config.llm.model)),
+            lambda client: usage_of({kind: client}),
         )
     if kind == "detector":
         return Model(kind, lambda: _verifier(config, device, config.protocol), describe_detector)
@@ -178,7 +179,7 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
         maker = {"maker": (tools.maker.fingerprint, tools.maker.describe())}
         return {**maker, **describe_detector(tools.verifier), **client}
 
-    return Model(kind, load, describe)
+    return Model(kind, load, describe, usage=lambda tools: usage_of({"llm": tools.client}))
 
 
 def _client(config: BuildConfig, folder: Folder, device: str) -> Any:

@@ -68,7 +68,7 @@ def build(config: ConversionConfig) -> str:
     if config.negator == "rules":
         made = by_rules(usable)
     else:
-        from nein.engine import processes
+        from nein.engine import attempts, processes
         from nein.engine.answers import AnswerCache
         from nein.models import llm
 
@@ -76,6 +76,7 @@ def build(config: ConversionConfig) -> str:
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
             made = by_model(usable, [wrong[item.id] for item in usable], client, config.instruction)
+        folder.note("usage", f"llm-{attempts.new_name()}", client.usage())
     rest = iter(made)
     negations = [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]
     return _write(config, folder, items, wrong, negations, negator)

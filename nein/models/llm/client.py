@@ -138,6 +138,10 @@ class Client:
         if self.backend.concurrent:
             self.backend.stop()  # type: ignore[attr-defined]  # those that wait for a server have it
 
+    def usage(self) -> dict[str, Any]:
+        """What an endpoint has taken so far: requests, retries, tokens; nothing of a local model."""
+        return getattr(self.backend, "usage", dict)()
+
     def describe(self) -> dict[str, Any]:
         """Everything that decides an outcome but the requests, JSON-serialisable."""
         drawing = {"temperature": self.temperature, "max_tokens": self.max_tokens, "attempts": self.attempts}

@@ -76,6 +76,7 @@ class EndpointModel:
     def __init__(self, url: str, model: str, **sending: Any) -> None:
         self.endpoint = Endpoint(url, model, **sending)
         self.concurrent, self.stop = self.endpoint.concurrency, self.endpoint.stop
+        self.usage = self.endpoint.usage
         self.identity = {"backend": "endpoint", "model": model}
 
     def answer(

@@ -102,6 +102,7 @@ class ByLanguageModel:
 
     def __init__(self, reference: str, cache: RecordStore | None, device: str) -> None:
         self._client = llm.load(llm.LlmOptions(model=reference), cache=cache, device=device)
+        self.usage = self._client.usage
 
     def facts(self) -> dict[str, Any]:
         return {"arm": "rewrite", "prompt": _PROMPT, **self._client.describe()}
@@ -191,6 +192,11 @@ class WithRemedy:
     @property
     def fingerprint(self) -> str:
         return json_digest({"editor": self._editor.fingerprint, "mended": self._arm.facts()})
+
+    def usage(self) -> dict[str, Any]:
+        """What endpoints behind the editor and the remedy have taken so far."""
+        parts = [getattr(part, "usage", dict)() for part in (self._editor, self._arm)]
+        return {**parts[0], **parts[1]}
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
         sent = self._arm.send(requests)
