@@ -52,6 +52,7 @@ class EditPair:
                 SHA-256 of size and pixels, hexadecimal: equal keys mean equal pictures. By default worked
                 out.
     things      Every thing of the unedited picture, where that is known, or a sentence.
+    upright     What detectors are shown in place of `edited`: turned as its EXIF orientation says.
     """
 
     id: str
@@ -63,6 +64,7 @@ class EditPair:
     target_key: str = ""
     sample_key: str = ""
     things: Sequence[SceneObject] | str = "the data do not say which things the picture shows"
+    upright: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for name, picture in (("target_key", self.target), ("sample_key", self.sample)):

@@ -100,7 +100,9 @@ class _Judged:
         ]
         gone = [[item.object] if removal else [] for item in batch.items]
         wanted = [list(dict.fromkeys([*one, *row])) for one, row in zip(gone, self.again, strict=True)]
-        self.after = self._replies([item.edited for item in batch.items], wanted)
+        turned = self.kind == "ovd"  # the pipeline of transformers turns pictures, nothing else does
+        shown = [i.upright if turned and i.upright is not None else i.edited for i in batch.items]
+        self.after = self._replies(shown, wanted)
         self.unedited = self._look_at_samples(gone if self.settings.before else [[] for _ in gone])
 
     def _named(self, protocol: Any) -> list[list[str]]:

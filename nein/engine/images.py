@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -26,20 +26,35 @@ RULE = "rgb8-alpha-on-white-no-exif-v1"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 #: Pixels that a picture may have, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another limit.
 MAX_PIXELS = 50_000_000
+_ORIENTATION = ExifTags.Base.Orientation
 
 
 class ImageError(UserError):
     """A picture that cannot be used; the message names the file and what is wrong with it."""
 
 
-def decode(path: Path | BinaryIO, label: str | None = None) -> np.ndarray:
-    """The whole picture as (H, W, 3) uint8 RGB, by `RULE`; `label` names an open file in messages.
+def decode(path: Path | BinaryIO, label: str | None = None, *, plain: bool = False) -> np.ndarray:
+    """The whole picture as (H, W, 3) uint8 RGB, by `RULE`; `label` names an open file in messages. plain: by
+    Pillow's `convert("RGB")` alone, as released scripts read: transparency is dropped, 16 bits are clipped.
 
     Raises ImageError for a missing, truncated, empty or unknown file.
     """
     with _opened(path, str(label or path)) as image:
         image.load()
-        return np.array(_to_rgb(image))
+        return np.array(image.convert("RGB") if plain else _to_rgb(image))
+
+
+def orientation(path: Path) -> int:
+    """The EXIF orientation of a file, 1 for none. Raises ImageError."""
+    with _opened(path, str(path)) as image:
+        return int(image.getexif().get(_ORIENTATION, 1))
+
+
+def upright(image: np.ndarray, orientation: int) -> np.ndarray:
+    """The picture, (H, W, 3) uint8, as a file with that orientation is meant to be seen."""
+    shown = Image.fromarray(image)
+    shown.getexif()[_ORIENTATION] = orientation
+    return np.array(ImageOps.exif_transpose(shown))
 
 
 def thumbnail(picture: np.ndarray, side: int) -> bytes:

@@ -101,6 +101,7 @@ class EditorChoice:
         facts: dict[str, Any] = {"editor": self.row}
         if self.external is not None:
             facts |= {"made": "elsewhere"}  # the fingerprint covers the pictures
+            facts |= {"decoding": "plain"} if self.external.plain else {}
         elif self.made is not None:
             facts |= {"made": "in memory", "fingerprint": self.made.fingerprint}
         else:
@@ -116,6 +117,7 @@ def resolve_editors(
     overrides: Mapping[str, Any],
     edited: str | None = None,
     mend: Sequence[str] = (),
+    plain: bool = False,
 ) -> list[EditorChoice]:
     """The editors of a command, in its order. Loads nothing.
 
@@ -129,7 +131,7 @@ def resolve_editors(
     if edited is not None:
         return [
             EditorChoice(f"{one.method}/{one.track}", _as_folder(one.method), one.method, made=one)
-            for one in find(expanded(edited))
+            for one in find(expanded(edited), plain)
         ]
     asked: list[str] = []
     for name in names:
@@ -230,11 +232,15 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
 @dataclass(frozen=True)
 class ExternalEdits:
     """One method's pictures on one instruction track: an `editors.Editor` that answers every request with the
-    picture of its id; a missing one is a failed edit. The fingerprint covers names and contents."""
+    picture of its id; a missing one is a failed edit. The fingerprint covers names and contents.
+
+    plain  Pictures are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
+    """
 
     method: str
     track: str
     folder: Path
+    plain: bool = False
 
     @property
     def name(self) -> str:
@@ -266,7 +272,7 @@ class ExternalEdits:
         for sample_id in (request.id for request in requests):
             path = self.files.get(sample_id)
             try:
-                image = None if path is None else images.decode(path)
+                image = None if path is None else images.decode(path, plain=self.plain)
                 why = (
                     f"there is no edited picture of {sample_id} in '{self.method}'" if path is None else None
                 )
@@ -275,15 +281,19 @@ class ExternalEdits:
                 results.append(EditResult(sample_id, None, str(error).replace(str(self.folder), self.method)))
         return results
 
+    def orientation(self, sample_id: str) -> int:
+        """Of a picture that was read, as far as it counts."""
+        return images.orientation(self.files[sample_id]) if self.plain else 1
 
-def find(folder: Path) -> list[ExternalEdits]:
+
+def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
     """Every method and track below `folder`, by name. Raises UserError when there is no picture at all."""
     if not folder.is_dir():
         raise UserError(
             f"--edited is '{folder}'; it must be a folder of edited pictures, one folder per method."
         )
     if _holds_pictures(folder):
-        return [ExternalEdits(folder.resolve().name, "negative", folder)]
+        return [ExternalEdits(folder.resolve().name, "negative", folder, plain)]
     found: dict[tuple[str, str], Path] = {}
     for method in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
         for track, place in (("negative", method), *((track, method / track) for track in TRACKS)):
@@ -297,10 +307,10 @@ def find(folder: Path) -> list[ExternalEdits]:
             found[method.name, track] = place
     if not found:
         raise UserError(
-            f"'{folder}' holds no edited pictures; expected {folder.name}/<method>/<NeIn id>.jpg (or .png, "
-            f".webp)."
+            f"'{folder}' holds no edited pictures; expected {folder.name}/<method>/<NeIn id>.jpg (or "
+            f"{', '.join(IMAGE_SUFFIXES)})."
         )
-    return [ExternalEdits(*key, place) for key, place in found.items()]
+    return [ExternalEdits(*key, place, plain) for key, place in found.items()]
 
 
 def check_names(methods: Sequence[ExternalEdits], wanted: Sequence[str]) -> list[str]:

@@ -77,6 +77,33 @@ def test_replaced_pictures_are_not_mixed_with_old_ones(score, data, tmp_path):
     assert "have changed since" in done.stderr
 
 
+def test_paper_reads_pictures_as_the_released_scripts_and_turns_them_for_the_detector(score, data, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    names = [path.stem for path in sorted((data / "nein_val").iterdir())[:3]]
+    clear = np.full((24, 32, 4), (200, 0, 0, 0), np.uint8)
+    Image.fromarray(clear).save(folder / f"{names[0]}.png")
+    Image.fromarray(np.full((24, 32), 0x8000, np.uint16)).save(folder / f"{names[1]}.png")
+    turned = Image.new("RGB", (32, 24))
+    turned.getexif()[0x0112] = 6
+    turned.save(folder / f"{names[2]}.jpg", exif=turned.getexif())
+    first = {"fixed": [255, 255, 255], "paper": [200, 0, 0]}
+    second = {"fixed": [128] * 3, "paper": [255] * 3}
+    for protocol, box in (("fixed", [0, 0, 32, 24]), ("paper", [0, 0, 24, 32])):
+        out = tmp_path / protocol
+        more = ("--metrics", "removal_ovd,l1", "--models.ovd", "tests.rehearsal:score_05", "--limit", 3)
+        done = score(folder, "--protocol", protocol, "--out", out, *more)
+        assert done.code == 0, done.stderr
+        run = RunDir(out, "mine", "negative")
+        seen = [decode(run.image_path(name)) for name in names]
+        assert [seen[0][0, 0].tolist(), seen[1][0, 0].tolist()] == [first[protocol], second[protocol]]
+        assert seen[2].shape == (24, 32, 3)  # as stored, for all but the detector
+        boxes = {r["id"]: r["detail"]["box"] for r in run.scores() if r["metric"] == "removal_ovd"}
+        assert boxes[names[2]] == box
+        assert boxes[names[0]] == [0, 0, 32, 24]
+    assert score(folder, "--protocol", "fixed", "--out", tmp_path / "paper", *more).code == 2
+
+
 @pytest.mark.parametrize(("pictures", "expected"), [
     (None, "must be a folder of edited pictures"),
     ((), "holds no edited pictures"),

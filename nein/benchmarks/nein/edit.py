@@ -93,6 +93,8 @@ def edit_block(
             continue
         height, width = result.image.shape[:2]
         row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
+        if (turned := getattr(editor, "orientation", lambda _: 1)(sample.id)) != 1:
+            row["orientation"] = turned
         rows.append({**row, "sha256": images.pixel_hash(result.image), "note": result.note})
     return rows
 

@@ -99,8 +99,9 @@ def _dataset(given: str) -> Dataset:
 def runs(config: EvalConfig, device: str) -> list[Run]:
     """One run per editor and track, everything looked at and nothing loaded."""
     choices = editor_choice.resolve_editors(
-        config.editor, config.preset, config.editor_overrides(), config.edited, config.mend
-    )
+        config.editor, config.preset, config.editor_overrides(), config.edited, config.mend,
+        config.protocol == "paper",
+    )  # fmt: skip
     if "edit" in config.stages:
         for choice in choices:
             choice.check_references()

@@ -46,6 +46,7 @@ AGAIN = "again"
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
     "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
+    "orientation?": int,
     "difficulty?": {f"{axis}?": int for axis in (OTHERS, DEPTH)},
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")

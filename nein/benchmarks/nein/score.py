@@ -197,7 +197,18 @@ def _item(
                 break
             things.append(metrics.SceneObject(thing.name, thing.stays, shown))
     return metrics.EditPair(
-        sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key, things
+        sample.id,
+        edited,
+        target,
+        unedited,
+        sample.object,
+        sample.caption,
+        target_key,
+        sample_key,
+        things,
+        images.upright(edited, edit["orientation"])
+        if "orientation" in edit and not isinstance(edited, str)
+        else None,
     )
 
 
