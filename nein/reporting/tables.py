@@ -165,7 +165,8 @@ class Table:
             return []
         groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}
         for number, (key, figure) in enumerate(zip(keys, figures, strict=True)):
-            if figure.get("value") is not None and figure.get("source") != "printed":
+            unfit = figure.get("source") == "printed" or figure.get("refused")
+            if figure.get("value") is not None and not unfit:
                 shown = float(format.number(figure["value"], figure["unit"]))
                 groups.setdefault((*key[:at], *key[at + 1 :]), []).append((shown, number))
         best = max if column.higher_is_better else min

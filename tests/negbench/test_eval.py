@@ -161,7 +161,13 @@ def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, 
     about = {"task": "mcq", "metric": "accuracy", "type": "all"}
     assert frames.pick(fixed.figures, **about)["value"] == 0.25
     assert frames.pick(paper.figures, **about)["value"] == 1.0
-    assert "ties go to the first" in (tmp_path / "b" / "out" / "table.md").read_text()
+    assert frames.pick(paper.figures, task="mcq", metric="picture only", type="all")["value"] is None
+    assert frames.pick(paper.figures, task="mcq", metric="right first")["value"] == 1
+    assert frames.pick(fixed.figures, task="mcq", metric="right first") is None
+    text = (tmp_path / "b" / "out" / "table.md").read_text()
+    assert "ties go to the first" in text
+    line = next(line for line in text.split("## Multiple choice")[1].splitlines() if "constant" in line)
+    assert [cell.strip() for cell in line.split("|")[4:10]] == [*["all options tie"] * 4, "always", "–"]
 
 
 def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path: Path, clip_folder: Path) -> None:

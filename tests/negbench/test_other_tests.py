@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import hmean
+from sklearn.metrics import f1_score, precision_score, recall_score
 
-from nein.benchmarks.negbench import asking, scores, sections
+from nein.benchmarks.negbench import asking, estimates, scores, sections
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
+from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -354,7 +358,7 @@ def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path: Path
 def row(name: str, credit: float | None, *groups: tuple[str, str, int]) -> dict[str, Any]:
     return {"id": name, "source": name, "credit": credit, "templates": [None, None], "reason": "why",
             "difficulty": {}, "groups": [list(group) for group in groups], "type": None, "correct": 0,
-            "shares": None if credit is None else [credit, 1 - credit]}  # fmt: skip
+            "shown": [0, 1], "shares": None if credit is None else [credit, 1 - credit]}  # fmt: skip
 
 
 def test_questions_that_belong_together_count_where_all_are_right() -> None:
@@ -429,6 +433,29 @@ def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path: P
     figure = functools.partial(frames.pick, found["reader/nano-beaf"].figures)
     assert figure(metric="pair", outcome="second alone", type="thing removed")["value"] == 1
     assert figure(metric="accuracy", type="all")["unscored"] == 0
+    assert figure(metric="recall", type="all")["value"] == 0  # it never says yes
+    assert figure(metric="precision", type="all")["value"] is figure(metric="F1", type="all")["value"] is None
+
+
+def test_beafs_figures_are_those_of_its_script() -> None:
+    rng, asked, rows = random.Random(5), [], []
+    for pair in range(40):
+        removed = bool(pair % 2)
+        for copy in range(2):
+            there, right = not (removed and copy), rng.random() < 0.7
+            asked.append((there, right == there))
+            group = (REMOVED if removed else KEPT, str(pair), 2)
+            rows.append({**row(f"{pair}.{copy}", float(right), group), "correct": int(not there)})
+    table = scores.table({"task": "yes-no", **one} for one in scores.of_choices(rows, asked=True))
+    figure = functools.partial(frames.pick, estimates.of_table(table))
+    truth, said = zip(*asked, strict=True)
+    for metric, own in (("precision", precision_score), ("recall", recall_score), ("F1", f1_score)):
+        assert figure(metric=metric)["value"] == pytest.approx(own(truth, said))
+    tu = figure(metric="joint", type=REMOVED)["value"]
+    undecided = sum(
+        figure(metric="pair", type=KEPT, outcome=outcome)["value"] for outcome in scores.OUTCOMES[1:3]
+    )
+    assert figure(metric="F1 (TU, ID)")["value"] == pytest.approx(hmean([tu, 1 - undecided]))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ Columns besides the usual: kind and direction (retrieval), type (of questions), 
 recall@k, BASELINE@k   recall; gap@k: with original minus with negated captions, paired
 accuracy, BASELINE     of questions; gain over text: accuracy minus text only, paired; gap: accuracy where the
                        right option affirms minus where it denies; chance: what a constant scorer gets
+right first            where it is always so: the share of questions whose right option is shown first
+precision, recall, F1  of yes, where a thing was removed or kept (BEAF); F1 (TU, ID): TU with what is not ID
 selected, offered      share of choices, and of options, by template; wrong: of the wrong choices
 joint, joint chance    share of groups of questions all answered right, by score (type) and by guess; pair:
                        which of two (outcome); joint by difficulty: of groups with that level of that axis
@@ -31,6 +33,7 @@ from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
 from nein.benchmarks.negbench.judged import KINDS as JUDGED
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
+from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import AFFIRMATION, KINDS, NEGATED, NEGATION, ORIGINAL, TEMPLATES
 from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
@@ -105,7 +108,12 @@ def of_choices(table: ScoreTable) -> Figures:
     there = asked.names("type")
     types = {"all": asked, **{t: asked.where(type=t) for t in TEMPLATES if t in there}}
     for type_, members in types.items():
-        yield members.figure(metric="accuracy", type=type_)
+        of_type = members.figure(metric="accuracy", type=type_)
+        if of_type["value"] == 1 and members.scored.frame["alike"].notna().all():  # ties went to the first
+            of_type["refused"] = "all options tie"
+        yield of_type
+    if asked.frame["first"].notna().all() and len(asked) > 1:
+        yield number(1.0, unit="%", n=len(asked), metric="right first", type="all")
     if {AFFIRMATION, NEGATION} <= types.keys():
         ends = [types[type_] for type_ in (AFFIRMATION, NEGATION)]
         parts: list[Any] = [part for end in ends for part in (end.scored.values, end.scored.clusters)]
@@ -180,6 +188,25 @@ def of_groups(table: ScoreTable) -> Figures:
         for outcome in OUTCOMES if len(falls) else ():
             yield falls.where(outcome=outcome).figure(metric="pair", type=score, outcome=outcome)
         yield from _by_difficulty(members, score)
+    if {REMOVED, KEPT} <= {*joint.names("type")}:
+        yield from _of_beaf(table)
+
+
+def _of_beaf(table: ScoreTable) -> Figures:
+    """As BEAF's `beaf_metric.py`, and its paper's F1 of TU and what is not ID (arXiv:2407.13442)."""
+    asked = table.where(metric="accuracy").scored
+    there, right = (asked.frame["answer"] == "yes").to_numpy(), asked.values == 1
+    said, found = ScoreTable(asked.frame[there == right]), ScoreTable(asked.frame[there])
+    yield said.figure(metric="precision", type="all")
+    yield found.figure(metric="recall", type="all")
+    understood = table.where(metric="joint", type=REMOVED).scored.values
+    alone = table.where(metric="pair", type=KEPT, outcome=OUTCOMES[1:3]).scored.values  # two of a pair
+    for metric, first, second in (
+        ("F1", said.values, found.values), ("F1 (TU, ID)", understood, 1 - 2 * alone),
+    ):  # fmt: skip
+        ends = [float(part.mean()) if len(part) else 0.0 for part in (first, second)]
+        value = 2 * ends[0] * ends[1] / sum(ends) if min(len(first), len(second)) and sum(ends) else None
+        yield number(value, unit="%", n=len(asked), metric=metric, type="all")
 
 
 def _by_difficulty(joint: ScoreTable, score: str) -> Figures:

@@ -24,7 +24,7 @@ import numpy as np
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import asking, retrieval
 from nein.benchmarks.negbench.encode import Encoded
-from nein.datasets.negbench.polarity import ALL_FOUR, GROUP
+from nein.datasets.negbench.polarity import ALL_FOUR, GROUP, NO, YES
 from nein.datasets.negbench.records import (
     AFFIRMATION,
     NEGATION,
@@ -47,9 +47,11 @@ TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 BLOCK = 512  # questions scored at once
 #: Columns of the table. item: what original and negated captions share, or what one query found. templates,
 #: chosen: of the options, and of those that a choice fell on, separated by "/". difficulty: JSON. failed:
-#: a model or the reading of a picture failed, which the next command tries again.
+#: a model or the reading of a picture failed, which the next command tries again. alike: all options score
+#: the same. first: the right option is shown first. answer: of yes/no questions the right one.
 DETAILS = (
     "task", "kind", "direction", "item", "type", "templates", "chosen", "outcome", "difficulty", "failed",
+    "alike", "first", "answer",
 )  # fmt: skip
 #: Score of questions that share scores -> the share that random ones get: of four, the two that belong
 #: together are the highest once in six (Winoground, arXiv:2204.03162, Table 3).
@@ -219,10 +221,11 @@ def choice_rows(
             scores, order = next(scored), asking.order(question, seed, protocol)
             shares = asking.shares(scores, order, protocol).tolist()
             own = [float(scale * float(x) + bias) for x in scores]
-            baselines = {
-                name: float(asking.shares(next(each), order, protocol)[question.correct])
-                for name, each in alone.items()
-            }
+            baselines: dict[str, float | None] = {}
+            for name, each in alone.items():
+                blind = next(each)
+                share = float(asking.shares(blind, order, protocol)[question.correct])
+                baselines[name] = None if protocol == "paper" and _alike(blind) else share
             yield {**_choice(question, seed, protocol, shares), "scores": own, **baselines}
 
 
@@ -251,7 +254,8 @@ def asked_rows(
             elif (values := _shares(len(one.options), given[one.id])) is not None:
                 values = asked.same_order(question, one, values)
             if values is not None and "scores" in told:
-                values = asking.shares(values, order, protocol).tolist()
+                tie = protocol == "paper" and _alike(values)
+                values = None if tie else asking.shares(values, order, protocol).tolist()
             alone[asked.name] = None if values is None else float(values[question.correct])
         if shares is not None and "scores" in told:
             shares = asking.shares(shares, order, protocol).tolist()
@@ -315,7 +319,8 @@ def of_task(task: Task, rows: Iterable[Row]) -> Iterator[Row]:
     if isinstance(task, RetrievalTask):
         made = of_judged(rows) if task.asked else of_retrieval(rows)
     else:
-        made = of_choices(rows, known=task.kind != BINARY)
+        words = [option.text for question in task.questions[:1] for option in question.options]
+        made = of_choices(rows, known=task.kind != BINARY, asked=words == [YES, NO])
     return ({**what, **row} for row in made)
 
 
@@ -340,8 +345,8 @@ def of_judged(rows: Iterable[Row]) -> Iterator[Row]:
                 yield {**what, "metric": f"{metric}@{k}"}
 
 
-def of_choices(rows: Iterable[Row], known: bool = True) -> Iterator[Row]:
-    """known: whether anything is known of the options but which is right."""
+def of_choices(rows: Iterable[Row], known: bool = True, asked: bool = False) -> Iterator[Row]:
+    """known: whether anything is known of the options but which is right. asked: they are yes and no."""
     groups: dict[str, dict[tuple[str, int], list[Row]]] = {}  # score -> (name, size)
     for row in rows:
         what = {key: row[key] for key in ("id", "source")} | {"type": row["type"] if known else None}
@@ -353,11 +358,13 @@ def of_choices(rows: Iterable[Row], known: bool = True) -> Iterator[Row]:
         failed = "yes" if row.get("failed", row["reason"]) else None
         yield {
             **what, "value": row["credit"], "reason": reason, "templates": made_as, "chosen": chosen,
-            "failed": failed,
+            "failed": failed, "alike": "yes" if _alike(row.get("scores")) else None,
+            "first": "yes" if row["shown"][0] == row["correct"] else None,
+            "answer": "no" if asked and row["correct"] else "yes" if asked else None,
         }  # fmt: skip
         for name in BASELINES:
             if name in row:
-                why = reason or (None if row[name] is not None else "not read")
+                why = reason or (None if row[name] is not None else "not read, or all options score alike")
                 yield {**what, "metric": name, "value": row[name], "reason": why}
         for score, name, size in row["groups"]:
             groups.setdefault(score, {}).setdefault((name, size), []).append(row)
@@ -365,6 +372,11 @@ def of_choices(rows: Iterable[Row], known: bool = True) -> Iterator[Row]:
         for (name, size), group in by_name.items():
             if len(group) == size:  # others were cut off
                 yield from _of_group(score, name, group)
+
+
+def _alike(scores: Sequence[float] | np.ndarray | None) -> bool:
+    """Whether a choice says nothing; under "paper" the first option, nearly always the right one, gets it."""
+    return scores is not None and bool(np.ptp(scores) == 0)
 
 
 def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:

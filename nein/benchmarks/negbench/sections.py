@@ -33,7 +33,9 @@ def _corrected(figures: Sequence[Figure]) -> str:
 
 
 _EFFECT = tables.estimate("reach", 3)
-_CHOICE = {"metric": ("accuracy", "chance", *BASELINES)}
+#: Of BEAF besides accuracy.
+BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
+_CHOICE = {"metric": ("accuracy", "chance", "right first", *BEAFS, *BASELINES)}
 
 
 _BY_NEGATED = {"kind": NEGATED, "statistic": "corrected"}
@@ -57,8 +59,8 @@ def retrieval_columns(k: int) -> tuple[Column, ...]:
 def accuracy_columns(title: str) -> tuple[Column | Across, ...]:
     """Accuracy in total and by type of question."""
     return (
-        Column(title, {"metric": "accuracy", "type": "all"}, _SHOWN, True),
-        *(Column(type_, {"metric": "accuracy", "type": type_}, _SHOWN, True) for type_ in TEMPLATES),
+        Column(title, {"metric": "accuracy", "type": "all"}, _corrected, True),
+        *(Column(type_, {"metric": "accuracy", "type": type_}, _corrected, True) for type_ in TEMPLATES),
     )
 
 
@@ -128,6 +130,8 @@ MULTIPLE_CHOICE = Table(
     NAME,
     (
         *accuracy_columns("accuracy ↑"),
+        Column("right option first", {"metric": "right first"}, lambda figures: "always"),
+        *(Column(name, {"metric": name}, _SHOWN) for name in BEAFS),
         *(Column(baseline, {"metric": baseline, "type": "all"}, _SHOWN) for baseline in BASELINES),
         Column("chance", {"metric": "chance"}),
         Column("n", {"metric": "accuracy", "type": "all"}, tables.count()),
@@ -148,8 +152,8 @@ HALVES = Table(
     "others a grey one, each distinct question once). Picture only: where the text says nothing (of encoders "
     "the mean of all captions; others are told a caption, or asked a question, that says nothing). Captions "
     "to choose from are then all alike: nobody is asked, and chance stands here. With --protocol paper the "
-    "right option comes first and wins ties: an encoder without the text scores all alike and gets 100 %, "
-    "which says nothing. Gain over text: accuracy minus text only, paired, in points.",
+    "right option comes first and wins ties: what scores all alike says nothing and has no "
+    "figure. Gain over text: accuracy minus text only, paired, in points.",
 )
 CHOSEN = Table(
     "chosen",
