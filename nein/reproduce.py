@@ -94,7 +94,8 @@ class ReproduceConfig(OnDevice):
 
     epilog = (
         "What has to be downloaded is fetched first (into models, as nein fetch does), unless --models-from "
-        "or HF_HUB_OFFLINE says not to. --run.OPTION VALUE is any option of the benchmark's command."
+        "or HF_HUB_OFFLINE says not to. --run.OPTION VALUE is any option of the benchmark's command. "
+        "Tables of trainings (NegBench's over alpha) are not among them: docs/reference/papers.md."
     )
 
     table: str | None = argument("[TABLE]", f"which table: {', '.join(TABLES)}", None)

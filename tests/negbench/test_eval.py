@@ -41,7 +41,11 @@ def test_the_released_files_are_evaluated_as_they_are(
         (task, metric)
         for task in ("binary", "binary-control")
         for metric in ("accuracy", "chance", "text only", "picture only", "gain over text")
-    }
+    } | {("binary", "drop")}
+    both = [frames.pick(binary.figures, task=f"binary{c}", metric="accuracy") for c in ("-control", "")]
+    drop = frames.pick(binary.figures, metric="drop")
+    assert drop["value"] == pytest.approx(both[0]["value"] - both[1]["value"])
+    assert drop["low"] < drop["value"] < drop["high"]
     text = (tmp_path / "out" / "table.md").read_text()
     assert "negation gap@5" in text
     assert text.count("a caption says what is absent") == 1  # what was found is said once
@@ -167,7 +171,7 @@ def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, 
     text = (tmp_path / "b" / "out" / "table.md").read_text()
     assert "ties go to the first" in text
     line = next(line for line in text.split("## Multiple choice")[1].splitlines() if "constant" in line)
-    assert [cell.strip() for cell in line.split("|")[4:10]] == [*["all options tie"] * 4, "always", "–"]
+    assert [cell.strip() for cell in line.split("|")[4:10]] == [*["all options tie"] * 4, "–", "always"]
 
 
 def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path: Path, clip_folder: Path) -> None:

@@ -5,6 +5,7 @@ Columns besides the usual: kind and direction (retrieval), type (of questions), 
 recall@k, BASELINE@k   recall; gap@k: with original minus with negated captions, paired
 accuracy, BASELINE     of questions; gain over text: accuracy minus text only, paired; gap: accuracy where the
                        right option affirms minus where it denies; chance: what a constant scorer gets
+drop                   accuracy on questions of the same form without a negation (control) minus accuracy
 right first            where it is always so: the share of questions whose right option is shown first
 precision, recall, F1  of yes, where a thing was removed or kept (BEAF); F1 (TU, ID): TU with what is not ID
 selected, offered      share of choices, and of options, by template; wrong: of the wrong choices
@@ -35,6 +36,7 @@ from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import AFFIRMATION, KINDS, NEGATED, NEGATION, ORIGINAL, TEMPLATES
+from nein.datasets.negbench.registry import AFFIRMED
 from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
 from nein.reporting.scores import ScoreTable
@@ -52,6 +54,12 @@ def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
     for (task, variant), part in table.groups("task", "variant"):
         parts = of_retrieval(part), of_judged(part, rates), of_choices(part), of_groups(part), of_pairs(part)
         made += [{"task": task, "variant": variant, **row} for rows in parts for row in rows]
+        sides = [table.where(task=f"{task}{AFFIRMED}", variant=variant or None), part]
+        values = [side.where(metric="accuracy").scored for side in sides]
+        if all(map(len, values)):
+            each: list[Any] = [one for side in values for one in (side.values, side.clusters)]
+            drop = figure(statistics.difference_of_means(*each), unit="points", metric="drop", type="all")
+            made.append({"task": task, "variant": variant, **drop})
     return frames.frame(made)
 
 

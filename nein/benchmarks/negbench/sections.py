@@ -35,7 +35,7 @@ def _corrected(figures: Sequence[Figure]) -> str:
 _EFFECT = tables.estimate("reach", 3)
 #: Of BEAF besides accuracy.
 BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
-_CHOICE = {"metric": ("accuracy", "chance", "right first", *BEAFS, *BASELINES)}
+_CHOICE = {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES)}
 
 
 _BY_NEGATED = {"kind": NEGATED, "statistic": "corrected"}
@@ -130,6 +130,7 @@ MULTIPLE_CHOICE = Table(
     NAME,
     (
         *accuracy_columns("accuracy ↑"),
+        Column("drop from control ↓", {"metric": "drop"}, _SHOWN, False),
         Column("right option first", {"metric": "right first"}, lambda figures: "always"),
         *(Column(name, {"metric": name}, _SHOWN) for name in BEAFS),
         *(Column(baseline, {"metric": baseline, "type": "all"}, _SHOWN) for baseline in BASELINES),

@@ -1,10 +1,10 @@
 """`nein stats`: how many sentences of a caption set are negative, as in the NeIn paper's Table 1.
 
 A sentence counts when it has a word of a list. Two lists are built in: "core", 32 negative words, and "wide",
-which adds implicit ones ("empty", "instead of", "rather than"). The paper counts by 32 words too; its list
-was not available when this was written, so "core" is this project's own of the same length, and figures need
-not agree. A list in a file (`--words FILE`, one word per line) is counted beside the two. Words alone
-overcount: "things you cannot miss" denies nothing. Sentences with such turns are shown and counted apart.
+which adds implicit ones ("empty", "instead of", "rather than"). The paper counts by the 32 words of its
+table's caption; "core" is this project's own list of that length, so figures need not agree. A list in a file
+(`--words FILE`, one word per line; the paper's, say) is counted beside the two. Words alone overcount:
+"things you cannot miss" denies nothing. Sentences with such turns are shown and counted apart.
 """
 
 from __future__ import annotations
