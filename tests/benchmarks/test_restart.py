@@ -76,7 +76,7 @@ def negbench_eval(root: Path) -> Case:
     words = ("negbench", "eval", "--data", str(data), "--image-root", str(pictures), "--batch-size", "2")
     models = ("--model", "random", "--vlm", "tests.rehearsal:b", "--judge", "tests.rehearsal:varied")
     chosen = ("--datasets", "all,simpleneg")
-    parts = (("--limit", "3", "--datasets", "coco"), ("--limit", "2"))
+    parts = (("--limit", "3", "--datasets", "coco", "--tasks", "mcq"), ("--limit", "2"))
     return Case((*words, *models, *chosen), parts, (("--seed", "1"), "seed 0, not 1"), 30)
 
 

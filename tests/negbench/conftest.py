@@ -76,18 +76,14 @@ def write_data(folder: Path) -> Path:
     official.write_retrieval(folder / "images" / "COCO_val_retrieval.csv", original)
     name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
     official.write_retrieval(folder / "images" / name, negated)
-    rows = ["correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path"]
-    words = {"affirmation": "positive", "negation": "negative", "hybrid": "hybrid"}
-    for q in questions():
-        texts = ",".join(f'"{o.text}"' for o in q.options)
-        rows.append(f"0,{texts},{words[q.type or '']},/cluster/val2017/{q.image}")
-    (folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv").write_text("\n".join(rows) + "\n")
+    asked = [dataclasses.replace(question, image=f"/cluster/{question.image}") for question in questions()]
+    official.write_questions(folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv", asked)
     for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):
         lines = [f'0,"There is no {n}","There is a {n}",/x/{i:03d}.png' for i, n in enumerate("abcdefgh")]
         if k:
             lines = [line.replace("There is no", "We see a") for line in lines]
-        text = "correct_answer,caption_0,caption_1,image_path\n" + "\n".join(lines) + "\n"
-        (folder / name).write_text(text)
+        lines.insert(0, "correct_answer,caption_0,caption_1,image_path")
+        (folder / name).write_text("\n".join(lines) + "\n")
     return folder
 
 
@@ -148,12 +144,8 @@ def encoder(request: pytest.FixtureRequest) -> DualEncoder:
 
 def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """Cosines of all pairs, one at a time."""
-    found = np.empty((len(images), len(texts)))
-    for i, image in enumerate(images):
-        for j, text in enumerate(texts):
-            a, b = image.astype(float), text.astype(float)
-            found[i, j] = a @ b / np.sqrt((a @ a) * (b @ b))
-    return found
+    pairs = [[(a.astype(float), b.astype(float)) for b in texts] for a in images]
+    return np.array([[a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in row] for row in pairs])
 
 
 def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:

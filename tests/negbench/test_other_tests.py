@@ -7,7 +7,7 @@ import functools
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +150,11 @@ PUBLISHED: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
+Read = Callable[..., tuple[Question, ...]]
+
+
 @pytest.fixture
-def published(tmp_path: Path) -> Callable[..., tuple[Question, ...]]:
+def published(tmp_path: Path) -> Read:
     def read(reader: str, protocol: str = "fixed") -> tuple[Question, ...]:
         path = tmp_path / ("file.csv" if reader == "neat" else "file")
         PUBLISHED[reader](path)
@@ -160,7 +163,12 @@ def published(tmp_path: Path) -> Callable[..., tuple[Question, ...]]:
     return read
 
 
-Read = Callable[..., tuple[Question, ...]]
+def texts(question: Question) -> list[str]:
+    return [option.text for option in question.options]
+
+
+def right(questions: Sequence[Question]) -> list[str]:
+    return [question.options[question.correct].text for question in questions]
 
 
 def test_there_is_a_published_form_of_every_reader_and_a_reader_for_every_row() -> None:
@@ -171,23 +179,17 @@ def test_there_is_a_published_form_of_every_reader_and_a_reader_for_every_row() 
 
 def test_valse_gives_a_caption_and_its_foil_where_annotators_agree(published: Read) -> None:
     first, second = published("valse")
-    assert [option.text for option in first.options] == ["There are no dogs.", "There are dogs."]
-    assert (first.type, second.type, first.correct, first.image) == (
-        "negation",
-        "affirmation",
-        0,
-        "v7w_7.jpg",
-    )
+    assert texts(first) == ["There are no dogs.", "There are dogs."]
+    assert (first.type, second.type, first.correct) == ("negation", "affirmation", 0)
+    assert first.image == "v7w_7.jpg"
 
 
-def test_cc_neg_loses_the_commas_of_its_negations_in_the_paper_protocol_only(published: Read) -> None:
-    fixed, paper = (published("cc-neg", protocol)[0] for protocol in ("fixed", "paper"))
-    assert fixed.options[1].text == "a dog, not on the grass"
-    assert paper.options[1].text == "a dog not on the grass"
-    assert fixed.options[0] == paper.options[0]
-
-
-def test_cc_neg_is_evaluated_on_its_last_items(published: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cc_neg_is_its_last_items_and_loses_the_commas_of_its_negations_in_the_paper_protocol_only(
+    published: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed, paper = (texts(published("cc-neg", protocol)[0]) for protocol in ("fixed", "paper"))
+    assert fixed == ["a dog, on the grass", "a dog, not on the grass"]
+    assert paper == ["a dog, on the grass", "a dog not on the grass"]
     monkeypatch.setattr(other_tests, "EVALUATED", 2)
     assert [question.id for question in published("cc-neg")] == ["1", "2"]
 
@@ -200,16 +202,14 @@ def test_of_sugarcrepe_the_items_are_read_in_which_one_caption_denies(published:
 
 def test_negrefcocog_holds_one_phrase_against_every_box(published: Read) -> None:
     (question,) = published("negrefcocog")
-    assert question.correct == 1
-    assert {option.text for option in question.options} == {"a cup with no lid"}
+    assert (question.correct, set(texts(question))) == (1, {"a cup with no lid"})
     assert [whole(option.image)[1] for option in question.options] == [(0, 0, 9, 9), (1.5, 2, 30, 40)]
 
 
 def test_neat_sets_every_caption_beside_its_inversion(published: Read) -> None:
     first, second = published("neat")
-    assert [option.text for option in first.options] == ["A dog, but no cat.", "No dog, but a cat."]
-    assert [question.id for question in (first, second)] == ["9.jpg#1", "9.jpg#2"]
-    assert first.source == second.source
+    assert texts(first) == ["A dog, but no cat.", "No dog, but a cat."]
+    assert (first.id, second.id, first.source) == ("9.jpg#1", "9.jpg#2", second.source)
 
 
 def test_beaf_pairs_a_removed_thing_with_its_original_and_no_other(published: Read) -> None:
@@ -218,7 +218,12 @@ def test_beaf_pairs_a_removed_thing_with_its_original_and_no_other(published: Re
     assert by_id["2"].groups == by_id["5"].groups == (("thing kept", "5", 2),)
     assert by_id["1"].groups == by_id["4"].groups == ()  # the train is removed from another copy
     assert len({question.source for question in by_id.values()}) == 1
-    assert [by_id[k].options[by_id[k].correct].text for k in "03"] == ["Yes", "No"]
+    assert right([by_id["0"], by_id["3"]]) == ["Yes", "No"]
+    # copies without a thing are minimal pairs
+    first, second = published("beaf-pairs")[:2]
+    assert len(published("beaf-pairs")) == len(published("beaf-asked")) == 4
+    assert texts(first) == ["There is a car in the image.", "There is no car in the image."]
+    assert [option.image[-6:] for option in second.options] == ["71.jpg", "00.png"]
 
 
 def test_of_naturalbench_the_fours_are_read_in_which_something_is_denied(published: Read) -> None:
@@ -227,19 +232,18 @@ def test_of_naturalbench_the_fours_are_read_in_which_something_is_denied(publish
     assert [question.id for question in questions] == expected
     first, last = questions[0], questions[-1]
     assert (first.asked, first.type) == ("Is there no cake left?", "negation")
-    assert (last.asked, [o.text for o in last.options], last.correct) == ("Where?", ["In", "Out"], 0)
-    assert set(Counter(score for question in questions for score, _, _ in question.groups).items()) == {
-        ("a question, both pictures", 8), ("a picture, both questions", 8), ("all four", 8),
-    }  # fmt: skip
+    assert (last.asked, texts(last), last.correct) == ("Where?", ["In", "Out"], 0)
+    names = ("a question, both pictures", "a picture, both questions", "all four")
+    found = Counter(score for question in questions for score, _, _ in question.groups)
+    assert found == dict.fromkeys(names, 8)
 
 
 def test_naturalbench_retrieval_asks_for_captions_and_for_pictures(published: Read) -> None:
     questions = published("naturalbench-retrieval")
     assert [question.id for question in questions] == ["1/text0", "1/image0", "1/text1", "1/image1"]
     shown = questions[3]
-    assert {option.text for option in shown.options} == {"A cat."}
+    assert (texts(shown), shown.correct) == (["A cat."] * 2, 1)
     assert [option.image for option in shown.options] == ["a.jpg", "b.jpg"]
-    assert shown.correct == 1
 
 
 def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(published: Read) -> None:
@@ -248,8 +252,19 @@ def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(publi
         assert Counter(group for q in questions for group in q.groups)["not_all", "0", 4] == 4
         assert {q.difficulty for q in questions} == {(("other things", 2), ("denials above", 0))}
     assert asked[1].asked == "Is it true of the picture? Not all cups are red."
-    assert [question.options[question.correct].text for question in asked] == ["Yes", "No", "No", "Yes"]
+    assert right(asked) == ["Yes", "No", "No", "Yes"]
     assert [question.type for question in asked] == ["negation", "negation", "affirmation", "affirmation"]
+
+
+def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published: Read) -> None:
+    compared, asked = published("nein"), published("nein-asked")
+    assert [q.id for q in compared] == [f"NeIn_1_1/{x}" for x in "text0 image0 text1 image1".split()]
+    said = [(option.text, option.template) for option in compared[0].options]
+    assert said == [("The image has an owl.", "affirmation"), ("The image lacks owl.", "negation")]
+    assert [option.image for option in compared[1].options] == ["nein/NeIn_1_1.png", "coco/COCO_1.png"]
+    assert {question.source for question in (*compared, *asked)} == {"COCO_1"}
+    assert asked[3].asked == "Is it true of the picture? The image lacks owl."
+    assert right(asked) == ["Yes", "No", "No", "Yes"]
 
 
 @pytest.mark.parametrize("name", registry.SCOPE)
@@ -275,30 +290,8 @@ def test_what_makes_pairs_difficult_has_a_figure_for_each_level() -> None:
         ("other things", "0", 1.0, 1), ("other things", "1", 0.5, 2),
         ("denials above", "0", pytest.approx(2 / 3), 3), ("denials above", "1", 1.0, 1),
     ]  # fmt: skip
-    plot, table = sections.SECTIONS[2].plots[0], sections.DIFFICULTY.sheet(made)
-    assert len(plot.shown(made)) == 2
-    assert table.rows[0][-3:] == ["100.0 [2.5, 100.0]", "50.0 ± 48.7", "1, 2"]
-
-
-def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published: Read) -> None:
-    compared, asked = published("nein"), published("nein-asked")
-    assert [q.id for q in compared] == [f"NeIn_1_1/{x}" for x in "text0 image0 text1 image1".split()]
-    said = [(option.text, option.template) for option in compared[0].options]
-    assert said == [("The image has an owl.", "affirmation"), ("The image lacks owl.", "negation")]
-    assert [option.image for option in compared[1].options] == ["nein/NeIn_1_1.png", "coco/COCO_1.png"]
-    assert {question.source for question in (*compared, *asked)} == {"COCO_1"}
-    assert asked[3].asked == "Is it true of the picture? The image lacks owl."
-    assert [question.options[question.correct].text for question in asked] == ["Yes", "No", "No", "Yes"]
-
-
-def test_beafs_copies_without_a_thing_are_minimal_pairs(published: Read) -> None:
-    first, second = published("beaf-pairs")[:2]
-    assert len(published("beaf-pairs")) == len(published("beaf-asked")) == 4
-    assert [o.text for o in first.options] == [
-        "There is a car in the image.",
-        "There is no car in the image.",
-    ]
-    assert [o.image[-6:] for o in second.options] == ["71.jpg", "00.png"]
+    assert len(sections.SECTIONS[2].plots[0].shown(made)) == 2
+    assert sections.DIFFICULTY.sheet(made).rows[0][-3:] == ["100.0 [2.5, 100.0]", "50.0 ± 48.7", "1, 2"]
 
 
 def test_neins_files_are_read_only_by_name(tmp_path: Path) -> None:
@@ -385,8 +378,7 @@ def test_a_twin_is_read_as_the_published_file_is(name: str) -> None:
         assert isinstance(task, ChoiceTask)
         assert len(task.questions) >= 5
         assert all(data.media.frames(reference)[0].ndim == 3 for reference in task.references[:4])
-        questions = {question.id: question for question in task.questions}
-        sizes = Counter(group for question in questions.values() for group in question.groups)
+        sizes = Counter(group for question in task.questions for group in question.groups)
         assert all(count == size for (_, _, size), count in sizes.items())
 
 
@@ -413,9 +405,8 @@ def evaluated(tmp_path: Path, *options: str, page: bool = False) -> Any:
 def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
     datasets = "negrefcocog,naturalbench"
     found = evaluated(tmp_path, "--model", "constant", "--datasets", datasets, page=True)
-    regions = frames.pick(
-        found["constant/nano-negrefcocog"].figures, metric="accuracy", type="all", task="region"
-    )
+    about = {"metric": "accuracy", "type": "all", "task": "region"}
+    regions = frames.pick(found["constant/nano-negrefcocog"].figures, **about)
     assert (regions["value"], regions["n"]) == (0.5, 6)
     pairs = found["constant/nano-naturalbench"]
     assert frames.pick(pairs.figures, metric="joint", type="group")["value"] == 1 / 16
@@ -537,15 +528,6 @@ def test_a_model_that_can_answer_nothing_is_told_so(tmp_path: Path, line: str, s
         evaluated(tmp_path, *line.split())
 
 
-def test_a_test_without_a_twin_is_told_so() -> None:
-    with pytest.raises(
-        UserError, match="'neat-msr-vtt' is not drawn in 'nano'; --data nano has twins of coco, valse"
-    ):
-        loading.load("nano", names=["neat-msr-vtt"])
-    with pytest.raises(UserError, match="is not drawn in 'nano:style'"):
-        loading.load("nano:style", names=["valse"])
-
-
 def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path: Path) -> None:
     retrieval = "NaturalBench-Retrieval/metadata.json"
     places = {"x/data/existence.json": "valse", retrieval: "naturalbench-retrieval",
@@ -554,10 +536,12 @@ def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         PUBLISHED[reader](tmp_path / place)
     sets = loading.load(str(tmp_path))
-    assert [[task.name for task in data.tasks] for data in sets] == [
-        ["valse/caption"],
-        ["naturalbench/pairs"],
-    ]
+    assert [task.name for data in sets for task in data.tasks] == ["valse/caption", "naturalbench/pairs"]
     assert loading.load(str(tmp_path / retrieval))[0].name == "naturalbench"
-    with pytest.raises(UserError, match=r"none of the files of BEAF \(beaf_qna.json\); they are beaf_qna"):
-        loading.load(str(tmp_path), names=["beaf"])
+    for where, name, said in (
+        (str(tmp_path), "beaf", r"none of the files of BEAF \(beaf_qna.json\); they are beaf_qna"),
+        ("nano", "neat-msr-vtt", "is not drawn in 'nano'; --data nano has twins of coco, valse"),
+        ("nano:style", "valse", "is not drawn in 'nano:style'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            loading.load(where, names=[name])
