@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench.analysis import command
+from nein.benchmarks.negbench.analysis import command, templates
 from nein.benchmarks.negbench.analysis.templates import (
     AFFIRMED,
     DENIED,
@@ -22,12 +22,12 @@ from nein.benchmarks.negbench.analysis.templates import (
     Sentence,
     fill,
     measure,
-    sentences,
-)
+)  # fmt: skip
 from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.engine.errors import UserError
+from tests.metrics import tiny
 
-OWN = sentences(("dog", "cat"))
+OWN = templates.sentences(("dog", "cat"))
 WIDTH = 40
 
 
@@ -51,10 +51,7 @@ def encoder(**weights: float) -> np.ndarray:
 
 
 def test_the_groups_have_the_published_sizes_and_say_what_they_should() -> None:
-    assert {group: len(TEMPLATES[group]) for group in GROUPS} == {
-        AFFIRMED: 24, DENIED: 24, TWO: 23, HYBRID: 24, NEITHER: 24,
-    }  # fmt: skip
-    assert sum(len(t) for t in TEMPLATES.values()) == 119
+    assert {group: len(TEMPLATES[group]) for group in GROUPS} == {**dict.fromkeys(TEMPLATES, 24), TWO: 23}
     for group, texts in TEMPLATES.items():
         assert len(set(texts)) == len(texts)
         assert all(("{B}" in t or "{b}" in t) == (group in (TWO, HYBRID, NEITHER)) for t in texts)
@@ -68,7 +65,7 @@ def test_the_groups_have_the_published_sizes_and_say_what_they_should() -> None:
 
 
 def test_sentences_are_filled_in_both_orders_and_are_english() -> None:
-    assert len(OWN) == len({s.text for s in OWN}) + 0 == 238
+    assert len(OWN) == len({s.text for s in OWN}) == 238
     assert fill("{A} appears in this image", "apple", "dog") == "An apple appears in this image"
     assert fill("There is no {a} in this image", "apple", "dog") == "There is no apple in this image"
     assert fill("{A} is in the picture", "apple", "dog", "none") == "Apple is in the picture"
@@ -93,8 +90,7 @@ def test_what_an_encoder_knows_is_what_is_measured() -> None:
     assert only["object"] < 0.02
 
 
-def test_a_collapse_of_negated_captions_shows(  # as the paper describes ConCLIP
-) -> None:
+def test_a_collapse_of_negated_captions_shows() -> None:  # as the paper describes ConCLIP
     plain = measure(encoder(object=2.0, negation=3.0, form=0.3), OWN)
     collapsed = measure(encoder(object=2.0, negation=3.0, form=0.3, forget=1.0), OWN)
     assert collapsed["collapse_denied"] > 0.95
@@ -116,11 +112,15 @@ def test_structureless_features_give_the_stated_values() -> None:
     assert same["collapse_denied"] == pytest.approx(1.0)
 
 
+def analyse(tmp_path: Path, *line: str) -> None:
+    command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]))
+
+
 def test_the_command_writes_numbers_and_pictures(
     tmp_path: Path, clip_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = ["--model", f"{clip_folder},random", "--objects", "dog/cat,car/bicycle,cup/chair"]
-    command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]))
+    line = ("--model", f"{clip_folder},random", "--objects", "dog/cat,car/bicycle,cup/chair")
+    analyse(tmp_path, *line)
     text = capsys.readouterr().out
     assert "variance between polarities" in text
     assert "3 pairs of objects" in text
@@ -136,17 +136,15 @@ def test_the_command_writes_numbers_and_pictures(
     for name in ("pca.png", "pca_all.png", "measures.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     first = (tmp_path / "out" / "figures.csv").read_bytes()
-    command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]))
+    analyse(tmp_path, *line)
     assert (tmp_path / "out" / "figures.csv").read_bytes() == first
 
 
 def test_a_sentence_transformer_is_read_through_its_library(
-    tmp_path: Path, clip_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sentence_transformers import SentenceTransformer
     from transformers import BertConfig, BertModel
-
-    from tests.metrics import tiny
 
     words = tiny.tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=64)
     with tiny.seeded(0):
@@ -155,8 +153,7 @@ def test_a_sentence_transformer_is_read_through_its_library(
         BertModel(config).save_pretrained(tmp_path / "bert")
     words.save_pretrained(tmp_path / "bert")
     SentenceTransformer(str(tmp_path / "bert"), device="cpu").save(str(tmp_path / "st"))
-    line = ["--model", f"sentence:{tmp_path / 'st'}", "--objects", "dog/cat,car/cup"]
-    command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]))
+    analyse(tmp_path, "--model", f"sentence:{tmp_path / 'st'}", "--objects", "dog/cat,car/cup")
     assert "| st " in capsys.readouterr().out.replace("|:", "| ")
 
 
@@ -167,10 +164,8 @@ def test_a_sentence_transformer_is_read_through_its_library(
         (["--objects", "dog/dog"], "pairs of two objects"),
         (["--model", ","], "No model was named"),
         (["--model", "clop"], "did you mean 'clip'"),
-        (["--device", "gpu"], "--device is 'gpu'"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, line: list[str], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out")]))
-    assert said in str(caught.value)
+    with pytest.raises(UserError, match=said):
+        analyse(tmp_path, *line)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nein.benchmarks import baselines
-from nein.benchmarks.negbench import asking, retrieval, scores, sections
+from nein.benchmarks.negbench import asking, folder, retrieval, scores, sections
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
@@ -30,13 +30,13 @@ def encoded(names: list[str], width: int = 6, seed: int = 0) -> Encoded:
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows.astype(float) / np.linalg.norm(rows.astype(float), axis=1, keepdims=True)
 
 
 def test_without_the_picture_an_option_has_its_mean_score_over_all_pictures() -> None:
     task = ChoiceTask("x/mcq", questions(12, 8), NOTHING)
     pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
-    cosines = unit(texts.features.astype(float)) @ unit(pictures.features.astype(float)).T
+    cosines = unit(texts.features) @ unit(pictures.features).T
     for question, row in zip(task.questions, scores.choice_rows(task, pictures, texts), strict=True):
         means = [cosines[texts.rows[option.text]].mean() for option in question.options]
         assert row["text only"] == float(np.argmax(means) == question.correct)
@@ -48,7 +48,7 @@ def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean() 
     asked = tuple(Question(str(k), options[k].image, (options[k], options[(k + 3) % 9]), 0) for k in range(9))
     task = ChoiceTask("x/pairs", asked, NOTHING)
     pictures, texts = encoded(task.references), encoded(["caption 0", "caption 1", "caption 2"], seed=1)
-    cosines = unit(texts.features.astype(float)) @ unit(pictures.features.astype(float)).T
+    cosines = unit(texts.features) @ unit(pictures.features).T
     for question, row in zip(asked, scores.choice_rows(task, pictures, texts), strict=True):
         means = [cosines[:, pictures.rows[option.image]].mean() for option in question.options]
         assert row["picture only"] == float(means[0] > means[1])
@@ -61,8 +61,8 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
     pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
     rows = list(scores.retrieval_rows(task, pictures, texts))
     said = [text for item in negated for text in item.captions]
-    shown = unit(pictures.features.astype(float))
-    words = unit(texts.features[[texts.rows[text] for text in said]].astype(float))
+    shown = unit(pictures.features)
+    words = unit(texts.features[[texts.rows[text] for text in said]])
     order = list(np.argsort(-(shown @ words.mean(0))))
     heard = list(np.argsort(-(words @ shown.mean(0))))
     for row in (row for row in rows if row["kind"] == "negated"):
@@ -174,13 +174,10 @@ def test_captions_without_words_are_all_alike_and_nobody_is_asked() -> None:
     task = ChoiceTask("x/mcq", questions(12, 4), NOTHING)
     distinct = asking.Distinct.of_task(baselines.PICTURE_ONLY, task)
     assert distinct.task.questions == ()
-    asked = [(distinct, {})]
-    told = {q.id: {"scores": [1.0, 0.0, 0.0, 0.0], "reason": ""} for q in task.questions}
-    for row in scores.asked_rows(task, told, asked):
-        assert row["picture only"] == 1 / len(row["templates"])
-    said = {q.id: {"answer": "A", "letter": "A", "chosen": 0, "reason": ""} for q in task.questions}
-    for row in scores.asked_rows(task, said, asked):
-        assert row["picture only"] == 1 / len(row["templates"])
+    for said in ({"scores": [1.0, 0.0, 0.0, 0.0]}, {"answer": "A", "letter": "A", "chosen": 0}):
+        answers = {question.id: {**said, "reason": ""} for question in task.questions}
+        rows = scores.asked_rows(task, answers, [(distinct, {})])
+        assert {row["picture only"] for row in rows} == {1 / 4}
 
 
 def test_without_its_words_a_question_has_one_answer_for_every_picture() -> None:
@@ -196,24 +193,18 @@ def test_without_its_words_a_question_has_one_answer_for_every_picture() -> None
     ]  # fmt: skip
     assert distinct.of(asked[0]) == distinct.of(asked[1]) != distinct.of(asked[2])
     yes = {"answer": "Yes.", "letter": "A", "chosen": 0, "reason": ""}
-    rows = scores.asked_rows(
-        ChoiceTask("x/asked", asked, NOTHING),
-        {one.id: yes for one in asked},
-        [(distinct, {"a.png a dog": yes})],
-    )
+    told, blind = {one.id: yes for one in asked}, [(distinct, {"a.png a dog": yes})]
+    rows = scores.asked_rows(ChoiceTask("x/asked", asked, NOTHING), told, blind)
     assert [row.get("picture only") for row in rows] == [1.0, 0.0, None, None]
 
 
 def test_baselines_stand_in_the_tables_and_in_the_exported_file(tmp_path: Path) -> None:
-    found = evaluate(tmp_path, "nano", None, "--scenes", "12", "--model", "random")
-    figures = frames.label(found["random/nano"].figures, model="random")
+    found = evaluate(tmp_path, "nano", None, "--scenes", "12", "--model", "random")["random/nano"]
+    figures = frames.label(found.figures, model="random")
     (retrieval, *_), (choice, halves) = (section.tables for section in sections.SECTIONS[:2])
     assert {"R-Neg@5, text only", "R-Neg@1, picture only"} <= set(retrieval.sheet(figures).columns)
     assert {"text only", "picture only"} <= set(choice.sheet(figures).columns)
     assert {"text only", "picture only", "gain over text"} == {row[3] for row in halves.sheet(figures).rows}
-    from nein.benchmarks.negbench import folder as files
-
-    (folder,) = (path.parent for path in (tmp_path / "out").glob("random/*/manifest.json"))
-    run = files.read(folder)
-    assert isinstance(run, interchange.Exported)
-    assert {"text only", "picture only@5"} <= {result.metric for result in run.results}
+    exported = folder.read(found.folder.path)
+    assert isinstance(exported, interchange.Exported)
+    assert {"text only", "picture only@5"} <= {result.metric for result in exported.results}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from nein import metrics
 from nein.benchmarks.negbench import config, run
@@ -22,19 +23,7 @@ from tests.metrics import tiny
 from tests.negbench.conftest import OPEN_CLIP, brute_force, cosines
 
 TEXTS = ["A man and his dog.", "No car.", "a bench near a car, but not a dog"]
-PICTURES = [tiny.picture(i, 40 + 6 * i, 32) for i in range(4)]
-
-
-def test_a_checkpoint_in_half_precision_becomes_a_folder_that_plain_open_clip_runs(
-    open_clip_checkpoint: tuple[Path, Path], tmp_path: Path
-) -> None:
-    source, architecture = open_clip_checkpoint
-    state = torch.load(source, weights_only=True)["state_dict"]
-    torch.save({name: value.half() for name, value in state.items()}, tmp_path / "half.pt")
-    words = ["--architecture", str(architecture), str(tmp_path / "half.pt"), str(tmp_path / "tiny")]
-    run.convert(config.ConvertConfig.parse(words))
-    assert plain.number_types(tmp_path / "tiny") == {"float32"}
-    plain.runs(tmp_path / "tiny", "open_clip", tmp_path)
+PICTURES = [tiny.picture(i, 32 + 20 * i, 32) for i in range(4)]  # from square to wide
 
 
 @pytest.fixture(scope="module", params=["clip_folder", "open_clip_folder", "random"])
@@ -59,33 +48,154 @@ def test_every_model_keeps_the_protocol(model: Any) -> None:
         assert np.abs(np.linalg.norm(images, axis=1) - 1).max() > 1e-3  # not normalised
 
 
-def test_clip_scores_as_its_own_forward_does(clip_folder: Path) -> None:
-    model = metrics.load_dual(str(clip_folder))
-    words = model.tokenizer(TEXTS, padding=True, return_tensors="pt")
-    crops = torch.from_numpy(np.stack([model.preprocess(picture) for picture in PICTURES]))
+LENGTH = 64  # tokens of SigLIP 2, as published
+
+
+def make_tokenizer(kind: Any) -> Any:
+    """A tokenizer of Gemma's kind with a small vocabulary in which capitals have tokens of their own."""
+    core = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    core.normalizer = normalizers.Replace(" ", "▁")
+    core.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+    core.train_from_iterator([*tiny.SENTENCES, *TEXTS, *map(str.upper, TEXTS)], trainer)
+    learned = json.loads(core.to_str())["model"]
+    merges = [tuple(pair) for pair in learned["merges"]]
+    return kind(vocab=learned["vocab"], merges=merges, model_max_length=LENGTH, padding_side="right")
+
+
+VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def text_shape(words: Any) -> dict[str, Any]:
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1}
+    return {**VISION, **special, "vocab_size": len(words), "max_position_embeddings": LENGTH,
+            "projection_size": 32}  # fmt: skip
+
+
+def save(folder: Path, model: Any, words: Any, processor: Any) -> Path:
+    model.logit_bias.data.fill_(-2.5)
+    model.logit_scale.data.fill_(1.5)
+    for part in (model, words, processor):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fixed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As google/siglip2-base-patch16-224 is laid out: type "siglip", and Gemma's tokenizer."""
+    from transformers import GemmaTokenizer, SiglipConfig, SiglipImageProcessor, SiglipModel
+
+    words = make_tokenizer(GemmaTokenizer)
+    with tiny.seeded(6):
+        vision = {**VISION, "image_size": 32, "patch_size": 8}
+        model = SiglipModel(SiglipConfig(text_config=text_shape(words), vision_config=vision))
+    processor = SiglipImageProcessor(size={"height": 32, "width": 32})
+    return save(tmp_path_factory.mktemp("models") / "siglip2", model, words, processor)
+
+
+@pytest.fixture(scope="module")
+def naflex_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As google/siglip2-base-patch16-naflex is laid out: type "siglip2", pictures keep their shape."""
+    from transformers import Siglip2Config, Siglip2ImageProcessor, Siglip2Model
+    from transformers.models.siglip2.tokenization_siglip2 import Siglip2Tokenizer
+
+    words = make_tokenizer(Siglip2Tokenizer)
+    with tiny.seeded(7):
+        vision = {**VISION, "num_patches": 16, "patch_size": 8}
+        model = Siglip2Model(Siglip2Config(text_config=text_shape(words), vision_config=vision))
+    processor = Siglip2ImageProcessor(patch_size=8, max_num_patches=20)
+    return save(tmp_path_factory.mktemp("models") / "naflex", model, words, processor)
+
+
+@pytest.fixture(scope="module")
+def medical_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text tower of transformers in open_clip, as BiomedCLIP."""
+    return tiny.make_medical(tmp_path_factory.mktemp("models") / "medical")
+
+
+def transformers_forward(folder: Path, texts: list[str]) -> np.ndarray:
+    """Logits of the class's own forward pass, (pictures, texts), and all inputs as the model card says."""
+    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(folder).eval()
+    siglip = "Siglip" in type(model).__name__
+    given: Any = {"padding": True}
+    if siglip:
+        texts, given = [text.lower() for text in texts], {"padding": "max_length", "max_length": LENGTH}
+    words = AutoTokenizer.from_pretrained(folder)(texts, truncation=True, return_tensors="pt", **given)
+    assert not siglip or words["input_ids"].shape[1] == LENGTH
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    pixels = processor(images=[Image.fromarray(picture) for picture in PICTURES], return_tensors="pt")
+    if siglip:
+        words.pop("attention_mask", None)
     with torch.no_grad():
-        own = model.model(pixel_values=model.preprocess.normalise(crops), **words).logits_per_image
-    cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
-    assert cosine * model.scale + model.bias == pytest.approx(own.numpy(), rel=1e-4)
+        return model(**words, **pixels).logits_per_image.numpy()
 
 
-@pytest.mark.parametrize("kind", ["CustomTextCLIP", "CLIP"])
-def test_open_clip_scores_as_its_own_forward_does(kind: str, open_clip_folder: Path, tmp_path: Path) -> None:
-    """Of a CLIP, and of a model with a text tower of transformers, as BiomedCLIP."""
+def open_clip_forward(folder: Path, texts: list[str]) -> np.ndarray:
     import open_clip
 
-    folder = open_clip_folder if kind == "CLIP" else tiny.make_medical(tmp_path / "medical")
-    theirs, transform = open_clip.create_model_from_pretrained(f"local-dir:{folder}")
-    theirs.eval()
-    pixels = torch.stack([transform(Image.fromarray(p)) for p in PICTURES])
+    model, transform = open_clip.create_model_from_pretrained(f"local-dir:{folder}")
+    pixels = torch.stack([transform(Image.fromarray(picture)) for picture in PICTURES])
     with torch.no_grad():
-        images, texts, scale = theirs(pixels, open_clip.get_tokenizer(f"local-dir:{folder}")(TEXTS))[:3]
-        own = scale * images @ texts.T
+        images, words, scale = model.eval()(pixels, open_clip.get_tokenizer(f"local-dir:{folder}")(texts))[:3]
+        return (scale * images @ words.T).numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("clip_folder", "CLIPModel"),
+        ("open_clip_folder", "CLIP"),
+        ("medical_folder", "CustomTextCLIP"),
+        ("fixed_folder", "SiglipModel"),
+        ("naflex_folder", "Siglip2Model"),
+    ],
+)
+def test_a_model_scores_as_its_own_forward_does(name: str, kind: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(name)
     model = metrics.load_dual(str(folder))
-    assert model.describe()["class"] == type(theirs).__name__ == kind
+    assert model.describe()["class"] == kind
+    own = (transformers_forward if kind.endswith("Model") else open_clip_forward)(folder, TEXTS)
     cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
-    assert cosine * model.scale + model.bias == pytest.approx(own.numpy(), rel=1e-4)
-    assert np.ptp(own.numpy(), axis=1).min() > 1e-3
+    assert cosine * model.scale + model.bias == pytest.approx(own, rel=1e-4, abs=2e-4)
+    assert np.ptp(own, axis=0).min() > 1e-3  # pictures differ, and so do sentences
+    assert np.ptp(own, axis=1).min() > 1e-3
+    if "Siglip" in kind:  # a pair's probability is the sigmoid of the score: no other pair has a part in it
+        assert (model.bias, model.scale) == pytest.approx((-2.5, np.exp(1.5)))
+        alone = cosines(model.encode(PICTURES[:1]), model.encode_text(TEXTS[:1]))
+        assert alone[0, 0] * model.scale + model.bias == pytest.approx(own[0, 0], abs=4e-4)
+
+
+@pytest.mark.parametrize("name", ["fixed_folder", "naflex_folder"])
+def test_sentences_are_read_in_lower_case_and_at_full_length(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(name)
+    model = metrics.load_dual(str(folder))
+    low, high = (model.encode_text([change(text) for text in TEXTS]) for change in (str.lower, str.upper))
+    assert (low == high).all()
+    assert "lower case" in model.describe()["text"]
+    # Padding is part of what the model reads: cut to the sentence, it gives other features.
+    words = model.tokenizer(["no car."], padding=False, return_tensors="pt")["input_ids"]
+    assert words.shape[1] < LENGTH
+    with torch.no_grad():
+        short = model.model.get_text_features(input_ids=words).pooler_output.numpy()
+    assert np.abs(short - model.encode_text(["no car."])).max() > 1e-3
+
+
+def test_naflex_keeps_the_shape_of_a_picture(naflex_folder: Path) -> None:
+    model = metrics.load_dual(str(naflex_folder), batch_size=2)
+    inputs = model.processor(images=PICTURES, return_tensors="pt", input_data_format="channels_last")
+    shapes = [tuple(shape) for shape in inputs["spatial_shapes"].tolist()]
+    assert shapes[0][0] == shapes[0][1]
+    assert shapes[-1][1] > shapes[-1][0]
+    together = model.encode(PICTURES)
+    single = np.concatenate([model.encode([picture]) for picture in PICTURES])
+    assert single == pytest.approx(together, abs=1e-5)
+    wide = model.encode([np.ascontiguousarray(PICTURES[-1].transpose(1, 0, 2))])
+    assert np.abs(wide - together[-1]).max() > 1e-3
 
 
 def test_quick_gelu_is_a_choice_that_changes_the_features(
@@ -93,10 +203,10 @@ def test_quick_gelu_is_a_choice_that_changes_the_features(
 ) -> None:
     source, architecture = open_clip_checkpoint
     openclip.convert(source, tmp_path / "quick", architecture=str(architecture), quick_gelu=True)
-    quick, plain = metrics.load_dual(str(tmp_path / "quick")), metrics.load_dual(str(open_clip_folder))
-    assert (quick.describe()["quick_gelu"], plain.describe()["quick_gelu"]) == (True, False)
-    assert np.abs(quick.encode(PICTURES) - plain.encode(PICTURES)).max() > 1e-4
-    assert quick.fingerprint != plain.fingerprint
+    quick, gelu = metrics.load_dual(str(tmp_path / "quick")), metrics.load_dual(str(open_clip_folder))
+    assert (quick.describe()["quick_gelu"], gelu.describe()["quick_gelu"]) == (True, False)
+    assert np.abs(quick.encode(PICTURES) - gelu.encode(PICTURES)).max() > 1e-4
+    assert quick.fingerprint != gelu.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -127,22 +237,25 @@ def test_a_checkpoint_as_con_clip_and_negationclip_give_them_out_is_converted(
     open_clip_checkpoint: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """CoN-CLIP: the state dict of OpenAI's package under "model", beside that of the optimiser and logs.
-    NegationCLIP: the state dict alone."""
+    NegationCLIP: the state dict alone. Half precision becomes float32."""
     source, architecture = open_clip_checkpoint
     named = torch.load(source, weights_only=True)["state_dict"]
     state = {name.removeprefix("module."): value for name, value in named.items()}
     optimiser = {"state": {0: {"step": 3}}, "param_groups": [{"lr": 1e-6, "params": [0]}]}
     torch.save({"model": state, "optimizer": optimiser, "logs": {"loss": [0.1]}}, tmp_path / "conclip.pt")
     torch.save(state, tmp_path / "negationclip.pt")
+    torch.save({name: value.half() for name, value in named.items()}, tmp_path / "half.pt")
     features = []
-    for name in ("conclip", "negationclip"):
+    for name in ("conclip", "negationclip", "half"):
         words = ["--architecture", str(architecture), "--quick-gelu"]
         words += [str(tmp_path / f"{name}.pt"), str(tmp_path / name)]
         run.convert(config.ConvertConfig.parse(words))
         model = metrics.load_dual(str(tmp_path / name))
         assert model.quick_gelu
+        assert plain.number_types(tmp_path / name) == {"float32"}
         features.append(model.encode_text(["no dog"]))
-    np.testing.assert_array_equal(*features)
+    np.testing.assert_array_equal(features[0], features[1])
+    assert features[2] == pytest.approx(features[0], rel=0.02, abs=0.02)
 
 
 def test_a_pickle_that_would_run_something_is_not_run(tmp_path: Path) -> None:
@@ -194,26 +307,23 @@ def test_conch_is_called_as_its_package_documents(monkeypatch: pytest.MonkeyPatc
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.visual = torch.nn.Linear(3, 5)
-            self.words = torch.nn.Embedding(400, 5)
+            self.visual, self.words = torch.nn.Linear(3, 5), torch.nn.Embedding(400, 5)
             self.logit_scale = torch.nn.Parameter(torch.tensor(2.0))
 
         def encode_image(self, x: torch.Tensor, proj_contrast: bool, normalize: bool) -> torch.Tensor:
-            assert proj_contrast
-            assert not normalize
+            assert (proj_contrast, normalize) == (True, False)
             return self.visual(x.mean((2, 3)))
 
         def encode_text(self, x: torch.Tensor, normalize: bool) -> torch.Tensor:
-            assert x.shape[1] == 128
-            assert not normalize
+            assert (x.shape[1], normalize) == (128, False)
             return self.words(x).mean(1)
+
+    def to_tensor(image: Image.Image) -> torch.Tensor:
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
 
     words = tiny.tokenizer([], bos="<start_of_text>", eos="<end_of_text>", pad="<pad>", limit=128)
     fake: Any = types.ModuleType("conch.open_clip_custom")
-    fake.create_model_from_pretrained = lambda name, path, device: (
-        Model(),
-        lambda image: torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255,
-    )
+    fake.create_model_from_pretrained = lambda name, path, device: (Model(), to_tensor)
     fake.get_tokenizer = lambda: words
     monkeypatch.setitem(sys.modules, "conch", types.ModuleType("conch"))
     monkeypatch.setitem(sys.modules, "conch.open_clip_custom", fake)

@@ -1,4 +1,4 @@
-"""NEAT: the sum that is minimised, the steps against a plain loop, and what depends on what."""
+"""States of sentences moved as published; NEAT: the sum that is minimised, and the steps of a plain loop."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from nein.models.remedies import encoders
 from nein.models.remedies.encoders import Adapted, Remedy
 from tests.negbench.conftest import evaluate, rows_of
 
+TEXTS = ("a cat", "a photo of a dog and a cat", "no dog")
 THINGS = ("cat", "dog", "cup", "car", "bench")
 READINGS = [
     Reading(f"a {a} but no {b}", f"a {a}", f"a {b}", f"a {b} but no {a}")
@@ -38,6 +39,37 @@ def gallery(width: int, count: int = 7) -> np.ndarray:
 
 def unit(*shape: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(normalise(np.random.default_rng(seed).normal(size=shape)))
+
+
+def feature_of(encoder: DualEncoder, state: np.ndarray) -> np.ndarray:
+    """What the model makes of the last layer's states."""
+    model, x = encoder.model, torch.from_numpy(state)
+    with torch.no_grad():
+        if hasattr(model, "text_model"):
+            return model.text_projection(model.text_model.final_layer_norm(x)).numpy()
+        return (model.ln_final(x) @ model.text_projection).numpy()
+
+
+def test_the_last_state_is_the_one_that_becomes_the_feature(encoder: DualEncoder) -> None:
+    states = steering.states(encoder, TEXTS)
+    assert len(states) == len(steering.stream(encoder).layers)
+    made = feature_of(encoder, states[-1])
+    np.testing.assert_allclose(made, encoder.encode_text(TEXTS), rtol=1e-4, atol=1e-5)
+
+
+def test_steering_moves_every_layer_as_published_and_leaves_nothing_behind(encoder: DualEncoder) -> None:
+    states, plain = steering.states(encoder, TEXTS), encoder.encode_text(TEXTS)
+    rng = np.random.default_rng(0)
+    vectors = [v / np.linalg.norm(v) for v in rng.normal(size=(len(states), states[0].shape[1]))]
+    with steering.steered(encoder, vectors, 0.0):
+        np.testing.assert_allclose(encoder.encode_text(TEXTS), plain, rtol=1e-5, atol=1e-6)
+    with steering.steered(encoder, vectors, 1.0):
+        moved = encoder.encode_text(TEXTS)
+    # With alpha 1 only the length of a state and the last direction are left of it.
+    unit = feature_of(encoder, np.asarray(vectors[-1:], np.float32) * 1e3)
+    np.testing.assert_allclose(moved / np.linalg.norm(moved, axis=1, keepdims=True),
+                               np.repeat(unit / np.linalg.norm(unit), 3, 0), atol=2e-2)  # fmt: skip
+    np.testing.assert_array_equal(encoder.encode_text(TEXTS), plain)
 
 
 def test_the_sum_is_that_of_the_formula() -> None:
@@ -58,24 +90,17 @@ def by_hand(encoder: Any, batches: list[list[Reading]], pictures: np.ndarray) ->
     """The same in a plain loop: a copy of the model whose normalisation layers are trained."""
     ours = copy.copy(encoder)
     ours.model = copy.deepcopy(encoder.model).requires_grad_(False)
-    moving = [
-        parameter
-        for block in stream(ours).layers
-        for module in block.modules()
-        if isinstance(module, torch.nn.LayerNorm)
-        for parameter in (module.weight, module.bias)
-    ]
+    modules = [module for block in stream(ours).layers for module in block.modules()]
+    norms = [module for module in modules if isinstance(module, torch.nn.LayerNorm)]
+    moving = [parameter for norm in norms for parameter in (norm.weight, norm.bias)]
     optimiser = torch.optim.AdamW([one.requires_grad_() for one in moving], lr=2e-4, weight_decay=1e-3)
     shown = torch.from_numpy(pictures).float()
     online = []
     for batch in batches:
         for _ in range(3):
-            t, p, n, v = (
-                torch.nn.functional.normalize(
-                    ours.text_features([getattr(one, part) for one in batch]), dim=-1
-                )
-                for part in ("text", "affirmed", "denied", "inverted")
-            )
+            names = ("text", "affirmed", "denied", "inverted")
+            parts = ([getattr(one, name) for one in batch] for name in names)
+            t, p, n, v = (torch.nn.functional.normalize(ours.text_features(part), dim=-1) for part in parts)
             scores = (p @ shown.T) * (1 - (n @ shown.T).clamp(min=0))
             steering.loss(t, p, v, shown[scores.argmax(1)]).backward()
             optimiser.step()
@@ -102,15 +127,21 @@ def test_steps_are_those_of_a_plain_loop(encoder: DualEncoder) -> None:
     assert all(one.grad is None for one in after)
 
 
-def test_another_thread_meanwhile_uses_the_model_as_it_is(encoder: DualEncoder) -> None:
-    texts = ["a cat", "no dog"]
-    plain, norms = encoder.encode_text(texts), steering.Norms(encoder)
-    np.testing.assert_allclose(steering.encoded(encoder, norms, texts), plain, rtol=1e-5, atol=1e-6)
-    for scale, _ in norms.parameters:
-        scale.data *= 2
-    with norms.in_place(), ThreadPoolExecutor(1) as pool:
-        np.testing.assert_array_equal(pool.submit(encoder.encode_text, texts).result(), plain)
-        assert np.abs(encoder.encode_text(texts) - plain).max() > 1e-3
+@pytest.mark.parametrize("how", ["steered", "adapted"])
+def test_another_thread_meanwhile_uses_the_model_as_it_is(encoder: DualEncoder, how: str) -> None:
+    plain = encoder.encode_text(TEXTS)
+    if how == "steered":
+        vectors = [np.ones(x.shape[1]) / x.shape[1] ** 0.5 for x in steering.states(encoder, TEXTS)]
+        changed = steering.steered(encoder, vectors, 0.9)
+    else:
+        norms = steering.Norms(encoder)
+        np.testing.assert_allclose(steering.encoded(encoder, norms, TEXTS), plain, rtol=1e-5, atol=1e-6)
+        for scale, _ in norms.parameters:
+            scale.data *= 2
+        changed = norms.in_place()
+    with changed, ThreadPoolExecutor(1) as pool:
+        np.testing.assert_array_equal(pool.submit(encoder.encode_text, TEXTS).result(), plain)
+        assert np.abs(encoder.encode_text(TEXTS) - plain).max() > 1e-3
 
 
 def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
@@ -134,7 +165,6 @@ def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
     plain = "A cat on a mat."  # is adapted to by neither, and encoded with the weights at the end by both
     for protocol in ("fixed", "paper"):
         arm = Remedy.parse("neat").around(encoder, protocol, 0)
-        assert isinstance(arm, Adapted)
         np.testing.assert_array_equal(
             arm.encode_among([plain], pictures, [plain]), encoder.encode_text([plain])
         )

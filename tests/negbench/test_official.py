@@ -16,6 +16,7 @@ MCQ = """correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_t
 0.0,This image does not feature a car.,h,p,n,negative,/data/coco/000000000139.jpg
 0,"This image features a dog, but not a car.",h,p,n,hybrid,C:\\coco\\000000000285.jpg
 """
+BINARY = "correct_answer,caption_0,caption_1,image_path\n"
 #: As pandas writes a column of lists: their text, quotes doubled.
 RETRIEVAL = """image_id,filepath,captions,positive_objects
 139,/data/coco/000000000139.jpg,"[""A man's dog."", 'It\\'s a ""dog"".', 'A, b']",['dog']
@@ -33,20 +34,22 @@ def test_released_questions_are_read_as_they_are(tmp_path: Path) -> None:
     assert found[0].options[0].text == "This image features a cup, and a dog."
     # The released table for real sets: index 1 is a hybrid, 2 an affirmation, 3 a negation.
     assert [o.template for o in found[1].options] == [NEGATION, HYBRID, AFFIRMATION, NEGATION]
-
-
-def test_a_training_question_about_one_object_is_an_affirmation(tmp_path: Path) -> None:
+    # a training question about one object
     (tmp_path / "a.csv").write_text(MCQ.replace(",positive,", ",modified_positive,"))
     assert official.read_questions(tmp_path / "a.csv")[0].type == AFFIRMATION
+    # binary questions have two options and no templates
+    (tmp_path / "a.csv").write_text(f"{BINARY}1,edema,no edema,p/a.jpg\n")
+    (question,) = official.read_questions(tmp_path / "a.csv")
+    assert (question.correct, question.type) == (1, None)
+    assert [option.template for option in question.options] == [None, None]
 
 
 def test_the_right_option_of_the_synthetic_set_may_stand_anywhere(tmp_path: Path) -> None:
     # The released table has a wrong option at 0 for the synthetic set: the right one is elsewhere then.
     text = MCQ.splitlines()[0] + "\n3,a,b,c,This image does not feature a car.,negative,x.png\n"
     (tmp_path / "a.csv").write_text(text + "1,a,This image features b but not c.,c,d,hybrid,y.png\n")
-    found = official.read_questions(tmp_path / "a.csv", "synthetic")
-    assert [o.template for o in found[0].options] == [AFFIRMATION, HYBRID, HYBRID, NEGATION]
-    assert [o.template for o in found[1].options] == [AFFIRMATION, HYBRID, HYBRID, NEGATION]
+    for question in official.read_questions(tmp_path / "a.csv", "synthetic"):
+        assert [o.template for o in question.options] == [AFFIRMATION, HYBRID, HYBRID, NEGATION]
     other = official.read_questions(tmp_path / "a.csv", "real")
     # Nothing is published on it.
     assert [o.template for o in other[0].options] == [None, None, None, NEGATION]
@@ -57,9 +60,7 @@ def test_pictures_of_one_file_name_are_told_apart_by_their_folders(tmp_path: Pat
     rows = [
         f"0,edema,no edema,/data/chexpert/valid/patient{n}/study1/view1_frontal.jpg" for n in (11, 12, 12, 13)
     ]
-    (tmp_path / "a.csv").write_text(
-        "correct_answer,caption_0,caption_1,image_path\n" + "\n".join(rows) + "\n"
-    )
+    (tmp_path / "a.csv").write_text(BINARY + "\n".join(rows) + "\n")
     found = official.read_questions(tmp_path / "a.csv")
     first, second, third = (f"patient{n}/study1/view1_frontal.jpg" for n in (11, 12, 13))
     assert [q.source for q in found] == [first, second, second, third]
@@ -109,14 +110,6 @@ def test_a_cell_is_never_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_binary_questions_have_two_options_and_no_templates(tmp_path: Path) -> None:
-    text = "correct_answer,caption_0,caption_1,image_path\n1,edema,no edema,p/a.jpg\n"
-    (tmp_path / "a.csv").write_text(text)
-    (question,) = official.read_questions(tmp_path / "a.csv")
-    assert (question.correct, question.type, len(question.options)) == (1, None, 2)
-    assert [option.template for option in question.options] == [None, None]
-
-
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     asked = conftest.questions()
     official.write_questions(tmp_path / "q.csv", asked)
@@ -130,18 +123,19 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     "text, said",
     [
         ("correct_answer,caption0,caption_1,image_path\n0,a,b,c\n", "no column 'caption_0' (is 'caption0'"),
-        ("correct_answer,caption_0,caption_1,image_path\n2,a,b,c\n", "'2' is not the number of an option"),
-        ("correct_answer,caption_0,caption_1,image_path\nx,a,b,c\n", "'x' is not the number of an option"),
-        ("correct_answer,caption_0,caption_1,image_path\n0,a,b\n", "fewer cells"),
-        ("correct_answer,caption_0,caption_1,image_path\n0,a,b,\n", "the column 'image_path' is empty"),
-        ("correct_answer,caption_0,caption_1,image_path\n", "a header and no rows"),
+        (BINARY + "2,a,b,c\n", "'2' is not the number of an option"),
+        (BINARY + "x,a,b,c\n", "'x' is not the number of an option"),
+        (BINARY + "0,a,b\n", "fewer cells"),
+        (BINARY + "0,a,b,\n", "the column 'image_path' is empty"),
+        (BINARY, "a header and no rows"),
+        (BINARY + "0,\udcff\udcfe,b,c\n", "not UTF-8"),
         ("", "has none"),
         (MCQ.replace("hybrid", "mixed"), "unknown template 'mixed'"),
-        ('correct_answer,caption_0,caption_1,image_path\n0,a,b,"c\n', "not valid CSV"),
+        (BINARY + '0,a,b,"c\n', "not valid CSV"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "a.csv").write_text(text, errors="surrogateescape")
     with pytest.raises(UserError) as caught:
         official.read_questions(tmp_path / "a.csv")
     assert said in str(caught.value)
@@ -159,9 +153,3 @@ def test_half_a_row_at_the_end_costs_that_row(
     (tmp_path / "a.csv").write_text(MCQ + cut + "\n" + MCQ.partition("\n")[2])
     with pytest.raises(UserError, match=r"line \d"):
         official.read_questions(tmp_path / "a.csv")
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"filepath,captions\n\xff\xfe,[]\n")
-    with pytest.raises(UserError, match="not UTF-8"):
-        official.read_retrieval(tmp_path / "a.csv")

@@ -29,31 +29,23 @@ def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path: Path) -
     path = tmp_path / "list.jsonl"
     path.write_text("\n\n".join(json.dumps(line) for line in lines))
     found = read(path)
-    assert [(c.path, c.captions) for c in found] == [
-        ("a/one.png", ("A dog.", "A cat.")),
-        ("two.jpg", ("A car.",)),
-        ("three.jpg", ("A boat.",)),
-        ("four.jpg", ()),
-    ]
-    assert [c.problem for c in found] == ["", "", "", sources.NO_CAPTION]
+    assert {c.path: c.captions or c.problem for c in found} == {
+        "a/one.png": ("A dog.", "A cat."), "two.jpg": ("A car.",), "three.jpg": ("A boat.",),
+        "four.jpg": sources.NO_CAPTION,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "content, said",
     [
-        (
-            b'{"image": "a.png", "captions": 5}',
-            "line 1, has captions that must be a text or a list of texts, not 5",
-        ),
+        (b'{"image": "a.png", "captions": 5}', "line 1, has captions that must be a text or a list of"),
         (b'{"image": "a.png"}\n{"image": ', "line 2, the last one, is cut short"),
         (b'{"caption": "A dog."}', "line 1, names no image; it needs one of: image, "),
         (b"[1]", "line 1, is not a JSON object"),
         (b'{"image": "\xff.png"}', "line 1, is not UTF-8 text"),
     ],
 )
-def test_a_line_that_is_no_record_is_refused_with_its_place(
-    content: bytes, said: str, tmp_path: Path
-) -> None:
+def test_a_line_that_is_no_record_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     path.write_bytes(content)
     with pytest.raises(UserError, match=said) as caught:
@@ -89,11 +81,10 @@ def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absen
     kinds = [{"id": k, "name": name} for k, name in enumerate(["dog", "car", "cat"])]
     shown = [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 2)]
     found = [{"image_id": image, "category_id": kind} for image, kind in shown]
-    for name, content in (("captions", captions), ("instances", found)):
-        (tmp_path / f"{name}.json").write_text(
-            json.dumps({"images": images, "annotations": content, "categories": kinds})
-        )
     given = {name: str(tmp_path / f"{name}.json") for name in ("captions", "instances")}
+    for name, rows in (("captions", captions), ("instances", found)):
+        content = {"images": images, "annotations": rows, "categories": kinds}
+        Path(given[name]).write_text(json.dumps(content))
     first, second, third = sources.load(BuildConfig(source="coco", **given))
     assert (first.negatives, first.notes) == (("cat",), (IN_CAPTION,))
     assert second.captions == ()

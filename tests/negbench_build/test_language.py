@@ -25,59 +25,60 @@ def client(server: Server, **options: Any) -> Client:
     return Client(EndpointModel(server.url, "eye-7b", retries=0), **options)
 
 
+def prompt(body: dict[str, Any]) -> str:
+    return body["messages"][0]["content"]
+
+
+def answer(content: Any) -> Reply:
+    return 200, say(content if isinstance(content, str) else json.dumps(content)), {}
+
+
+BROKEN: Reply = (500, {"error": "out of order"}, {})
+
+
 def test_objects_are_checked_against_the_captions(server: Server) -> None:
     answers = {
         "dog": {"present": ["A Dog", "sand"], "absent": ["ball", "dogs", "a very long list of odd words"]},
         "cats": {"present": ["cat", "sofa"], "absent": ["lamp", "rug", "tv", "book"]},
     }
-
-    def rule(body: dict[str, Any], _: int) -> Reply:
-        prompt = body["messages"][0]["content"]
-        return 200, say(json.dumps(next(value for key, value in answers.items() if key in prompt))), {}
-
-    server.rule = rule
+    server.rule = lambda body, _: answer(next(answers[name] for name in answers if name in prompt(body)))
     found = language.extract(client(server), IMAGES, 0, 3)
     assert [image.id for image in found] == ["a", "b", "c"]
     assert (found[0].positives, found[0].negatives) == (("dog",), ("ball",))
     assert found[0].notes == (
-        "object not in the caption, dropped",
-        "absent object is in the caption, dropped",
-    )
+        "object not in the caption, dropped", "absent object is in the caption, dropped",
+    )  # fmt: skip
     assert (found[1].positives, found[1].negatives) == (("cat", "sofa"), ("lamp", "rug", "tv"))
     assert found[2] == IMAGES[2]
     assert len(server.requests) == 2
 
 
 def test_nonsense_and_silence_are_problems_that_keep_their_place(server: Server) -> None:
-    def rule(body: dict[str, Any], _: int) -> Reply:
-        if "dog" in body["messages"][0]["content"]:
-            return 200, say("What a lovely picture!"), {}
-        return 500, {"error": "out of order"}, {}
-
-    server.rule = rule
+    server.rule = lambda body, _: answer("What a lovely picture!") if "dog" in prompt(body) else BROKEN
     found = language.extract(client(server), IMAGES, 0, 3)
     assert "unusable (nonsense)" in found[0].problem
     assert found[1].problem.startswith(language.NO_ANSWER)
     assert found[0].positives == found[1].negatives == ()
 
 
-def sentences() -> list[language.Sentence]:
+def paraphrased(asked: Client, keep_order: bool = False, k: int = 0) -> Any:
+    """What becomes of one sentence."""
     text = "A dog runs. There is no cat in the image."
-    return [language.Sentence(id=str(k), text=text, affirmed=["dog"], denied=["cat"]) for k in range(3)]
+    sentence = language.Sentence(id=str(k), text=text, affirmed=["dog"], denied=["cat"])
+    (found,) = language.paraphrase(asked, [sentence], 0, keep_order=keep_order)
+    return found
 
 
 def test_a_paraphrase_that_turns_the_meaning_round_is_drawn_again_and_then_refused(server: Server) -> None:
     texts = iter(
         ["A dog and a cat run.", "A dog runs with no cat near.", "A dog runs.", "No cat, but a dog runs."] * 9
     )
-    server.rule = lambda body, _: (200, say(json.dumps({"sentence": next(texts)})), {})
+    server.rule = lambda body, _: answer({"sentence": next(texts)})
     asked = client(server, temperature=0.8, attempts=2)
-    found = language.paraphrase(asked, sentences()[:1], 0, keep_order=True)
-    assert found == [("A dog runs with no cat near.", "")]
+    assert paraphrased(asked, True) == ("A dog runs with no cat near.", "")
     assert len(server.requests) == 2
     assert server.requests[0]["seed"] != server.requests[1]["seed"]
-    refused = language.paraphrase(asked, sentences()[1:2], 0, keep_order=True)
-    assert refused == [(None, "order changed")]
+    assert paraphrased(asked, True, 1) == (None, "order changed")
 
 
 def test_scenes_that_contradict_themselves_are_refused(server: Server) -> None:
@@ -87,7 +88,7 @@ def test_scenes_that_contradict_themselves_are_refused(server: Server) -> None:
     }  # fmt: skip
     bad = {**good, "caption_with_extra": "A dog sits by a chair without a ball."}
     answers = iter([good, bad])
-    server.rule = lambda body, _: (200, say(json.dumps(next(answers))), {})
+    server.rule = lambda body, _: answer(next(answers))
     one = client(server)
     assert language.imagine(one, ["0"], 0)[0].extra == "ball"
     assert language.imagine(one, ["1"], 0) == ["the sentences of a scene contradict its objects"]
@@ -95,20 +96,19 @@ def test_scenes_that_contradict_themselves_are_refused(server: Server) -> None:
 
 def polite(body: dict[str, Any], _: int) -> Reply:
     """Names objects, denies what it is told to, and rephrases by saying the same with one more word."""
-    prompt = body["messages"][0]["content"]
-    if prompt.startswith("These captions"):
-        said = [word for word in ("dog", "cat", "car", "boat") if word in prompt.split("List the")[0]]
-        absent = [word for word in ("dog", "cat", "car", "boat") if word not in said]
-        return 200, say(json.dumps({"present": said, "absent": absent})), {}
-    if prompt.startswith("Say in one"):
-        _, _, last = prompt.partition("\n\nAnswer")[0].rpartition("Description: ")
+    asked = prompt(body)
+    if asked.startswith("These captions"):
+        things = ("dog", "cat", "car", "boat")
+        said = [word for word in things if word in asked.split("List the")[0]]
+        return answer({"present": said, "absent": [word for word in things if word not in said]})
+    if asked.startswith("Say in one"):
+        _, _, last = asked.partition("\n\nAnswer")[0].rpartition("Description: ")
         text, absent = (line.partition("Absent: ")[2] or line.rstrip(".") for line in last.splitlines()[:2])
-        before = "The negation comes first" in prompt
-        said = f"No {absent} is there, but {text}." if before else f"{text}, but no {absent} is there."
-        return 200, say(json.dumps({"sentence": said})), {}
-    text = prompt.splitlines()[1]
-    text = text.replace("image", "fine image").replace("picture", "nice picture")
-    return 200, say(json.dumps({"sentence": text})), {}
+        before = "The negation comes first" in asked
+        said_ = f"No {absent} is there, but {text}." if before else f"{text}, but no {absent} is there."
+        return answer({"sentence": said_})
+    text = asked.splitlines()[1].replace("image", "fine image").replace("picture", "nice picture")
+    return answer({"sentence": text})
 
 
 def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswered_shards_are_asked_again(
@@ -119,19 +119,12 @@ def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswere
         "--concepts", "llm", "--paraphrase", "--affneg", "--llm.model", f"openai:{server.url}#eye-7b",
         "--llm.retries", "0", "--shard-size", "3", "--device", "cpu", "--out", tmp_path,
     ]  # fmt: skip
-    broken = {"on": True}
-
-    def rule(body: dict[str, Any], count: int) -> Reply:
-        if broken["on"] and "dog and cat and car" in body["messages"][0]["content"]:
-            return 500, {"error": "out of order"}, {}
-        return polite(body, count)
-
-    server.rule = rule
+    server.rule = lambda body, k: BROKEN if "dog and cat and car" in prompt(body) else polite(body, k)
     first = negbench(*given)
     assert first.code == 0, first.stderr
     assert f"1 unusable: {language.NO_ANSWER}" in first.stdout
     assert "the language model named no usable object" in first.stdout  # "A picture of sky."
-    broken["on"] = False
+    server.rule = polite
     asked = len(server.requests)
     second = negbench(*given)
     assert second.code == 0, second.stderr
@@ -148,26 +141,17 @@ def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswere
 
 def test_a_request_without_an_answer_is_not_answered_by_another_seed(server: Server) -> None:
     """What came of it would otherwise depend on when the server was down."""
-    down = {"on": True}
-
-    def rule(body: dict[str, Any], count: int) -> Reply:
-        if down["on"]:
-            down["on"] = False
-            return 500, {"error": "out of order"}, {}
-        return 200, say(json.dumps({"sentence": f"A dog runs with no cat near, {body['seed']}."})), {}
-
-    server.rule = rule
+    server.rule = lambda body, _: BROKEN
     asked = client(server, temperature=0.8, attempts=3)
-    (first,) = language.paraphrase(asked, sentences()[:1], 0, keep_order=False)
-    assert first[0] is None
-    assert first[1].startswith(language.NO_ANSWER)
-    (second,) = language.paraphrase(asked, sentences()[:1], 0, keep_order=False)
+    text, why = paraphrased(asked)
+    assert text is None
+    assert why.startswith(language.NO_ANSWER)
+    server.rule = lambda body, _: answer({"sentence": f"A dog runs with no cat near, {body['seed']}."})
+    assert str(server.requests[0]["seed"]) in paraphrased(asked)[0]
     assert server.requests[0]["seed"] == server.requests[1]["seed"]
-    assert str(server.requests[0]["seed"]) in str(second[0])
 
 
 def test_a_paraphrase_that_goes_on_and_on_is_refused(server: Server) -> None:
     long = "A dog runs with no cat near. " + "It is a fine day and the sun shines. " * 4
-    server.rule = lambda body, _: (200, say(json.dumps({"sentence": long})), {})
-    (found,) = language.paraphrase(client(server), sentences()[:1], 0, keep_order=False)
-    assert found == (None, "it says much more")
+    server.rule = lambda body, _: answer({"sentence": long})
+    assert paraphrased(client(server)) == (None, "it says much more")

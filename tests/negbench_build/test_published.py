@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from nein.generate.negbench import language
 from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
 from nein.models.llm.parsing import AnswerError, parse
 from nein.train.clip_finetuning import table
-from tests.loopback import Reply, Server, say
-from tests.negbench_build.test_language import client
+from tests.loopback import Reply, Server
+from tests.negbench_build.test_language import BROKEN, answer, client, prompt
 
 OBJECTS = '''
 import vllm_that_is_not_here
@@ -103,14 +102,13 @@ def test_prompts_are_put_together_as_the_scripts_do_and_no_script_is_run(copy: P
     assert prompts.present('a "dog"') == 'Things in "a "dog""?'
     assert prompts.absent("a dog", ["dog", "it's"]) == "Things beside ['dog', \"it's\"] and not in a dog?"
     assert prompts.valid(["a", "b"]) == "A list?\n['x']\nYes\n\n['a', 'b']\n"
-    assert (
-        prompts.rephrase("A.", option=False, keep_order=True, rng=rng)
-        == "Again (in order; retrieval words): A."
-    )
-    assert (
-        prompts.rephrase("A.", option=False, keep_order=False, rng=rng) == "Again (free; retrieval words): A."
-    )
-    assert prompts.rephrase("A.", option=True, keep_order=True, rng=rng) == "Again (free; question words): A."
+    for option, keep, said in (
+        (False, True, "in order; retrieval"),
+        (False, False, "free; retrieval"),
+        (True, True, "free; question"),
+    ):  # fmt: skip
+        text = prompts.rephrase("A.", option=option, keep_order=keep, rng=rng)
+        assert text == f"Again ({said} words): A."
     before = prompts.negate(Negation("A dog", "cat", True), random.Random(0))
     assert before.endswith("\n\nA dog [cat]\n")
     drawn = before.removeprefix("Deny.\n\n").split("\n\n")[:3]
@@ -183,16 +181,16 @@ def test_a_plain_answer_is_read_as_in_the_released_scripts(schema: Any, text: st
 
 def speaking(body: dict[str, Any], _: int) -> Reply:
     """Answers of a model to the prompts above."""
-    prompt = body["messages"][0]["content"]
-    if prompt.startswith("Things in"):
-        return 200, say("Dog, unicorn" if "dog" in prompt else "Sky"), {}
-    if prompt.startswith("Things beside"):
-        return 200, say("cat, dog, car, boat, kite"), {}
-    if prompt.startswith("A list?"):
-        return 200, say("No" if "Sky" in prompt else "Yes"), {}
-    if prompt.startswith("Deny."):
-        return 200, say(f"Negative Caption: {prompt.splitlines()[-1]} it is not."), {}
-    return 200, say(prompt.partition("): ")[2].replace("This image", "The fine image")), {}
+    asked = prompt(body)
+    if asked.startswith("Things in"):
+        return answer("Dog, unicorn" if "dog" in asked else "Sky")
+    if asked.startswith("Things beside"):
+        return answer("cat, dog, car, boat, kite")
+    if asked.startswith("A list?"):
+        return answer("No" if "Sky" in asked else "Yes")
+    if asked.startswith("Deny."):
+        return answer(f"Negative Caption: {asked.splitlines()[-1]} it is not.")
+    return answer(asked.partition("): ")[2].replace("This image", "The fine image"))
 
 
 def test_by_paper_and_by_its_prompts_negcap_is_what_the_model_says(
@@ -208,10 +206,8 @@ def test_by_paper_and_by_its_prompts_negcap_is_what_the_model_says(
     done = negbench(*given)
     assert done.code == 0, done.stderr
     assert all("response_format" not in body for body in server.requests)
-    assert all("JSON" not in body["messages"][0]["content"] for body in server.requests)
-    warmth = {
-        body["messages"][0]["content"].partition(" ")[0]: body["temperature"] for body in server.requests
-    }
+    assert all("JSON" not in prompt(body) for body in server.requests)
+    warmth = {prompt(body).partition(" ")[0]: body["temperature"] for body in server.requests}
     assert (warmth["A"], warmth["Things"]) == (0, 0.8)
     assert f"unusable: {language.NO_LIST}" in done.stdout  # "Sky"
     rows = table.Captions(tmp_path / "out" / "dataset" / "negcap_rephrased.csv")
@@ -224,48 +220,39 @@ def test_by_paper_and_by_its_prompts_negcap_is_what_the_model_says(
     assert any("unicorn" in option.text for question in asked for option in question.options)
 
 
+def extracted(server: Server, copy: Path, caption: str) -> Any:
+    """What becomes of an image by each protocol."""
+    image, prompts = Concepts("a", "a.png", (caption,)), Published(copy, "training", "image")
+    how: dict[str, Any] = {"prompts": prompts}
+    asked = client(server)
+    return [language.extract(asked, [image], 0, 5, protocol=p, **how)[0] for p in ("paper", "fixed")]
+
+
 def test_by_fixed_the_same_answers_are_checked(server: Server, copy: Path) -> None:
     server.rule = speaking
-    image, prompts = Concepts("a", "a.png", ("A dog and a cat",)), Published(copy, "training", "image")
-    seen = {
-        protocol: language.extract(client(server), [image], 0, 5, prompts=prompts, protocol=protocol)[0]
-        for protocol in ("paper", "fixed")
-    }
-    assert (seen["paper"].positives, seen["fixed"].positives) == (("Dog", "unicorn"), ("dog",))
-    assert seen["paper"].negatives == ("cat", "dog", "car", "boat", "kite")
-    assert seen["fixed"].negatives == ("car", "boat", "kite")
-    server.rule = lambda body, _: (200, say("A dog sits."), {})
-    negation = Negation("A dog", "cat", False)
-    one = language.Sentence(
-        "a/c0", negation.text("image", "where missing"), ["dog"], ["cat"], negation=negation
-    )
-    how: dict[str, Any] = {"keep_order": False, "prompts": prompts}
-    said = {
-        protocol: language.paraphrase(client(server), [one], 0, protocol=protocol, **how)[0]
-        for protocol in ("paper", "fixed")
-    }
-    assert said == {"paper": ("A dog sits.", ""), "fixed": (None, "an object is lost")}
+    paper, fixed = extracted(server, copy, "A dog and a cat")
+    assert (paper.positives, fixed.positives) == (("Dog", "unicorn"), ("dog",))
+    assert paper.negatives == ("cat", "dog", "car", "boat", "kite")
+    assert fixed.negatives == ("car", "boat", "kite")
+    server.rule = lambda body, _: answer("A dog sits.")
+    negation, text = Negation("A dog", "cat", False), "A dog. There is no cat in the image."
+    one = language.Sentence("a/c0", text, ["dog"], ["cat"], negation=negation)
+    how: dict[str, Any] = {"keep_order": False, "prompts": Published(copy, "training", "image")}
+    for protocol, said in (("paper", ("A dog sits.", "")), ("fixed", (None, "an object is lost"))):
+        assert language.paraphrase(client(server), [one], 0, protocol=protocol, **how) == [said]
 
 
 def test_by_paper_a_caption_without_an_object_is_asked_about_as_none(server: Server, copy: Path) -> None:
-    def rule(body: dict[str, Any], _: int) -> Reply:
-        return 200, say('"' if body["messages"][0]["content"].startswith("Things in") else "cat, car"), {}
-
-    server.rule = rule
-    image, prompts = Concepts("a", "a.png", ("What a day",)), Published(copy, "training", "image")
-    seen = {
-        protocol: language.extract(client(server), [image], 0, 5, prompts=prompts, protocol=protocol)[0]
-        for protocol in ("paper", "fixed")
-    }
-    paper = seen["paper"]
+    server.rule = lambda body, _: answer('"' if prompt(body).startswith("Things in") else "cat, car")
+    paper, fixed = extracted(server, copy, "What a day")
     assert (paper.positives, paper.negatives, paper.problem) == ((), ("cat", "car"), "")
-    assert "unusable (nonsense)" in seen["fixed"].problem
-    question = sentences.training_question(seen["paper"], 0, protocol="paper")
+    assert "unusable (nonsense)" in fixed.problem
+    question = sentences.training_question(paper, 0, protocol="paper")
     assert any("None" in option.text for option in question.options)
 
 
 def test_two_concepts_and_an_absent_one_are_a_videos(server: Server, copy: Path) -> None:
-    server.rule = lambda body, _: (200, say("positive1: dog\npositive2: running\nnegative: swimming"), {})
+    server.rule = lambda body, _: answer("positive1: dog\npositive2: running\nnegative: swimming")
     video = Concepts("v", "v.mp4", ("A dog is running", "a dog"))
     prompts = Published(copy, "evaluation", "video")
     (seen,) = language.extract(client(server), [video], 0, 1, "video", prompts=prompts, protocol="paper")
@@ -281,18 +268,12 @@ def test_our_own_examples_pass_our_own_check(first: str) -> None:
 
 
 def test_what_is_no_list_of_objects_is_dropped_and_silence_is_asked_again(server: Server) -> None:
-    def rule(body: dict[str, Any], _: int) -> Reply:
-        prompt = body["messages"][0]["content"]
-        if "silent" in prompt:
-            return 500, {"error": "out of order"}, {}
-        return 200, say(json.dumps({"valid": "Note:" not in prompt})), {}
-
-    server.rule = rule
+    server.rule = lambda body, _: (
+        BROKEN if "silent" in prompt(body) else answer({"valid": "Note:" not in prompt(body)})
+    )
     lists = [("dog",), ("Note: a dog",), ("silent",)]
     images = [Concepts(f"{k}", "p", ("A",), names, ("cat",)) for k, names in enumerate(lists)]
-    problems = [
-        image.problem for image in language.validate(client(server), [*images, Concepts("x", problem="y")])
-    ]
-    assert problems[:2] == ["", language.NO_LIST]
-    assert problems[2].startswith(language.NO_ANSWER)
-    assert problems[3] == "y"
+    found = language.validate(client(server), [*images, Concepts("x", problem="y")])
+    fine, bad, silent, before = (image.problem for image in found)
+    assert (fine, bad, before) == ("", language.NO_LIST, "y")
+    assert silent.startswith(language.NO_ANSWER)
