@@ -101,8 +101,33 @@ def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scor
         path.write_bytes((tmp_path / "whole" / path.relative_to(data)).read_bytes())
     shutil.rmtree(out / "flaky" / "negative" / "images")  # and what was edited has vanished
     assert evaluate(*words).code == 0
-    rows = {(row["id"], row["metric"]): row for row in scores_in(out / "flaky" / "negative")}
-    assert {key[0] for key, row in rows.items() if row["value"] is None} == {failed}
+    assert {row["id"] for row in scores_in(out / "flaky" / "negative") if row["value"] is None} == {failed}
+
+
+def test_missing_images_are_unscored_aloud_and_looked_at_in_blocks_alone(
+    make_data, evaluate, tmp_path, monkeypatch, caplog
+):
+    def looked(path):
+        raise AssertionError("starting looks at no picture")
+
+    monkeypatch.setattr(images, "probe", looked)
+    data, out = make_data(3, 1), tmp_path / "out"
+    (data / "nein_val/NeIn_000000000001_1.png").unlink()
+    (data / "coco_for_val/COCO_000000000003.png").unlink()
+    done = evaluate(*ALONE, *base(data, out, metrics="l1"))
+    assert done.code == 0, done.stderr
+    assert "lacks 1 of 3 NeIn images (NeIn_000000000001_1); their samples will be unscored" in caplog.text
+    assert "lacks 1 of 3 COCO images (COCO_000000000003)" in caplog.text
+    reasons = {row["id"][-3]: row["reason"] for row in scores_in(out / "identity/negative")}
+    assert [number for number, reason in reasons.items() if not reason] == ["2"]
+    assert "the file is missing" in reasons["1"]
+    assert "2 have no score" in done.stderr
+    shutil.rmtree(data / "nein_val")
+    (data / "nein_val").mkdir()
+    refused = evaluate(*ALONE, *base(data, tmp_path / "other"))
+    assert refused.code == 2
+    assert "lacks 3 of 3 NeIn images" in refused.stderr
+    assert "name their folder with --nein-images" in refused.stderr
 
 
 def test_a_picture_changed_between_the_stages_is_unscored(make_data, evaluate, tmp_path):
@@ -135,15 +160,6 @@ def test_a_judge_that_raises_loses_only_its_own_sample(make_data, evaluate, tmp_
     assert list(values(out, "identity/negative", "removal_vqa").values()) == [1.0, None, 1.0]
     assert None not in values(out, "identity/negative", "l1").values()
     assert "RuntimeError: cannot look at this" in done.stdout
-
-
-def test_the_table_counts_the_selection_although_whole_blocks_are_made(make_data, evaluate, tmp_path):
-    out, chosen = tmp_path / "out", "NeIn_000000000003_1,NeIn_000000000001_1"
-    done = evaluate(*ALONE, *base(make_data(4, 2), out, "--samples", chosen))
-    assert done.code == 0
-    assert list(values(out, "identity/negative", "l1")) == ["NeIn_000000000001_1", "NeIn_000000000003_1"]
-    assert len(list((out / "identity/negative/images").glob("*.png"))) == 8
-    assert "| 2   |" in done.stdout
 
 
 def test_a_changed_configuration_or_annotation_is_refused_until_told_to_overwrite(
@@ -179,88 +195,54 @@ def test_a_changed_configuration_or_annotation_is_refused_until_told_to_overwrit
     ("--editor identity --samples x", "There is no sample 'x' in the data"),
     ("--editor identity --metrics clip_i --models.clip no/where/at/all", "no/where/at/all"),
     ("--editor identity --metrics clip_i --models.clip nano:nothing", "nano:nothing"),
+    ("--editor identity --metrics clip_i --models.clip HERE/clip", "pytorch_model.bin"),  # a pickle
     ("--editor identity --stages score", "lacks the edits of 1 of 1 samples"),
     ("--editor identity --device cuda", "sees no GPU of NVIDIA or AMD; use --device cpu"),
+    ("--editor identity --out HERE/file/out",
+     "cannot be created (Not a directory); choose a writable folder with --out"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_one_sentence(make_data, evaluate, tmp_path, monkeypatch, options, sentence):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = evaluate(*base(make_data(1, 1), tmp_path / "out"), *options.split())
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "clip").mkdir()
+    (tmp_path / "clip" / "config.json").write_text('{"model_type": "clip"}')
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "clip" / "pytorch_model.bin")
+    given = options.replace("HERE", str(tmp_path)).split()
+    done = evaluate(*base(make_data(1, 1), tmp_path / "out"), *given)
     assert (done.code, done.stdout) == (2, "")
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("out/*/*/edit/*/*.jsonl"))  # said before any work
 
 
-def test_an_unwritable_result_folder_is_said_before_any_work(make_data, evaluate, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    done = evaluate("--editor", "identity", *base(make_data(1, 1), tmp_path / "file" / "out"))
-    assert done.code == 2
-    assert "cannot be created (Not a directory); choose a writable folder with --out" in done.stderr
-
-
-def test_images_that_are_missing_or_no_images_are_unscored_aloud_and_looked_at_in_blocks_alone(
-    make_data, evaluate, tmp_path, monkeypatch, caplog
+def test_out_of_memory_names_the_option_and_a_defect_of_ours_is_no_mistake_of_the_user(
+    make_data, evaluate, tmp_path, monkeypatch
 ):
-    def looked(path):
-        raise AssertionError("starting looks at no picture")
+    data = make_data(4, 1)
+    with pytest.raises(RuntimeError, match="stops after 3 samples"):
+        evaluate("--editor", "flaky", "--editor-options.crash_after", "3", *base(data, tmp_path / "out"))
 
-    monkeypatch.setattr(images, "probe", looked)
-    data, out = make_data(4, 1), tmp_path / "out"
-    (data / "nein_val/NeIn_000000000001_1.png").unlink()
-    (data / "coco_for_val/COCO_000000000003.png").unlink()
-    (data / "nein_val/NeIn_000000000004_1.png").write_text("no image at all")
-    done = evaluate(*ALONE, *base(data, out, metrics="l1"))
-    assert done.code == 0, done.stderr
-    assert "lacks 1 of 4 NeIn images (NeIn_000000000001_1); their samples will be unscored" in caplog.text
-    assert "lacks 1 of 4 COCO images (COCO_000000000003)" in caplog.text
-    reasons = {row["id"][-3]: row["reason"] for row in scores_in(out / "identity/negative")}
-    assert [number for number, reason in reasons.items() if not reason] == ["2"]
-    assert "the NeIn image is unusable" in reasons["1"]
-    assert "the file is missing" in reasons["1"]
-    assert "the COCO image is unusable" in reasons["3"]
-    assert "not an image file" in reasons["4"]
-    assert "3 have no score" in done.stderr
-    for path in (data / "nein_val").iterdir():
-        path.unlink()
-    refused = evaluate(*ALONE, *base(data, tmp_path / "other"))
-    assert refused.code == 2
-    assert "lacks 4 of 4 NeIn images" in refused.stderr
-    assert "name their folder with --nein-images" in refused.stderr
-
-
-def test_a_pickle_checkpoint_is_refused_in_one_sentence(make_data, evaluate, tmp_path):
-    model = tmp_path / "clip"
-    model.mkdir()
-    (model / "config.json").write_text('{"model_type": "clip"}')
-    torch.save({"weight": torch.zeros(1)}, model / "pytorch_model.bin")
-    options = ("--editor", "identity", "--metrics", "clip_i", "--models.clip", str(model))
-    done = evaluate(*base(make_data(1, 1), tmp_path / "out"), *options)
-    assert done.code == 2
-    assert "pytorch_model.bin" in done.stderr
-    assert "pickle" in done.stderr
-    assert not list((tmp_path / "out").glob("identity"))  # said before any work
-
-
-def test_out_of_memory_names_the_option_that_helps(make_data, evaluate, tmp_path, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Identity, "edit", full)
-    done = evaluate("--editor", "identity", *base(make_data(1, 1), tmp_path / "out"))
+    done = evaluate("--editor", "identity", *base(data, tmp_path / "full"))
     assert done.code == 2
     assert "lower --batch-size" in done.stderr
 
 
-def test_a_defect_of_ours_is_not_dressed_up_as_a_mistake_of_the_user(make_data, evaluate, tmp_path):
-    options = ("--editor", "flaky", "--editor-options.crash_after", "3")
-    with pytest.raises(RuntimeError, match="stops after 3 samples"):
-        evaluate(*options, *base(make_data(4, 1), tmp_path / "out"))
-
-
-def test_dry_run_prints_the_configuration_and_does_nothing(make_data, evaluate, tmp_path):
-    done = evaluate("--editor", "identity", *base(make_data(1, 1), tmp_path / "out"), "--dry-run")
+def test_a_selection_is_counted_although_whole_blocks_are_made_and_a_dry_run_makes_none(
+    make_data, evaluate, tmp_path
+):
+    out, chosen = tmp_path / "out", "NeIn_000000000003_1,NeIn_000000000001_1"
+    line = [*ALONE, *base(make_data(4, 2), out, "--samples", chosen)]
+    assert yaml.safe_load(evaluate(*line, "--dry-run").stdout)["metrics"] == ["l1", "l2"]
+    assert not out.exists()
+    done = evaluate(*line)
     assert done.code == 0
-    assert yaml.safe_load(done.stdout)["metrics"] == ["l1", "l2"]
-    assert not (tmp_path / "out").exists()
+    assert list(values(out, "identity/negative", "l1")) == ["NeIn_000000000001_1", "NeIn_000000000003_1"]
+    assert len(list((out / "identity/negative/images").glob("*.png"))) == 8
+    assert "| 2   |" in done.stdout
 
 
 def test_a_terminated_run_ends_cleanly_and_goes_on(make_data, evaluate, tmp_path, monkeypatch):

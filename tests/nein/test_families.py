@@ -1,125 +1,346 @@
-"""Grammar of every template of every family, and that the loader reads back what the builder writes."""
+"""Families of negation: what is said of which sample, what the target is then, and results by family."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
+import json
+from pathlib import Path
 
 import pytest
 
-from nein.generate.nein import algorithms
-from nein.generate.nein.sources import COCO
-from nein.wording import nouns, templates
-from nein.wording.families import FAMILIES, STAYS, choices, sentence
-
-NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
-
-
-def all_sentences(label, noun, protocol="fixed"):
-    return [
-        sentence(label, index, noun, second="apple", present="teddy bear", protocol=protocol)
-        for index in choices(label, noun, protocol)
-    ]
-
-
-@pytest.mark.parametrize(("noun", "article", "many"), [
-    ("cat", "a cat", "cats"), ("umbrella", "an umbrella", "umbrellas"), ("hour", "an hour", "hours"),
-    ("unicorn", "a unicorn", "unicorns"), ("fire hydrant", "a fire hydrant", "fire hydrants"),
-    ("wine glass", "a wine glass", "wine glasses"), ("bus", "a bus", "buses"),
-    ("person", "a person", "people"), ("knife", "a knife", "knives"), ("mouse", "a mouse", "mice"),
-    ("sheep", "a sheep", "sheep"), ("skis", "skis", "skis"), ("scissors", "scissors", "scissors"),
-    ("broccoli", "broccoli", "broccoli"),
-])  # fmt: skip
-def test_articles_and_plurals(noun, article, many):
-    assert nouns.with_article(noun) == article
-    assert nouns.plural(noun) == many
+from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import runs as of_runs
+from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks.nein.evaluate import load_plan
+from nein.benchmarks.nein.reporting import sample_browser, sections
+from nein.benchmarks.nein.runs import asked
+from nein.datasets.nein import loading
+from nein.datasets.nein.families import in_families
+from nein.datasets.nein.samples import Dataset, Sample, records_hash
+from nein.engine.errors import UserError
+from nein.reporting import figures as frames
+from nein.statistics import two_way
+from nein.wording.families import CELLS, FAMILIES, MINIMAL_PAIRS, STAYS
+from tests.helpers import commands, runs
 
 
-def test_of_the_categories_of_coco_two_are_plural():
-    assert len(COCO) == 80
-    assert [noun for noun in COCO if nouns.is_plural(noun)] == ["skis", "scissors"]
+def with_families(folder, families):
+    rows = json.loads((folder / "val.json").read_text())
+    for record, family in zip(rows, families, strict=True):
+        record |= {"family": family} if family else {}
+    (folder / "val.json").write_text(json.dumps(rows))
+    return folder
 
 
-@pytest.mark.parametrize(("label", "noun", "expected"), [
-    ("exception", "umbrella", "Everything but an umbrella."),
-    ("exception", "skis", "Everything but skis."),
-    ("neither_nor", "traffic light", "Neither a traffic light nor an apple is in the image."),
-    ("neither_nor", "people", "Neither people nor an apple is in the image."),
-    ("scoped", "skis", "The image has a teddy bear but no skis."),
-    ("contrastive", "umbrella", "The image shows a teddy bear, not an umbrella."),
-    ("double_negation", "hour hand", "The image is not without an hour hand."),
-    ("implicit", "cat", "The image is free of cats."),
-    ("implicit", "traffic light", "The image is free of traffic lights."),
-    ("implicit", "skis", "The image is free of skis."),
-])  # fmt: skip
-def test_the_first_template_of_a_family_reads_like_this(label, noun, expected):
-    assert all_sentences(label, noun)[0] == expected
+VALUES = {
+    "removal_vqa": {"a": 1.0, "b": 0.0, "c": 1.0, "d": None},
+    "l1": {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4},
+}
 
 
-@pytest.mark.parametrize("label", FAMILIES)
-@pytest.mark.parametrize("noun", NOUNS)
-def test_every_sentence_is_well_formed_and_names_its_object(label, noun):
-    found = all_sentences(label, noun)
-    assert len(set(found)) == len(found)
-    assert len(found) >= 3
-    for text in found:
-        assert text[0].isupper()
-        assert text.endswith(".")
-        assert "  " not in text
-        assert "{" not in text
-        assert nouns.plural(noun) in text.lower() or noun in text.lower()
-        for word, following in re.findall(r"\b([Aa]n?) (\w+)", text):
-            vowel = following[0] in "aeiou" or following == "hour"
-            assert (word.lower() == "an") == vowel, text
-        if nouns.is_plural(noun):
-            assert f"{noun} is " not in text.lower()
-            assert f"a {noun}" not in text.lower().split(" nor ")[0]
-            assert "single" not in text
-        else:
-            assert f"{noun} are " not in text.lower()
+BY_ID = {"a": "plain", "b": "double_negation", "c": "implicit", "d": "implicit"}
 
 
-def test_a_verb_agrees_with_the_nearer_of_two_objects():
-    text = sentence("neither_nor", 0, "cat", second="skis")
-    assert text == "Neither a cat nor skis are in the image."
+SCORES = [
+    {"id": key, "metric": metric, "value": value, "reason": "" if value is not None else "no answer"}
+    for metric, column in VALUES.items()
+    for key, value in column.items()
+]
 
 
-def test_three_families_keep_their_object():
-    assert {"double_negation", "clause", "not_all"} == STAYS
-    assert all(" not " in text for text in all_sentences("double_negation", "cat"))
+MUST_STAY = " (object must stay: Removal ↓)"
 
 
-def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals():
-    for noun in COCO:
-        official = [templates.negative_sentence(index, noun) for index in range(13)]
-        assert all_sentences("plain", noun, "paper") == official
-        assert (all_sentences("plain", noun) == official) == (not nouns.is_plural(noun))
-    assert sentence("plain", 10, "skis") == "Skis are missing from the image."
-    assert sentence("plain", 10, "skis", protocol="paper") == "Skis is missing from the image."
-    assert algorithms.addition("skis", "paper") == "Add a skis."
-    assert algorithms.addition("skis", "fixed") == "Add some skis."
+OTHERS, DEPTH = "other things", "denials above"
 
 
-@pytest.mark.parametrize("protocol", ["paper", "fixed"])
-def test_the_loader_finds_object_and_template_of_every_sentence(protocol):
-    for noun in COCO:
-        added = algorithms.addition(noun, protocol)
-        assert added.split()[2:] == (noun + ".").split()  # how the official scripts read the object
-        for label in FAMILIES:
-            for index in choices(label, noun, protocol):
-                text = sentence(label, index, noun, second="dog", present="cat", protocol=protocol)
-                assert templates.object_of(added, text) == noun
-                if label == "plain":
-                    assert templates.template_of(text, noun) == index
+def edits(families=BY_ID, levels=None):
+    """levels: id -> (other things, denials above)."""
+    rows = [{"id": key, "source_id": key, "family": families.get(key)} for key in "abcd"]
+    for row in rows:
+        row |= {"stays": True} if row["family"] == "double_negation" else {}
+        row |= {"difficulty": dict(zip((OTHERS, DEPTH), levels[row["id"]], strict=True))} if levels else {}
+    return rows
 
 
-def test_the_dictionary_of_nouns_loads_without_rewriting_itself_and_leaves_others_their_checks():
-    code = (
-        "import typeguard; before = typeguard.typechecked\n"
-        "from nein.wording import nouns; assert nouns.plural('wine glass') == 'wine glasses'\n"
-        "names = nouns.engine().plural_noun.__code__.co_names\n"
-        "assert typeguard.typechecked is before; print([n for n in names if 'check_argument' in n])"
+def figures_of(edits, scores=SCORES):
+    return figures.of_table(runs.table(edits, scores), {})
+
+
+def values_of(frame, *columns, **where):
+    rows = frames.records(frames.select(frame, **where))
+    return [tuple(row[name] for name in columns) for row in rows]
+
+
+def test_a_removal_that_should_not_be_is_left_out_of_the_whole():
+    def column(families, metric):
+        rows = asked(runs.table(edits(families), SCORES)).where(metric=metric)
+        values = (None if value != value else value for value in rows.values.tolist())
+        return dict(zip(rows.frame["id"], values, strict=True))
+
+    assert column(BY_ID, "removal_vqa") == {"a": 1.0, "c": 1.0, "d": None}
+    assert column(BY_ID, "l1") == VALUES["l1"]
+    assert {metric: column({}, metric) for metric in VALUES} == VALUES
+    whole = {"task": "results", "metric": "removal_vqa"}
+    assert values_of(figures_of(edits()), "value", "n", "unscored", **whole) == [(1.0, 2, 1)]
+
+
+def test_every_family_has_its_own_figures_unscored_samples_counted():
+    found = frames.select(figures_of(edits()), task="families")
+    assert frames.values(found, "group") == ["plain", f"double_negation{MUST_STAY}", "implicit"]
+    rows = values_of(found, "group", "metric", "value", "n", "unscored")
+    assert (f"double_negation{MUST_STAY}", "removal_vqa", 0.0, 1, 0) in rows
+    assert ("implicit", "removal_vqa", 1.0, 1, 1) in rows
+    assert ("implicit", "l1", pytest.approx(0.35), 2, 0) in rows
+    assert values_of(figures_of(edits({})), "group", task="families") == []
+
+
+def test_a_family_is_read_hashed_and_turns_the_target_round(make_data):
+    plain = loading.load(str(make_data(2, 1)))
+    folder = with_families(make_data(2, 1, name="other"), ["double_negation", "implicit"])
+    found = loading.load(str(folder))
+    first, second = found.samples
+    assert (first.family, first.stays, second.family, second.stays) == (
+        "double_negation", True, "implicit", False,
+    )  # fmt: skip
+    assert first.source_path == first.sample_path
+    assert second.source_path != second.sample_path
+    assert found.records_sha256 != plain.records_sha256 == records_hash(plain.samples)
+    assert plain.samples[0].family is None
+    with pytest.raises(UserError, match=r"'implict' in .*did you mean 'implicit'"):
+        loading.load(str(with_families(make_data(2, 1), ["implicit", "implict"])))
+
+
+def test_the_table_has_a_row_per_family_and_says_what_must_stay(make_data, evaluate, tmp_path):
+    def run(data, name):
+        return evaluate(
+            "--editor", "identity", "--data", data, "--out", tmp_path / name, "--device", "cpu", "--metrics",
+            "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--control", "none",
+        )  # fmt: skip
+
+    folder = make_data(4, 1)
+    assert "By family" not in run(folder, "plain").stdout
+    assert not any("family" in edit for edit in runs.edits_of(tmp_path / "plain" / "identity" / "negative"))
+    done = run(with_families(folder, ["plain", "double_negation", "implicit", "implicit"]), "out")
+    assert done.code == 0, done.stderr
+    table = done.stdout.split("## By family of negation")[1]
+    assert table.index("| plain") < table.index(f"double_negation{MUST_STAY}")
+    found = frames.read(tmp_path / "out" / "identity" / "negative" / "figures.csv")
+    assert values_of(found, "n", task="results", metric="removal_vqa") == [(3,)]
+    assert values_of(found, "n", task="families", metric="removal_vqa") == [(1,), (1,), (2,)]
+
+
+def test_edits_have_a_figure_for_every_difficulty_by_family_and_of_all_together():
+    frame = figures_of(edits(levels={"a": (0, 0), "b": (0, 0), "c": (0, 0), "d": (2, 1)}))
+    made = values_of(frame, "group", "axis", "level", "value", task="difficulty", metric="l1")
+    assert made == [
+        (group, axis, level, pytest.approx(value))
+        for group, axis, level, value in (
+            ("all families", OTHERS, "0", 0.2), ("plain", OTHERS, "0", 0.1),
+            ("double_negation", OTHERS, "0", 0.2), ("implicit", OTHERS, "0", 0.3),
+            ("all families", DEPTH, "0", 0.2), ("all families", DEPTH, "1", 0.4), ("plain", DEPTH, "0", 0.1),
+            ("double_negation", DEPTH, "0", 0.2), ("implicit", DEPTH, "0", 0.3),
+            ("implicit", DEPTH, "1", 0.4),
+        )
+    ]  # fmt: skip
+    assert values_of(figures_of(edits()), "group", task="difficulty") == []
+    # Removal is that of objects that must go.
+    same = figures_of(edits(levels=dict.fromkeys("abcd", (0, 0))))
+    rows = values_of(
+        same, "group", "value", "n", "unscored", task="difficulty", metric="removal_vqa", axis=DEPTH
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert [group for group, *_ in rows] == ["all families", "plain", "implicit"]
+    assert rows[0] == ("all families", 1.0, 2, 1)
+
+
+def test_below_a_denial_a_family_has_figures_of_its_own():
+    levels = {"a": (0, 0), "b": (0, 1), "c": (0, 0), "d": (0, 1)}
+    rows = edits(dict.fromkeys("abcd", "neither_nor"), levels)
+    rows[3]["stays"] = True
+    assert values_of(figures_of(rows), "group", "n", task="families", metric="l1") == [
+        ("neither_nor", 2), ("neither_nor below a denial", 1), (f"neither_nor below a denial{MUST_STAY}", 1),
+    ]  # fmt: skip
+
+
+def test_both_difficulties_of_edits_are_drawn_and_stand_in_a_table():
+    rows = edits(dict.fromkeys("abcd", "scoped"), {"a": (0, 0), "b": (1, 0), "c": (0, 1), "d": (0, 1)})
+    obeyed = [{"id": key, "metric": "obeyed", "value": 1.0, "reason": ""} for key in "abcd"]
+    made = frames.label(figures_of(rows, obeyed), model="magicbrush", variant="negative")
+    section = sections.families()
+    assert [plot.key for plot in section.plots if len(plot.shown(made))] == ["other_things", "denials_above"]
+    assert "how many" in section.tables[1].sheet(made).columns
+
+
+def pairs_of(*families):
+    return dataset(*(
+        Sample(f"n{n}", f"s{n}", "A cat.", "The image lacks owl.", "Add an owl.", "owl", 8,
+               Path(f"s{n}.png"), Path(f"n{n}.png"), family)
+        for n, family in enumerate(families, 1)
+    ))  # fmt: skip
+
+
+def test_minimal_pairs_have_one_track():
+    words = ["--families", MINIMAL_PAIRS, "--control", "remove,add", "--editor", "identity"]
+    assert EvalConfig.parse(words).tracks == ["negative"]
+
+
+def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence_says():
+    made = in_families(pairs_of(None, "double_negation"), [MINIMAL_PAIRS])
+    found = [(s.id, s.family, s.negative, s.sample_path.stem, s.source_path.stem) for s in made.samples]
+    assert found == [
+        ("n1_affirmed_there", "affirmed, there", "The image has an owl.", "n1", "n1"),
+        ("n1_affirmed_absent", "affirmed, absent", "The image has an owl.", "s1", "n1"),
+        ("n1_denied_there", "denied, there", "The image lacks owl.", "n1", "s1"),
+        ("n1_denied_absent", "denied, absent", "The image lacks owl.", "s1", "s1"),
+    ]
+    assert {one.source_id for one in made.samples} == {"s1"}
+    assert made.origin["not said"] == 1
+
+
+#: An editor -> whether the object is there afterwards, by (affirmed, there); its parts; share of four obeyed.
+EDITORS = {
+    "obeys": (lambda affirmed, there: affirmed, (1, -1, 0), 1.0),
+    "does nothing": (lambda affirmed, there: there, (0, 0, 0), 0.0),
+    "removes": (lambda affirmed, there: False, (0, -1, 0), 0.0),
+    "adds": (lambda affirmed, there: True, (0, -1, 0), 0.0),
+    "removes what is denied": (lambda affirmed, there: there and affirmed, (0.5, -0.5, 0.5), 0.0),
+}
+
+
+def measured(rule, count=5, lost="", before=lambda n, there: there):
+    """The figures of an editor; before: what the judge says of the unedited picture of a pair."""
+    edits, scores = [], []
+    for number in range(count):
+        for label, (caption, picture) in CELLS.items():
+            name = f"n{number}_{label.replace(', ', '_')}"
+            edits.append({"id": name, "source_id": f"s{number}", "family": label})
+            gone = None if name == lost else 1.0 - float(rule(caption == 0, picture == 0))
+            detail = {"present_before": before(number, picture == 0)}
+            row = {"id": name, "metric": "removal_vqa", "value": gone, "reason": "", "detail": detail}
+            scores.append(row)
+    return figures.of_table(runs.table(edits, scores), {})
+
+
+def pick(frame, statistic, group=None):
+    where = {"group": group} if group else {}
+    return frames.pick(frame, task="minimal_pairs", metric="removal_vqa", statistic=statistic, **where)
+
+
+def parts(frame):
+    return [pick(frame, "part", part)["value"] for part in two_way.PARTS]
+
+
+@pytest.mark.parametrize("name", EDITORS)
+def test_an_editor_of_one_kind_has_the_parts_that_theory_demands(name):
+    rule, expected, obeyed = EDITORS[name]
+    frame = measured(rule)
+    by_name = dict(zip(("text", "picture", "interaction"), expected, strict=True))
+    assert parts(frame) == pytest.approx([by_name[part] for part in two_way.PARTS])
+    for part in two_way.PARTS:
+        assert pick(frame, "part", part)["low"] <= by_name[part] <= pick(frame, "part", part)["high"]
+    four = pick(frame, "obeyed", "all four")
+    assert (four["value"], four["n"]) == (obeyed, 5)
+    assert pick(frame, "change", "denied, there")["value"] == float(rule(False, True)) - 1
+    removal = frames.pick(frame, task="results", metric="removal_vqa")  # of the cell "denied, there" alone
+    assert (removal["value"], removal["n"]) == (1.0 - float(rule(False, True)), 5)
+
+
+def test_a_pair_without_a_verdict_before_or_after_is_unscored():
+    frame = measured(EDITORS["obeys"][0], lost="n2_denied_absent")
+    unseen = measured(EDITORS["obeys"][0], before=lambda number, there: None if number == 1 else there)
+    for figure in (pick(frame, "part", "text"), pick(unseen, "change", "denied, there")):
+        assert (figure["n"], figure["unscored"]) == (4, 1)
+
+
+def test_what_is_seen_before_decides_the_picture_part_alone():
+    """Of an editor that does nothing a judge that errs alike before and after sees no change."""
+    missed = measured(lambda affirmed, there: False, count=1, before=lambda number, there: False)
+    assert (parts(missed), pick(missed, "agrees")["value"]) == ([0, 0, 0], 0.5)
+    sure = measured(EDITORS["obeys"][0])
+    erring = measured(EDITORS["obeys"][0], before=lambda number, there: there and number > 1)
+    for part, values in {"text": (1, 1), "picture": (-1, -0.6), "interaction": (0, 0)}.items():
+        assert [pick(f, "part", part)["value"] for f in (sure, erring)] == pytest.approx(values)
+    assert [pick(f, "agrees")["value"] for f in (sure, erring)] == pytest.approx([1.0, 0.8])
+
+
+def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_data, tmp_path):
+    out = tmp_path / "out"
+    code = commands.exit_code(
+        "eval", "--editor", "identity", "--families", MINIMAL_PAIRS, "--data", make_data(3, 1),
+        "--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:yes", "--device", "cpu",
+        "--out", out,
+    )  # fmt: skip
+    assert code == 0
+    frame = frames.read(out / "identity" / "negative" / "figures.csv")
+    assert parts(frame) == [0, 0, 0]  # it sees everything before as well
+    assert (pick(frame, "part", "text")["n"], pick(frame, "agrees")["value"]) == (3, 0.5)
+    table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))
+    assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
+    shown = sample_browser.Browser.of(of_runs.load([out])[0])
+    samples, details = shown.described(), list(shown.details(iter([[]] * len(shown.ids))))
+    cells = [labels for [labels] in samples.facets["Family"]]
+    [[values]] = samples.values  # of one run by one metric
+    for cell, value, detail in zip(cells, values, details, strict=True):
+        [[metric, number, reason, said]] = detail.said[0].rows
+        assert value == (0 if cell == "denied, there" else "no removal asked")
+        assert (metric, number, reason) == (0, 0.0, "the judge answered 'Yes'")
+        assert said["before"]
+
+
+HARDER = [label for label in FAMILIES if label != "plain"]
+
+
+def sample(number, noun, source="s", caption="A cat sleeps."):
+    return Sample(
+        f"n{number}", source, caption, f"The image doesn't have any {noun}.", f"Add a {noun}.", noun, 0,
+        Path(f"{source}.png"), Path(f"n{number}.png"),
+    )  # fmt: skip
+
+
+def dataset(*samples):
+    return Dataset(samples, {"kind": "folder"}, records_hash(samples))
+
+
+DATA = dataset(sample(1, "dog"), sample(2, "cup"), sample(3, "cat", "t", "A dog on a sofa."))
+
+
+@pytest.mark.parametrize("label", HARDER)
+def test_a_family_is_said_with_what_the_data_know(label):
+    said = {one.id: one for one in in_families(DATA, [label]).samples}
+    # Of "n3" nothing else is known to be absent; its caption names a dog.
+    assert set(said) == ({"n1", "n2"} if FAMILIES[label].needs == "T" else {"n1", "n2", "n3"})
+    for one in said.values():
+        assert one.object in one.negative.lower()
+        assert (one.family, one.template) == (label, None)
+        assert one.source_path == (one.sample_path if label in STAYS else Path(f"{one.source_id}.png"))
+    named = {"T": ("cup", "dog"), "A": ("cat", "cat")}.get(FAMILIES[label].needs, ("", ""))
+    assert all(name in said[i].negative for name, i in zip(named, ("n1", "n2"), strict=True))
+
+
+def test_the_sentence_belongs_to_the_sample_and_not_to_its_company():
+    whole = {one.id: one.negative for one in in_families(DATA, HARDER).samples}
+    two = {one.id: one.negative for one in in_families(dataset(*DATA.samples[:2]), HARDER).samples}
+    assert two.keys() < whole.keys()
+    assert in_families(DATA, HARDER).records_sha256 != DATA.records_sha256
+    assert in_families(DATA, HARDER) == in_families(DATA, HARDER)
+    assert in_families(DATA, ["neither_nor"]).origin["not said"] == 1
+
+
+@pytest.mark.parametrize(("samples", "families", "said"), [
+    ([sample(1, "dog", caption="A street.")], ["neither_nor"], "No sentence of neither_nor can be said of"),
+    ([sample(1, "dog")], ["sarcasm"], "family of negation"),
+    ([sample(1, "dog")], ["not_all"], "'not_all' names a colour"),
+    ([sample(1, "dog")], [MINIMAL_PAIRS, "implicit"], "minimal_pairs goes with no other"),
+    (pairs_of("double_negation").samples, [MINIMAL_PAIRS], "no sample whose sentence only denies its object"),
+])  # fmt: skip
+def test_families_that_cannot_be_said_are_a_sentence(samples, families, said):
+    with pytest.raises(UserError, match=said):
+        in_families(dataset(*samples), families)
+
+
+def test_an_evaluation_in_families_is_another_run_that_can_be_read_again(tmp_path):
+    words = "--editor identity --families implicit,double_negation --metrics l1 --limit 4 --device cpu --out"
+    plan = load_plan(EvalConfig.parse([*words.split(), str(tmp_path / "run")]))
+    assert {one.family for one in plan.dataset.samples} == {"implicit", "double_negation"}
+    origin = json.loads(json.dumps(plan.dataset.origin))
+    assert loading.reload(origin).records_sha256 == plan.dataset.records_sha256
+    assert loading.reload(origin, "nano").records_sha256 == plan.dataset.records_sha256

@@ -45,12 +45,6 @@ def test_holm_by_hand_and_in_any_order():
     assert (statistics.holm([0.6, 0.7]), statistics.holm([])) == ([1.0, 1.0], [])
 
 
-def test_holm_keeps_the_chance_of_any_false_claim_at_its_level():
-    rng = np.random.default_rng(0)
-    wrong = sum(min(statistics.holm(rng.uniform(size=12).tolist())) < 0.05 for _ in range(2000))
-    assert 0.035 <= wrong / 2000 <= 0.065
-
-
 @pytest.mark.parametrize(("better", "worse"), [(8, 2), (5, 0), (0, 0), (1, 0), (20, 9)])
 def test_the_test_of_independent_pairs_is_mcnemars_exact_test(better, worse):
     differences = [1.0] * better + [-1.0] * worse + [0.0] * 30
@@ -79,21 +73,10 @@ def test_p_is_that_of_pictures_that_change_sides(pictures, lean):
     assert found.p == pytest.approx(exact, rel=1e-9 if pictures < 15 else 0.05)
 
 
-@pytest.mark.parametrize("pictures", [40, 400])
-def test_where_a_difference_is_beyond_doubt_p_is_that_of_t(pictures):
-    rng = np.random.default_rng(1)
-    one, other = ((rng.random((pictures, 4)) < chance).astype(float) for chance in (0.9, 0.2))
-    found = statistics.pairs_test(one.ravel(), other.ravel(), np.repeat(np.arange(pictures), 4).tolist())
-    sums = (one - other).sum(1)
-    least = 2.0 ** (1 - np.count_nonzero(sums))  # all differences of one sign
-    assert found.p == pytest.approx(max(scipy.stats.ttest_1samp(sums, 0).pvalue, least), rel=1e-6, abs=0)
-
-
 def test_the_smallest_p_that_pictures_can_give_is_said():
-    """Seven pictures of one pair: 2 / 2^7 = 0.0156 is the least, however large the difference is."""
     ones, none = dict.fromkeys(range(7), 1.0), dict.fromkeys(range(7), 0.0)
     found = compared(ones, none)
-    assert found.p == found.least == pytest.approx(2 / 2**7)
+    assert found.p == found.least == pytest.approx(2 / 2**7)  # seven pictures of one pair
     half = {i: float(i < 4) for i in range(7)}
     less = compared(half, none)
     assert (less.p, less.least) == (pytest.approx(2 / 2**4), found.least)
@@ -107,18 +90,15 @@ def test_the_t_test_is_the_ordinary_one_without_clusters():
     assert found.p == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, rel=1e-9)
 
 
-@pytest.mark.parametrize("pictures", [12, 40])
-def test_the_false_positive_rate_is_at_its_level_with_clusters(pictures):
+@pytest.mark.parametrize(("pictures", "runs"), [(12, 300), (40, 120)])
+def test_the_false_positive_rate_is_at_its_level_with_clusters(pictures, runs):
     rng = np.random.default_rng(3)
-    hits = {"values": 0, "shares": 0, "naive": 0}
-    for _ in range(300):
-        first, second, clusters = paired(rng, pictures, 0.0)
-        hits["values"] += (compared(first, second, clusters, None).p or 1.0) < 0.05
+    hits = {"values": 0, "shares": 0}
+    for _ in range(runs):
+        hits["values"] += (compared(*paired(rng, pictures, 0.0), None).p or 1.0) < 0.05
         hits["shares"] += (compared(*outcomes(rng, pictures, 0.0)).p or 1.0) < 0.05
-        hits["naive"] += scipy.stats.ttest_rel(list(first.values()), list(second.values())).pvalue < 0.05
-    assert 0.015 <= hits["values"] / 300 <= 0.09  # 5 % with a standard error of 1.3 %
-    assert hits["shares"] / 300 <= 0.07
-    assert hits["naive"] / 300 > 0.1  # what ignoring the clusters would do
+    assert 0.015 <= hits["values"] / runs <= 0.09  # 5 % with a standard error of 1.3 %
+    assert hits["shares"] / runs <= 0.07
 
 
 def test_the_power_line_tells_how_many_source_images_are_needed():
@@ -132,7 +112,7 @@ def test_the_power_line_tells_how_many_source_images_are_needed():
     assert 0.68 <= hits / 300 <= 0.9  # 80 % is promised
 
 
-@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+@pytest.mark.parametrize("share", [0.1, 0.3])
 def test_the_detectable_difference_of_few_pictures_is_that_of_the_test_that_is_printed(share):
     """Twelve pictures of four unlike pairs: of differences that large about 80 % are found."""
     rng = np.random.default_rng(11)

@@ -1,16 +1,26 @@
+"""The models of a command that scores."""
+
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import subprocess
 import sys
 
 import pytest
 
+from nein import metrics
+from nein.benchmarks.nein import runs, score
+from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.score import Scorer
+from nein.datasets import hub
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import load_folder, validate_images
+from nein.engine import environment
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder
 from nein.wording import templates
 from tests.helpers.commands import outcome
 from tests.helpers.hub import Repository
@@ -206,3 +216,75 @@ def test_seeds_belong_to_run_sample_and_repeat():
     different = {sample_seed(0, "a"), sample_seed(1, "a"), sample_seed(0, "b"), sample_seed(0, "a", 1)}
     assert len(different) == 4
     assert all(0 <= seed < 2**63 for seed in different)
+
+
+IDENTITY = {"editor": "identity", "seed": 0, "data": "abc"}
+
+
+def test_a_run_has_its_places_and_is_found_below_a_result_folder_or_given_alone(tmp_path):
+    for editor, track in (("b", "negative"), ("a", "remove"), ("a", "negative")):
+        RunDir(tmp_path, editor, track).open(IDENTITY, {}, overwrite=False)
+    assert [run.label for run in runs.find(tmp_path)] == ["a/negative", "a/remove", "b/negative"]
+    assert [run.label for run in runs.find(tmp_path / "a" / "remove")] == ["a/remove"]
+    assert runs.find(tmp_path / "nothing") == []
+    run = runs.of_folder(Folder(tmp_path / "a" / "remove"))
+    assert (run.out, run.editor, run.track, run.label) == (tmp_path, "a", "remove", "a/remove")
+    assert run.feature_path("fid", 3).parent == run.block_path(runs.scores_of("fid"), 3).parent
+
+
+def test_metrics_may_be_added_but_not_changed(tmp_path):
+    run = RunDir(tmp_path, "identity", "negative")
+    run.open(IDENTITY, {}, overwrite=False)
+    given = {"l1": {"align": "stretch"}, "removal_vqa": {"protocol": "fixed"}}
+    for name in ("l1", "removal_vqa", "l1"):
+        run.open_output(runs.scores_of(name), given[name], overwrite=False)
+    with pytest.raises(UserError, match="l1 made with align stretch, not crop"):
+        run.open_output(runs.scores_of("l1"), {"align": "crop"}, overwrite=False)
+    assert run.metrics() == given
+
+
+def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path):
+    found = environment.describe("cpu")
+    assert found["packages"]["numpy"]
+    assert found["device"] == "cpu"
+    assert environment.git_state(tmp_path) is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "file").write_text("1")
+    for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    clean = environment.git_state(tmp_path)
+    (tmp_path / "file").write_text("2")
+    dirty = environment.git_state(tmp_path)
+    assert (clean["dirty"], dirty["dirty"]) == (False, True)
+    assert clean["commit"] == dirty["commit"]
+    assert len(clean["commit"]) == 40
+
+
+def test_a_model_that_another_command_seemed_to_make_needless_is_loaded_when_it_is_needed(tmp_path):
+    asked: list[list[str]] = []
+
+    def load(names):
+        asked.append(list(names))
+        return {kind: object() for kind in score.model_kinds(asked[-1])}
+
+    scorer = Scorer(load, ["l1"], metrics.Settings(), tmp_path)
+    assert scorer.loaded == {}
+    scorer.score([], ["l1", "removal_vqa"], among=["l1", "removal_vqa"])
+    first = dict(scorer.loaded)
+    scorer.score([], ["removal_vqa"], among=["l1", "removal_vqa"])
+    assert set(first) == {"vqa"}
+    assert scorer.loaded == first
+    assert asked == [["l1"], ["l1", "removal_vqa"]]
+
+
+def test_a_reference_has_a_name_and_perhaps_a_revision():
+    assert hub.reference("hub:owner/name") == ("owner/name", None)
+    assert hub.reference("hub:owner/name@v2") == ("owner/name", "v2")
+    assert hub.reference("nano") is None
+
+
+def test_without_a_network_a_sentence_says_so_and_what_to_do(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"'nobody/nothing' could not be .* no network, or HF_HUB_OFFLINE"):
+        hub.read(hub.Reference("nobody/nothing", None), "test")

@@ -190,16 +190,6 @@ def test_a_difference_of_unpaired_shares_has_agresti_and_caffos_interval():
     assert ends(found) == pytest.approx((8 / 12 - 0.4 - reach, 8 / 12 - 0.4 + reach), abs=0.01)
 
 
-def test_pairing_is_narrower_than_two_separate_means():
-    rng = np.random.default_rng(5)
-    difficulty = rng.normal(size=100)
-    first = dict(enumerate((difficulty + 1 + 0.1 * rng.normal(size=100)).tolist()))
-    second = dict(enumerate(difficulty.tolist()))
-    found = statistics.paired_difference(first, second, {i: i for i in first}, None)
-    assert found.value == pytest.approx(1.0, abs=0.05)
-    assert found.standard_error < 0.02
-
-
 def test_ratios_have_an_interval_of_their_own_and_none_to_nothing():
     ones = dict.fromkeys(range(20), 1.0)
     below, where = {**dict.fromkeys(ones, 0.0), 0: 1.0, 1: 1.0}, {i: i for i in ones}

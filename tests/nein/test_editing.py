@@ -1,0 +1,274 @@
+"""Editing: ZONE's maps (--debug-zone), converted checkpoints, and edits made elsewhere."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline
+from PIL import Image
+from safetensors.torch import save_file
+
+from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.edit import CELL, write_sheet
+from nein.benchmarks.nein.runs import RunDir
+from nein.editors import EditResult
+from nein.editors.basic import Identity
+from nein.engine import images
+from nein.engine.images import decode, write_png
+from tests.editors.ldm import original_format
+from tests.editors.tiny import build_action, build_pipeline, build_sam
+from tests.helpers import plain
+from tests.helpers.commands import outcome
+from tests.helpers.runs import edits_of
+from tests.nein.conftest import write_data
+
+
+@pytest.fixture(scope="module")
+def of_zone(tmp_path_factory):
+    """ZONE on the shipped nano editors with a tiny SAM and classifier, four samples of 32 x 24 pixels."""
+    root = tmp_path_factory.mktemp("zone")
+    write_data(root / "data", 2, 2)
+    models = {"sam": build_sam(root / "sam"), "action": build_action(root / "action", width=128)}
+    line = ["--editor", "zone", "--data", str(root / "data"), "--device", "cpu", "--batch-size", "2"]
+    line += ["--steps", "2", "--metrics", "l1", "--control", "none"]
+    for name, folder in models.items():
+        line += [f"--editor-options.{name}", str(folder)]
+    return line
+
+
+def files(run, kind):
+    return {path.stem: path.read_bytes() for path in sorted((run / kind).glob("*.png"))}
+
+
+def test_sheets_are_drawn_when_asked_for_and_change_nothing(of_zone, evaluate, tmp_path):
+    out = tmp_path / "out"
+    plain = evaluate(*of_zone, "--out", out)
+    assert plain.code == 0, plain.stderr
+    run = out / "zone" / "negative"
+    assert not (run / "maps").exists()
+    before = files(run, "images"), edits_of(run)
+    assert all(edit["note"].split(",")[0] in ("CHANGE", "ADD", "REMOVE") for edit in before[1])
+    drawn = evaluate(*of_zone, "--out", out, "--debug-zone")  # a finished run gets the sheets it lacks
+    assert drawn.code == 0, drawn.stderr
+    assert (files(run, "images"), edits_of(run)) == before
+    assert set(files(run, "maps")) == set(before[0])
+    assert len(before[0]) == 4
+    assert images.decode(next((run / "maps").glob("*.png"))).shape[1] > 13 * CELL
+    stamps = {path: path.stat().st_mtime_ns for path in (run / "maps").glob("*.png")}
+    assert evaluate(*of_zone, "--out", out, "--debug-zone").code == 0
+    assert {path: path.stat().st_mtime_ns for path in (run / "maps").glob("*.png")} == stamps
+
+
+def test_an_editor_without_maps_and_a_missing_classifier_are_said_before_any_work(
+    of_zone, evaluate, tmp_path
+):
+    other = ["identity" if part == "zone" else part for part in of_zone[:6]]
+    for line, said in (
+        ([*other, "--metrics", "l1", "--debug-zone"], "no editor here has any; add --editor zone"),
+        ([*of_zone[:-1], str(tmp_path / "nowhere.pth")], "nowhere.pth'; fetch ckpts/action_classifier.pth"),
+    ):
+        done = evaluate(*line, "--out", tmp_path / "out")
+        assert done.code == 2
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_sheet_shows_every_map_its_note_and_a_failure(tmp_path):
+    maps = {"cells": np.zeros((2, 2), np.uint8), "picture": np.full((4, 4, 3), 200, np.uint8)}
+    whole = EditResult("a", np.zeros((4, 4, 3), np.uint8), note="fine", maps=maps)
+    failed = EditResult("a", None, "no segment", "fine", maps)
+    for name, result in (("whole", whole), ("failed", failed), ("none", EditResult("a", None, "bad"))):
+        write_sheet(tmp_path / f"{name}.png", "Remove the cat.", result)
+    one, other = images.decode(tmp_path / "whole.png"), images.decode(tmp_path / "failed.png")
+    assert other.shape[1] - one.shape[1] >= CELL  # one cell more, for the reason
+    assert (one == 0).all(-1).sum() >= CELL * CELL  # the cells, enlarged without blur
+    assert (one == 200).all(-1).sum() >= CELL * CELL
+    assert not (tmp_path / "none.png").exists()
+
+
+@pytest.fixture
+def convert(capsys):
+    return functools.partial(outcome, capsys, "convert")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    folder = build_pipeline(tmp_path / "tiny")
+    return folder, StableDiffusionInstructPix2PixPipeline.from_pretrained(folder, safety_checker=None)
+
+
+def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
+    tmp_path, convert, make_data, evaluate, tiny
+):
+    base, pipeline = tiny
+    state = {"state_dict": original_format(pipeline, ema=0.1), "callbacks": Path("x")}
+    torch.save(state, tmp_path / "last.ckpt")
+    code, _, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--base", base)
+    assert code == 2
+    assert "two sets of UNet weights" in error
+    assert not (tmp_path / "out").exists()
+    code, text, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--base", base)
+    assert (code, error) == (0, "")
+    assert "averaged (EMA)" in text
+    assert "Not read: pathlib" in text
+    code, _, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--base", base)
+    assert code == 2
+    assert "exists already" in error
+
+    common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--steps", 2)
+    done = evaluate("--editor", tmp_path / "last.ckpt", *common, "--out", tmp_path / "no")
+    assert done.code == 2
+    assert "nein convert last.ckpt FOLDER --ema" in done.stderr
+    done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
+    assert done.code == 0, done.stderr
+    [run] = runs.find(tmp_path / "runs")
+    source = run.manifest()["models"]["editor"]["published"]["converted_from"]
+    assert (source["ema"], source["file"]) == (True, "last.ckpt")
+    peak = run.manifest()["peak_memory"]
+    assert set(peak) == {"edit", "score"}
+    assert 10e6 < peak["edit"]["bytes"] < 1e12
+    assert "Peak memory, scoring: " in done.stderr
+    done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
+    assert "Peak memory" not in done.stderr  # nothing left to do: nothing measured, nothing lost
+    assert run.manifest()["peak_memory"] == peak
+
+
+def test_a_checkpoint_of_two_number_types_becomes_a_folder_that_plain_diffusers_runs(tmp_path, convert, tiny):
+    base, pipeline = tiny
+    state = {
+        name: (tensor if name.startswith("first_stage_model.") else tensor.half()).contiguous().clone()
+        for name, tensor in original_format(pipeline).items()
+    }
+    save_file(state, tmp_path / "pruned.safetensors")
+    code, _, error = convert(tmp_path / "pruned.safetensors", tmp_path / "out", "--base", base)
+    assert (code, error) == (0, "")
+    assert plain.number_types(tmp_path / "out") == {"float32"}
+    plain.runs(tmp_path / "out", "edit", tmp_path)
+
+
+METRICS = ["--device", "cpu", "--metrics", "l1,removal_vqa", "--models.vqa", "tests.rehearsal:no"]
+
+
+@pytest.fixture
+def data(make_data):
+    return make_data(3, 2)
+
+
+@pytest.fixture
+def given(evaluate, data, tmp_path):
+    return lambda folder, *more: evaluate(
+        "--edited", folder, "--data", data, *METRICS, "--out", tmp_path / "out", *more
+    )
+
+
+def publish(data, folder, skip=0):
+    """Every sample under its official name, every second without loss, as an editor that changes nothing."""
+    folder.mkdir(parents=True)
+    for number, path in enumerate(sorted((data / "nein_val").iterdir())[skip:]):
+        kind = ("webp", "jpg", "tiff", "gif", "BMP", "JPEG")[number % 6]
+        how = {"lossless": True} if kind == "webp" else {}
+        Image.open(path).save(folder / f"{path.stem}.{kind}", **how)
+    return folder
+
+
+def test_a_folder_per_method_becomes_a_run_per_method(given, data, tmp_path):
+    out = tmp_path / "out"
+    publish(data, tmp_path / "published" / "MagicBrush")
+    publish(data, tmp_path / "published" / "HQ Edit" / "negative", skip=2)
+    publish(data, tmp_path / "published" / "HQ Edit" / "remove")
+    done = given(tmp_path / "published")
+    assert done.code == 0, done.stderr
+    found = {str(p.parent.relative_to(out)) for p in out.glob("*/*/manifest.json")}
+    assert found == {"MagicBrush/negative", "HQ-Edit/negative", "HQ-Edit/remove"}
+    run = RunDir(out, "MagicBrush", "negative")
+    assert run.manifest()["status"] == "complete"
+    for row in run.read_edits()[::2]:  # lossless
+        assert (decode(run.path / row["image"]) == decode(data / "nein_val" / f"{row['id']}.png")).all()
+    missing = [row for row in RunDir(out, "HQ-Edit", "negative").read_edits() if row["image"] is None]
+    said = [f"there is no edited picture of {row['id']} in 'HQ Edit'" for row in missing]
+    assert [row["error"] for row in missing] == said
+    assert len(missing) == 2
+    before = {p: p.read_bytes() for p in out.glob("*/*/scores.csv")}
+    assert given(tmp_path / "published").code == 0
+    assert before == {p: p.read_bytes() for p in out.glob("*/*/scores.csv")}
+
+
+def test_one_folder_of_pictures_is_one_method_and_a_truncated_one_costs_its_sample(given, data, tmp_path):
+    folder = publish(data, tmp_path / "mine")
+    (folder / "notes.txt").write_text("not a picture")
+    write_png(folder / "stray.png", np.zeros((4, 4, 3), np.uint8))
+    victim = sorted(folder.glob("*.webp"))[0]
+    victim.write_bytes(victim.read_bytes()[:60])
+    done = given(folder)
+    assert done.code == 0, done.stderr
+    rows = {row["id"]: row for row in RunDir(tmp_path / "out", "mine", "negative").read_edits()}
+    assert [name for name, row in rows.items() if row["image"] is None] == [victim.stem]
+    assert str(tmp_path) not in rows[victim.stem]["error"]
+
+
+def test_replaced_pictures_are_not_mixed_with_old_ones(given, data, tmp_path):
+    folder = publish(data, tmp_path / "mine")
+    assert given(folder, "--limit", "2", "--batch-size", "2").code == 0
+    for path in folder.glob("*.webp"):
+        Image.new("RGB", (8, 8)).save(path)
+    done = given(folder, "--batch-size", "2")
+    assert done.code == 2
+    assert "have changed since" in done.stderr
+
+
+def test_paper_reads_pictures_as_the_released_scripts_and_turns_them_for_the_detector(given, data, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    names = [path.stem for path in sorted((data / "nein_val").iterdir())[:3]]
+    clear = np.full((24, 32, 4), (200, 0, 0, 0), np.uint8)
+    Image.fromarray(clear).save(folder / f"{names[0]}.png")
+    Image.fromarray(np.full((24, 32), 0x8000, np.uint16)).save(folder / f"{names[1]}.png")
+    turned = Image.new("RGB", (32, 24))
+    turned.getexif()[0x0112] = 6
+    turned.save(folder / f"{names[2]}.jpg", exif=turned.getexif())
+    first = {"fixed": [255, 255, 255], "paper": [200, 0, 0]}
+    second = {"fixed": [128] * 3, "paper": [255] * 3}
+    for protocol, box in (("fixed", [0, 0, 32, 24]), ("paper", [0, 0, 24, 32])):
+        out = tmp_path / protocol
+        more = ("--metrics", "removal_ovd,l1", "--models.ovd", "tests.rehearsal:score_05", "--limit", 3)
+        done = given(folder, "--protocol", protocol, "--out", out, *more)
+        assert done.code == 0, done.stderr
+        run = RunDir(out, "mine", "negative")
+        seen = [decode(run.image_path(name)) for name in names]
+        assert [seen[0][0, 0].tolist(), seen[1][0, 0].tolist()] == [first[protocol], second[protocol]]
+        assert seen[2].shape == (24, 32, 3)  # as stored, for all but the detector
+        boxes = {r["id"]: r["detail"]["box"] for r in run.scores() if r["metric"] == "removal_ovd"}
+        assert boxes[names[2]] == box
+        assert boxes[names[0]] == [0, 0, 32, 24]
+    assert given(folder, "--protocol", "fixed", "--out", tmp_path / "paper", *more).code == 2
+
+
+@pytest.mark.parametrize(("pictures", "expected"), [
+    (None, "must be a folder of edited pictures"),
+    ((), "holds no edited pictures"),
+    (("m/000001.png",), "None of the 1 pictures in"),
+    (("m/a.png", "m/negative/a.png"), "holds m/negative twice"),
+])  # fmt: skip
+def test_unusable_folders_are_refused_in_one_sentence(given, tmp_path, pictures, expected):
+    folder = tmp_path / "edited"
+    if pictures is not None:
+        folder.mkdir()
+    for name in pictures or ():
+        write_png(folder / name, np.zeros((4, 4, 3), np.uint8))
+    done = given(folder)
+    assert done.code == 2
+    assert expected in done.stderr
+
+
+def test_an_editor_is_told_the_object_of_the_sample(tmp_path, make_data, evaluate, monkeypatch):
+    seen, edit = [], Identity.edit
+    monkeypatch.setattr(Identity, "edit", lambda self, given: seen.extend(given) or edit(self, given))
+    common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--out", tmp_path / "o")
+    assert evaluate("--editor", "identity", *common).code == 0
+    assert len({request.object for request in seen}) == len(seen) == 2
+    assert all(request.object in request.instruction for request in seen)

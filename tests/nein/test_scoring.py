@@ -1,0 +1,207 @@
+"""Everything together on tiny models of the real classes: every metric, and an interruption."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+
+import pytest
+
+from nein import cli
+from nein.benchmarks.nein import runs
+from nein.editors import EditResult
+from nein.engine.folder import Folder
+from nein.metrics import METRICS
+from nein.reporting import figures as frames
+from tests.editors.tiny import build_pipeline
+from tests.helpers import killing
+from tests.helpers.runs import scores_in
+from tests.loopback import say
+from tests.metrics import tiny
+from tests.nein.conftest import write_data
+from tests.rehearsal import Flaky
+
+FILES = ("scores.csv", "corpus.json", "figures.csv")
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    root = tmp_path_factory.mktemp("zoo")
+    write_data(root / "data", 2, 2)
+    build_pipeline(root / "editor")
+    vit = tiny.make_vit(root / "vit")
+    folders = {
+        "clip": tiny.make_clip(root / "clip"), "dino": vit, "fid": vit,
+        "lpips": tiny.make_lpips(root / "lpips"), "vqa": tiny.make_llava(root / "llava"),
+        "ovd": tiny.make_owlv2(root / "owlv2"),
+    }  # fmt: skip
+    line = ["--editor", f"{root / 'editor'},solid", "--data", str(root / "data")]
+    line += ["--device", "cpu", "--batch-size", "2", "--metrics", "all", "--protocol", "paper"]
+    for kind, folder in folders.items():
+        line += [f"--models.{kind}", str(folder)]
+    return line
+
+
+def contents(out):
+    return {str(p.relative_to(out)): p.read_bytes() for name in FILES for p in sorted(out.rglob(name))}
+
+
+def test_every_metric_is_there_and_an_interruption_leaves_no_trace(options, evaluate, tmp_path, monkeypatch):
+    done = evaluate(*options, "--out", tmp_path / "whole")
+    assert done.code == 0, done.stderr
+    expected = contents(tmp_path / "whole")
+    measured = [name for name in METRICS if name != "obeyed"]  # which needs to know what has to go
+    assert len(expected) == 4 * 3 + 1  # two editors, two tracks, and the figures of all
+    for name in (name for name in expected if name.endswith("/figures.csv")):
+        found = frames.select(frames.read_csv(expected[name].decode()), task="results")
+        assert list(found["metric"]) == measured
+        for entry in frames.records(found):
+            metric, value = entry["metric"], entry["value"]
+            assert entry["n"] + entry["unscored"] == 4, metric
+            assert entry["n"] == 4 or metric.startswith("retention"), metric
+            low, high = METRICS[metric].range
+            assert value is None or low <= value <= high
+    manifests = [run.manifest() for run in runs.find(tmp_path / "whole") if run.track == "negative"]
+    for manifest in manifests:
+        assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}
+        assert all(model["fingerprint"] for model in manifest["models"].values())
+    assert len({manifest["models"]["editor"]["fingerprint"] for manifest in manifests}) == 2
+    rows = [row for run in runs.find(tmp_path / "whole") for row in run.scores()]
+    assert len(rows) == 4 * 4 * (len(measured) - 1)  # FID has no value of its own for a sample
+
+    write, written = Folder.write, itertools.count(1)  # which threads that write side by side count together
+
+    def interrupted(self, output, number, rows):
+        if output.startswith("scores") and next(written) == 40:
+            raise KeyboardInterrupt
+        write(self, output, number, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "write", interrupted)
+        assert evaluate(*options, "--out", tmp_path / "cut").code == 130
+    assert evaluate(*options, "--out", tmp_path / "cut").code == 0
+    assert contents(tmp_path / "cut") == expected
+
+
+ASKED = "l1,removal_vqa,retention_vqa"
+
+
+def question(body):
+    [said] = [part["text"] for part in body["messages"][0]["content"] if part["type"] == "text"]
+    return str(said)
+
+
+def rows(out, metric):
+    return {row["id"]: row for row in scores_in(out / "identity" / "negative") if row["metric"] == metric}
+
+
+def test_only_what_an_endpoint_did_not_answer_is_asked_again(
+    server, make_data, evaluate, tmp_path, monkeypatch
+):
+    data, out = make_data(3, 2), tmp_path / "out"
+    line = ["--editor", "identity", "--control", "none", "--data", data, "--out", out, "--device", "cpu"]
+    line += ["--batch-size", "4", "--metrics", ASKED, "--models.vqa", f"openai:{server.url}#eye-7b"]
+    server.rule = lambda body, count: (404, {}, {}) if "umbrella" in question(body) else (200, say("Yes"), {})
+    monkeypatch.setattr(sys, "argv", ["nein", "eval", *map(str, line)])
+    first = evaluate(*line)
+    assert first.code == 0, first.stderr
+    lost = [row for row in rows(out, "removal_vqa").values() if row["value"] is None]
+    assert lost
+    assert all("HTTP 404" in row["reason"] and row["again"] for row in lost)
+    assert len({*map(question, server.requests)}) < len(server.requests)
+    scores = scores_in(out / "identity" / "negative")
+    assert (
+        f"{sum('again' in row for row in scores)} failed; to ask again: nein eval --editor identity"
+        in first.stderr
+    )
+    note = f"{len(lost)} samples lack the answer of an endpoint. To ask again: nein eval --editor identity"
+    assert note in (out / "table.md").read_text()
+    kept = {metric: rows(out, metric) for metric in ASKED.split(",")}
+    server.rule = lambda body, count: (200, say("No"), {})
+    server.requests.clear()
+    assert evaluate(*line).code == 0
+    assert ["umbrella" in question(body) for body in server.requests] == [True] * len(lost)
+    for metric, before in kept.items():
+        for name, row in rows(out, metric).items():
+            if before[name]["value"] is None:
+                assert (row["value"], "again" in row) == (1.0, False)
+            else:
+                assert row == before[name]
+    assert "lack the answer" not in (out / "table.md").read_text()
+    server.requests.clear()
+    assert evaluate(*line).code == 0
+    assert server.requests == []
+
+
+CANONICAL = ("scores.csv", "corpus.json", "figures.csv", "table.md")
+
+
+SCORED = "l1,l2,removal_vqa,removal_ovd,auc_removal"
+
+
+def canonical(out):
+    """Every file of the run directories that must not depend on how the work was done."""
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.name in CANONICAL
+        or path.suffix == ".png"
+        or (path.suffix == ".jsonl" and path.stem.isdigit())
+    }
+
+
+def test_scores_of_edits_that_were_deleted_and_came_out_otherwise_are_those_of_the_new_edits(
+    make_data, evaluate, tmp_path, monkeypatch
+):
+    data, out = make_data(4, 2), tmp_path / "out"
+
+    def line(out, metrics=SCORED):
+        given = ("--data", data, "--out", out, "--metrics", metrics)
+        judges = ("--models.vqa", "tests.rehearsal:no", "--models.ovd", "tests.rehearsal:score_025")
+        return ["--editor", "flaky", *given, "--device", "cpu", "--batch-size", 2, *judges]
+
+    assert evaluate(*line(out)).code == 0
+    before = canonical(out)
+
+    def other(self, request):
+        """Fails where it did not and the other way round, as an endpoint may, and edits otherwise."""
+        fails = request.seed % self.fail_every != 0
+        return EditResult(request.id, None if fails else 255 - request.image, "now" if fails else None)
+
+    monkeypatch.setattr(Flaky, "_edit_one", other)
+    for block in (
+        block
+        for track in ("negative", "remove")
+        for block in (out / "flaky" / track / "edit").rglob("*.jsonl")
+    ):
+        block.unlink()
+    few = line(out, "l1,removal_vqa")
+    for command in ([*few, "--stages", "edit"], few, line(out), line(tmp_path / "new")):
+        assert evaluate(*command).code == 0
+    expected = canonical(tmp_path / "new")
+    assert {name: canonical(out).get(name) for name in expected} == expected != before
+
+
+def test_a_diffusion_editor_resumes_to_the_same_bytes(make_data, evaluate, tmp_path):
+    data, model = make_data(2, 2), build_pipeline(tmp_path / "model")
+    options = ["--editor", str(model), "--data", str(data), "--device", "cpu", "--batch-size", "2"]
+    options += ["--steps", "2", "--metrics", "l1", "--control", "none"]
+    done = evaluate(*options, "--out", tmp_path / "whole")
+    assert done.code == 0, done.stderr
+    expected = canonical(tmp_path / "whole")
+    assert len({value for name, value in expected.items() if name.endswith(".png")}) == 4
+    out = ["--out", str(tmp_path / "killed")]
+    moment = killing.File("*/edit/*.jsonl", 2, "torn")
+    assert killing.run(cli.main, ["eval", *options, *out], moment) == killing.KILLED
+    again = evaluate(*options, *out)
+    assert again.code == 0, again.stderr
+    assert canonical(tmp_path / "killed") == expected
+    [run] = runs.find(tmp_path / "killed")
+    assert run.manifest()["models"]["editor"]["steps"] == 2
+    shutil.rmtree(model)
+    build_pipeline(model, seed=1)  # other weights under the same name
+    shutil.rmtree(next((tmp_path / "killed").glob("*/negative/images")))
+    refused = evaluate(*options, *out)
+    assert refused.code == 2
+    assert "weights or settings behind 'editor' have changed" in refused.stderr
