@@ -53,24 +53,21 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     matching.check(config)
     people = {name: _answered(name, config, asked, device) for name in config.answers_from}
     models: dict[str, str] = {}  # name of its run -> as it was asked for
-    for model in config.model:
-        _, reference = references.named(model)
-        if references.offered(reference) is None:
-            metrics.check_reference(references.resolve(_behind(reference, config))[0])
-        scorings(reference, config)
-    given = [(run.name, file) for file, run in people.items()]
-    for name, model in [*given, *((run_name(model, config), model) for model in config.model)]:
+    for model in [*people, *config.model]:
+        reference, name = references.named(model)[1], people[model].name if model in people else ""
+        if not name:
+            if references.offered(reference) is None:
+                metrics.check_reference(references.resolve(_behind(reference, config))[0])
+            scorings(reference, config)
+            name = run_name(model, config)
         twin = models.setdefault(name, model)
         if twin != model:
-            reference = references.named(model)[1]
             raise UserError(
                 f"'{twin}' and '{model}' have one name; give one of them another: NAME={reference}."
             )
     made = []
-    for name, model in models.items():
+    for name, model in list(models.items())[len(people) :]:
         reference = references.named(model)[1]
-        if model in people:
-            continue
 
         def load_cached(reference: str = reference) -> CachedModel:
             cache = config.out_dir / "cache" / "answers.sqlite"
@@ -178,27 +175,25 @@ def _answered(given: str, config: NegvqaConfig, asked: Questions, device: str) -
         "prompt": "not asked here", "scoring": ["generated"], **runner.machine_identity(config, device),
     }  # fmt: skip
 
+    def read(number: int) -> list[Item]:
+        return [items[index] for index in blocks.members(number)]
+
     def work(_: Any, block: list[Item], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        each = ((item, variant, said[item.id][variant]) for item in block for variant in VARIANTS)
-        replies = (
-            (i, v, Reply(text) if text else Reply(error="the file has no answer")) for i, v, text in each
-        )
-        return {ANSWERS: [row for item, v, reply in replies for row in _rows(item, Asking(v), reply)]}
+        rows: list[Row] = []
+        for item in block:
+            for variant, text in said[item.id].items():
+                reply = Reply(text) if text else Reply(error="the file has no answer")
+                rows += _rows(item, Asking(variant), reply)
+        return {ANSWERS: rows}
+
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        return work(None, read(number), missing)
 
     blocks = Blocks.first(len(items), config.block_size, config.limit)
-    read = lambda number: [items[index] for index in blocks.members(number)]  # noqa: E731
-    lost = lambda number, reason, missing: work(None, read(number), missing)  # noqa: E731
     stages = [Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, invalidates=(MATCHES,))]
     outputs = _matched(name, config, identity, stages, device)
-    facts = _facts(path.name, config, asked, identity)
-    return Run(
-        name,
-        name,
-        identity,
-        tuple(stages),
-        {**facts, "limit": min(len(items), config.limit or len(items))},
-        outputs,
-    )
+    facts = {**_facts(path.name, config, asked, identity), "limit": len(blocks.wanted)}
+    return Run(name, name, identity, tuple(stages), facts, outputs)
 
 
 def vanishing(config: NegvqaConfig, items: Sequence[Item]) -> bool:
