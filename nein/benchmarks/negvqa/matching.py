@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig
+from nein.benchmarks.negvqa.config import LLM, NegvqaConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, MATCHES
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks, sample_seed
@@ -38,24 +38,6 @@ class Said(Plain):
         return cls(text=text)
 
 
-def reference(config: NegvqaConfig) -> str | None:
-    """The language model; None where nobody is asked."""
-    return None if config.matcher == EXACT else config.matcher.removeprefix(LLM)
-
-
-def check(config: NegvqaConfig) -> None:
-    """Finds a wrong name without loading a model. Raises UserError or MetricError."""
-    from nein.models.llm.loading import check
-
-    if (model := reference(config)) is not None:
-        check(model)
-
-
-def identity(config: NegvqaConfig) -> dict[str, Any]:
-    """What decides a row of the stage, besides the answers."""
-    return {"matcher": references.identity(str(reference(config))), "letters": config.letters}
-
-
 def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> Stage:
     """Rows for answers without a letter: id, variant, `said` by the matcher, `letter` or the `reason` why it
     found none, and `error` where it failed, for which it is asked again."""
@@ -66,9 +48,11 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     def work(client: Any, rows: list[Row], missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {MATCHES: matched(client, rows, config.letters)}
 
+    matcher = config.matcher.removeprefix(LLM)
+
     def load() -> Any:
         options = llm.LlmOptions(
-            model=reference(config), max_tokens=MAX_TOKENS, concurrency=config.concurrency,
+            model=matcher, max_tokens=MAX_TOKENS, concurrency=config.concurrency,
             timeout=config.timeout, retries=config.retries, dtype=config.dtype,
         )  # fmt: skip
         cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
@@ -86,7 +70,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     def usable(_: str, rows: list[Row]) -> bool:
         return not any(row["error"] for row in rows)
 
-    place = references.place(str(reference(config)))
+    place = references.place(matcher)
     model = Model(config.matcher, load, describe, place, lambda client: usage_of({"matcher": client}))
     return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, depends_on=ANSWERS)
 

@@ -34,6 +34,7 @@ from nein.metrics.choices import Asked, Reply
 from nein.metrics.letters import MISSING, without_missing
 from nein.models import references
 from nein.models.cached import CachedModel, batched
+from nein.models.llm.loading import check as check_llm
 from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 
@@ -50,7 +51,8 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     absent = questions.missing_pictures(asked.items)
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
-    matching.check(config)
+    if config.matcher != EXACT:
+        check_llm(config.matcher.removeprefix(LLM))
     people = {name: _answered(name, config, asked, device) for name in config.answers_from}
     models: dict[str, str] = {}  # name of its run -> as it was asked for
     for model in [*people, *config.model]:
@@ -142,7 +144,7 @@ def _facts(reference: str, config: NegvqaConfig, asked: Questions, identity: Row
         "protocol": config.protocol,
         "scoring": [name for name in config.scoring if name in identity["scoring"]],
         "letters": config.letters,
-        "matcher": EXACT if (model := matching.reference(config)) is None else f"{LLM}{model}",
+        "matcher": config.matcher,
         "data": {
             **asked.origin, "sha256": asked.sha256, "questions": len(asked.items),
             "subsets": Counter(item.subset for item in asked.items),
@@ -159,7 +161,8 @@ def _matched(
         return {}
     folder = AnswersDir(config.out_dir / name)
     stages.append(matching.stage(config, folder, stages[0].blocks, device))
-    return {MATCHES: matching.identity(config)}
+    matcher = references.identity(config.matcher.removeprefix(LLM))
+    return {MATCHES: {"matcher": matcher, "letters": config.letters}}
 
 
 def _answered(given: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
