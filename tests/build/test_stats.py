@@ -61,10 +61,12 @@ def test_the_command_reads_coco_jsonl_nein_and_text(tmp_path, capsys):
     (tmp_path / "c.jsonl").write_text("\n".join(lines))
     (tmp_path / "c.txt").write_text("\n".join(SENTENCES))
     (tmp_path / "mine.txt").write_text("tower\nbench\n")
-    files = [tmp_path / name for name in ("coco.json", "nein.json", "c.jsonl", "c.txt")]
+    llava = [{"image": "a.png", "conversations": [{"from": "gpt", "value": s}]} for s in SENTENCES]
+    (tmp_path / "llava.json").write_text(json.dumps(llava))
+    files = [tmp_path / name for name in ("coco.json", "nein.json", "llava.json", "c.jsonl", "c.txt")]
     assert run(*files, "--words", tmp_path / "mine.txt", "--json", tmp_path / "out.json") == 0
     printed = capsys.readouterr().out
-    assert printed.count("57.14") == 4
+    assert printed.count("57.14") == 5
     assert "false positive Things you cannot miss in Rome." in printed
     counts = json.loads((tmp_path / "out.json").read_text())
     assert {counts[f"{f.name}/core"]["negative"] for f in files} == {4}

@@ -112,7 +112,8 @@ def share(counts: Counts) -> statistics.Estimate | None:
 def captions(path: Path) -> Iterator[tuple[str, str]]:
     """(image, sentence) of a COCO captions JSON, a JSONL as `nein generate` takes it, or lines of text.
 
-    A NeIn annotation file counts with its captions, T_original. Raises UserError for anything else.
+    A NeIn annotation file counts with its captions, T_original; of LLaVA's data a conversation is a sentence.
+    Raises UserError for anything else.
     """
     if path.suffix == ".json":
         content = atomic.read_json(path)
@@ -120,10 +121,16 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
         if not isinstance(rows, list):
             raise UserError(f"'{path}' has no list of captions ('annotations', or an array of samples).")
         for number, row in enumerate(rows):
-            text = row.get("caption", row.get("T_original")) if isinstance(row, dict) else row
+            facts = row if isinstance(row, dict) else {"caption": row}
+            text = facts.get("caption", facts.get("T_original"))
+            if isinstance(turns := facts.get("conversations"), list):
+                text = "\n".join(str(turn.get("value")) for turn in turns if isinstance(turn, dict))
             if not isinstance(text, str):
                 raise UserError(f"'{path}': entry {number} has no caption.")
-            yield str(row.get("image_id", row.get("COCO", number)) if isinstance(row, dict) else number), text
+            yield (
+                str(next((facts[key] for key in ("image_id", "COCO", "image") if key in facts), number)),
+                text,
+            )
         return
     if path.suffix == ".jsonl":
         for number, row in atomic.iter_lines(path):
