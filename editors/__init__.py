@@ -17,6 +17,7 @@ from nein.editors.presets import (
     BASIC,
     DEFAULT_CONFIG,
     DEFAULT_ROWS,
+    PIPELINES,
     PRESETS,
     EditorPreset,
     canonical,
@@ -97,7 +98,12 @@ def needs_checkpoint(name: str) -> bool:
 
 def can(name: str, what: str) -> bool:
     """Whether requests to the editor may have "negative_prompt", "weights" or "maps"."""
-    return not is_foreign(name) and what in _row(name).can
+    if is_foreign(name):
+        return False
+    row = _row(name)
+    if what == "negative_prompt" and PIPELINES.get(row.pipeline or "", {}).get("negative", {}) is None:
+        return False
+    return what in row.can
 
 
 def model_options(name: str) -> tuple[str, ...]:

@@ -62,6 +62,8 @@ class Recipe:
     denoiser         Component that torch.compile is for.
     float32          Components that stay in float32 whatever the dtype.
     result           Field of the output that holds the pictures; of "frames" the last is the edit.
+    negative         Arguments without which a negative prompt does not act, where its own are not above
+                     1; None: it cannot act.
     needs            Package that the class calls without checking that it is there.
     reads            "instruction", or "object" for an editor that is told what to remove.
     output           What a reader should know about the size of the results.
@@ -81,6 +83,7 @@ class Recipe:
     denoiser: str = "transformer"
     float32: tuple[str, ...] = ()
     result: str = "images"
+    negative: Mapping[str, float] | None = field(default_factory=dict)
     needs: str = ""
     reads: str = "instruction"
     output: str = ""
@@ -155,7 +158,6 @@ class DiffusersPipeline(Editor):
             self._pipeline.is_cosxl_edit = True
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
         self._recipe = get_recipe(self._class)
-        self._avoids = "negative_prompt" in inspect.signature(self._pipeline.__call__).parameters
         self._guidance = _guidance(self._recipe, self._class, guidance_scale, image_guidance_scale)
         sized = bool(self._recipe.size or self._recipe.resolution)
         if resolution is not None and not sized:
@@ -206,6 +208,7 @@ class DiffusersPipeline(Editor):
             "scheduler": self._scheduler,
             **self._machine.describe(),
             "noise": "one CPU generator per sample",
+            **({"with a negative prompt": dict(self._recipe.negative)} if self._recipe.negative else {}),
         }
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
@@ -215,7 +218,7 @@ class DiffusersPipeline(Editor):
 
     def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
         """(what calls have in common, the request and the size to ask for), or why it cannot be done."""
-        if request.negative_prompt and not self._avoids:
+        if request.negative_prompt and self._recipe.negative is None:
             return f"{self._class} takes no negative prompt"
         if self._recipe.reads == "object" and not request.object.strip():
             return f"{self._class} removes a named object, and the request names none"
@@ -267,6 +270,9 @@ class DiffusersPipeline(Editor):
         avoided = [request.negative_prompt or self.negative_prompt or "" for request in requests]
         if self.negative_prompt is not None or any(avoided):
             arguments["negative_prompt"] = avoided if several else avoided[0]
+        if any(avoided):
+            given = (recipe.negative or {}).items()
+            arguments |= {name: scale for name, scale in given if arguments.get(name, 1) <= 1}
         source: Any = pictures if several else pictures[0]
         for _ in range(recipe.nested):
             source = [source]

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from nein import editors
-from nein.editors import PRESETS, EditorError, EditRequest, get_editor
+from nein.editors import PRESETS, EditorError, EditRequest, can, get_editor
 from nein.editors.pipelines import RECIPES
 from nein.editors.resize import kontext
 from tests.editors import tiny_pipelines
@@ -191,6 +191,22 @@ def test_a_request_with_a_negative_prompt_does_not_change_those_beside_it(build,
     requests = [request_of(0), request_of(1, negative_prompt="cat"), request_of(2)]
     for request, result in zip(requests, editor.edit(requests), strict=True):
         assert np.abs(image_of(editor, request).astype(int) - result.image).max() <= 1
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_negative_prompt_changes_the_picture_or_is_refused(name, build, request_of):
+    editor, plain = build(name), request_of()
+    asked = replace(plain, negative_prompt="a big yellow dog")
+    row = next(row.name for row in PRESETS.values() if row.pipeline == name)
+    assert can(row, "negative_prompt") == (RECIPES[name].negative is not None)
+    if RECIPES[name].negative is None:
+        assert editor.edit([asked])[0].error == f"{name} takes no negative prompt"
+        return
+    if name == "Kandinsky5I2IPipeline":  # its modulation is zero before training: it hears no text at all
+        for part in editor._pipeline.transformer.modules():
+            if type(part).__name__ == "Kandinsky5Modulation":
+                torch.nn.init.normal_(part.out_layer.weight, generator=torch.Generator().manual_seed(0))
+    assert (image_of(editor, asked) != image_of(editor, plain)).any()
 
 
 def test_every_recipe_has_a_row_with_its_arguments_and_a_tiny_pipeline():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -145,9 +146,14 @@ def test_every_editor_is_followed_by_its_cures_under_names_of_their_own() -> Non
         ("ip2p", "rewritten", "rewrite:llm:MODEL"),
         ("identity", "negative-prompt", "--mend negative-prompt is not supported by editor 'identity'"),
         ("solid", "attention", "which takes no weights of attention"),
+        *(
+            (name, "negative-prompt", f"'{re.escape(name)}', which takes no negative prompt; use")
+            for name in ("flux2", "flux2-klein", "flux2-klein-kv", "omnigen", "ledits++", "ledits++-xl")
+        ),
         ("ip2p", "rewrite:llm:", "No language model is named"),
     ],
 )
 def test_what_cannot_be_mended_is_a_sentence(editor: str, arm: str, said: str) -> None:
+    preset = "nano" if editor in ("ip2p", "identity", "solid") else "paper"
     with pytest.raises(UserError, match=said):
-        editor_choice.resolve_editors([editor], "nano", {}, mend=[arm])
+        editor_choice.resolve_editors([editor], preset, {}, mend=[arm])

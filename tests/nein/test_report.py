@@ -124,6 +124,17 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
         of_runs.read(run)
 
 
+def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evaluate):
+    line = ["--data", make_data(2, 1), "--out", tmp_path, "--metrics", "l1", "--control", "none"]
+    done = evaluate("--editor", "identity", "--mend", "rewrite", *line, "--device", "cpu")
+    assert done.code == 0, done.stderr
+    said = "identity+rewrite/negative: --mend rewrite did not act: all 2 pictures are byte for byte those of"
+    assert said in done.stdout
+    done = evaluate("--editor", "ip2p", "--mend", "negative-prompt", "--steps", "2", *line)
+    assert done.code == 0, done.stderr
+    assert "ip2p+negative-prompt/negative: --mend" not in done.stdout
+
+
 def test_a_small_fid_carries_a_warning(tmp_path):
     entry = {"value": 12.5, "low": 10.0, "high": 15.0, "standard_error": 1.0, "n": 2, "n_unscored": 0}
     entry |= {"clusters": 2, "columns": 4, "left_out": [], "reference": "per sample", "sources": "x"}

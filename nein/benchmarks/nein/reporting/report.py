@@ -158,6 +158,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
             said.append(f"the rows differ in {what}; they are not comparable with each other.")
     for name, rows in _by_run(results):
         said += _losses(name, rows)
+    said += _idle(loaded)
     for run in loaded:
         if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
             calls = [one["command"] for one in run.manifest.get("invocations", []) if one.get("command")]
@@ -168,6 +169,19 @@ def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
             )
             said.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
     return said
+
+
+def _idle(loaded: Sequence[Records]) -> Iterator[str]:
+    """Runs with a remedy whose pictures are all those of the editor without it."""
+    pictures = {run.label: {e["id"]: e["sha256"] for e in run.edits if e.get("sha256")} for run in loaded}
+    for run in loaded:
+        mend, plain = run.manifest["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
+        shared = pictures[run.label].keys() & pictures.get(plain, {}).keys()
+        if mend and shared and all(pictures[run.label][key] == pictures[plain][key] for key in shared):
+            yield (
+                f"{run.label}: --mend {mend} did not act: all {len(shared)} pictures are byte for byte those "
+                f"of {plain}. This is not the figure of a remedy that did not help."
+            )
 
 
 def few_clusters(results: list[dict[str, Any]]) -> list[str]:
