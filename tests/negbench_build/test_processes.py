@@ -96,11 +96,7 @@ def test_killed_again_and_again_it_ends_in_the_same_files_and_asks_nothing_twice
 
 
 def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_is_kept(
-    captioned: Path,
-    whole: tuple[dict[str, bytes], int],
-    tmp_path: Path,
-    server: Server,
-    negbench: Any,
+    captioned: Path, whole: tuple[dict[str, bytes], int], tmp_path: Path, server: Server, negbench: Any
 ) -> None:
     rule = Slow()
 

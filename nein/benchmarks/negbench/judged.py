@@ -22,7 +22,7 @@ from nein.benchmarks.negbench import retrieval
 from nein.benchmarks.negbench.asking import MODEL, PICTURE, picture
 from nein.benchmarks.negbench.encode import UNUSABLE, Encoded
 from nein.benchmarks.negbench.retrieval import KS
-from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalItem, RetrievalTask
+from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalTask
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
@@ -67,58 +67,48 @@ def queries(
     """What `most` negated captions (evenly spread; None: all), their original captions, and chance find among
     all pictures of the task that could be encoded. Captions that name no denied thing, or could not be
     encoded, are left out."""
-    asked = [one for one in _denials(task) if all(t is None or t in texts.rows for t in one.texts.values())]
+    asked = [
+        (one, said)
+        for one, said in _denials(task)
+        if all(text is None or text in texts.rows for text in said.values())
+    ]
     if most is not None and len(asked) > most:
         asked = [asked[k * len(asked) // most] for k in range(most)]
     gallery = [name for name in task.references if name in pictures.rows]
     shown = np.array([pictures.rows[name] for name in gallery], dtype=np.int64)
     found: list[Query] = []
     for kind in (NEGATED, ORIGINAL):
-        told = [one for one in asked if one.texts[kind] is not None]
-        seeds = [sample_seed(seed, f"{one.id}/{kind}") for one in told]
-        said = np.array([texts.rows[one.texts[kind] or ""] for one in told], dtype=np.int64)
-        places = retrieval.top(texts.features, pictures.features, said, shown, max(KS), seeds)
-        found += [one.query(kind, [gallery[k] for k in row]) for one, row in zip(told, places, strict=True)]
-    for one in asked:
+        told = [(one, text) for one, said in asked if (text := said[kind]) is not None]
+        seeds = [sample_seed(seed, f"{one.id}/{kind}") for one, _ in told]
+        rows = np.array([texts.rows[text] for _, text in told], dtype=np.int64)
+        places = retrieval.top(texts.features, pictures.features, rows, shown, max(KS), seeds)
+        for (one, _), row in zip(told, places, strict=True):
+            found.append(replace(one, kind=kind, shown=tuple(gallery[k] for k in row)))
+    for one, _ in asked:
         drawn = np.random.default_rng(sample_seed(seed, f"{one.id}/{RANDOM}")).permutation(len(gallery))
-        found.append(one.query(RANDOM, [gallery[k] for k in drawn[: max(KS)]]))
+        found.append(replace(one, kind=RANDOM, shown=tuple(gallery[k] for k in drawn[: max(KS)])))
     return found
 
 
 def unfound(task: RetrievalTask) -> Iterator[tuple[Query, str]]:
     """Every negated caption, as the queries that it and chance would be, which find nothing."""
-    for one in _denials(task):
+    for one, said in _denials(task):
         for kind in (NEGATED, RANDOM):
-            yield one.query(kind, ()), one.texts[NEGATED] or ""
+            yield replace(one, kind=kind), said[NEGATED] or ""
 
 
-@dataclass(frozen=True)
-class _Denial:
-    """texts: kind -> caption; None where the item has no original caption for its negated one."""
-
-    item: RetrievalItem
-    number: int
-    thing: str
-    texts: Mapping[str, str | None]
-
-    @property
-    def id(self) -> str:
-        return f"{self.item.id}#{self.number}/{self.thing}"
-
-    def query(self, kind: str, shown: Sequence[str]) -> Query:
-        also = self.item.asked[1] if self.item.asked else ""
-        return Query(self.id, self.item.cluster, kind, self.thing, tuple(shown), also)
-
-
-def _denials(task: RetrievalTask) -> Iterator[_Denial]:
+def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]]]:
+    """Queries of no kind, each with its captions by kind; None where the item has no original one for it."""
     plain = {item.id: item.captions for item in task.original}
     for item in task.negated:
+        also = item.asked[1] if item.asked else ""
         for k, caption in enumerate(item.captions):
             said = plain.get(item.id, ())
             twin = said[k] if len(said) == len(item.captions) else None
             things = item.asked[:1] if item.asked else named_in((caption,), item.negatives or ())
             for thing in things:
-                yield _Denial(item, k, thing, {NEGATED: caption, ORIGINAL: twin})
+                query = Query(f"{item.id}#{k}/{thing}", item.cluster, "", thing, (), also)
+                yield query, {NEGATED: caption, ORIGINAL: twin}
 
 
 # --- rows --------------------------------------------------------------------------------------

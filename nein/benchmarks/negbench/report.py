@@ -333,8 +333,17 @@ def _template(question: Question, option: int) -> str:
     return question.options[option].template or UNKNOWN
 
 
-_TYPES = {"MCQ-positive": "affirmation", "MCQ-negative": "negation", "MCQ-hybrid": "hybrid", "MCQ": "all"}
-_KINDS = {"R@5": ORIGINAL, "R-Neg@5": NEGATED}
+#: Metric of `paper_numbers.csv` -> task, and the columns of our figure.
+_METRICS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{
+        name: (RETRIEVAL, {"metric": "recall@5", "kind": kind, "direction": TEXT_TO_IMAGE})
+        for name, kind in (("R@5", ORIGINAL), ("R-Neg@5", NEGATED))
+    },
+    "MCQ": (MCQ, {"metric": "accuracy", "type": "all"}),
+    "MCQ-positive": (MCQ, {"metric": "accuracy", "type": "affirmation"}),
+    "MCQ-negative": (MCQ, {"metric": "accuracy", "type": "negation"}),
+    "MCQ-hybrid": (MCQ, {"metric": "accuracy", "type": "hybrid"}),
+}
 #: Source -> what a table says of it.
 _PRINTED = {
     "paper_table1": "paper", "repo_baseline": "repository", "repo_scaling": "repository, scaling",
@@ -366,14 +375,29 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
     features    Whose multiple choice: the paper's "unnormalised", the repository's "normalised".
     quick_gelu  Of the model whose figures these are.
     """
-    printed = []
+    printed: list[dict[str, Any]] = []
+    listed, otherwise = MODELS.get(model), differs(model, quick_gelu)
+
+    def add(group: dict[str, Any], source: str, row: dict[str, Any]) -> None:
+        words = ", ".join(filter(None, (_PRINTED[source], otherwise)))
+        name = f"{group['model']}, as printed ({words})"
+        printed.append({**row, **group, "model": name, "source": "printed", "benchmark": "negbench"})
+
     groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
-    otherwise = differs(model, quick_gelu)
-    for group in frames.records(groups):
-        for row in _printed(model, group["dataset"], group["task"], group["variant"], features):
-            words = ", ".join(filter(None, (_PRINTED[row.pop("file")], otherwise)))
-            named = {**group, "model": f"{group['model']}, as printed ({words})", "source": "printed"}
-            printed.append({**row, **named, "benchmark": "negbench"})
+    for group in frames.records(groups) if listed else ():
+        values: dict[str, float] = {}
+        by_paper = group["task"] == RETRIEVAL or features == "unnormalised"
+        for row in rows() if group["variant"] == REPHRASED else ():
+            (task, what), source, value = _METRICS[row["metric"]], row["source"], float(row["value"]) / 100
+            there = (task, _SETS[row["dataset"]]) == (group["task"], group["dataset"])
+            mine = listed.published.get(source) == (row["model"], row["finetune_data"])
+            if there and mine and (source == "paper_table1") == by_paper:
+                add(group, source, number(value, unit="%", **what))
+                values[what.get("kind", "")] = value
+        if ORIGINAL in values and NEGATED in values:
+            gap = {"metric": "gap@5", "direction": TEXT_TO_IMAGE}
+            apart = values[ORIGINAL] - values[NEGATED]
+            add(group, "paper_table1", number(apart, unit="points", **gap))
     return frames.frame(printed)
 
 
@@ -403,44 +427,10 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
     mine = listed.published.get(source) if listed else None
     where = about.get("dataset", "").removeprefix(f"{NANO}-")
     for row in rows():
-        dataset, metric, model = _SETS[row["dataset"]], row["metric"], (row["model"], row["finetune_data"])
+        dataset, model = _SETS[row["dataset"]], (row["model"], row["finetune_data"])
+        task, what = _METRICS[row["metric"]]
         if row["source"] != source or (run is not None and (mine, where) != (model, dataset)):
             continue
-        of = {"task": MCQ, "metric": "accuracy", "type": _TYPES.get(metric, "")}
-        if kind := _KINDS.get(metric):
-            of = {"task": RETRIEVAL, "metric": "recall@5", "kind": kind, "direction": TEXT_TO_IMAGE}
+        of = {"dataset": dataset, "variant": REPHRASED, "task": task, **what}
         name = model[0] if model[1] == "none" else " + ".join(model)
-        of = {"dataset": dataset, "variant": REPHRASED, **of}
-        yield Printed(name, of, float(row["value"]) / 100, "%", whole=bool(kind))
-
-
-def _printed(
-    model: str, dataset: str, task: str, variant: str, features: str = "normalised"
-) -> list[dict[str, Any]]:
-    listed = MODELS.get(model)
-    if listed is None or variant != REPHRASED:
-        return []
-    sources: tuple[str, ...] = ("repo_baseline", "repo_scaling", "repo_finetuned")
-    if task == RETRIEVAL or features == "unnormalised":
-        sources = ("paper_table1",)
-    figures: list[dict[str, Any]] = []
-    values: dict[str, float] = {}
-    for row in rows():
-        source, metric = row["source"], row["metric"]
-        mine = listed.published.get(source) == (row["model"], row["finetune_data"])
-        if not mine or source not in sources or _SETS.get(row["dataset"]) != dataset:
-            continue
-        value = float(row["value"]) / 100
-        if task == RETRIEVAL and metric in _KINDS:
-            values[_KINDS[metric]] = value
-            what: dict[str, Any] = {"metric": "recall@5", "kind": _KINDS[metric], "direction": TEXT_TO_IMAGE}
-            figures.append({**number(value, unit="%", **what), "file": source})
-        elif task == MCQ and metric in _TYPES:
-            figure = number(value, unit="%", metric="accuracy", type=_TYPES[metric])
-            figures.append({**figure, "file": source})
-    if len(values) == 2:
-        gap = number(
-            values[ORIGINAL] - values[NEGATED], unit="points", metric="gap@5", direction=TEXT_TO_IMAGE
-        )
-        figures.append({**gap, "file": "paper_table1"})
-    return figures
+        yield Printed(name, of, float(row["value"]) / 100, "%", whole=task == RETRIEVAL)

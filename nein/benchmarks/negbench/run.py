@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import (
-    asking,
-    estimates,
-    judged,
-    models,
-    report,
-    sections,
-)
+from nein.benchmarks.negbench import asking, estimates, judged, models, report, sections
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import CONVERTED, ConvertConfig, EvalConfig, ReportConfig
 from nein.benchmarks.negbench.folder import Asked, ResultsDir

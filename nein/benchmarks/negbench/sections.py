@@ -41,7 +41,7 @@ _CHOICE = {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASE
 _BY_NEGATED = {"kind": NEGATED, "statistic": "corrected"}
 
 
-def retrieval_columns(k: int) -> tuple[Column, ...]:
+def _recall_columns(k: int) -> tuple[Column, ...]:
     """Recall at k with either kind of captions, the gap, and what is reached with one half alone."""
     recall = f"recall@{k}"
     return (
@@ -56,14 +56,6 @@ def retrieval_columns(k: int) -> tuple[Column, ...]:
     )
 
 
-def accuracy_columns(title: str) -> tuple[Column | Across, ...]:
-    """Accuracy in total and by type of question."""
-    return (
-        Column(title, {"metric": "accuracy", "type": "all"}, _corrected, True),
-        *(Column(type_, {"metric": "accuracy", "type": type_}, _corrected, True) for type_ in TEMPLATES),
-    )
-
-
 def _selected(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
     by = {figure["metric"]: figure for figure in figures}
@@ -72,7 +64,7 @@ def _selected(figures: Sequence[Figure]) -> str:
 
 
 def _retrieval(direction: str, title: str) -> Table:
-    columns = (column for k in KS for column in retrieval_columns(k))
+    columns = (column for k in KS for column in _recall_columns(k))
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
@@ -129,7 +121,8 @@ MULTIPLE_CHOICE = Table(
     "Multiple choice",
     NAME,
     (
-        *accuracy_columns("accuracy ↑"),
+        Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _corrected, True),
+        *(Column(type_, {"metric": "accuracy", "type": type_}, _corrected, True) for type_ in TEMPLATES),
         Column("drop from control ↓", {"metric": "drop"}, _SHOWN, False),
         Column("right option first", {"metric": "right first"}, lambda figures: "always"),
         *(Column(name, {"metric": name}, _SHOWN) for name in BEAFS),

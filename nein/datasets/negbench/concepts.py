@@ -69,14 +69,10 @@ class CoOccurrence:
         self.images: Counter[str] = Counter()
         self._pairs: dict[str, Counter[str]] = {}
         for objects in images:
-            self.add(objects)
-
-    def add(self, objects: Sequence[str]) -> None:
-        """Counts one image; an object named twice counts once."""
-        distinct = list(dict.fromkeys(objects))
-        self.images.update(distinct)
-        for name in distinct:
-            self._pairs.setdefault(name, Counter()).update(other for other in distinct if other != name)
+            distinct = list(dict.fromkeys(objects))
+            self.images.update(distinct)
+            for name in distinct:
+                self._pairs.setdefault(name, Counter()).update(other for other in distinct if other != name)
 
     def negatives(
         self, positives: Sequence[str], count: int = NEGATIVES, never: Sequence[str] = ()
@@ -90,10 +86,7 @@ class CoOccurrence:
         total: Counter[str] = Counter()
         for name in dict.fromkeys(positives):
             total.update(self._pairs.get(name, Counter()))
-        ranked = sorted(
-            (name for name in total if name not in present),
-            key=lambda name: (-total[name], -self.images[name], name),
-        )
+        ranked = sorted(total.keys() - present, key=lambda name: (-total[name], -self.images[name], name))
         return tuple(ranked[:count])
 
 

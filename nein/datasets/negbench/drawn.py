@@ -16,42 +16,14 @@ import numpy as np
 from nein.datasets.negbench import official, sentences
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.media import Drawn
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    NEGATION,
-    ChoiceTask,
-    Option,
-    Question,
-    RetrievalItem,
-    RetrievalTask,
-)
-from nein.datasets.negbench.sentences import (
-    ABSENCE,
-    evaluation_questions,
-    retrieval_items,
-    stream,
-    training_captions,
-    training_question,
-)
+from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
+from nein.datasets.negbench.sentences import stream
 from nein.engine.errors import unknown
 from nein.engine.images import ImageError, write_png
+from nein.nano import scenes as nano
 from nein.nano.data import world_version
 from nein.nano.draw import CATEGORIES
-from nein.nano.scenes import (
-    ALL,
-    NANO,
-    NEGATOR,
-    SPLITS,
-    TAUGHT,
-    UNSEEN,
-    VARIED,
-    WORLDS,
-    Scene,
-    World,
-    render,
-    rng_for,
-    sample_scene,
-)
+from nein.nano.scenes import NANO, SPLITS, Scene, World, rng_for
 from nein.nano.sentences import captions
 
 #: Scenes per split when none are asked for.
@@ -60,13 +32,16 @@ CAPTIONS = 2  # per scene, of the five that are drawn
 
 
 #: Wording of a world -> that of its sentences.
-WORDING = {ALL: "code", TAUGHT: "code", VARIED: "code", UNSEEN: sentences.UNSEEN, NEGATOR: sentences.NEGATOR}
+WORDING = {
+    **dict.fromkeys((nano.ALL, nano.TAUGHT, nano.VARIED), "code"),
+    nano.UNSEEN: sentences.UNSEEN, nano.NEGATOR: sentences.NEGATOR,
+}  # fmt: skip
 
 
 def scene(split: str, index: int, world: World = NANO) -> Scene:
     """The `index`-th scene of a split: one to four objects, mostly two or three."""
     rng = rng_for(split, index, "negbench")
-    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), world.shown)
+    return nano.sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), world.shown)
 
 
 def reference(split: str, index: int, world: World = NANO) -> str:
@@ -77,10 +52,10 @@ def reference(split: str, index: int, world: World = NANO) -> str:
 def picture(name: str) -> np.ndarray:
     """The scene of a reference as (64, 64, 3) uint8 RGB. Raises ImageError for a name that is none."""
     parts = name.split("/")
-    world = WORLDS.get(parts[0].replace("-", ":"))
+    world = nano.WORLDS.get(parts[0].replace("-", ":"))
     if len(parts) != 3 or world is None or parts[1] not in SPLITS or not parts[2][:-4].isdigit():
         raise ImageError(f"{name}: this is not the name of a scene, such as {reference('val', 0)}")
-    return render(scene(parts[1], int(parts[2][:-4]), world), world.style)
+    return nano.render(scene(parts[1], int(parts[2][:-4]), world), world.style)
 
 
 @lru_cache(maxsize=8)
@@ -111,7 +86,7 @@ def retrieval(
     """Retrieval over a split: every scene with its captions, original and negated by prefix or suffix."""
     scenes = scenes or SCENES[split]
     images = concepts(split, scenes, world)
-    pairs = [p for c in images if (p := retrieval_items(c, seed, captions=CAPTIONS))]
+    pairs = [p for c in images if (p := sentences.retrieval_items(c, seed, captions=CAPTIONS))]
     negated = tuple(_reworded(item, WORDING[world.wording]) for _, item in pairs)
     name, origin = _named("retrieval", split, scenes, seed, world)
     return RetrievalTask(name, tuple(item for item, _ in pairs), negated, Drawn(picture), origin=origin)
@@ -121,9 +96,8 @@ def choice(split: str = "val", scenes: int | None = None, seed: int = 0, world: 
     """Multiple choice over a split: up to three questions per scene that shows two things."""
     scenes = scenes or SCENES[split]
     wording = WORDING[world.wording]
-    questions = [
-        q for c in concepts(split, scenes, world) for q in evaluation_questions(c, seed, wording=wording)
-    ]
+    images = concepts(split, scenes, world)
+    questions = [q for c in images for q in sentences.evaluation_questions(c, seed, wording=wording)]
     name, origin = _named("mcq", split, scenes, seed, world)
     return ChoiceTask(name, tuple(questions), Drawn(picture), origin=origin)
 
@@ -141,7 +115,7 @@ def negcap(
     ones."""
     items = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
-        item = training_captions(image, seed)
+        item = sentences.training_captions(image, seed)
         if item is not None:
             item = _reworded(item, stream(seed, image.id, "wording").choice(list(wordings)))
             items.append(replace(item, captions=(*item.captions, *image.captions[:originals])))
@@ -165,7 +139,7 @@ def negmcq(
     made: list[Question | None] = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         wording = stream(seed, image.id, "wording").choice(list(wordings))
-        question = training_question(image, seed, wording=wording)
+        question = sentences.training_question(image, seed, wording=wording)
         if question is not None and len(wordings) > 1 and stream(seed, image.id, "stop").random() < 0.5:
             plain = tuple(replace(option, text=option.text.removesuffix(".")) for option in question.options)
             question = replace(question, options=plain)
@@ -191,7 +165,7 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     def option(form: str, name: str) -> Option:
         sentence = forms[form].format(x=name, thing="image")
         text = f"{sentence}. {denied}" if before else f"{denied} {sentence}."
-        return Option(text, NEGATION if form == sentences.ABSENT else AFFIRMATION)
+        return Option(text, sentences.NEGATION if form == sentences.ABSENT else sentences.AFFIRMATION)
 
     no, yes = sentences.ABSENT, sentences.PRESENT
     right = option(yes, present) if said else option(no, absent)
@@ -206,7 +180,7 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
 
 def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
     """The item with its denials in another wording."""
-    forms = {name: ABSENCE.format(x=name, thing="image") for name in item.negatives or ()}
+    forms = {name: sentences.ABSENCE.format(x=name, thing="image") for name in item.negatives or ()}
     denial = sentences.CAPTION_FORMS[wording][sentences.ABSENT]
     captions = list(item.captions)
     for name, sentence in forms.items():
@@ -227,7 +201,8 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
             write_png(folder / image.path, picture(image.path))
     if split == "train":
         official.write_captions(folder / "negcap.csv", negcap(split, scenes, seed))
-        official.write_training_questions(folder / "negmcq.csv", negmcq(split, scenes, seed))
+        asked = negmcq(split, scenes, seed)
+        official.write_questions(folder / "negmcq.csv", asked, single=official.MODIFIED)
         return [folder / "negcap.csv", folder / "negmcq.csv"]
     task = retrieval(split, scenes, seed)
     official.write_retrieval(folder / "retrieval.csv", task.original)

@@ -1,16 +1,8 @@
 """CheXpert's and HAM10000's own tables: which findings a picture shows, and which it does not.
 
-CheXpert (Irvin et al., arXiv:1901.07031), a row per picture; 1: there, 0: not, -1: uncertain, empty: not
-mentioned, the last two counting as neither:
-
-    Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,...,Support Devices
-    CheXpert-v1.0-small/valid/patient64541/study1/view1_frontal.jpg,Male,73,Frontal,AP,0.0,1.0,1.0,1.0,...
-
-HAM10000 (Tschandl et al., doi:10.1038/sdata.2018.161), one diagnosis per picture, commas or tabs between:
-
-    lesion_id,image_id,dx,dx_type,age,sex,localization
-    HAM_0000118,ISIC_0027419,bkl,histo,80.0,male,scalp
-
+CheXpert (Irvin et al., arXiv:1901.07031), a row per picture, a column per finding; 1: there, 0: not, -1:
+uncertain, empty: not mentioned, the last two counting as neither. HAM10000 (Tschandl et al.,
+doi:10.1038/sdata.2018.161), one diagnosis per picture, commas or tabs between.
 `drawn_table` draws twins of both: tables in exactly that form, pictures that only stand in.
 """
 
@@ -40,14 +32,9 @@ CONDITIONS = ("Lung Opacity", "Atelectasis")
 PRESENT, ABSENT, UNCERTAIN = 1.0, 0.0, -1.0
 #: HAM10000's codes -> the diagnosis in words.
 DIAGNOSES = {
-    "akiec": "actinic keratosis",
-    "bcc": "basal cell carcinoma",
-    "bkl": "benign keratosis",
-    "df": "dermatofibroma",
-    "mel": "melanoma",
-    "nv": "melanocytic nevus",
-    "vasc": "vascular lesion",
-}
+    "akiec": "actinic keratosis", "bcc": "basal cell carcinoma", "bkl": "benign keratosis",
+    "df": "dermatofibroma", "mel": "melanoma", "nv": "melanocytic nevus", "vasc": "vascular lesion",
+}  # fmt: skip
 NO_FINDING = "no finding that is there"
 SIZE = 64  # pixels of a twin's pictures
 VERSION = 1  # of what is drawn: part of the name of the folder in the cache
@@ -106,10 +93,11 @@ TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {"chexpert": chex
 
 def drawn_table(source: str, count: int) -> Path:
     """The table of a twin with `count` pictures, "chexpert" or "ham10000", drawn on first use."""
-    name, write = {
+    names = {
         "chexpert": ("valid.csv", _write_chexpert),
         "ham10000": ("HAM10000_metadata.csv", _write_ham10000),
-    }[source]
+    }
+    name, write = names[source]
 
     def draw(folder: Path) -> None:
         write(folder, folder / name, count)
@@ -151,11 +139,8 @@ def _write_ham10000(folder: Path, path: Path, count: int) -> None:
         lesion = number - (number % 4 == 3)
         code = random.Random(lesion).choice([*DIAGNOSES])
         name = f"ISIC_{24306 + number:07d}"
-        kind, rng, picture = (
-            [*DIAGNOSES].index(code),
-            random.Random(number),
-            Image.new("RGB", (SIZE, SIZE), "#e8b9a0"),
-        )
+        kind, rng = [*DIAGNOSES].index(code), random.Random(number)
+        picture = Image.new("RGB", (SIZE, SIZE), "#e8b9a0")
         r = 8 + 2 * kind
         x, y = (rng.randint(r + 2, SIZE - r - 2) for _ in range(2))
         ImageDraw.Draw(picture).ellipse((x - r, y - r, x + r, y + r), fill=COLOURS[kind])

@@ -33,7 +33,6 @@ from nein.datasets.negbench.records import (
     Option,
     Question,
     RetrievalItem,
-    Shared,
     check_items,
     check_questions,
 )
@@ -162,7 +161,7 @@ def read_retrieval(
 ) -> tuple[RetrievalItem, ...]:
     """The items of a retrieval file. Raises UserError naming file, line and column. allow_empty: take items
     without a caption, or with an empty one: the released script for paraphrasing loses some."""
-    same = Shared()
+    same = _Same()
     items = tuple(
         RetrievalItem(
             name, image, strings(row["captions"], f"{where}, captions"), kind,
@@ -179,7 +178,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     """The questions of a multiple-choice or binary file, options in the file's order. layout: which of
     `POSITIONS` says how the wrong options were made, where the file has no columns `template_0` .. of its
     own."""
-    questions, same = [], Shared()
+    questions, same = [], _Same()
     for where, row, image, name, source in _rows(
         path, ("image_path", "correct_answer", "caption_0", "caption_1")
     ):
@@ -195,6 +194,13 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
         questions.append(Question(name, image, options, correct, type_, positives, negatives, from_))
     check_questions(questions, str(path))
     return tuple(questions)
+
+
+class _Same(dict[Any, Any]):
+    """Of equal values the first, so that what many records repeat is held once."""
+
+    def __call__(self, value: Any) -> Any:
+        return self.setdefault(value, value)
 
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], str, str, str]]:
@@ -230,14 +236,10 @@ def write_captions(path: Path, items: Sequence[RetrievalItem]) -> None:
     _write(path, ["filepath", "caption", *_FACTS], rows)
 
 
-def write_training_questions(path: Path, questions: Sequence[Question]) -> None:
-    """As `write_questions`, with the word for a right affirmation about an image with one object."""
-    write_questions(path, questions, single=MODIFIED)
-
-
 def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
     """Writes questions, options in the order they have, atomically; `read_questions` gives them back. single:
-    the word for the type of a question that affirms the one object its image shows (or none)."""
+    the word for the type of a question that affirms the one object its image shows (or none); of training
+    questions MODIFIED."""
     check_questions(questions, str(path))
     count = max((len(question.options) for question in questions), default=2)
     captions, made_as = ([f"{name}_{k}" for k in range(count)] for name in ("caption", "template"))

@@ -1,19 +1,7 @@
 """Other tests of negation, each read from its file as published, as questions of the same form as NegBench's.
 
-    existence.json        VALSE (Parcalabescu et al., ACL 2022): a caption and its foil, one with "no"
-    ccneg_preprocessed.pt CC-Neg (Singh et al., WACV 2025): a caption and its negation, which is false
-    replace_rel.json      SugarCrepe (Hsieh et al., NeurIPS 2023): a caption and one with another relation
-    NegRefCOCOg.json      Park et al., ICCV 2025: a phrase with a negation, and two boxes to choose from
-    *_logic_inversion.csv NEAT (Han et al., arXiv:2507.19064): NegBench's negated captions, with inversions
-    beaf_qna.json         BEAF (Ye-Bin et al., ECCV 2024): yes or no, of a picture and copies without a thing
-    val.json              NeIn (Bui et al., CVPRW 2025): its pictures with and without an object, as pairs
-    test_set.json         NaturalBench (Li et al., NeurIPS 2024): two questions about each of two pictures
-    metadata.json         NaturalBench-Retrieval: two pictures and their captions
-    simpleneg.json        SimpleNeg (Sammani et al., CVPR Workshops 2026): a caption with a denial, and two
-                          questions about the pictures that it finds
-    scope.json            our own: two drawn scenes and two sentences (`drawn_tests.write_scope`)
-
-Of SugarCrepe and NaturalBench those items are read in which `polarity.denies` finds a denying word.
+Each reader says which file it reads; `registry.ROWS` has the papers. Of SugarCrepe and
+NaturalBench those items are read in which `polarity.denies` finds a denying word.
 """
 
 from __future__ import annotations
@@ -300,13 +288,8 @@ def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
 
 
 READERS: dict[str, Callable[[Path], Iterator[Question]]] = {
-    "valse": valse,
-    "cc-neg": cc_neg,
-    "sugarcrepe": sugarcrepe,
-    "negrefcocog": negrefcocog,
-    "neat": neat,
-    "beaf": beaf,
-    "naturalbench": naturalbench,
+    "valse": valse, "cc-neg": cc_neg, "sugarcrepe": sugarcrepe, "negrefcocog": negrefcocog, "neat": neat,
+    "beaf": beaf, "naturalbench": naturalbench,
     "naturalbench-retrieval": _each(natural_pairs, polarity.compared),
     "scope": _each(scope_pairs, polarity.compared),
     "scope-asked": _each(scope_pairs, polarity.asked),
@@ -314,7 +297,7 @@ READERS: dict[str, Callable[[Path], Iterator[Question]]] = {
     "nein-asked": _each(nein_pairs, polarity.asked),
     "beaf-pairs": _each(beaf_pairs, polarity.compared),
     "beaf-asked": _each(beaf_pairs, polarity.asked),
-}
+}  # fmt: skip
 
 
 def _captions(

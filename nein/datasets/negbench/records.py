@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,7 +22,6 @@ KINDS = (ORIGINAL, NEGATED)
 AFFIRMATION, NEGATION, HYBRID = "affirmation", "negation", "hybrid"
 TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)
 
-Value = TypeVar("Value")
 #: Questions that belong together: the score that counts such groups, the group's name, how many it has.
 Group = tuple[str, str, int]
 
@@ -237,14 +236,3 @@ def _digest(records: Sequence[RetrievalItem | Question]) -> str:
 
 def _fields(record: RetrievalItem | Question | Option) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
-
-
-class Shared:
-    """Of equal values the first, so that what many records repeat (a name, an option, the objects of a
-    picture) is held once."""
-
-    def __init__(self) -> None:
-        self._values: dict[Any, Any] = {}
-
-    def __call__(self, value: Value) -> Value:
-        return self._values.setdefault(value, value)

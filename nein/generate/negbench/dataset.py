@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import tempfile
@@ -93,7 +94,8 @@ def _sinks(folder: Path, form: str, end: str, files: contextlib.ExitStack) -> di
         **dict.fromkeys(MEDICAL.values(), plain),
     }  # fmt: skip
     if form == "training":
-        writers |= {captions: official.write_captions, questions: official.write_training_questions}
+        training = functools.partial(official.write_questions, single=official.MODIFIED)
+        writers |= {captions: official.write_captions, questions: training}
     return {stem: Sink(folder / f"{stem}{end}.csv", write, files) for stem, write in writers.items()}
 
 

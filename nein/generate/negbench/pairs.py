@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,16 +37,7 @@ class Plan:
     source_id: str = ""
 
 
-class Maker(Protocol):
-    """Makes both pictures of a plan; None and a reason where it cannot."""
-
-    fingerprint: str
-
-    def describe(self) -> dict[str, Any]: ...
-
-    def make(
-        self, plans: Sequence[Plan], sources: Sequence[np.ndarray | None], seeds: Sequence[int]
-    ) -> list[tuple[np.ndarray, np.ndarray] | str]: ...
+Pictures = tuple[np.ndarray, np.ndarray]  # without the object, and with it
 
 
 class EditorMaker:
@@ -60,7 +51,8 @@ class EditorMaker:
 
     def make(
         self, plans: Sequence[Plan], sources: Sequence[np.ndarray | None], seeds: Sequence[int]
-    ) -> list[tuple[np.ndarray, np.ndarray] | str]:
+    ) -> list[Pictures | str]:
+        """Both pictures of every plan, or why there are none."""
         from nein import editors
 
         requests = [
@@ -69,7 +61,7 @@ class EditorMaker:
             if source is not None
         ]
         results = {result.id: result for result in self.editor.edit(requests)}
-        made: list[tuple[np.ndarray, np.ndarray] | str] = []
+        made: list[Pictures | str] = []
         for plan, source in zip(plans, sources, strict=True):
             result = results.get(plan.id)
             if source is None or result is None or result.image is None:
@@ -94,11 +86,9 @@ class TextMaker:
 
     def make(
         self, plans: Sequence[Plan], sources: Sequence[np.ndarray | None], seeds: Sequence[int]
-    ) -> list[tuple[np.ndarray, np.ndarray] | str]:
-        made: list[tuple[np.ndarray, np.ndarray] | str] = []
-        for plan, seed in zip(plans, seeds, strict=True):
-            made.append((self._draw(plan.caption, seed), self._draw(plan.caption_with, seed)))
-        return made
+    ) -> list[Pictures]:
+        said = [((plan.caption, plan.caption_with), seed) for plan, seed in zip(plans, seeds, strict=True)]
+        return [(self._draw(text, seed), self._draw(other, seed)) for (text, other), seed in said]
 
     def _draw(self, text: str, seed: int) -> np.ndarray:
         import torch
@@ -133,7 +123,7 @@ def make_pairs(
     plans: Sequence[Plan | str],
     ids: Sequence[str],
     source: Callable[[str], np.ndarray | None],
-    maker: Maker,
+    maker: EditorMaker | TextMaker,
     verifier: Verifier,
     save: Callable[[str, np.ndarray], str],
     *,
@@ -154,9 +144,8 @@ def make_pairs(
             done[name] = [Concepts(name, "", problem=f"{UNREADABLE}: {str(error).rpartition(': ')[2]}")]
     for turn in range(attempts):
         seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan, _ in open_]
-        made = (
-            maker.make([plan for plan, _ in open_], [picture for _, picture in open_], seeds) if open_ else []
-        )
+        plans_, pictures = [plan for plan, _ in open_], [picture for _, picture in open_]
+        made = maker.make(plans_, pictures, seeds) if open_ else []
         left = []
         for (plan, picture), pair in zip(open_, made, strict=True):
             why = pair if isinstance(pair, str) else _refuse(plan, pair, verifier)
@@ -177,7 +166,7 @@ def make_pairs(
     return [image for name in ids for image in done[name]]
 
 
-def _refuse(plan: Plan, pair: tuple[np.ndarray, np.ndarray], verifier: Verifier) -> str:
+def _refuse(plan: Plan, pair: Pictures, verifier: Verifier) -> str:
     """Why a pair may not be used, "" if it may."""
     asked = [*plan.objects, plan.extra, *([plan.other] if plan.other else [])]
     try:
@@ -216,20 +205,16 @@ class Verifier:
         lacks."""
         labels = [[self.query.format(object=name) for name in row] for row in names]
         detections = self.detector.detect(images, labels, self.threshold)
-        return [
-            {name: self._score(seen[label]) for name, label in zip(row, texts, strict=True)}
-            for row, texts, seen in zip(names, labels, detections, strict=True)
-        ]
-
-    def _score(self, detection: Any) -> float:
-        if self.protocol == "fixed":
-            return float(detection.score)
-        if detection.named is None:
+        which = "named" if self.protocol == "paper" else "score"
+        if any(getattr(one, which) is None for seen in detections for one in seen.values()):
             raise UserError(
                 "The detector does not say which label a box has, by which --protocol paper goes; take "
                 "OWL-ViT or OWLv2 as --detector, or --protocol fixed."
             )
-        return float(detection.named)
+        return [
+            {name: float(getattr(seen[label], which)) for name, label in zip(row, texts, strict=True)}
+            for row, texts, seen in zip(names, labels, detections, strict=True)
+        ]
 
     def present(self, score: float) -> bool:
         return score >= self.threshold

@@ -54,7 +54,7 @@ class Tasks:
 class PairTools:
     """What making pairs needs. `client`: thinks of scenes; None where an editor starts from pictures."""
 
-    maker: pairs.Maker
+    maker: pairs.EditorMaker | pairs.TextMaker
     verifier: Verifier
     vocabulary: Sequence[str]
     client: Client | None

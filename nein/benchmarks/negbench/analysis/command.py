@@ -51,27 +51,15 @@ from nein.reporting.figures import Figure
 from nein.reporting.report import Section
 from nein.reporting.tables import Across, Row, Table
 
+BATCH = 32  # sentences encoded at once
+
 
 def run(options: AnalyseConfig) -> None:
-    """The command. Raises UserError or MetricError."""
-    pairs = [(a.strip(), b.strip()) for a, _, b in (item.partition("/") for item in options.objects)]
-    where: dict[str, Any] = {"article": options.article, "device": options.device}
-    print(analyse(options.model, pairs or list(PAIRS), options.out, **where), end="")
-    print(f"Results: {options.out}", file=sys.stderr)
-
-
-def analyse(
-    names: Sequence[str],
-    pairs: Sequence[tuple[str, str]],
-    out: Path,
-    *,
-    article: str = "a_an",
-    device: str = "auto",
-    batch_size: int = 32,
-) -> str:
-    """Encodes the templates with every model and writes numbers and pictures into `out`; returns the table.
-    names: as `--model` of `nein negbench eval`, or "sentence:FOLDER_OR_ID"."""
-    chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in names}
+    """Encodes the templates with every model, writes numbers and pictures, and prints the table. Raises
+    UserError or MetricError."""
+    given = [(a.strip(), b.strip()) for a, _, b in (item.partition("/") for item in options.objects)]
+    pairs, out = given or list(PAIRS), options.out
+    chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in options.model}
     short = {
         name: choice.name if choice else Path(name).name.removeprefix("sentence:")
         for name, choice in chosen.items()
@@ -80,14 +68,14 @@ def analyse(
     labels = {name: name if label in shared else label for name, label in short.items()}
     atomic.check_writable(out)
     environment.keep_freed_memory()
-    threads = Threads(device)
-    sets = [sentences(pair, article) for pair in pairs]
+    threads = Threads(options.device)
+    sets = [sentences(pair, options.article) for pair in pairs]
     texts = [s.text for group in sets for s in group]
     clusters = ["/".join(sorted(pair)) for pair in pairs]
     rows: list[dict[str, Any]] = []
     coordinates = []
     for name, choice in chosen.items():
-        encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads, batch_size)
+        encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads)
         features = [encoded.features[[encoded.rows[s.text] for s in group]] for group in sets]
         values = [measure(part, group) for part, group in zip(features, sets, strict=True)]
         for metric in MEASURES:
@@ -112,7 +100,9 @@ def analyse(
                  sections=SECTIONS, formats=("md", "csv", "plots", "html"))  # fmt: skip
     drawn = pd.concat(coordinates, ignore_index=True)
     for key, title, _ in PLOTS:
-        drawing = plots.draw(points(key, title), drawn)
+        # a panel per model; colour is the group, the marker which object stands first
+        scatter = plots.Scatter(key, title, "model", "group", "first", {"plot": key}, COLORS, TITLES)
+        drawing = plots.draw(scatter, drawn)
         assert drawing is not None
         atomic.write_bytes(out / f"{key}.png", drawing.png)
     atomic.write_text(out / "coordinates.csv", drawn.round(6).to_csv(index=False, lineterminator="\n"))
@@ -122,7 +112,8 @@ def analyse(
         for s in group
     ]
     atomic.write_text(out / "sentences.csv", pd.DataFrame(written).to_csv(index=False, lineterminator="\n"))
-    return (out / "table.md").read_text(encoding="utf-8")
+    print((out / "table.md").read_text(encoding="utf-8"), end="")
+    print(f"Results: {out}", file=sys.stderr)
 
 
 def _points(
@@ -144,23 +135,19 @@ def _points(
     )  # fmt: skip
 
 
-def _encoded(
-    name: str, choice: Choice | None, texts: Sequence[str], path: Path, threads: Threads, batch_size: int
-) -> Encoded:
+def _encoded(name: str, choice: Choice | None, texts: Sequence[str], path: Path, threads: Threads) -> Encoded:
     """Features of all `texts`, from an earlier command or from the model, which is given free again."""
     reference, revision = (name, None) if choice is None else (choice.reference, choice.revision)
     identity = {
         "model": name, "weights": models.weights(reference.removeprefix("sentence:")),
-        "device": threads.device, "batch_size": batch_size, "sentences": scope_of(texts),
+        "device": threads.device, "batch_size": BATCH, "sentences": scope_of(texts),
     }  # fmt: skip
     folder = Folder(path)
     folder.open(identity, {}, overwrite=True)
-    encoding = of_sentences(
-        folder, "sentences", texts, set(texts), batch_size=batch_size, cache=path / "cache"
-    )
+    encoding = of_sentences(folder, "sentences", texts, set(texts), batch_size=BATCH, cache=path / "cache")
 
     def load() -> Any:
-        return metrics.load_dual(reference, revision=revision, device=threads.device, batch_size=batch_size)
+        return metrics.load_dual(reference, revision=revision, device=threads.device, batch_size=BATCH)
 
     model = Model.one(name, load)
     threads.compute(lambda device: [Step(folder, encoding.stage(model), name)])
@@ -203,12 +190,6 @@ DOTS = plots.Bars(
     dots=True,
 )
 SECTIONS = (Section("measures", "Measures", (MEASURED,), (DOTS,)),)
-
-
-def points(key: str, title: str) -> plots.Scatter:
-    """The first two principal components of sentences, a panel per model: colour is the group, the marker
-    which object stands first."""
-    return plots.Scatter(key, title, "model", "group", "first", {"plot": key}, COLORS, TITLES)
 
 
 #: Key and title of a plot, and whose sentences it shows.
