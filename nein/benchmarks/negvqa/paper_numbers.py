@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -64,40 +64,26 @@ HUB_IDS = {
 }
 
 
-class Cell(NamedTuple):
-    """One printed figure; value and bounds are shares, not per cent."""
-
-    model: str
-    variant: str
-    category: str
-    value: float
-    low: float
-    high: float
-
-
 @lru_cache(maxsize=1)
-def cells() -> tuple[Cell, ...]:
-    """All 200 figures, in the table's order."""
+def cells() -> tuple[Mapping[str, Any], ...]:
+    """All 200 figures in the table's order, as rows of the frame of figures: shares, not per cent."""
     with (Path(__file__).parent / "paper_numbers.csv").open(newline="", encoding="utf-8") as file:
         return tuple(
-            Cell(row["model"], row["questions"], row["category"],
-                 *(float(row[name]) / 100 for name in ("accuracy", "low95", "high95")))
+            {
+                **frames.number(float(row["accuracy"]) / 100, unit="%", n=SIZES[row["category"]]),
+                "low": float(row["low95"]) / 100, "high": float(row["high95"]) / 100, "metric": "accuracy",
+                "model": row["model"], "variant": row["questions"], "category": row["category"],
+            }
             for row in csv.DictReader(file)
         )  # fmt: skip
 
 
-def cell(model: str, variant: str, category: str) -> Cell | None:
-    """One figure; None where the table has none."""
-    return next((c for c in cells() if (c.model, c.variant, c.category) == (model, variant, category)), None)
-
-
 def gaps() -> Iterator[dict[str, Any]]:
     """The averages of Table 1 as a leaderboard has them."""
-    for told in cells():
-        denied = cell(told.model, "negated", AVERAGE)
-        if (told.variant, told.category) == ("original", AVERAGE) and denied:
-            ends = {"affirmed": told.value, "negated": denied.value}
-            yield {"model": told.model, "data": HUB, "measure": "accuracy (generated)", **ends}
+    shares = {(c["model"], c["variant"]): c["value"] for c in cells() if c["category"] == AVERAGE}
+    for model in dict.fromkeys(model for model, _ in shares):
+        ends = {"affirmed": shares[model, "original"], "negated": shares[model, "negated"]}
+        yield {"model": model, "data": HUB, "measure": "accuracy (generated)", **ends}
 
 
 def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
@@ -105,10 +91,10 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
     folder is known by the name that it was given: the end of its hub id."""
     row = run and (printed_as(run["reference"]) or printed_as(run["name"]))
     for one in cells():
-        if run is None or one.model == row:
+        if run is None or one["model"] == row:
             of = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
-            of |= {"variant": one.variant, "category": one.category}
-            yield Printed(one.model, of, one.value, "%", SIZES[one.category])
+            of |= {"variant": one["variant"], "category": one["category"]}
+            yield Printed(one["model"], of, one["value"], "%", one["n"])
 
 
 def printed_as(reference: str) -> str | None:
@@ -131,8 +117,8 @@ def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
     runs  Name -> (figures, reference) of what was asked NegVQA's own questions.
     """
     rows: list[dict[str, Any]] = []
-    for printed in (*dict.fromkeys(cell.model for cell in cells()), None):
-        rows += [{**_figure(there), "source": "printed"} for there in cells() if there.model == printed]
+    for printed in (*dict.fromkeys(cell["model"] for cell in cells()), None):
+        rows += [{**there, "source": "printed"} for there in cells() if there["model"] == printed]
         for name, (figures, reference) in runs.items():
             if printed_as(reference) == printed:
                 rows += [{**row, "model": name, "source": "here"} for row in _as_printed(figures)]
@@ -142,12 +128,11 @@ def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
 def over_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The best model of either kind of questions, and the mean drop over models (task "overall"): of Table 1
     ("printed") and, where there are several, of the figures of runs ("here"), protocol "paper"."""
-    shares = [(c.model, c.variant, c.value, "printed") for c in cells() if c.category == AVERAGE]
+    shares = [{**cell, "source": "printed"} for cell in cells()]
     for name, figures in runs.items():
-        own = (row for row in _as_printed(figures) if row["category"] == AVERAGE)
-        shares += [(name, row["variant"], row["value"], "here") for row in own]
+        shares += [{**row, "model": name, "source": "here"} for row in _as_printed(figures)]
     rows: list[dict[str, Any]] = []
-    every = pd.DataFrame(shares, columns=["model", "variant", "value", "source"])
+    every = frames.select(pd.DataFrame(shares), category=AVERAGE)
     for source, part in every.groupby("source", sort=False):
         wide = part.pivot(index="model", columns="variant", values="value").reindex(columns=VARIANTS).dropna()
         if len(wide) > 1:
@@ -169,11 +154,11 @@ def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
     """
     printed, size = printed_as(reference), family(printed_as(reference) or reference)
     rows: list[dict[str, Any]] = []
-    for row in _as_printed(figures) if printed else []:
-        there = cell(printed or "", row["variant"], row["category"])
-        if there is not None:
+    there = {(c["variant"], c["category"]): c for c in cells() if c["model"] == printed}
+    for row in _as_printed(figures):
+        if other := there.get((row["variant"], row["category"])):
             what = {"model": model, "task": "beside", "printed_as": printed}
-            rows += [{**row, **what, "source": "here"}, {**_figure(there), **what, "source": "printed"}]
+            rows += [{**row, **what, "source": "here"}, {**other, **what, "source": "printed"}]
     if size is not None:
         named = {"model": model, "source": "here", "family": size[0], "size": f"{size[1]:g}"}
         rows += [{**row, **named, "task": "scaling"} for row in _as_printed(figures, headline="yes")]
@@ -195,17 +180,11 @@ def by_size() -> pd.DataFrame:
     """The printed figures of the models that the paper draws (task "scaling"), by family and size."""
     rows = []
     for printed in cells():
-        size = family(printed.model)
-        if size is not None and printed.model not in NOT_DRAWN:
+        size = family(printed["model"])
+        if size is not None and printed["model"] not in NOT_DRAWN:
             named = {"task": "scaling", "source": "printed", "family": size[0], "size": f"{size[1]:g}"}
-            rows.append({**_figure(printed), **named, "low": None, "high": None})
+            rows.append({**printed, **named, "low": None, "high": None})
     return frames.frame(rows)
-
-
-def _figure(printed: Cell) -> dict[str, Any]:
-    row = frames.number(printed.value, unit="%", n=SIZES[printed.category], metric="accuracy")
-    what = {"model": printed.model, "variant": printed.variant, "category": printed.category}
-    return {**row, **what, "low": printed.low, "high": printed.high}
 
 
 def family(name: str) -> tuple[str, float] | None:

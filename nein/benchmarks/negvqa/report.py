@@ -32,12 +32,7 @@ from nein.reporting.format import Gap, widest
 from nein.reporting.interchange import Exported, Sample, public
 
 SIDE = 256
-OUTCOMES: dict[tuple[float | None, float | None], str] = {
-    (1.0, 1.0): "both right",
-    (1.0, 0.0): "only original",
-    (0.0, 1.0): "only negated",
-    (0.0, 0.0): "neither",
-}
+OUTCOMES = {scores.OUTCOMES[name]: title for name, title in sections.OUTCOME_TITLES.items()}
 MARKS = {1.0: "right", 0.0: "wrong", None: "none"}
 MEASURES = tuple(cards.Measure(variant, f"{variant} question") for variant in VARIANTS)
 COLUMNS = ("question", "answer", "read as", "log p")
@@ -178,7 +173,7 @@ class Questions:
         return read[0]["value"] if read else None
 
     def outcome(self, model: str, identity: str) -> str:
-        pair = self.value(model, identity, "original"), self.value(model, identity, "negated")
+        pair = tuple(self.value(model, identity, variant) for variant in VARIANTS)
         return OUTCOMES.get(pair, "unscored")
 
     def described(self) -> cards.Samples:

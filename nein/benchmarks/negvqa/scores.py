@@ -157,12 +157,6 @@ OUTCOMES = {
 }
 
 
-def normal_interval(value: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of NegVQA (arXiv:2505.22946), Table 1, not cut off at 0 and 1."""
-    reach = 1.96 * math.sqrt(value * (1 - value) / n)
-    return value - reach, value + reach
-
-
 def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
     """Every figure of one model; columns besides the usual: scoring, protocol, category, subset, interval,
     reason, headline ("yes": of the scoring that stands for the model).
@@ -241,11 +235,12 @@ def accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
 
 
 def normal(estimate: Estimate | None) -> Estimate | None:
-    """The same share with the paper's interval."""
+    """The same share with the interval of NegVQA's Table 1 (arXiv:2505.22946), not cut off at 0 and 1."""
     if estimate is None:
         return None
-    low, high = normal_interval(min(1.0, max(0.0, estimate.value)), estimate.n)
-    return replace(estimate, low=low, high=high, standard_error=None)
+    value = min(1.0, max(0.0, estimate.value))
+    reach = 1.96 * math.sqrt(value * (1 - value) / estimate.n)
+    return replace(estimate, low=value - reach, high=value + reach, standard_error=None)
 
 
 def _by_subset(rows: ScoreTable) -> Iterator[dict[str, Any]]:
