@@ -36,7 +36,7 @@ from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.metrics.fid import jackknife_interval
 from nein.reporting import figures as frames
-from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
+from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
 
 TRACKS = ("negative", "remove")
 OBJECTS = [f"thing {i}" for i in range(80)]

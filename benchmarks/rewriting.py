@@ -24,8 +24,7 @@ from nein.generate.nein.sources import COCO
 from nein.models.remedies import editors as remedies
 from nein.nano import data
 from nein.wording import nouns
-from nein.wording.families import FAMILIES, choices, sentence
-from nein.wording.templates import removal
+from nein.wording.families import FAMILIES, choices, removal, sentence
 
 WORDINGS = {
     "other sentences": data.VARIED,

@@ -27,7 +27,7 @@ from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import images
 from nein.judges.known_presence import cluster_of, donors, paste, stock
 from nein.metrics.preprocess import r64_fit, stretch
-from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence, removal
+from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence, removal
 
 AFFIRMED, NEGATED = "affirmed", "negated"
 

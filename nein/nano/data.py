@@ -42,7 +42,7 @@ from nein.nano.scenes import (
 )
 from nein.nano.sentences import captions
 from nein.wording import nouns
-from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence, template_of
+from nein.wording.families import NEGATIVE_TEMPLATES, indefinite, negative_sentence, template_of
 
 #: Source images per split when none are asked for; "val" gives about 560 samples.
 DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}

@@ -28,8 +28,8 @@ from nein.nano.scenes import (
     rng_for,
     sample_scene,
 )
+from nein.wording.families import indefinite
 from nein.wording.nouns import engine
-from nein.wording.templates import indefinite
 
 TABLES: dict[str, Any] = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
 #: Other words captions use for a category, also the last word of its name ("hydrant") where people say so.

@@ -20,7 +20,7 @@ from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
 from nein.nano.scenes import Scene, mask, render, rng_for, sample_scene
 from nein.nano.sentences import PLACES, captions, names, plural
 from nein.train.editor_finetuning.drawn import all_instruction_forms, pair_images, sample_pair
-from nein.wording.templates import indefinite
+from nein.wording.families import indefinite
 
 _CHUNK = 500
 

@@ -21,7 +21,7 @@ from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render
-from nein.wording.templates import indefinite
+from nein.wording.families import indefinite
 from research.nano.ship import write_card
 
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")

@@ -19,7 +19,7 @@ from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, box, rng_for
 from nein.nano.sentences import PLACES, names, plural
-from nein.wording.templates import indefinite
+from nein.wording.families import indefinite
 from research.nano.data import OTHER_NOUNS, bert_tokenizer, clip_tokenizer, degrade, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.encoders import ranking

@@ -19,7 +19,7 @@ from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, SIZE
 from nein.nano.scenes import Scene, rng_for
 from nein.nano.sentences import PLACES, is_true_of, names, plural
-from nein.wording.templates import indefinite
+from nein.wording.families import indefinite
 from research.nano.data import OTHER_NOUNS, chat_tokenizer, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count

@@ -14,7 +14,7 @@ from nein.metrics import choices
 from nein.metrics.choices import Asked, Reply
 from nein.models.remedies import answers
 from nein.nano import sentences
-from nein.wording.affirmed import affirmed
+from nein.wording.denials import affirmed
 
 PICTURE = np.zeros((4, 4, 3), np.uint8)
 THERE, NOT_THERE = "Which is in the picture?", "Which is not in the picture?"

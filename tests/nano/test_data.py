@@ -20,7 +20,7 @@ from nein.engine import atomic
 from nein.nano import data
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import box, render
-from nein.wording.templates import NEGATIVE_TEMPLATES, indefinite, negative_sentence
+from nein.wording.families import NEGATIVE_TEMPLATES, indefinite, negative_sentence
 from tests.nano.words import negated
 
 ROOT = Path(__file__).resolve().parents[2]

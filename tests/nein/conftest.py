@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nein.engine.images import write_png
-from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence
+from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence
 from tests.helpers.commands import ROOT, Outcome, in_a_process, outcome
 
 __all__ = ["ROOT", "Outcome"]

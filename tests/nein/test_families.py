@@ -14,7 +14,7 @@ from nein.benchmarks.nein.evaluate import load_plan
 from nein.benchmarks.nein.reporting import sample_browser, sections
 from nein.benchmarks.nein.runs import asked
 from nein.datasets.nein import loading
-from nein.datasets.nein.families import in_families
+from nein.datasets.nein.loading import in_families
 from nein.datasets.nein.samples import Dataset, Sample, records_hash
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames

@@ -13,7 +13,7 @@ from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
-from nein.wording import templates
+from nein.wording import families
 from tests.helpers import runs
 
 
@@ -22,7 +22,7 @@ def write_run(out, editor, track, scores, *, preset="nano", status="complete", f
     run, denied = RunDir(out, editor, track), track == "negative"
     edits = [
         {"id": f"s{i}", "source_id": f"c{i // 2}", "object": "dog", "image": "x.png", "error": None,
-         "instruction": templates.negative_sentence(i % 2, "dog") if denied else "Remove the dog.",
+         "instruction": families.negative_sentence(i % 2, "dog") if denied else "Remove the dog.",
          "template": i % 2 if denied else None}
         for i in range(len(next(iter(scores.values()))))
     ]  # fmt: skip
@@ -68,7 +68,7 @@ def test_the_negation_gap_is_paired_has_the_right_sign_and_is_broken_down_by_tem
     text = runs.report(tmp_path)
     assert "With ip2p, Removal (judged by VQA) goes from 87.5 % to 57.1 %" in text  # magicbrush has no twin
     assert "a gap of 28.6 [" in text
-    first, second = (t.replace("{S}", "X") for t in templates.NEGATIVE_TEMPLATES[:2])
+    first, second = (t.replace("{S}", "X") for t in families.NEGATIVE_TEMPLATES[:2])
     rows = frames.records(frames.select(frames.read(tmp_path / "figures.csv"), task="gap_by_template"))
     assert {row["group"]: (row["value"], row["n"]) for row in rows} == {
         first: (0.75, 4),  # +1, +1, 0, +1

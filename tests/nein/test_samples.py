@@ -21,7 +21,7 @@ from nein.engine import environment
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.wording import templates
+from nein.wording import families
 from tests.helpers.commands import outcome
 from tests.helpers.hub import Repository
 
@@ -198,17 +198,17 @@ def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(make_data, tmp_path, m
 
 
 def test_templates_and_articles_are_those_of_the_paper():
-    assert len(set(templates.NEGATIVE_TEMPLATES)) == 13
-    assert templates.negative_sentence(7, "traffic light") == "Traffic light is not part of the scene."
-    assert templates.indefinite("orange") == "an orange"
-    assert templates.indefinite("scissors") == "a scissors"
-    assert templates.removal("hot dog") == "Remove the hot dog."
+    assert len(set(families.NEGATIVE_TEMPLATES)) == 13
+    assert families.negative_sentence(7, "traffic light") == "Traffic light is not part of the scene."
+    assert families.indefinite("orange") == "an orange"
+    assert families.indefinite("scissors") == "a scissors"
+    assert families.removal("hot dog") == "Remove the hot dog."
     for index in range(13):
-        assert templates.template_of(templates.negative_sentence(index, "wine glass"), "wine glass") == index
-    assert templates.template_of("There is no wine glass.", "wine glass") is None
-    assert templates.object_of("Add a stop sign.", "Stop sign is missing from the image.") == "stop sign"
+        assert families.template_of(families.negative_sentence(index, "wine glass"), "wine glass") == index
+    assert families.template_of("There is no wine glass.", "wine glass") is None
+    assert families.object_of("Add a stop sign.", "Stop sign is missing from the image.") == "stop sign"
     with pytest.raises(ValueError, match="does not occur"):  # as a whole word
-        templates.object_of("Add a car.", "The image lacks carrot.")
+        families.object_of("Add a car.", "The image lacks carrot.")
 
 
 def test_seeds_belong_to_run_sample_and_repeat():

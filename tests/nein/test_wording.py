@@ -12,7 +12,7 @@ import pytest
 from nein.generate.nein import algorithms
 from nein.generate.nein.sources import COCO
 from nein.nano.draw import CATEGORIES, LOOKS, PALETTE
-from nein.wording import nouns, templates
+from nein.wording import families, nouns
 from nein.wording.families import FAMILIES, STAYS, choices, sentence
 from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import COLOURS, CONSTRUCTIONS, THINGS, Named
@@ -92,7 +92,7 @@ def test_every_sentence_is_well_formed_and_names_its_object(label, noun):
 
 def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals():
     for noun in COCO:
-        official = [templates.negative_sentence(index, noun) for index in range(13)]
+        official = [families.negative_sentence(index, noun) for index in range(13)]
         assert all_sentences("plain", noun, "paper") == official
         assert (all_sentences("plain", noun) == official) == (not nouns.is_plural(noun))
     assert sentence("plain", 10, "skis") == "Skis are missing from the image."
@@ -109,9 +109,9 @@ def test_the_loader_finds_object_and_template_of_every_sentence(protocol):
         for label in FAMILIES:
             for index in choices(label, noun, protocol):
                 text = sentence(label, index, noun, second="dog", present="cat", protocol=protocol)
-                assert templates.object_of(added, text) == noun
+                assert families.object_of(added, text) == noun
                 if label == "plain":
-                    assert templates.template_of(text, noun) == index
+                    assert families.template_of(text, noun) == index
 
 
 def test_the_dictionary_of_nouns_loads_without_rewriting_itself_and_leaves_others_their_checks():

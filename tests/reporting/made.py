@@ -13,7 +13,7 @@ import safetensors.numpy
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.engine import atomic
 from nein.engine.images import pixel_hash, write_png
-from nein.wording.templates import NEGATIVE_TEMPLATES, addition, negative_sentence, removal, template_of
+from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence, removal, template_of
 from tests.helpers import runs
 
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")

@@ -19,7 +19,7 @@ from nein.nano.data import NEGATIVES
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import HELD_OUT, NEGATOR, UNSEEN, VARIED, WORLDS, Item, Scene, World, mask, render
 from nein.nano.sentences import SIDES, WORDINGS, question_scene
-from nein.wording.templates import NEGATIVE_TEMPLATES, negative_sentence
+from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence
 from research.nano import data, negvqa, reward, zone
 from research.nano.data import degrade, pair_pool, patch_labels, scene_pool, to_float
 from research.nano.llava import Packed

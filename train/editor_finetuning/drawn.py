@@ -21,7 +21,7 @@ from nein.nano.data import world_version
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
 from nein.nano.scenes import MAX_OBJECTS, Item, Scene, mask, place, render, rng_for, sample_scene
 from nein.nano.sentences import names, plural
-from nein.wording.templates import indefinite
+from nein.wording.families import indefinite
 
 EDITS = {
     "remove": 30.0, "add": 26.0, "double": 16.0, "keep": 11.0, "replace": 8.0, "recolour": 4.0, "scenery": 5.0

@@ -32,7 +32,7 @@ from nein.datasets.nein.samples import FIELDS, Sample, validate_images
 from nein.engine import atomic, images, shapes
 from nein.engine.errors import UserError, exit_with
 from nein.train.editor_finetuning.options import ShardsConfig
-from nein.wording import templates
+from nein.wording import families
 
 COMMAND = Command(
     "write a data set of NeIn as tar shards",
@@ -181,8 +181,8 @@ class ShardPictures:
 
 
 def _sample(coco: str, caption: str, negative: str, generated: str, nein: str) -> Sample:
-    noun = templates.object_of(generated, negative)
-    number = templates.template_of(negative, noun)
+    noun = families.object_of(generated, negative)
+    number = families.template_of(negative, noun)
     return Sample(nein, coco, caption, negative, generated, noun, number, Path(), Path())
 
 

@@ -36,9 +36,8 @@ from nein.engine.folder import COMPLETE, Folder, Row, runs_below
 from nein.engine.shapes import Shape
 from nein.metrics import METRICS
 from nein.reporting.scores import ScoreTable
-from nein.wording.families import CELLS
+from nein.wording.families import CELLS, NEGATIVE_TEMPLATES
 from nein.wording.languages.base import DEPTH, OTHERS
-from nein.wording.templates import NEGATIVE_TEMPLATES
 
 EDIT, SCORES = "edit", "scores"
 #: In a row of scores: an endpoint gave no answer, and the same command asks it again.

@@ -17,7 +17,7 @@ from typing import Any
 from nein.engine import atomic, shapes
 from nein.engine.blocks import Blocks
 from nein.engine.errors import Problems, UserError, near_match
-from nein.wording import families, templates
+from nein.wording import families
 from nein.wording.languages.base import DEPTH, OTHERS
 
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
@@ -60,7 +60,7 @@ class Sample:
     negative     T_negative, the instruction under test.
     generated    T_generated, "Add a/an OBJECT.", with which the NeIn image was made.
     object       The object, parsed from `generated` and found in `negative`.
-    template     Index 0..12 into `templates.NEGATIVE_TEMPLATES`, or None for a sentence of another form.
+    template     Index 0..12 into `families.NEGATIVE_TEMPLATES`, or None for a sentence of another form.
     source_path  The target of the edit: the COCO image, or, where nothing must go (`stays`), the NeIn image.
     sample_path  The NeIn image: what the editor is given.
     family       Kind of negation (a label of `families.LABELS`), or None where the data set names none.
@@ -90,7 +90,7 @@ class Sample:
         """The sentence given to the editor, verbatim, on track "negative", "remove" or "add"."""
         if track == "negative":
             return self.negative
-        return {"remove": templates.removal, "add": templates.addition}[track](self.object)
+        return {"remove": families.removal, "add": families.addition}[track](self.object)
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _samples(
             continue
         seen.add(label)
         try:
-            noun = fields.get("object") or templates.object_of(fields["T_generated"], fields["T_negative"])
+            noun = fields.get("object") or families.object_of(fields["T_generated"], fields["T_negative"])
         except ValueError as error:
             problems.add("unusable sentence", f"{label} ({error})")
             continue
@@ -216,7 +216,7 @@ def _samples(
         samples.append(
             Sample(
                 label, source_id, fields["T_original"], fields["T_negative"], fields["T_generated"],
-                noun, templates.template_of(fields["T_negative"], noun),
+                noun, families.template_of(fields["T_negative"], noun),
                 source_path=sample_path if _stays(family, things) else target, sample_path=sample_path,
                 family=family, things=things,
                 difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
@@ -236,7 +236,7 @@ def records_hash(samples: Iterable[Sample]) -> str:
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
         row += [sample.family] if sample.family else []
-        row += [f"object {sample.object}"] if sample.object != templates.added(sample.generated) else []
+        row += [f"object {sample.object}"] if sample.object != families.added(sample.generated) else []
         row += [f"{thing.name} {thing.stays}" for thing in sample.things]
         digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()

@@ -29,7 +29,7 @@ from nein.generate.nein.sources import Source
 from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no
 from nein.metrics.judges.base import Answer, Matcher, VqaJudge, template
-from nein.wording import families, nouns, templates
+from nein.wording import families, nouns
 
 #: Fates of the objects asked for, and why an image gave fewer candidates than `kept`.
 TOO_SIMILAR, NOT_LOWEST, KEPT = "cosine not below the threshold", "not among the lowest", "kept"
@@ -121,7 +121,7 @@ def unusable(source: Source, problem: str) -> dict[str, Any]:
 
 def named(noun: str, protocol: str) -> str:
     """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
-    return templates.indefinite(noun) if protocol == "paper" else nouns.with_article(noun, some=True)
+    return families.indefinite(noun) if protocol == "paper" else nouns.with_article(noun, some=True)
 
 
 def addition(noun: str, protocol: str) -> str:

@@ -14,7 +14,7 @@ from nein.engine.errors import UserError
 from nein.metrics import choices
 from nein.metrics.choices import Asked, Prompt, Reply
 from nein.metrics.letters import LETTERS, parse
-from nein.wording.affirmed import affirmed
+from nein.wording.denials import affirmed
 
 Images = Sequence[np.ndarray]
 Table = Sequence[Sequence[Asked]]

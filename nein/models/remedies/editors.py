@@ -20,7 +20,7 @@ from nein.metrics.base import RecordStore
 from nein.models import llm, rewards
 from nein.models.remedies import best_of
 from nein.wording import denials
-from nein.wording.templates import removal
+from nein.wording.families import removal
 
 #: `rewrite:llm:MODEL` is the arm "rewrite" by a language model.
 LLM = "rewrite:llm:"

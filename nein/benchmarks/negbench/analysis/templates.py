@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nein.metrics.dual import normalise
-from nein.wording.templates import indefinite
+from nein.wording.families import indefinite
 
 AFFIRMED, DENIED, TWO, HYBRID, NEITHER = "affirmed", "denied", "two", "hybrid", "neither"
 GROUPS = (AFFIRMED, DENIED, TWO, HYBRID, NEITHER)
