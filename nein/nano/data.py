@@ -145,7 +145,7 @@ def world_version() -> str:
     """A short hash of the code that draws and describes, so that a changed world gets a new cache folder."""
     here = Path(__file__).parent
     names = "draw.py drawings.json wordings.json scenes.py sentences.py data.py"
-    files = [*(here / name for name in names.split()), here.parent / "wording" / "templates.py"]
+    files = [*(here / name for name in names.split()), here.parent / "wording" / "families.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:10]
 
 

@@ -1,42 +1,33 @@
-"""Features of targets across editors, answers about samples, and the Frechet distance of a run."""
+"""Features of targets across editors, answers about samples, the Frechet distance, and metrics of others."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 
-import numpy as np
 import pytest
 
 from nein.benchmarks.nein import score
+from nein.benchmarks.nein.runs import RunDir
 from nein.engine import attempts, images, scheduler
 from nein.engine.folder import Folder
+from nein.metrics import METRICS, MetricError
 from nein.metrics import fid as fid_module
 from nein.metrics.fid import frechet_distance
+from tests.helpers import packages
 from tests.helpers.runs import edits_of, scores_in
+from tests.nein import outside
 from tests.rehearsal import ScriptedDetector
-
-
-class Colours:
-    """An encoder that can be worked out by hand: mean and spread of each channel."""
-
-    fingerprint = "colours"
-    encoded = 0
-
-    def encode(self, pictures):
-        self.encoded += len(pictures)
-        return np.stack([np.r_[p.mean((0, 1)), p.std((0, 1))] / 255 for p in pictures]).astype(np.float32)
-
-    def describe(self):
-        return {"class": "colours"}
 
 
 @pytest.fixture
 def colours(monkeypatch):
-    encoder = Colours()
+    encoder = outside.Colours()
+    monkeypatch.setattr(outside.Colours, "encoded", 0)
     load = lambda wanted, *_: dict.fromkeys(score.model_kinds(wanted), encoder)  # noqa: E731
     monkeypatch.setattr(score, "load_models", load)
-    return encoder
+    return outside.Colours
 
 
 def options(data, out, *more, metrics="clip_i,fid"):
@@ -50,42 +41,49 @@ def fid(out, editor="identity"):
 
 
 def features_of(paths):
-    return Colours().encode([images.decode(path) for path in paths])
+    return outside.Colours().encode([images.decode(path) for path in paths])
 
 
-@pytest.mark.parametrize("protocol", ["paper", "fixed"])
-def test_fid_is_that_of_the_folders_and_the_protocols_differ(
-    make_data, evaluate, colours, tmp_path, protocol
+@pytest.mark.parametrize(("editor", "protocol"), [
+    ("identity", "paper"), ("identity", "fixed"), ("flaky", "fixed"),
+])  # fmt: skip
+def test_fid_is_that_of_the_folders_without_failed_edits_and_the_protocols_differ(
+    make_data, evaluate, colours, tmp_path, editor, protocol
 ):
     data, out = make_data(4, 3), tmp_path / "out"
     # One source has a single sample, so the two reference sets weigh the scenes differently.
     records = json.loads((data / "val.json").read_text())[:10]
     (data / "val.json").write_text(json.dumps(records))
-    assert evaluate("--editor", "identity", *options(data, out, "--protocol", protocol)).code == 0
-    edited = features_of([data / "nein_val" / f"{r['NeIn']}.png" for r in records])
-    stems = [r["COCO"] for r in records]
+    assert evaluate("--editor", editor, *options(data, out, "--protocol", protocol)).code == 0
+    good = [edit for edit in edits_of(out / editor / "negative") if edit["image"]]
+    assert (len(good) == 10) == (editor == "identity")
+    edited = features_of([data / "nein_val" / f"{edit['id']}.png" for edit in good])
+    stems = [edit["source_id"] for edit in good]
     once = features_of([data / "coco_for_val" / f"{stem}.png" for stem in dict.fromkeys(stems)])
     each = features_of([data / "coco_for_val" / f"{stem}.png" for stem in stems])
     expected = {"paper": frechet_distance(edited, once), "fixed": frechet_distance(edited, each)}
     assert abs(expected["paper"] - expected["fixed"]) > 1e-6
-    entry = fid(out)
+    entry = fid(out, editor)
     assert entry["value"] == pytest.approx(expected[protocol], abs=1e-9)
-    assert (entry["n"], entry["n_target"]) == (10, {"paper": 4, "fixed": 10}[protocol])
+    assert (entry["n"], entry["n_unscored"]) == (len(good), 10 - len(good))
+    assert entry["n_target"] == (len(once) if protocol == "paper" else len(good))
     assert entry["low"] <= entry["value"] <= entry["high"]
 
 
-def test_failed_edits_are_left_out_of_fid_and_counted(make_data, evaluate, colours, tmp_path):
-    data, out = make_data(4, 2), tmp_path / "out"
-    assert evaluate("--editor", "flaky", *options(data, out)).code == 0
-    good = [edit for edit in edits_of(out / "flaky/negative") if edit["image"]]
-    assert 2 <= len(good) < 8
-    expected = frechet_distance(
-        features_of([data / "nein_val" / f"{edit['id']}.png" for edit in good]),
-        features_of([data / "coco_for_val" / f"{edit['source_id']}.png" for edit in good]),
-    )
-    entry = fid(out, "flaky")
-    assert entry["value"] == pytest.approx(expected, abs=1e-9)
-    assert (entry["n"], entry["n_unscored"]) == (len(good), 8 - len(good))
+def test_its_settings_and_weights_are_part_of_its_identity_and_its_name_has_near_matches(
+    make_data, evaluate, tmp_path, install, monkeypatch
+):
+    install(colours="tests.nein.outside:PALETTE")
+    data, out = make_data(3, 2), tmp_path / "out"
+    line = arguments(data, out, "--metrics", "palette", "--control", "none", "--batch-size", "2")
+    assert evaluate(*line, "--limit", "2").code == 0
+    refused = evaluate(*line, "--align", "crop", "--align-resolution", "64")
+    assert (refused.code, "palette made with align stretch, not crop at 64" in refused.stderr) == (2, True)
+    monkeypatch.setattr(outside.Colours, "fingerprint", "colours-2")
+    changed = evaluate(*line)
+    assert (changed.code, "have changed" in changed.stderr) == (2, True)
+    unknown = evaluate(*line, "--metrics", "pallette")
+    assert (unknown.code, "did you mean 'palette'" in unknown.stderr) == (2, True)
 
 
 def test_target_features_are_computed_once_for_all_editors(make_data, evaluate, colours, tmp_path):
@@ -179,3 +177,52 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
     assert values >= {("identity", "retention_ovd", 1.0), ("solid", "retention_ovd", 0.0)}
     assert ("solid", "removal_ovd", 1.0) in values
     assert len(values) <= len(found) + 1  # only what "identity" leaves differs by sample
+
+
+@pytest.fixture
+def install(monkeypatch, tmp_path):
+    """Installs a package that offers metrics, for the length of a test."""
+
+    def install(**offered):
+        packages.install(tmp_path / "site", {"nein.metrics": offered})
+        monkeypatch.syspath_prepend(tmp_path / "site")
+
+    METRICS.__dict__.pop("_all", None)
+    yield install
+    METRICS.__dict__.pop("_all", None)
+
+
+def arguments(data, out, *more):
+    return ["--editor", "identity,solid", "--data", str(data), "--out", str(out), "--device", "cpu", *more]
+
+
+def test_a_metric_of_pixels_and_one_with_a_network_reach_the_table_and_the_csv(
+    make_data, evaluate, tmp_path, install
+):
+    install(dark="tests.nein.outside:DARKENING", colours="tests.nein.outside:PALETTE")
+    data, out = make_data(3, 2), tmp_path / "out"
+    done = evaluate(*arguments(data, out, "--metrics", "palette,darkening,l1", "--control", "none"))
+    assert done.code == 0, done.stderr
+    assert "L1 ↓" in done.stdout
+    assert "Palette ↑" in done.stdout
+    assert "Darkening ↓" in (out / "table.md").read_text()
+    with (out / "figures.csv").open() as file:
+        rows = {(row["model"], row["metric"]): row for row in csv.DictReader(file)}
+    assert set(rows) == {(e, m) for e in ("identity", "solid") for m in ("l1", "darkening", "palette")}
+    scores = scores_in(out / "solid/negative")
+    for row in (row for row in scores if row["metric"] == "darkening"):
+        target = images.decode(data / "coco_for_val" / f"COCO_{row['id'][5:17]}.png")
+        assert row["value"] == pytest.approx(max(0.0, target.mean() - 128) / 255)
+    models = RunDir(out, "solid", "negative").manifest()["models"]
+    assert [model["fingerprint"] for kind, model in models.items() if kind != "editor"] == ["colours-1"]
+
+
+@pytest.mark.parametrize(("place", "sentence"), [
+    ("tests.nein.outside:NOTHING", "cannot be loaded"),
+    ("tests.nein.outside:NETWORK", "is no metrics.Metric"),
+    ("nein.metrics.images:DINO", "takes the name 'dino'"),
+])  # fmt: skip
+def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(install, place, sentence):
+    install(mine=place)
+    with pytest.raises(MetricError, match=sentence):
+        list(METRICS)

@@ -1,8 +1,7 @@
-"""The models of a command that scores."""
+"""NeIn's samples: records, the official layout, the hub, run folders, and what is wrong with any of them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import subprocess
@@ -13,16 +12,13 @@ import pytest
 from nein import metrics
 from nein.benchmarks.nein import runs, score
 from nein.benchmarks.nein.runs import RunDir
-from nein.benchmarks.nein.score import Scorer
 from nein.datasets import hub
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine import environment
-from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.wording import families
-from tests.helpers.commands import outcome
 from tests.helpers.hub import Repository
 
 
@@ -80,30 +76,6 @@ def test_all_faults_of_the_records_are_said_at_once(make_data):
         assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("[{", "not valid JSON"), ("[" * 100_000, "nested too deeply"), ("\xff", "not UTF-8"),
-    ('{"COCO": 1}', "must hold a JSON array"), ("[]", "has no samples"),
-])  # fmt: skip
-def test_a_broken_annotation_file_is_one_sentence(make_data, text, sentence):
-    root = make_data(1, 1)
-    (root / "val.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(UserError, match=sentence):
-        load_folder(root)
-
-
-@pytest.mark.parametrize("name", ["a\nb", "a\u2028b"])
-def test_a_name_of_several_lines_is_refused(make_data, name):
-    with pytest.raises(UserError, match="not a plain file stem"):
-        load_folder(rewrite(make_data(1, 1), lambda rows: rows[0].update(NeIn=name)))
-
-
-def test_half_a_character_in_the_data_is_a_sentence(make_data, capsys):
-    root = rewrite(make_data(1, 1), lambda rows: rows[0].update(T_original="A cat \ud83d."))
-    said = outcome(capsys, "eval", "--data", root, "--out", root / "out", "--editor", "identity")
-    assert said.code == 2
-    assert "holds half a character" in said.stderr
-
-
 def test_missing_parts_of_the_layout_name_the_option_that_helps(tmp_path, make_data, monkeypatch):
     with pytest.raises(UserError, match="There is no data folder"):
         load_folder(tmp_path / "nowhere")
@@ -115,15 +87,6 @@ def test_missing_parts_of_the_layout_name_the_option_that_helps(tmp_path, make_d
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=re.escape("pip install 'nein[hub]'")):
         loading.load("hub:owner/name", cache=tmp_path)
-
-
-def test_columns_rename_fields(make_data):
-    root = rewrite(make_data(2, 1), lambda rows: [{"prompt": r.pop("T_negative"), **r} for r in rows])
-    with pytest.raises(UserError, match="unknown field: 'prompt'"):
-        load_folder(root)
-    assert load_folder(root, columns={"T_negative": "prompt"}).samples[0].negative.endswith(".")
-    with pytest.raises(UserError, match="--columns has no key 'negative'"):
-        loading.load(str(root), columns={"negative": "prompt"})
 
 
 def test_the_record_hash_sees_every_field_and_the_order(make_data):
@@ -211,13 +174,6 @@ def test_templates_and_articles_are_those_of_the_paper():
         families.object_of("Add a car.", "The image lacks carrot.")
 
 
-def test_seeds_belong_to_run_sample_and_repeat():
-    assert sample_seed(0, "NeIn_1") == int(hashlib.sha256(b"0/NeIn_1/0").hexdigest()[:16], 16) // 2
-    different = {sample_seed(0, "a"), sample_seed(1, "a"), sample_seed(0, "b"), sample_seed(0, "a", 1)}
-    assert len(different) == 4
-    assert all(0 <= seed < 2**63 for seed in different)
-
-
 IDENTITY = {"editor": "identity", "seed": 0, "data": "abc"}
 
 
@@ -243,10 +199,41 @@ def test_metrics_may_be_added_but_not_changed(tmp_path):
     assert run.metrics() == given
 
 
+BROKEN = {"not valid JSON": "[{", "nested too deeply": "[" * 100_000, "not UTF-8": "\xff",
+          "must hold a JSON array": '{"COCO": 1}', "has no samples": "[]"}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", BROKEN)
+def test_a_broken_annotation_file_is_one_sentence(make_data, sentence):
+    root = make_data(1, 1)
+    (root / "val.json").write_bytes(BROKEN[sentence].encode("latin-1"))
+    with pytest.raises(UserError, match=sentence):
+        load_folder(root)
+
+
+@pytest.mark.parametrize(("field", "value", "sentence"), [
+    ("NeIn", "a\nb", "not a plain file stem"),
+    ("NeIn", "a\u2028b", "not a plain file stem"),
+    ("T_original", "A cat \ud83d.", "holds half a character"),
+])  # fmt: skip
+def test_what_no_file_or_record_can_hold_is_refused(make_data, evaluate, field, value, sentence):
+    root = rewrite(make_data(1, 1), lambda rows: rows[0].update({field: value}))
+    said = evaluate("--data", root, "--out", root / "out", "--editor", "identity")
+    assert (said.code, sentence in said.stderr) == (2, True)
+
+
+def test_columns_rename_fields(make_data):
+    root = rewrite(make_data(2, 1), lambda rows: [{"prompt": r.pop("T_negative"), **r} for r in rows])
+    with pytest.raises(UserError, match="unknown field: 'prompt'"):
+        load_folder(root)
+    assert load_folder(root, columns={"T_negative": "prompt"}).samples[0].negative.endswith(".")
+    with pytest.raises(UserError, match="--columns has no key 'negative'"):
+        loading.load(str(root), columns={"negative": "prompt"})
+
+
 def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path):
     found = environment.describe("cpu")
-    assert found["packages"]["numpy"]
-    assert found["device"] == "cpu"
+    assert (bool(found["packages"]["numpy"]), found["device"]) == (True, "cpu")
     assert environment.git_state(tmp_path) is None
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     (tmp_path / "file").write_text("1")
@@ -255,35 +242,27 @@ def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path):
     clean = environment.git_state(tmp_path)
     (tmp_path / "file").write_text("2")
     dirty = environment.git_state(tmp_path)
-    assert (clean["dirty"], dirty["dirty"]) == (False, True)
+    assert (clean["dirty"], dirty["dirty"], len(clean["commit"])) == (False, True, 40)
     assert clean["commit"] == dirty["commit"]
-    assert len(clean["commit"]) == 40
 
 
 def test_a_model_that_another_command_seemed_to_make_needless_is_loaded_when_it_is_needed(tmp_path):
-    asked: list[list[str]] = []
+    asked = []
 
     def load(names):
         asked.append(list(names))
         return {kind: object() for kind in score.model_kinds(asked[-1])}
 
-    scorer = Scorer(load, ["l1"], metrics.Settings(), tmp_path)
-    assert scorer.loaded == {}
-    scorer.score([], ["l1", "removal_vqa"], among=["l1", "removal_vqa"])
-    first = dict(scorer.loaded)
-    scorer.score([], ["removal_vqa"], among=["l1", "removal_vqa"])
-    assert set(first) == {"vqa"}
-    assert scorer.loaded == first
-    assert asked == [["l1"], ["l1", "removal_vqa"]]
+    scorer = score.Scorer(load, ["l1"], metrics.Settings(), tmp_path)
+    for _ in range(2):
+        scorer.score([], ["l1", "removal_vqa"], among=["l1", "removal_vqa"])
+    assert (set(scorer.loaded), asked) == ({"vqa"}, [["l1"], ["l1", "removal_vqa"]])
 
 
-def test_a_reference_has_a_name_and_perhaps_a_revision():
+def test_hub_references_are_read_and_without_a_network_a_sentence_says_so(tmp_path, monkeypatch):
     assert hub.reference("hub:owner/name") == ("owner/name", None)
     assert hub.reference("hub:owner/name@v2") == ("owner/name", "v2")
     assert hub.reference("nano") is None
-
-
-def test_without_a_network_a_sentence_says_so_and_what_to_do(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"'nobody/nothing' could not be .* no network, or HF_HUB_OFFLINE"):
