@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from nein.datasets.negbench.records import (
     RetrievalItem,
 )
 from nein.engine.executors.threads import Threads
+from nein.metrics.choices import Reply
 from nein.metrics.dual import DualEncoder, openclip, prepare, products
 from nein.reporting import figures as frames
 from tests.metrics import tiny
@@ -151,6 +152,30 @@ def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
 def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """(I, T) of all pairs."""
     return products(prepare(images)[:, None], prepare(texts)[None])
+
+
+class Speaker:
+    """A generative model that answers by a rule of picture and prompt; `heard`: what it was asked."""
+
+    def __init__(self, rule: Callable[[np.ndarray, str], Reply | str], **more: Any) -> None:
+        self.rule, self.heard = rule, list[str]()
+        self.fingerprint, self.scorings, self.concurrent = "speaker", ("generated",), 0
+        self.__dict__ |= more
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": "Speaker"}
+
+    def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
+        return [[self._reply(image, one.prompt.text) for one in row]
+                for image, row in zip(images, asked, strict=True)]  # fmt: skip
+
+    def _reply(self, image: np.ndarray, prompt: str) -> Reply:
+        self.heard.append(prompt)
+        reply = self.rule(image, prompt)
+        return Reply(text=reply) if isinstance(reply, str) else reply
+
+    def stop(self) -> None:
+        """Nothing waits here."""
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +13,10 @@ from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.engine.blocks import Blocks
-from nein.metrics.choices import Reply
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import interchange
-from tests.negbench.conftest import evaluate, items, questions
+from tests.negbench.conftest import Speaker, evaluate, items, questions
 
 NOTHING = Drawn(lambda _: np.zeros((2, 2, 3), np.uint8))
 
@@ -106,48 +103,33 @@ def test_controls_get_chance_in_every_half(tmp_path: Path, model: str) -> None:
         assert frames.pick(run.figures, metric="gain over text", type="all")["value"] == 0
 
 
-class Colour:
-    """Says yes to a picture that is not grey; to a grey one it says what is asked for most."""
-
-    fingerprint, scorings, concurrent = "colour", ("generated",), 0
-
-    def __init__(self) -> None:
-        self.grey: list[str] = []
-        self.seen: list[str] = []
-
-    def describe(self) -> dict[str, Any]:
-        return {"model": "Colour"}
-
-    def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
-        replies = []
-        for image, row in zip(images, asked, strict=True):
-            grey = (image == baselines.LEVEL).all()
-            (self.grey if grey else self.seen).extend(one.prompt.text for one in row)
-            replies.append([Reply(text="No." if grey else "Yes.") for _ in row])
-        return replies
-
-
 def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_path: Path) -> None:
-    model, options = Colour(), ("--model", "none", "--vlm", "colour", "--datasets", "beaf")
+    seen, grey = list[str](), list[str]()
+
+    def rule(image: np.ndarray, prompt: str) -> str:
+        dull = (image == baselines.LEVEL).all()
+        (grey if dull else seen).append(prompt)
+        return "No." if dull else "Yes."
+
+    model, options = Speaker(rule), ("--model", "none", "--vlm", "colour", "--datasets", "beaf")
     with references.offering({"colour": model}):
         found = evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
-    figure = functools.partial(frames.pick, found["colour/nano-beaf"].figures)
-    assert len(model.grey) == len(set(model.grey)) > 5
-    unasked = [words for words in model.seen if asking.ASKED in words]
-    assert 5 < len(unasked) < len(model.seen) / 2  # every picture once
-    seen = figure(metric="accuracy", variant="published", type="all")
-    unseen = figure(metric="text only", variant="published", type="all")
-    assert seen["n"] == unseen["n"]
-    assert seen["value"] + unseen["value"] == pytest.approx(1)  # always yes, and always no
-    gain = figure(metric="gain over text", variant="published", type="all")
-    assert gain["value"] == pytest.approx(seen["value"] - unseen["value"])
-    alone = figure(metric="picture only", variant="published", type="all")
+    where = {"variant": "published", "type": "all"}
+    names = ("accuracy", "text only", "picture only", "gain over text")
+    full, unseen, alone, gain = (
+        frames.pick(found["colour/nano-beaf"].figures, metric=name, **where) for name in names
+    )
+    assert len(grey) == len(set(grey)) > 5
+    assert 5 < sum(asking.ASKED in words for words in seen) < len(seen) / 2  # every picture once
+    assert full["n"] == unseen["n"]
+    assert full["value"] + unseen["value"] == pytest.approx(1)  # always yes, and always no
+    assert gain["value"] == pytest.approx(full["value"] - unseen["value"])
     # What is asked makes no difference to it.
-    assert (alone["n"], alone["value"]) == (seen["n"], seen["value"])
-    none = Colour()
-    with references.offering({"colour": none}):
+    assert (alone["n"], alone["value"]) == (full["n"], full["value"])
+    grey.clear()
+    with references.offering({"colour": model}):
         found = evaluate(tmp_path / "none", "nano", None, "--scenes", "6", *options, "--blind", "0")
-    assert none.grey == []
+    assert grey == []
     assert frames.pick(found["colour/nano-beaf"].figures, metric="text only") is None
 
 

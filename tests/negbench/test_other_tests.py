@@ -26,13 +26,12 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
 from nein.engine.stages import Model
-from nein.metrics.choices import Reply
 from nein.models import references
 from nein.nano import scope as drawn_scope
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
 from nein.wording.languages import LANGUAGES
-from tests.negbench.conftest import evaluate, measured
+from tests.negbench.conftest import Speaker, evaluate, measured
 
 SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)
 
@@ -382,20 +381,9 @@ def test_a_twin_is_read_as_the_published_file_is(name: str) -> None:
         assert all(count == size for (_, _, size), count in sizes.items())
 
 
-class Reader:
-    """Answers questions about a thing by its name, and whatever has letters with "A"."""
-
-    fingerprint, scorings, concurrent = "reader", ("generated",), 0
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def describe(self) -> dict[str, Any]:
-        return {"model": "Reader"}
-
-    def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
-        self.heard += [one.prompt.text for row in asked for one in row]
-        return [[Reply(text="A" if "A. " in one.prompt.text else "No.") for one in row] for row in asked]
+def reader() -> Speaker:
+    """Answers a question about a thing with no, and whatever has letters with "A"."""
+    return Speaker(lambda image, prompt: "A" if "A. " in prompt else "No.")
 
 
 def evaluated(tmp_path: Path, *options: str, page: bool = False) -> Any:
@@ -416,11 +404,11 @@ def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
 
 
 def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path: Path) -> None:
-    reader = Reader()
-    with references.offering({"reader": reader}):
+    asked = reader()
+    with references.offering({"reader": asked}):
         found = evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "beaf")
-    assert reader.heard[0].startswith("Is there a")
-    assert reader.heard[0].endswith("in the image? Answer only yes or no")
+    assert asked.heard[0].startswith("Is there a")
+    assert asked.heard[0].endswith("in the image? Answer only yes or no")
     figure = functools.partial(frames.pick, found["reader/nano-beaf"].figures)
     assert figure(metric="pair", outcome="second alone", type="thing removed")["value"] == 1
     assert figure(metric="accuracy", type="all")["unscored"] == 0
@@ -459,20 +447,16 @@ def test_answers_in_words_are_read_by_the_first_word_and_under_paper_as_beafs_re
 ) -> None:
     said = ["Yes, I see no dog.", "No. Yes?", "I see eyes.", "I do not know.", "It depends."]
 
-    class Speaker(Reader):
-        def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
-            return [[Reply(text=text)] for text in said]
-
     options = (Option("Yes"), Option("No"))
     asked = tuple(Question(text, "a", options, 0, asked="Is there a dog?") for text in said)
     task = ChoiceTask(f"{name}/yes-no", asked, Drawn(lambda _: SQUARES))
-    manner, model = asking.Manner(protocol=protocol), Model.one("m", Speaker)
+    speaker = Speaker(lambda image, prompt: said[len(speaker.heard) - 1])
+    manner, model = asking.Manner(protocol=protocol), Model.one("m", lambda: speaker)
     stage = asking.asking("answers", task, Blocks.first(5, 5), manner=manner, model=model)
-    rows = stage.work(Speaker(), stage.read(0), ())["answers"]
+    rows = stage.work(speaker, stage.read(0), ())["answers"]
     assert [None if row["chosen"] is None else 1 - row["chosen"] for row in rows] == read
-    assert [row["reason"] for row in rows if row["chosen"] is None] == [
-        "the answer is neither yes nor no" for one in read if one is None
-    ]
+    reasons = [row["reason"] for row in rows if row["chosen"] is None]
+    assert reasons == ["the answer is neither yes nor no"] * read.count(None)
 
 
 class Longest:
@@ -523,7 +507,7 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
     ],
 )
 def test_a_model_that_can_answer_nothing_is_told_so(tmp_path: Path, line: str, said: str) -> None:
-    offered = references.offering({"longest": Longest(), "reader": Reader()})
+    offered = references.offering({"longest": Longest(), "reader": reader()})
     with offered, pytest.raises(UserError, match=said):
         evaluated(tmp_path, *line.split())
 

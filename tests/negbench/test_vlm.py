@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.images import ImageError
 from nein.engine.stages import Model, Step
-from nein.metrics.choices import Asked, JudgeChoices, Reply
+from nein.metrics.choices import JudgeChoices, Reply
 from nein.models.cached import CachedModel
 from nein.reporting import figures as frames
 from tests.loopback import Server, say
 from tests.metrics import tiny, tiny_judges
-from tests.negbench.conftest import evaluate, questions
+from tests.negbench.conftest import Speaker, evaluate, questions
 from tests.rehearsal import ScriptedJudge
 
 TASK = ChoiceTask("x/mcq", questions(20, 8), Drawn(lambda name: tiny.picture(int(name[:3]))))
@@ -129,46 +128,27 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_with_the_reason(tmp_pat
     assert unscored == ["q2", "q3", "q4"]
 
 
-class Endpoint:
-    """A model behind a server: questions share no batch, and a question may go unanswered."""
+def test_a_question_that_timed_out_is_unscored_and_asked_again_alone(tmp_path: Path) -> None:
+    down = ["surfboard, but not"]
 
-    fingerprint, scorings, concurrent = "endpoint", ("generated",), 2
-
-    def __init__(self, down: Sequence[str] = ()) -> None:
-        self.down = set(down)
-        self.asked: list[str] = []
-
-    def describe(self) -> dict[str, Any]:
-        return {}
-
-    def answer(self, images: Any, asked: Sequence[Sequence[Asked]], scorings: Any) -> list[list[Reply]]:
-        return [[self._reply(one) for one in row] for row in asked]
-
-    def _reply(self, one: Asked) -> Reply:
-        self.asked.append(one.prompt.text)
-        if any(word in one.prompt.text for word in self.down):
+    def rule(image: np.ndarray, prompt: str) -> Reply:
+        if any(word in prompt for word in down):
             return Reply(error="the endpoint gave no answer after 6 attempts: timed out", silent=True)
         return Reply("B")
 
-    def stop(self) -> None:
-        """Nothing waits here."""
-
-
-def test_a_question_that_timed_out_is_unscored_and_asked_again_alone(tmp_path: Path) -> None:
-    endpoint = Endpoint(down=["surfboard, but not"])
+    endpoint = Speaker(rule, concurrent=2)  # questions share no batch
     first = ask(endpoint, tmp_path)
     failed = [name for name, row in first.items() if row["chosen"] is None]
     assert 0 < len(failed) < 20
     assert all("timed out" in first[name]["reason"] for name in failed)
-    endpoint.down, before = set(), len(endpoint.asked)
+    down.clear()
+    before = len(endpoint.heard)
     again = ask(endpoint, tmp_path)
-    assert len(endpoint.asked) - before == len(failed)
+    assert len(endpoint.heard) - before == len(failed)
     assert all(again[name]["letter"] == "B" for name in failed)
-    assert {name: row for name, row in again.items() if name not in failed} == {
-        name: row for name, row in first.items() if name not in failed
-    }
+    assert all(again[name] == row for name, row in first.items() if name not in failed)
     assert ask(endpoint, tmp_path) == again
-    assert len(endpoint.asked) - before == len(failed)
+    assert len(endpoint.heard) - before == len(failed)
 
 
 def test_a_server_at_another_address_goes_on_with_the_same_run(
@@ -211,17 +191,8 @@ def test_a_picture_that_is_there_now_is_asked_about(tmp_path: Path) -> None:
 
 
 def test_probabilities_of_letters_choose_too(tmp_path: Path) -> None:
-    class Sure:
-        fingerprint, scorings, concurrent = "sure", ("logprob",), 0
-
-        def describe(self) -> dict[str, Any]:
-            return {}
-
-        def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
-            return [[Reply(logprobs=(-3.0, -0.1, None, -5.0))] for _ in images]
-
-    found = ask(Sure(), tmp_path, scoring="logprob")
-    assert {row["letter"] for row in found.values()} == {"B"}
+    sure = Speaker(lambda *_: Reply(logprobs=(-3.0, -0.1, None, -5.0)), scorings=("logprob",))
+    assert {row["letter"] for row in ask(sure, tmp_path, scoring="logprob").values()} == {"B"}
 
 
 def test_frames_of_a_video_become_one_picture() -> None:
