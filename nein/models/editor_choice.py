@@ -117,7 +117,7 @@ def resolve_editors(
     overrides: Mapping[str, Any],
     edited: str | None = None,
     mend: Sequence[str] = (),
-    plain: bool = False,
+    as_released: bool = False,
 ) -> list[EditorChoice]:
     """The editors of a command, in its order. Loads nothing.
 
@@ -125,13 +125,13 @@ def resolve_editors(
     Any of them may have a name of the user's before it: "mine=magicbrush=FOLDER".
     `all` is every editor of the paper that is there in the preset, and the controls; a warning names those
     that are not there. An option of `overrides` has to be known to at least one editor, and goes to those
-    that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors. `mend`: remedies,
-    with each of which every editor follows once more.
+    that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors, read
+    `as_released` (`ExternalEdits.plain`). `mend`: remedies, with each of which every editor follows again.
     """
     if edited is not None:
         return [
             EditorChoice(f"{one.method}/{one.track}", _as_folder(one.method), one.method, made=one)
-            for one in find(expanded(edited), plain)
+            for one in find(expanded(edited), as_released)
         ]
     asked: list[str] = []
     for name in names:

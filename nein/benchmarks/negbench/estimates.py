@@ -212,8 +212,8 @@ def _of_beaf(table: ScoreTable) -> Figures:
     for metric, first, second in (
         ("F1", said.values, found.values), ("F1 (TU, ID)", understood, 1 - 2 * alone),
     ):  # fmt: skip
-        ends = [float(part.mean()) if len(part) else 0.0 for part in (first, second)]
-        value = 2 * ends[0] * ends[1] / sum(ends) if min(len(first), len(second)) and sum(ends) else None
+        a, b = (float(part.mean()) if len(part) else 0.0 for part in (first, second))
+        value = 2 * a * b / (a + b) if len(first) and len(second) and a + b else None
         yield number(value, unit="%", n=len(asked), metric=metric, type="all")
 
 

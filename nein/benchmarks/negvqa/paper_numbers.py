@@ -136,7 +136,7 @@ def over_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     for source, part in every.groupby("source", sort=False):
         wide = part.pivot(index="model", columns="variant", values="value").reindex(columns=VARIANTS).dropna()
         if len(wide) > 1:
-            what = {"task": "overall", "source": source, "n": len(wide)}
+            what: dict[str, Any] = {"task": "overall", "source": source, "n": len(wide)}
             drop = float((wide["original"] - wide["negated"]).mean())
             rows.append(frames.number(drop, unit="points", metric="mean drop", **what))
             for variant, column in wide.items():

@@ -173,8 +173,8 @@ class Questions:
         return read[0]["value"] if read else None
 
     def outcome(self, model: str, identity: str) -> str:
-        pair = tuple(self.value(model, identity, variant) for variant in VARIANTS)
-        return OUTCOMES.get(pair, "unscored")
+        pair = [self.value(model, identity, variant) for variant in VARIANTS]
+        return next((title for values, title in OUTCOMES.items() if [*values] == pair), "unscored")
 
     def described(self) -> cards.Samples:
         subsets = [lines[0]["subset"] for lines in self.asked.values()]
