@@ -1,11 +1,22 @@
+"""What the command line, presets and references say: options, editors, models, and the other commands."""
+
 from __future__ import annotations
 
-import pytest
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+import yaml
+
+from nein import cli
 from nein.benchmarks.nein import config, score
+from nein.config import options
 from nein.editors import EditorError
+from nein.engine import errors
 from nein.engine.errors import UserError
 from nein.models import editor_choice, references
+from tests.helpers import commands
 
 PAPER = ("--preset", "paper", "--data", "x")
 
@@ -88,14 +99,6 @@ def test_an_unknown_editor_or_option_is_refused_before_anything_is_loaded(argv, 
         choose(*argv)
 
 
-def test_an_editor_of_several_models_is_left_out_when_one_does_not_ship(monkeypatch):
-    of_zone = ("ip2p", "magicbrush", "sam", "zone-action")
-    for missing in (None, *of_zone):
-        rest = [name for name in of_zone if name != missing]
-        monkeypatch.setattr("nein.nano.zoo.available", lambda rest=rest: rest)
-        assert ("zone" in asked("all")) == (missing is None)
-
-
 def test_every_model_of_an_editor_is_resolved_and_its_name_kept_in_the_identity(monkeypatch, tmp_path):
     monkeypatch.setattr("nein.nano.zoo.path", lambda name: tmp_path / name)
     [choice] = choose("zone", "--editor-options.sam", "owner/sam@v1")
@@ -106,19 +109,6 @@ def test_every_model_of_an_editor_is_resolved_and_its_name_kept_in_the_identity(
         assert built[option] == str(tmp_path / name)
     assert built["sam"] == choice.identity()["editor.sam"] == "owner/sam@v1"
     assert choice.identity()["editor.magicbrush"] == "nano:magicbrush"
-
-
-def test_models_that_must_be_here_are_looked_for_without_loading(monkeypatch, tmp_path):
-    [choice] = choose("zone", *PAPER)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(EditorError, match=r"not at 'ckpts/action_classifier.pth'; fetch"):
-        choice.check_references()
-    (tmp_path / "ckpts").mkdir()
-    (tmp_path / "ckpts" / "action_classifier.pth").write_bytes(b"")
-    choice.check_references()
-    [nano] = choose("zone", "--editor-options.sam", "nano:nothing")
-    with pytest.raises(UserError, match="no embedded model 'nano:nothing'"):
-        nano.check_references()
 
 
 def test_an_editor_of_the_users_has_the_users_name_or_one_of_its_own(tmp_path, caplog):
@@ -185,3 +175,134 @@ def test_what_changes_a_value_changes_the_identity_of_its_metric_alone(metric, k
     other = "--threshold 0.2 --models.vqa a/b --protocol paper --seed 3".split()
     for name in ("l1", "dino", "lpips", "clip_t"):
         assert identity(name, *other) == identity(name)
+
+
+def parse(*argv):
+    return config.EvalConfig.parse(argv)
+
+
+def write(folder, text):
+    (folder / "c.yaml").write_text(text)
+    return str(folder / "c.yaml")
+
+
+def test_command_line_beats_file_beats_preset_beats_default(tmp_path):
+    file = write(tmp_path, "batch_size: 5\nseed: 7\nmodels:\n  clip: from/file\n")
+    plain, filed = parse(), parse("--config", file)
+    both = parse("--batch-size", "3", "--config", file)  # the flag wins although the file comes after it
+    assert [plain.batch_size, filed.batch_size, both.batch_size] == [16, 5, 3]
+    assert [plain.seed, filed.seed, both.seed] == [0, 7, 7]
+    assert [plain.models.clip, filed.models.clip] == ["nano:clip", "from/file"]
+    assert filed.models.dino == "nano:dino"  # a file replaces only the keys it names
+    assert parse("--models.clip", "mine/clip", "--config", file).models.clip == "mine/clip"
+    assert plain.control == ["remove"]  # the nano preset's, not the default
+    file = write(tmp_path, "preset: paper\ndata: somewhere\n")
+    assert parse("--config", file).models.ovd == "google/owlv2-large-patch14-ensemble"
+    assert parse("--config", file, "--preset", "nano").models.ovd == "nano:owlv2"
+
+
+def test_lists_are_commas_or_repeats_and_overrides_only_those_given():
+    assert parse("--editor", "zone,ip2p", "--editor=./c").editor == ["zone", "ip2p", "./c"]
+    assert parse("--control", "none").control == []
+    assert parse("--metrics", "dino,l1").metrics == ["l1", "dino"]  # in the order of the table
+    assert len(parse("--metrics", "all").metrics) == 12
+    assert parse().editor_overrides() == {}
+    given = parse("--steps", "7", "--guidance-scale", "2.5", "--editor-options.resize", "none")
+    assert given.editor_overrides() == {"steps": 7, "guidance_scale": 2.5, "resize": "none"}
+    for found in (parse(), parse(*PAPER)):
+        assert len(found.metrics) == 11
+        assert all(getattr(found.models, kind) for kind in ("clip", "dino", "lpips", "fid", "vqa", "ovd"))
+    assert found.protocol == "paper"
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ("--bach-size 3", "Unknown option --bach-size; did you mean --batch-size?"),
+    ("--preset papr", "Unknown preset 'papr'; did you mean 'paper'?"),
+    ("--metrics clip-ii", "Unknown metric 'clip-ii'; did you mean 'clip_i'?"),
+    ("--stages edt", "Unknown stage 'edt'; did you mean 'edit'?"),
+    ("--control rm", "Unknown control 'rm'. Allowed: remove, add."),
+    ("--align strech", "--align is 'strech'; it must be one of stretch, crop (did you mean 'stretch'?)"),
+    ("--seed -3", "--seed is '-3'; it must be a whole number, 0 or above."),
+    ("--batch-size foo", "--batch-size is 'foo'; it must be a whole number above 0, or auto."),
+    ("--guidance-scale abc", "--guidance-scale is 'abc'; it must be a number above 0."),
+    ("--editor", "--editor needs a value"),
+    ("limit 3", "'limit' stands without an option; did you mean --limit?"),
+    ("--preset paper", "The paper preset needs NeIn's data: --data FOLDER"),
+    ("--config no.yaml", "There is no configuration file 'no.yaml'."),
+    ("--config .", "'.' is a folder; --config takes a YAML file."),
+    ("batch_sise: 3", "Unknown key 'batch_sise' in the configuration file; did you mean 'batch_size'?"),
+    ("models:\n  clipp: x",
+     "Unknown key 'models.clipp' in the configuration file; did you mean 'models.clip'?"),
+    ("batch_size: foo", "--batch-size is 'foo'; it must be a whole number above 0, or auto."),
+    ("- a", "must hold 'key: value' lines"),
+    ("a: [", "is not valid YAML"),
+    ("preset: big", "Unknown preset 'big'"),
+])  # fmt: skip
+def test_a_mistake_on_the_command_line_or_in_a_file_is_one_sentence(tmp_path, given, sentence):
+    argv = ["--config", write(tmp_path, given)] if ": " in given or given == "- a" else given.split()
+    with pytest.raises(UserError) as caught:
+        parse(*argv)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_that_must_be_here_are_looked_for_without_loading_and_others_left_out(monkeypatch, tmp_path):
+    [choice] = choose("zone", *PAPER)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EditorError, match=r"not at 'ckpts/action_classifier.pth'; fetch"):
+        choice.check_references()
+    (tmp_path / "ckpts").mkdir()
+    (tmp_path / "ckpts" / "action_classifier.pth").write_bytes(b"")
+    choice.check_references()
+    [nano] = choose("zone", "--editor-options.sam", "nano:nothing")
+    with pytest.raises(UserError, match="no embedded model 'nano:nothing'"):
+        nano.check_references()
+    of_zone = ("ip2p", "magicbrush", "sam", "zone-action")
+    for missing in (None, *of_zone):
+        rest = [name for name in of_zone if name != missing]
+        monkeypatch.setattr("nein.nano.zoo.available", lambda rest=rest: rest)
+        assert ("zone" in asked("all")) == (missing is None)
+
+
+def test_nein_data_draws_the_miniature_world_and_finds_what_is_wrong(tmp_path, capsys):
+    assert data("nano", "--split", "dev", "--sources", 3, "--out", tmp_path) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert folder.parent == tmp_path
+    assert data("check", folder, "--split", "dev", "--full") == 0
+    assert "samples of 3 source images are in order" in capsys.readouterr().out
+    picture = min((folder / "nein_dev").iterdir())
+    picture.write_bytes(picture.read_bytes()[:300])
+    assert data("check", folder, "--split", "dev") == 0  # the header is whole
+    assert data("check", folder, "--split", "dev", "--full") == 2
+    assert f"{picture.name}: the image cannot be decoded" in capsys.readouterr().err
+    assert data("nano", "--split", "nowhere", "--out", tmp_path) == 2
+    assert "unknown nano split 'nowhere'" in capsys.readouterr().err
+
+
+def test_ends_of_a_command_are_no_tracebacks(capsys):
+    line = f"{sys.executable} -m nein eval --dry-run | head -1"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("editor:")
+    assert "Traceback" not in done.stderr
+    for error, code, said in (
+        (OSError(28, "No space left on device", "/a/b.png"), 2, "The disk is full (/a/b.png)"),
+        (KeyboardInterrupt(), 130, "run the same command again to go on"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            errors.exit_with(lambda error=error: (_ for _ in ()).throw(error))
+        assert caught.value.code == code
+        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        cli.main_eval(["--limit", "3", "--dry-run"])  # the name in the cards
+    assert not ended.value.code
+    assert capsys.readouterr().out.startswith("editor:")
+
+
+def test_the_printed_configuration_reads_back_as_itself(tmp_path):
+    first = parse("--seed", "3", "--limit", "9", "--models.vqa", "x/y", "--columns.NeIn", "id")
+    assert parse("--config", write(tmp_path, options.dump(first))) == first
+    assert yaml.safe_load(options.dump(first))["models"]["vqa"] == "x/y"
+
+
+def data(*argv):
+    return commands.exit_code("data", *argv)
