@@ -376,7 +376,7 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
     quick_gelu  Of the model whose figures these are.
     """
     printed: list[dict[str, Any]] = []
-    listed, otherwise = MODELS.get(model), differs(model, quick_gelu)
+    otherwise, known = differs(model, quick_gelu), MODELS[model].published if model in MODELS else {}
 
     def add(group: dict[str, Any], source: str, row: dict[str, Any]) -> None:
         words = ", ".join(filter(None, (_PRINTED[source], otherwise)))
@@ -384,18 +384,18 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
         printed.append({**row, **group, "model": name, "source": "printed", "benchmark": "negbench"})
 
     groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
-    for group in frames.records(groups) if listed else ():
+    for group in frames.records(groups) if known else ():
         values: dict[str, float] = {}
         by_paper = group["task"] == RETRIEVAL or features == "unnormalised"
         for row in rows() if group["variant"] == REPHRASED else ():
             (task, what), source, value = _METRICS[row["metric"]], row["source"], float(row["value"]) / 100
             there = (task, _SETS[row["dataset"]]) == (group["task"], group["dataset"])
-            mine = listed.published.get(source) == (row["model"], row["finetune_data"])
+            mine = known.get(source) == (row["model"], row["finetune_data"])
             if there and mine and (source == "paper_table1") == by_paper:
                 add(group, source, number(value, unit="%", **what))
                 values[what.get("kind", "")] = value
         if ORIGINAL in values and NEGATED in values:
-            gap = {"metric": "gap@5", "direction": TEXT_TO_IMAGE}
+            gap: dict[str, Any] = {"metric": "gap@5", "direction": TEXT_TO_IMAGE}
             apart = values[ORIGINAL] - values[NEGATED]
             add(group, "paper_table1", number(apart, unit="points", **gap))
     return frames.frame(printed)

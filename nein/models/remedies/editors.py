@@ -195,7 +195,7 @@ class WithRemedy:
 
     def usage(self) -> dict[str, Any]:
         """What endpoints behind the editor and the remedy have taken so far."""
-        parts = [getattr(part, "usage", dict)() for part in (self._editor, self._arm)]
+        parts: list[dict[str, Any]] = [getattr(part, "usage", dict)() for part in (self._editor, self._arm)]
         return {**parts[0], **parts[1]}
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
