@@ -109,7 +109,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench analyse": Command(
         "show how text encoders place affirmed and negated templates: numbers, and the paper's plots",
-        "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis.command:run",
+        "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis:run",
     ),
     "negbench generate": Command(
         "make NegBench data: negated captions, multiple-choice questions, hard pairs",

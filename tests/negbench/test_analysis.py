@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench.analysis import command, templates
-from nein.benchmarks.negbench.analysis.templates import (
+from nein.benchmarks.negbench import analysis
+from nein.benchmarks.negbench.analysis import (
     AFFIRMED,
     DENIED,
     GROUPS,
@@ -27,7 +27,7 @@ from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.engine.errors import UserError
 from tests.metrics import tiny
 
-OWN = templates.sentences(("dog", "cat"))
+OWN = analysis.sentences(("dog", "cat"))
 WIDTH = 40
 
 
@@ -113,7 +113,7 @@ def test_structureless_features_give_the_stated_values() -> None:
 
 
 def analyse(tmp_path: Path, *line: str) -> None:
-    command.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]))
+    analysis.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]))
 
 
 def test_the_command_writes_numbers_and_pictures(

@@ -35,10 +35,9 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import choose, isolated
 from nein.metrics.base import parse_yes_no
-from nein.metrics.choices import Asked, ChoiceModel, Prompt, prompt, yes_or_no
+from nein.metrics.choices import Asked, ChoiceModel, prompt, yes_or_no
 from nein.metrics.judges.base import Matcher
 from nein.metrics.letters import LETTERS, parse
-from nein.models.references import JUDGE
 
 PICTURE, MODEL = "picture", "model"  # why a row has no answer, which may be mended
 QUESTION = "Which caption describes the image?"
@@ -94,21 +93,6 @@ class Manner:
     rule: str = "fixed"
     protocol: str = "fixed"
     seed: int = 0
-
-
-def load(reference: str, *, revision: str | None, device: str, dtype: str, batch_size: int) -> ChoiceModel:
-    """A model of `metrics.choices`; for `judge:REFERENCE`, or what only `metrics.load_judge` knows, a
-    judge."""
-    from nein import metrics
-    from nein.metrics import choices
-    from nein.metrics.backends import is_served
-
-    judge = reference.removeprefix(JUDGE)
-    if judge != reference or (metrics.special_reference(reference) is not None and not is_served(reference)):
-        return choices.JudgeChoices(
-            metrics.load_judge("vqa", judge, revision=revision, device=device, dtype=dtype)
-        )
-    return choices.load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
 
 
 def asking(output: str, task: ChoiceTask, blocks: Blocks, *, manner: Manner, model: Model) -> Stage:
@@ -190,18 +174,22 @@ def _answers(
     model: ChoiceModel, block: Sequence[_Read], manner: Manner, read: Callable[[str], bool | None]
 ) -> list[Row]:
     orders = [order(question, manner.seed, manner.protocol) for question, _ in block]
-    asked = [[Asked(_prompt(q, o, manner), len(o))] for (q, _), o in zip(block, orders, strict=True)]
+    asked = []
+    for (question, _), places in zip(block, orders, strict=True):
+        texts = [question.options[k].text for k in places]
+        if _in_words(texts, manner):  # options stand behind letters, but for yes or no
+            put = yes_or_no(question.asked)
+        else:
+            put = prompt(manner.wording, question.asked or QUESTION, texts)
+        asked.append([Asked(put, len(places))])
     shown: list[Any] = [seen[question.image] for question, seen in block]
     rows = []
     replies = model.answer(shown, asked, [manner.scoring])
     for (question, _), places, [reply] in zip(block, orders, replies, strict=True):
         letter, reason = None, reply.error
         if not reply.error and manner.scoring == "logprob":
-            letter, unclear = (
-                reply.likeliest,
-                "the model gives no probability to a letter, or the same to several",
-            )
-            reason = "" if letter else unclear
+            letter = reply.likeliest
+            reason = "" if letter else "the model gives no probability to a letter, or the same to several"
         elif not reply.error:
             texts = [question.options[k].text for k in places]
             if _in_words(texts, manner) and manner.rule == "fixed":
@@ -243,14 +231,6 @@ def _scores(model: Matcher, block: Sequence[_Read]) -> list[np.ndarray]:
         each = [next(by_picture[question.picture(option)]) for option in question.options]
         scores.append(np.array(each, np.float64))
     return scores
-
-
-def _prompt(question: Question, order: Sequence[int], manner: Manner) -> Prompt:
-    """Options stand behind letters, but for yes/no questions whose letters are not scored."""
-    options = [question.options[k].text for k in order]
-    if _in_words(options, manner):
-        return yes_or_no(question.asked)
-    return prompt(manner.wording, question.asked or QUESTION, options)
 
 
 def _in_words(options: Sequence[str], manner: Manner) -> bool:

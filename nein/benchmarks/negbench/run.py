@@ -129,16 +129,12 @@ def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]
 
     def describe(loaded: Any) -> dict[str, Any]:
         facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
-        description = {**loaded.describe(), **facts}
-        return {"model": (loaded.fingerprint, description)}
+        return {"model": (loaded.fingerprint, {**loaded.describe(), **facts})}
 
     def with_remedy() -> Any:
-        loaded = load()
-        return (
-            Remedy.parse(choice.remedy).around(loaded, config.protocol, config.seed)
-            if choice.remedy
-            else loaded
-        )
+        if not choice.remedy:
+            return load()
+        return Remedy.parse(choice.remedy).around(load(), config.protocol, config.seed)
 
     model = Model(choice.slug, with_remedy, describe, fits=batched if config.fits else None)
     encodings = [asked.pictures(), *map(asked.sentences, asked.tasks)]

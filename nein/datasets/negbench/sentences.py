@@ -108,18 +108,8 @@ CAPTION_FORMS: dict[str, dict[str, str]] = {
 }
 #: Wording -> template -> sentence without its end. {thing}: "image" or "video"; A, B: present; N: absent.
 WORDINGS: dict[str, dict[str, str]] = {
-    "code": {
-        PAIR: "This {thing} features {A} and {B}",
-        AFFIRMATION: "This {thing} features {A}",
-        NEGATION: "This {thing} does not feature {N}",
-        HYBRID: "This {thing} features {A}, but not {N}",
-    },
-    "paper": {
-        PAIR: "This {thing} includes {A} and {B}",
-        AFFIRMATION: "This {thing} includes {A}",
-        NEGATION: "This {thing} does not include {N}",
-        HYBRID: "This {thing} includes {A} but not {N}",
-    },
+    "code": _verb("This {thing}", "features", "feature"),
+    "paper": _verb("This {thing}", "includes", "include", " but not"),
     **REWORDED,
 }
 #: "There is no {x} in the image. {caption}" and the other way round, with equal chances.
@@ -371,14 +361,12 @@ def training_negations(
         return []
     rng = stream(seed, image.id, "negcap")
     chosen = list(itertools.islice(itertools.cycle(image.captions), NEGCAP))
-    return place(chosen, negated_objects(image.negatives, rng, protocol), rng, order)
-
-
-def negated_objects(absent: Sequence[str], rng: random.Random, protocol: Protocol) -> list[str]:
-    """The object that each of NEGCAP captions denies, of those that an image lacks (at least one)."""
-    if len(absent) >= NEGCAP:
-        return rng.sample(absent, NEGCAP)
-    if protocol == "paper":
-        return rng.choices(absent, k=NEGCAP)
-    rounds = itertools.chain.from_iterable(rng.sample(absent, len(absent)) for _ in range(NEGCAP))
-    return list(itertools.islice(rounds, NEGCAP))
+    lacking = image.negatives
+    if len(lacking) >= NEGCAP:
+        denied = rng.sample(lacking, NEGCAP)
+    elif protocol == "paper":
+        denied = rng.choices(lacking, k=NEGCAP)
+    else:
+        rounds = itertools.chain.from_iterable(rng.sample(lacking, len(lacking)) for _ in range(NEGCAP))
+        denied = list(itertools.islice(rounds, NEGCAP))
+    return place(chosen, denied, rng, order)

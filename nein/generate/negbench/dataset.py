@@ -22,7 +22,7 @@ from nein.engine.images import write_png
 from nein.generate.negbench import listing
 from nein.generate.negbench.config import MEDICAL_SOURCES
 from nein.generate.negbench.work import Job, Tasks, rephrased
-from nein.generate.shards import require
+from nein.generate.shards import output, require
 
 CHUNK = 5000  # records in memory per file
 #: Names by form: captions that negate, questions. Evaluation has the original captions beside them.
@@ -174,7 +174,7 @@ def images(job: Job) -> Iterator[tuple[Concepts, dict[str, Any] | None]]:
         wanted = {image.id for image in listed[: wanted_count - start]}
         rows: dict[str, dict[str, Any]] = {}
         if job.config.paraphrase:
-            rows = {row["id"]: row for row in job.rows("paraphrase", shard)}
+            rows = {row["id"]: row for row in job.folder.read(output("paraphrase"), shard)}
         for image in job.concepts(shard):
             origins = {image.id}
             if job.config.source == "pairs":  # an id may itself end so: then both are looked up

@@ -225,13 +225,8 @@ class Published:
             script, function = self._script(self._form / "paraphrase_captions.py"), "generate_prompt"
             examples, keep_order = script.text(f"{task}_examples"), keep_order and not option
         guidelines = script.text("guidelines", function, place=int(keep_order))
-        gaps: dict[str, Any] = {
-            "caption": text,
-            "original_caption": text,
-            "examples": examples,
-            "guidelines": guidelines,
-        }
-        return script.text("prompt_template", function, **gaps)
+        gaps: dict[str, Any] = {"examples": examples, "guidelines": guidelines}
+        return script.text("prompt_template", function, caption=text, original_caption=text, **gaps)
 
     @property
     def _objects(self) -> Script:

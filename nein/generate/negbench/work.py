@@ -106,10 +106,6 @@ class Job:
             return listing.members(self.folder, shard)
         return [Concepts.of(row) for row in self.folder.read(output(done[-1]), shard, ROW)]
 
-    def rows(self, stage: str, shard: int) -> list[Row]:
-        """What a finished stage wrote of a shard."""
-        return self.folder.read(output(stage), shard)
-
     def tasks(self, image: Concepts) -> Tasks:
         """The templated items and questions of an image."""
         config = self.config
