@@ -183,17 +183,6 @@ def test_pictures_that_are_nowhere_are_noticed_at_once(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_judge_asked_for_letters_answers_the_same_questions(questions: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert run("--model", "judge", "--judge", "tests.rehearsal:b", "--judge-asking", "letters",
-               "--data", questions, "--out", out, "--formats", "csv") == 0  # fmt: skip
-    # One letter for everything: right on one question of every pair.
-    for name, share in {"both": 0.0, "only_original": 0.5, "only_negated": 0.5, "neither": 0.0}.items():
-        entry = figure(out / "judge-letters", task="outcomes", metric=name, category="Average")
-        assert (entry["value"], entry["n"]) == (share, 12)
-    assert Folder(out / "judge-letters").manifest()["models"]["model"]["judge"]
-
-
 class Seer:
     """A judge that says yes to cats, more surely where the question is negated; it never doubts."""
 
@@ -266,7 +255,9 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vl
     assert str(tmp_path) not in absolute != inside
 
 
-def test_a_report_finds_the_pictures_of_two_files_with_other_column_names(tmp_path: Path) -> None:
+def test_a_report_of_a_model_with_a_name_finds_the_pictures_of_two_files_with_other_columns(
+    tmp_path: Path,
+) -> None:
     rows = records(2)
     write_questions(tmp_path, rows)
     for variant in ("original", "negated"):
@@ -279,22 +270,16 @@ def test_a_report_finds_the_pictures_of_two_files_with_other_column_names(tmp_pa
     files = ("--data", tmp_path / "original.jsonl", "--negated", tmp_path / "negated.jsonl")
     named = ("--columns.index", "number", "--columns.category", "set")
     out = tmp_path / "out"
-    assert run("--model", "judge", "--judge", "tests.rehearsal:yes", *files, *named, "--out", out,
+    assert run("--model", "mine=judge", "--judge", "tests.rehearsal:yes", *files, *named, "--out", out,
                "--formats", "csv") == 0  # fmt: skip
+    assert Folder(out / "mine").manifest()["identity"]["role"] == "judge"
     assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html") == 0
     assert (tmp_path / "page.html").read_text().count('"pictures":[[') == 4
 
 
-def test_a_model_of_the_users_has_the_users_name(questions: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert run("--model", "mine=judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out,
-               "--formats", "csv") == 0  # fmt: skip
-    assert json.loads((out / "mine" / "manifest.json").read_text())["identity"]["role"] == "judge"
-    with (out / "figures.csv").open(newline="") as file:
-        assert {row["model"] for row in csv.DictReader(file) if row["task"] == "gap"} == {"mine"}
-
-
-def test_answers_of_people_are_scored_as_a_models(questions: Path, tmp_path: Path) -> None:
+def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(
+    questions: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "people.csv"
     file.write_text('index,original,negated\n10,A,the dog 0\n11,"(A)",A\n13,B,\n')
     out = tmp_path / "out"
@@ -304,6 +289,11 @@ def test_answers_of_people_are_scored_as_a_models(questions: Path, tmp_path: Pat
         what = {"variant": variant, "category": "Average", "interval": "clustered", "protocol": "fixed"}
         entry = figure(out / "people", task="accuracy", **what)
         assert (entry["value"], entry["n"], entry["unscored"]) == (pytest.approx(value), n, unscored)
+    # The judge says one letter to everything: right on one question of every pair.
+    for name, share in {"both": 0.0, "only_original": 0.5, "only_negated": 0.5, "neither": 0.0}.items():
+        entry = figure(out / "judge-letters", task="outcomes", metric=name, category="Average")
+        assert (entry["value"], entry["n"]) == (share, 12)
+    assert Folder(out / "judge-letters").manifest()["models"]["model"]["judge"]
     assert "n = 3 to 12 of 12 questions" in (out / "report.html").read_text()
     file.write_text("index,original,negated\n10,B,B\n")
     assert run("--model", "", "--answers-from", file, "--data", questions, "--out", out) == 2
