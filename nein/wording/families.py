@@ -24,7 +24,6 @@ class Family:
     stays  The sentence says that the object is there: the right edit is none.
     """
 
-    label: str
     templates: tuple[str, ...]
     needs: str = ""
     stays: bool = False
@@ -50,41 +49,40 @@ AFFIRMED = (
     "{a S} {is S} in the image.", "A scene with {a S}.", "The image has the presence of {a S}.",
 )  # fmt: skip
 _ANOTHER = "There {is S} {a S} in the image."
-_ROWS = (
-    Family("plain", _AGREEING),
-    Family("exception", (
+FAMILIES: dict[str, Family] = {
+    "plain": Family(_AGREEING),
+    "exception": Family((
         "Everything but {a S}.", "Keep all except {the S}.", "Everything in the image except {the S}.",
         "The image shows everything but {the S}.",
     )),
-    Family("neither_nor", (
+    "neither_nor": Family((
         "Neither {a S} nor {a T} {is T} in the image.", "The image has neither {a S} nor {a T}.",
         "There {is S} neither {a S} nor {a T} in sight.",
     ), needs="T"),
-    Family("scoped", (
+    "scoped": Family((
         "The image has {a A} but no {S}.", "{a A} but no {S}.", "A scene with {a A} and without {a S}.",
         "Keep {the A} but no {S}.",
     ), needs="A"),
-    Family("contrastive", (
+    "contrastive": Family((
         "The image shows {a A}, not {a S}.", "{a A} rather than {a S}.", "{a A} instead of {a S}.",
         "Not {a S} but {a A}.",
     ), needs="A"),
-    Family("double_negation", (
+    "double_negation": Family((
         "The image is not without {a S}.", "It is not true that there {is S} no {S} in the image.",
         "The image does not lack {a S}.", "It is not the case that {the S} {is S} missing from the image.",
     ), stays=True),
-    Family("past", (
+    "past": Family((
         "There used to be {a S}.", "The image once showed {a S}.", "There {is S} no longer {a S}.",
     )),
-    Family("clause", (
+    "clause": Family((
         "The image shows {a S} that nobody has removed.", "There {is S} {a S} that should not go.",
         "The image has {a S} that did not move.",
     ), stays=True),
-    Family("implicit", (
+    "implicit": Family((
         "The image is free of {S+}.", "The scene is devoid of {S+}.", "{the S} {is S} absent from the image.",
         "An image free of any {S}.",
     )),
-)  # fmt: skip
-FAMILIES: dict[str, Family] = {row.label: row for row in _ROWS}
+}  # fmt: skip
 #: Families that name a colour, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
 DRAWN = ("except_one", "not_all")
 LABELS = (*FAMILIES, *DRAWN)

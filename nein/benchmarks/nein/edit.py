@@ -101,9 +101,7 @@ def edit_block(
 
 def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
     return {
-        "id": sample.id,
-        "source_id": sample.source_id,
-        "object": sample.object,
+        "id": sample.id, "source_id": sample.source_id, "object": sample.object,
         **({"family": sample.family} if sample.family else {}),
         **({"stays": True} if sample.stays else {}),
         **({"difficulty": dict(sample.difficulty)} if sample.difficulty else {}),
@@ -112,7 +110,7 @@ def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
         "seed": sample_seed(run_seed, sample.id),
         **dict.fromkeys(("sample_sha256", "image", "width", "height", "sha256", "error")),
         "note": "",
-    }
+    }  # fmt: skip
 
 
 def _decode(sample: Sample) -> np.ndarray | str:

@@ -120,7 +120,13 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
                 f"'{run.block_path(EDIT, number)}' does not hold the samples of its block; remove it and "
                 "give the same command again."
             )
-        original = functools.cache(_original)  # of a block: several samples share a picture
+
+        @functools.cache  # of a block: several samples share a picture
+        def original(path: Path, role: str) -> tuple[np.ndarray | str, str]:
+            """The picture and its `pixel_hash`; a sentence, and nothing, where it cannot be read."""
+            picture = _read(path, role)
+            return picture, "" if isinstance(picture, str) else images.pixel_hash(picture)
+
         return number, [
             _item(run, sample, edits[sample.id], needed, original) for sample in plan.members(number)
         ]
@@ -170,12 +176,9 @@ _ROLES: Mapping[str, Callable[[RunDir, Sample], Path]] = {
 
 
 def _item(
-    run: RunDir,
-    sample: Sample,
-    edit: Mapping[str, Any],
-    needed: set[str],
+    run: RunDir, sample: Sample, edit: Mapping[str, Any], needed: set[str],
     original: Callable[[Path, str], tuple[np.ndarray | str, str]],
-) -> metrics.EditPair:
+) -> metrics.EditPair:  # fmt: skip
     """The pictures of a sample that are `needed`; a sentence for every other."""
     if edit["image"] is None:
         return metrics.EditPair(sample.id, f"not edited: {edit['error']}")
@@ -196,26 +199,11 @@ def _item(
                 things = shown
                 break
             things.append(metrics.SceneObject(thing.name, thing.stays, shown))
+    turned = "orientation" in edit and not isinstance(edited, str)
     return metrics.EditPair(
-        sample.id,
-        edited,
-        target,
-        unedited,
-        sample.object,
-        sample.caption,
-        target_key,
-        sample_key,
-        things,
-        images.upright(edited, edit["orientation"])
-        if "orientation" in edit and not isinstance(edited, str)
-        else None,
-    )
-
-
-def _original(path: Path, role: str) -> tuple[np.ndarray | str, str]:
-    """The picture and its `pixel_hash`; a sentence, and nothing, where it cannot be read."""
-    picture = _read(path, role)
-    return picture, "" if isinstance(picture, str) else images.pixel_hash(picture)
+        sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key, things,
+        images.upright(edited, edit["orientation"]) if turned else None,
+    )  # fmt: skip
 
 
 def _read(path: Path, role: str) -> np.ndarray | str:

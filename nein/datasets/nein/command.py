@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import PositiveInt
 
 from nein.config.options import Options, argument, option
-from nein.engine.errors import Problems, UserError
+from nein.engine.errors import UserError
 
 
 @dataclass(kw_only=True)
@@ -44,17 +44,8 @@ def check(options: CheckConfig) -> str:
     """Looks at annotations and every image of a folder; says how many. Raises UserError."""
     from nein.datasets.nein import loading
     from nein.datasets.nein.samples import validate_images
-    from nein.engine import images
 
     dataset = loading.load(options.folder, split=options.split)
-    validate_images(dataset.samples, f"'{options.folder}'")
-    if options.full:
-        problems = Problems()
-        for path in dict.fromkeys(p for s in dataset.samples for p in (s.source_path, s.sample_path)):
-            try:
-                images.decode(path)
-            except images.ImageError as error:
-                problems.add("unreadable image", str(error))
-        problems.raise_if_any(f"'{options.folder}'")
+    validate_images(dataset.samples, f"'{options.folder}'", options.full)
     sources = len({sample.source_id for sample in dataset.samples})
     return f"{len(dataset.samples)} samples of {sources} source images are in order in '{options.folder}'.\n"

@@ -172,19 +172,17 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
         raise UserError(
             "The data have no sample whose sentence only denies its object, of which pairs are made."
         )
-    cells = [_cell(sample, label) for sample in plain for label in families.CELLS]
+    cells = []
+    for sample in plain:
+        pictures = sample.sample_path, sample.source_path
+        for label, (caption, picture) in families.CELLS.items():
+            text = sample.negative if caption else families.affirmed(sample.template, sample.object)
+            cells.append(replace(
+                sample, id=f"{sample.id}_{label.replace(', ', '_')}", negative=text, family=label,
+                template=sample.template if caption else None, sample_path=pictures[picture],
+                source_path=pictures[caption],
+            ))  # fmt: skip
     return _made(data, labels, cells, len(families.CELLS))
-
-
-def _cell(sample: Sample, label: str) -> Sample:
-    caption, picture = families.CELLS[label]
-    pictures = sample.sample_path, sample.source_path
-    text = sample.negative if caption else families.affirmed(sample.template, sample.object)
-    return replace(
-        sample, id=f"{sample.id}_{label.replace(', ', '_')}", negative=text, family=label,
-        template=sample.template if caption else None, sample_path=pictures[picture],
-        source_path=pictures[caption],
-    )  # fmt: skip
 
 
 def _reworded(

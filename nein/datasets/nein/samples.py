@@ -242,10 +242,11 @@ def records_hash(samples: Iterable[Sample]) -> str:
     return digest.hexdigest()
 
 
-def validate_images(samples: Iterable[Sample], where: str) -> None:
-    """Raises UserError naming every missing, empty or unreadable image, by opening each header; for training
-    and `nein data check`. An evaluation finds such images in its blocks: their samples are unscored."""
-    from nein.engine.images import ImageError, probe
+def validate_images(samples: Iterable[Sample], where: str, full: bool = False) -> None:
+    """Raises UserError naming every missing, empty or unreadable image, by opening its header, or with `full`
+    by decoding all of it; for training and `nein data check`. An evaluation finds such images in its blocks:
+    their samples are unscored."""
+    from nein.engine.images import ImageError, decode, probe
 
     problems, checked = Problems(), set[Path]()
     for sample in samples:
@@ -260,7 +261,7 @@ def validate_images(samples: Iterable[Sample], where: str) -> None:
                 problems.add(f"missing {role}", str(path))
                 continue
             try:
-                probe(path)
+                (decode if full else probe)(path)
             except ImageError as error:
                 problems.add(f"unreadable {role}", str(error))
     problems.raise_if_any(where)

@@ -132,18 +132,17 @@ def addition(noun: str, protocol: str) -> str:
 # --- stages 3 and 4: filters -----------------------------------------------------------------
 
 
-def matched_text(caption: str, noun: str, protocol: str) -> str:
-    """What filter 1 matches with the picture: the caption, and that the object is there (algorithm 2)."""
-    ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
-    return f"{caption}{' ' if ended else '. '}This image has {named(noun, protocol)}."
-
-
 def match(
     candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], matcher: Matcher, *,
     above: float, protocol: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Filter 1: a row per candidate with the cosine of picture and text, accepted if it is above `above`."""
-    texts = [matched_text(c["caption"], c["object"], protocol) for c in candidates]
+    """Filter 1: a row per candidate with the cosine of the picture and a text, that the caption holds and the
+    object is there (algorithm 2), accepted if it is above `above`."""
+    texts = []
+    for one in candidates:
+        caption = one["caption"]
+        ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
+        texts.append(f"{caption}{' ' if ended else '. '}This image has {named(one['object'], protocol)}.")
 
     def row(place: int, value: Any) -> dict[str, Any]:
         cosine = float(value[0])

@@ -12,6 +12,7 @@ OUT/card.json, card.png     the card's figures; pictures of accepted and rejecte
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     """Does what is left of the stages that `config` asks for; a summary if the data set was finished. What
     can be wrong with names, lists and folders is found first. Raises UserError, EditorError, MetricError."""
     if "finish" in config.stages and "parquet" in config.formats:
-        dataset.check_parquet()
+        if importlib.util.find_spec("datasets") is None:
+            raise UserError(
+                "--formats parquet needs 'datasets': pip install 'nein[hub]', or say --formats official."
+            )
     asked = [stage for stage in STAGES if stage in config.stages]
     for kind in ("itm", "vqa"):
         if any(MODEL_OF[stage] == kind for stage in asked):  # looked at, not loaded: that may be in hours
@@ -57,15 +61,10 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     identity = {
         **{key: getattr(config, key) for key in DECIDES},
         "objects": hashlib.sha256("\n".join(job.rules.objects).encode()).hexdigest()[:16],
-        "families": config.family_labels,
-        **choice.identity(),
-        "itm": config.models.itm,
-        "vqa": config.models.vqa,
-        "vqa_quantization": config.models.vqa_quantization,
-        "sources": job.sources.sha256,
-        "device": executor.device.partition(":")[0],
-        "image_rule": images.RULE,
-    }
+        "families": config.family_labels, **choice.identity(),
+        **{key: getattr(config.models, key) for key in ("itm", "vqa", "vqa_quantization")},
+        "sources": job.sources.sha256, "device": executor.device.partition(":")[0], "image_rule": images.RULE,
+    }  # fmt: skip
     executor.barrier()  # nobody draws sources into a folder that is about to be removed
     if executor.is_main:
         facts = {"source": job.sources.origin, "invocation": invocation(executor)}
@@ -113,7 +112,7 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
     require(job.folder, job.blocks, STAGES)
     job.folder.update(status=INCOMPLETE)
     rows = list(dataset.ways(job))
-    counts = dataset.tally(job, rows)
+    counts = dataset.tally(rows)
     all_ways = [way for _, _, candidates in rows for way in candidates]
     splits: dict[str, list[dataset.Way]] = {split: [] for split in dataset.SPLITS}
     for way in filter(lambda way: way.accepted, all_ways):
@@ -130,13 +129,14 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
     if "parquet" in config.formats:
         dataset.write_parquet(job, splits)
         front = dataset.front_matter(splits, nano=truths is not None)
-    facts = card.figures(job, counts, splits, data_sha256=digest, truths=truths, errors=errors)
+    facts = {
+        "data_sha256": digest, "images": len(rows), "truth": truths, "truth_errors": errors,
+        **card.figures(job, counts, splits),
+    }  # fmt: skip
     card.write(job, facts, all_ways, front)
     job.folder.update(status=COMPLETE, data_sha256=digest, counts=facts["stages"], samples=facts["samples"])
     stages, samples = facts["stages"], facts["samples"]
-    names = {"candidates": "candidates", "generated": "generated", "passed filter 1": "through filter 1"}
-    names["accepted"] = "accepted"
-    came = ", ".join(f"{stages.get(stage, 0)} {said}" for stage, said in names.items())
+    came = ", ".join(f"{n} {stage.replace('passed', 'through')}" for stage, n in stages.items())
     lines = [
         f"{facts['images']} images, {came} ({', '.join(f'{n} {split}' for split, n in samples.items())}).",
         *(f"  {count:6d} rejected: {reason}" for reason, count in facts["rejected"].items()),

@@ -10,7 +10,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import jinja2
@@ -19,7 +18,7 @@ import numpy as np
 from nein import statistics
 from nein.engine import atomic, images
 from nein.generate.nein import algorithms
-from nein.generate.nein.dataset import Tally, Way
+from nein.generate.nein.dataset import Way
 from nein.generate.nein.sources import NANO_SPLIT
 from nein.generate.nein.work import MODEL_OF, Job
 from nein.reporting import format
@@ -34,10 +33,9 @@ PICTURE_SIZE = 144
 
 
 def figures(
-    job: Job, counts: Tally, splits: Mapping[str, Sequence[Way]], *, data_sha256: str,
-    truths: Mapping[str, Any] | None, errors: Mapping[str, Any] | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Everything the card says, JSON-serialisable; no times and no paths."""
+    job: Job, counts: Mapping[str, Counter[str]], splits: Mapping[str, Sequence[Way]]
+) -> dict[str, Any]:
+    """What the card counts (`dataset.tally`) and was made by, JSON-serialisable; no times and no paths."""
     accepted = [way for rows in splits.values() for way in rows]
 
     def count(key: str) -> dict[str, int]:
@@ -51,21 +49,17 @@ def figures(
     models = job.folder.notes("models")
     templates = Counter(FAMILIES[w.candidate["family"]].templates[w.candidate["template"]] for w in accepted)
     return {
-        "data_sha256": data_sha256,
         "samples": {split: len(rows) for split, rows in splits.items()},
         "source_images": {split: len({w.index for w in rows}) for split, rows in splits.items()},
-        "images": counts.images,
-        "image_problems": dict(counts.problems.most_common()),
-        "list_notes": dict(counts.notes.most_common()),
-        "queried": dict(counts.queried.most_common()),
-        "slots_without_candidate": {why: counts.losses[why] for why in LOST if counts.losses[why]},
-        "stages": dict(counts.stages),
-        "rejected": dict(counts.reasons.most_common()),
+        "image_problems": dict(counts["problems"].most_common()),
+        "list_notes": dict(job.sources.notes.most_common()),
+        "queried": dict(counts["queried"].most_common()),
+        "slots_without_candidate": {why: n for why in LOST if (n := counts["losses"][why])},
+        "stages": dict(counts["stages"]),
+        "rejected": dict(counts["rejected"].most_common()),
         "families": count("family"),
         "templates": dict(templates.most_common()),
         "objects": count("object"),
-        "truth": truths,
-        "truth_errors": errors,
         "configuration": {
             key: getattr(job.config, key)
             for key in (
@@ -179,14 +173,6 @@ def _pair(job: Job, way: Way) -> list[Cell]:
 # --- how right the stages were, on nano ------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What a generated picture shows: the object asked for, and every object of the source as it was."""
-
-    object: bool
-    others: bool
-
-
 def stages_right(
     job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], threads: int
 ) -> dict[str, Any]:
@@ -197,25 +183,24 @@ def stages_right(
 
     candidates = [way for _, _, chosen in rows for way in chosen]
 
-    def look(way: Way) -> tuple[str, Seen] | None:
-        """None for pictures that are missing or of another size."""
+    def look(way: Way) -> tuple[str, tuple[bool, bool]] | None:
+        """Id -> whether the picture shows the object asked for, and every other of the source as it was; None
+        for pictures that are missing or of another size."""
         made = way.generated
         if made["image"] is None or (made["width"], made["height"]) != (SIZE, SIZE):
             return None
         scene, picture = source_scene(NANO_SPLIT, way.index), images.decode(job.picture(made["image"]))
         there = truth.is_present(picture, scene, way.candidate["object"])
-        return way.candidate["id"], Seen(there, truth.all_intact(picture, scene))
+        return way.candidate["id"], (there, truth.all_intact(picture, scene))
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         seen = dict(pair for pair in pool.map(look, candidates) if pair is not None)
     matched = [w for w in candidates if w.candidate["id"] in seen and w.match is not None]
     asked = [w for w in matched if w.ask is not None]
     passed = [w for w in matched if w.match is not None and w.match["verdict"] == algorithms.ACCEPTED]
-    tests: dict[str, Callable[[Seen], bool]] = {
-        "object there": lambda one: one.object,
-        "all others there": lambda one: one.others,
-        "both": lambda one: one.object and one.others,
-    }
+    tests: dict[str, Callable[[tuple[bool, bool]], bool]] = {
+        "object there": lambda one: one[0], "all others there": lambda one: one[1], "both": all,
+    }  # fmt: skip
 
     def share(ways: Iterable[Way], name: str) -> dict[str, Any]:
         return _share((tests[name](seen[way.candidate["id"]]), way.index) for way in ways)
@@ -262,11 +247,9 @@ def _share(right: Iterable[tuple[bool, int]]) -> dict[str, Any]:
     return {name: getattr(estimate, name) for name in ("value", "low", "high", "n")}
 
 
-def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None, trials: int = 25) -> dict[str, Any]:
+def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None) -> dict[str, Any]:
     """How often the measurement errs on pictures of known content: drawn, and rebuilt by `rebuild`."""
     from nein.nano import truth
 
-    rates = {"drawn": truth.error_rates(list(truth.trials(trials)))}
-    if rebuild is not None:
-        rates["rebuilt"] = truth.error_rates(list(truth.trials(trials, rebuild, seed=1)))
-    return rates
+    made = {"drawn": truth.trials(25)} | ({"rebuilt": truth.trials(25, rebuild, seed=1)} if rebuild else {})
+    return {how: truth.error_rates(list(trials)) for how, trials in made.items()}

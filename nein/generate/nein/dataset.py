@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -14,24 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.generate.nein import algorithms
 from nein.generate.nein.config import STAGES
 from nein.generate.nein.work import Job
 
 SPLITS = ("train", "val")
-
-
-@dataclass
-class Tally:
-    """Counts for the card. `reasons`, `losses`: why there is no sample; `stages`: how many came through."""
-
-    notes: Counter[str]
-    images: int = 0
-
-    def __post_init__(self) -> None:
-        self.problems, self.queried, self.losses = Counter[str](), Counter[str](), Counter[str]()
-        self.stages, self.reasons = Counter[str](), Counter[str]()
 
 
 @dataclass(frozen=True)
@@ -77,22 +63,20 @@ def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
             yield index, row, candidates
 
 
-def tally(job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> Tally:
-    counts = Tally(Counter(job.sources.notes))
-    for _, record, candidates in rows:
-        counts.images += 1
-        if record["problem"]:
-            counts.problems[record["problem"].partition(":")[0]] += 1
-        counts.queried.update(row["fate"] for row in record["queried"])
-        counts.losses.update(record["lost"])
-        for way in candidates:
-            counts.stages["candidates"] += 1
-            counts.stages["generated"] += way.match is not None
-            counts.stages["passed filter 1"] += way.ask is not None
-            counts.stages["accepted"] += way.accepted
-            if not way.accepted:
-                counts.reasons[way.verdict] += 1
-    return counts
+def tally(rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> dict[str, Counter[str]]:
+    """Counts for the card. `rejected`, `losses`: why there is no sample; `stages`: how many came through."""
+    records, chosen = [record for _, record, _ in rows], [way for _, _, ways in rows for way in ways]
+    return {
+        "problems": Counter(one["problem"].partition(":")[0] for one in records if one["problem"]),
+        "queried": Counter(row["fate"] for one in records for row in one["queried"]),
+        "losses": Counter(why for one in records for why in one["lost"]),
+        "stages": Counter({
+            "candidates": len(chosen), "generated": sum(way.match is not None for way in chosen),
+            "passed filter 1": sum(way.ask is not None for way in chosen),
+            "accepted": sum(way.accepted for way in chosen),
+        }),
+        "rejected": Counter(way.verdict for way in chosen if not way.accepted),
+    }  # fmt: skip
 
 
 def split_of(way: Way, seed: int, share: float) -> str:
@@ -183,14 +167,6 @@ def _put(source: Path, target: Path, drafts: Path, *, link: bool) -> None:
 # --- parquet for the `datasets` library ------------------------------------------------------
 
 ROWS_PER_FILE = 2000
-
-
-def check_parquet() -> None:
-    """Raises UserError when the library that writes the files is missing."""
-    if importlib.util.find_spec("datasets") is None:
-        raise UserError(
-            "--formats parquet needs 'datasets': pip install 'nein[hub]', or say --formats official."
-        )
 
 
 def write_parquet(job: Job, splits: Mapping[str, Sequence[Way]]) -> None:

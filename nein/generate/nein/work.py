@@ -104,10 +104,8 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
     made = []
     for source in members:
         values: Any = cosines.get(source.id)
-        problem = problems[source.path] or (
-            f"{algorithms.FAILED}: {values}" if isinstance(values, str) else ""
-        )
-        if problem:
+        failed = f"{algorithms.FAILED}: {values}" if isinstance(values, str) else ""
+        if problem := problems[source.path] or failed:
             made.append(algorithms.unusable(source, problem))
         else:
             digest = images.pixel_hash(pictures[source.id])
@@ -146,15 +144,6 @@ def _not_made(name: str, error: str) -> Row:
     return {"id": name, "image": None, "verdict": EDITOR_FAILED, "error": error}
 
 
-def _match(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
-    above, protocol = job.config.match_above, job.config.protocol
-    return algorithms.match(*_passed(job, shard, "generate"), matcher, above=above, protocol=protocol)
-
-
-def _ask(job: Job, shard: int, judge: Any) -> list[dict[str, Any]]:
-    return algorithms.ask(*_passed(job, shard, "match"), judge, protocol=job.config.protocol)
-
-
 def _passed(job: Job, shard: int, stage: str) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """The candidates that `stage` accepted, and their generated pictures."""
     files = {r["id"]: r["image"] for r in job.rows("generate", shard)}
@@ -175,5 +164,12 @@ def _lost(job: Job, stage: str, shard: int, reason: str) -> list[Row]:
 
 
 _FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {
-    "clauses": _clauses, "generate": _generate, "match": _match, "ask": _ask,
-}  # fmt: skip
+    "clauses": _clauses,
+    "generate": _generate,
+    "match": lambda job, shard, matcher: algorithms.match(
+        *_passed(job, shard, "generate"), matcher, above=job.config.match_above, protocol=job.config.protocol
+    ),
+    "ask": lambda job, shard, judge: algorithms.ask(
+        *_passed(job, shard, "match"), judge, protocol=job.config.protocol
+    ),
+}

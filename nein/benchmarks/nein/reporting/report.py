@@ -84,15 +84,14 @@ def page(
         findings=finding(frame), frame=frame, headline=[sections.GAP, *sections.results()],
         parts=[browser.part(out, pictures, options.budget * 2**20)],
         sections=sections.page(comparisons.out_of_reach(compared)),
-        settings={run.label: pages.setting(_setting(run)) for run in loaded}, **said,
+        settings={run.label: pages.setting({
+            "editor": run.run.editor, "track": run.track,
+            **{key: run.manifest.get(key, {}) for key in ("config", "data", "models")},
+            "invocations": [
+                {k: v for k, v in call.items() if k != "command"} for call in run.manifest["invocations"]
+            ],
+        }) for run in loaded}, **said,
     )  # fmt: skip
-
-
-def _setting(run: Records) -> dict[str, Any]:
-    """The resolved configuration, models and versions of a run."""
-    calls = [{k: v for k, v in call.items() if k != "command"} for call in run.manifest["invocations"]]
-    told = {key: run.manifest.get(key, {}) for key in ("config", "data", "models")}
-    return {"editor": run.run.editor, "track": run.track, **told, "invocations": calls}
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
@@ -163,9 +162,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
         if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
             calls = [one["command"] for one in run.manifest.get("invocations", []) if one.get("command")]
             again = (
-                f"To ask again: {shlex.join(['nein', *calls[-1]])}"
-                if calls
-                else "Give the same command again."
+                f"To ask again: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
             )
             said.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
     return said

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records
 from nein.datasets.nein import loading
@@ -49,10 +49,12 @@ class Browser:
             if source:
                 raise
             samples, note = {}, f"Pictures of samples and targets are missing: {error} Give --data."
-        wanted = {s.source_id: s.source_path for name in ids if (s := samples.get(name)) is not None}
-        return cls(
-            loaded, ids, samples, {key: size for key, p in wanted.items() if (size := size_class(p))}, note
-        )
+        sizes = {}
+        for key, path in {s.source_id: s.source_path for name in ids if (s := samples.get(name))}.items():
+            with contextlib.suppress(images.ImageError):
+                side = max(images.probe(path))
+                sizes[key] = next(name for limit, name in SIZES if side <= limit)
+        return cls(loaded, ids, samples, sizes, note)
 
     def pictures(self, side: int) -> Iterator[list[Thumbnail]]:
         """Of every sample, its target and all edits (`cards.of_samples`). side: of the longer side."""
@@ -72,9 +74,15 @@ class Browser:
 
     def described(self) -> cards.Samples:
         """Everything but pictures and raw answers."""
-        first = {name: self._edit_in(self.runs, name) for name in self.ids}
         negative = [run for run in self.runs if run.track == "negative"]
-        told = {name: self._edit_in([*negative, *self.runs], name) for name in self.ids}
+
+        def edit_in(runs: Sequence[Records], name: str) -> Row:
+            """The edit of a sample in the first of the runs that has it."""
+            return next(edit for run in runs if (edit := run.edit(name)) is not None)
+
+        first = {name: edit_in(self.runs, name) for name in self.ids}
+        told = {name: edit_in([*negative, *self.runs], name) for name in self.ids}
+        captions = {name: f" · caption: {sample.caption}" for name, sample in self.samples.items()}
         templates = [told[name]["template"] for name in self.ids]
         sizes = [self.sizes.get(first[name]["source_id"]) for name in self.ids]
         facets = {
@@ -87,7 +95,10 @@ class Browser:
         return cards.Samples(
             self.ids,
             [told[name]["instruction"] for name in self.ids],
-            [self._caption(name, first[name]) for name in self.ids],
+            [
+                f"source image {edit['source_id']} · object: {edit['object']}{captions.get(name, '')}"
+                for name, edit in first.items()
+            ],
             {name: entries for name, entries in facets.items() if any(entries)},
             [
                 cards.Member(run.label, (run.name, run.track), run.track == (negative or self.runs)[0].track)
@@ -101,15 +112,6 @@ class Browser:
             words=("samples", "Run", "Metric"),
             columns=COLUMNS,
         )
-
-    @staticmethod
-    def _edit_in(runs: Sequence[Records], name: str) -> Row:
-        """The edit of a sample in the first of the runs that has it."""
-        return next(edit for run in runs if (edit := run.edit(name)) is not None)
-
-    def _caption(self, name: str, edit: Mapping[str, Any]) -> str:
-        caption = f" · caption: {self.samples[name].caption}" if name in self.samples else ""
-        return f"source image {edit['source_id']} · object: {edit['object']}{caption}"
 
     def _values(self, run: Records, metrics: Sequence[str]) -> list[list[float | int | str | None]]:
         """By metric, of every sample the value; a sentence where the run has none or asks for no removal."""
@@ -159,16 +161,6 @@ class Browser:
         return places
 
 
-def size_class(path: Path) -> str | None:
-    """The class of a picture's longer side, from its header; None when it cannot be read."""
-    try:
-        width, height = images.probe(path)
-    except images.ImageError:
-        return None
-    return next(name for limit, name in SIZES if max(width, height) <= limit)
-
-
-@functools.cache
 def _measure(name: str) -> cards.Measure:
     metric = METRICS[name]
     badge = (REMOVALS[name], "removed", "still there") if name in REMOVALS else None

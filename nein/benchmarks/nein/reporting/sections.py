@@ -116,20 +116,14 @@ def families() -> Section:
     return Section("families", "Families of negation", [by_family, by_difficulty], curves)
 
 
-def _scored_share(figures: Sequence[Figure]) -> str:
-    attempted = figures[0]["n"] + figures[0]["unscored"]
-    return format.number(figures[0]["n"] / attempted if attempted else 0.0, "%")
-
-
-def _reasons(figures: Sequence[Figure]) -> str:
-    return "; ".join(f"{n} × {why}" for why, n in list(frames.reasons(figures[0]).items())[:3])
-
-
 COVERAGE = Table(
     "coverage", "Coverage", (*RUN, Row("metric", names=lambda name: METRICS[name].title)),
     (Column("attempted", show=_attempted), Column("scored", show=count()),
-     Column("scored %", show=_scored_share), Column("unscored", show=count("unscored")),
-     Column("commonest reasons", show=_reasons)),
+     Column("scored %", show=lambda figures: format.number(figures[0]["n"] / (
+         figures[0]["n"] + figures[0]["unscored"] or 1), "%")),
+     Column("unscored", show=count("unscored")),
+     Column("commonest reasons", show=lambda figures: "; ".join(
+         f"{n} × {why}" for why, n in list(frames.reasons(figures[0]).items())[:3]))),
     {"task": "results", "source": ""},
 )  # fmt: skip
 _BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVALS))
@@ -273,17 +267,14 @@ def _change(figures: Sequence[Figure]) -> str:
     return format.number(paper - fixed, by["fixed"]["unit"], sign=True)
 
 
-def _both_counts(figures: Sequence[Figure]) -> str:
-    note = figures[0].get("note")
-    return str(note) if note else " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
-
-
 _BOTH = {"statistic": ("fixed", "paper")}
 PROTOCOLS = Table(
     "protocols", "Published protocol against the mended one",
     (*RUN, METRIC, Row("quirk", names={"all": "all of them"})),
     (*_columns("statistic", {"fixed": "fixed", "paper": "paper"}), Column("change", _BOTH, _change),
-     Column("samples that flip", {"statistic": "flips"}), Column("n (fixed / paper)", _BOTH, _both_counts)),
+     Column("samples that flip", {"statistic": "flips"}),
+     Column("n (fixed / paper)", _BOTH, lambda figures: str(
+         figures[0].get("note") or " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures))))),
     {"task": "protocols"},
     "; ".join(f"{name}: {text}" for name, text in QUIRKS.items())
     + ". From the recorded answers; no model was run. These need another run: "
@@ -299,17 +290,13 @@ def _with_share(figures: Sequence[Figure]) -> str:
     return f"{by['limit']:.2f} ({100 * by['rate'] / by['limit']:.0f} %)"
 
 
-def _gib(figures: Sequence[Figure]) -> str:
-    size = figures[0]["value"]
-    return f"{size / 2**30:.2f} GiB" if size else format.DASH
-
-
 COSTS = Table(
     "costs", "Costs", (*RUN, Row("stage"), Row("device")),
     (Column("samples", {"metric": "samples"}), Column("seconds", {"metric": "seconds"}, value(1)),
      Column("samples/s", {"metric": "rate"}),
      Column("limit (share)", {"metric": ("rate", "limit")}, _with_share),
-     *_columns("metric", {"memory": "host_bytes", "GPU memory": "device_bytes"}, _gib)),
+     *_columns("metric", {"memory": "host_bytes", "GPU memory": "device_bytes"},
+               lambda figures: f"{size / 2**30:.2f} GiB" if (size := figures[0]["value"]) else format.DASH)),
     {"task": "costs"},
     "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Limit: "
     "peak arithmetic of the device over the operations of one edit; – where either is not known. Memory: "
