@@ -206,31 +206,29 @@ def _answers(
 
 
 def _matches(model: Matcher, block: Sequence[_Read]) -> list[Row]:
+    def scores(part: Sequence[_Read]) -> list[np.ndarray]:  # (options,) per question
+        shown = [(question, name, image) for question, seen in part for name, image in seen.items()]
+        texts = [
+            [option.text for option in question.options if question.picture(option) == name]
+            for question, name, _ in shown
+        ]  # each picture with the sentences held against it
+        images: list[Any] = [image for _, _, image in shown]
+        matched = iter(model.match(images, texts))
+        found = []
+        for question, seen in part:
+            by_picture = {name: iter(next(matched)) for name in seen}
+            each = [next(by_picture[question.picture(option)]) for option in question.options]
+            found.append(np.array(each, np.float64))
+        return found
+
     rows = []
-    for scores in isolated(lambda part: _scores(model, part), block):
-        reason = scores if isinstance(scores, str) else ""
-        if not reason and not np.isfinite(scores).all():
+    for one in isolated(scores, block):
+        reason = one if isinstance(one, str) else ""
+        if not reason and not np.isfinite(one).all():
             reason = "the model's score is not finite"
-        values = None if reason else [float(score) for score in scores]
+        values = None if reason else [float(score) for score in one]
         rows.append({"scores": values, "reason": reason, "failed": MODEL if reason else ""})
     return rows
-
-
-def _scores(model: Matcher, block: Sequence[_Read]) -> list[np.ndarray]:
-    """(options,) per question."""
-    pictures: list[Any] = []
-    texts: list[list[str]] = []
-    for question, shown in block:  # each picture with the sentences held against it
-        for name, image in shown.items():
-            pictures.append(image)
-            texts.append([option.text for option in question.options if question.picture(option) == name])
-    matched = iter(model.match(pictures, texts))
-    scores = []
-    for question, shown in block:
-        by_picture = {name: iter(next(matched)) for name in shown}
-        each = [next(by_picture[question.picture(option)]) for option in question.options]
-        scores.append(np.array(each, np.float64))
-    return scores
 
 
 def _in_words(options: Sequence[str], manner: Manner) -> bool:
@@ -270,10 +268,8 @@ class Distinct:
                 continue
             changes: dict[str, Any] = {"asked": ASKED}
             if name == TEXT_ONLY:
-                changes = {
-                    "image": GREY,
-                    "options": tuple(replace(one, image="") for one in question.options),
-                }
+                options = tuple(replace(one, image="") for one in question.options)
+                changes = {"image": GREY, "options": options}
             elif not question.asked:
                 changes = {"options": tuple(replace(one, text=SAID) for one in question.options)}
             by_words.setdefault(_kept(name, question), replace(question, groups=(), **changes))

@@ -138,14 +138,13 @@ def rows_of(
             lost = next((row for row, verdict in zip(said, there, strict=True) if verdict is None), None)
             absent = None if lost else float(not there[0] and all(there[1:]))
             reason = lost["reply"].get("error", UNPARSED) if lost else ""
-            yield row_of(query, rank, image, absent, reason)
+            yield _row(query, rank, image, absent, reason)
 
 
-def row_of(query: Query, rank: int, image: str, absent: float | None, reason: str) -> dict[str, Any]:
-    return {
-        "id": query.id, "source": query.source, "kind": query.kind, "thing": query.thing,
-        "asked": bool(query.also), "rank": rank, "image": image, "absent": absent, "reason": reason,
-    }  # fmt: skip
+def _row(query: Query, rank: int, image: str, absent: float | None, reason: str) -> dict[str, Any]:
+    facts = {name: getattr(query, name) for name in ("id", "source", "kind", "thing")}
+    found = {"asked": bool(query.also), "rank": rank, "image": image}
+    return {**facts, **found, "absent": absent, "reason": reason}
 
 
 # --- a test that a judge defines ----------------------------------------------------------------
@@ -188,11 +187,8 @@ def judging(
     def read(number: int) -> _Found:
         pictures, texts = features()
         asked = queries(part(number), pictures, texts, seed=seed)
-        lost = [
-            (query, texts.reasons[caption])
-            for query, caption in unfound(part(number))
-            if caption in texts.reasons
-        ]
+        none = unfound(part(number))
+        lost = [(query, texts.reasons[text]) for query, text in none if text in texts.reasons]
         shown = dict.fromkeys(image for query in asked for image in query.shown)
         return _Found(asked, {image: picture(task.media, image) for image in shown}, lost, len(pictures.rows))
 
@@ -241,7 +237,7 @@ def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str
 def _lost(queries: Sequence[tuple[Query, str]], gallery: int) -> list[Row]:
     """A row for every picture that would have been looked at."""
     return [
-        row_of(query, rank, "", None, reason)
+        _row(query, rank, "", None, reason)
         for query, reason in queries
         for rank in range(min(max(KS), gallery))
     ]

@@ -3,13 +3,9 @@
 Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason, and the
 recalls of the baselines ("text only@1"). Rows of judged retrieval: `judged.rows_of`. Choice row: id, source,
 type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason (and answer, letter), and
-the credit of each baseline. A row without a value says why. Metrics of the table:
+the credit of each baseline. A row without a value says why. Metrics of the table are those of
+`estimates`, of single samples, and
 
-recall@k, BASELINE@k   of captions and pictures
-satisfied@k, without@k   what a judge says of the first k pictures found
-accuracy, BASELINE     of questions; of a choice with ties its expectation
-joint, joint chance    whether all questions of a group are right, and what guessing gets (type: the score)
-pair                   of groups of two whether it fell so (outcome)
 cell, answer cell      of minimal pairs the four scores, or yes (1) and no (0), in the order of `two_way`
 """
 
@@ -212,11 +208,8 @@ def choice_rows(
         }
         for question, reason in zip(block, reasons, strict=True):
             if reason:
-                yield {
-                    **_choice(question, seed, protocol, None, reason),
-                    "scores": None,
-                    **dict.fromkeys(alone),
-                }
+                lost = _choice(question, seed, protocol, None, reason)
+                yield {**lost, "scores": None, **dict.fromkeys(alone)}
                 continue
             scores, order = next(scored), asking.order(question, seed, protocol)
             shares = asking.shares(scores, order, protocol).tolist()

@@ -38,12 +38,9 @@ BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
 _CHOICE = {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES)}
 
 
-_BY_NEGATED = {"kind": NEGATED, "statistic": "corrected"}
-
-
 def _recall_columns(k: int) -> tuple[Column, ...]:
     """Recall at k with either kind of captions, the gap, and what is reached with one half alone."""
-    recall = f"recall@{k}"
+    recall, corrected = f"recall@{k}", {"kind": NEGATED, "statistic": "corrected"}
     return (
         Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
         Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN, True),
@@ -52,7 +49,7 @@ def _recall_columns(k: int) -> tuple[Column, ...]:
             Column(f"R-Neg@{k}, {baseline}", {"metric": f"{baseline}@{k}", "kind": NEGATED}, _SHOWN)
             for baseline in BASELINES
         ),
-        Column(f"without the thing@{k} ↑", {**_BY_NEGATED, "metric": f"without@{k}"}, _corrected, True),
+        Column(f"without the thing@{k} ↑", {**corrected, "metric": f"without@{k}"}, _corrected, True),
     )
 
 

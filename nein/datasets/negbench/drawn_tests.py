@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import random
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from PIL import Image
 
 from nein.datasets.negbench import drawn
@@ -133,10 +133,9 @@ def neat(root: Path, split: str, count: int) -> None:
         there = [f"There is {with_article((item.negatives or ('',))[0])} in the image."] * len(plain.captions)
         inverted = [f"{no} {_denied(text)}" for no, text in zip(there, plain.captions, strict=True)]
         rows.append((item.image, item.captions, plain.captions, there, inverted))
-    with (root / NEAT).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("filepath", "captions", "pos_captions", "neg_captions", "inverted_captions"))
-        writer.writerows([image, *(repr(list(texts)) for texts in lists)] for image, *lists in rows)
+    columns = ["filepath", "captions", "pos_captions", "neg_captions", "inverted_captions"]
+    written = [[image, *(repr(list(texts)) for texts in lists)] for image, *lists in rows]
+    pd.DataFrame(written, columns=columns).to_csv(root / NEAT, index=False, lineterminator="\n")
 
 
 def coco(root: Path, split: str, count: int) -> None:

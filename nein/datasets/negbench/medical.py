@@ -8,11 +8,11 @@ doi:10.1038/sdata.2018.161), one diagnosis per picture, commas or tabs between.
 
 from __future__ import annotations
 
-import csv
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+import pandas as pd
 from PIL import Image, ImageDraw
 
 from nein.datasets.negbench import official
@@ -93,11 +93,8 @@ TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {"chexpert": chex
 
 def drawn_table(source: str, count: int) -> Path:
     """The table of a twin with `count` pictures, "chexpert" or "ham10000", drawn on first use."""
-    names = {
-        "chexpert": ("valid.csv", _write_chexpert),
-        "ham10000": ("HAM10000_metadata.csv", _write_ham10000),
-    }
-    name, write = names[source]
+    lesions = source == "ham10000"
+    name, write = ("HAM10000_metadata.csv", _write_ham10000) if lesions else ("valid.csv", _write_chexpert)
 
     def draw(folder: Path) -> None:
         write(folder, folder / name, count)
@@ -129,7 +126,7 @@ def _write_chexpert(folder: Path, path: Path, count: int) -> None:
         person = rng.choice(("Male", "Female")), rng.randint(18, 90), "Frontal", rng.choice(("AP", "PA"))
         rows.append([f"CheXpert-v1.0-small/{place}", *person, float(not shown), *labels.values()])
     header = ["Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", "No Finding", *FINDINGS]
-    _write(path, header, rows)
+    pd.DataFrame(rows, columns=header).to_csv(path, index=False, lineterminator="\n")
 
 
 def _write_ham10000(folder: Path, path: Path, count: int) -> None:
@@ -146,16 +143,10 @@ def _write_ham10000(folder: Path, path: Path, count: int) -> None:
         ImageDraw.Draw(picture).ellipse((x - r, y - r, x + r, y + r), fill=COLOURS[kind])
         _save(folder / "HAM10000_images_part_1" / f"{name}.jpg", picture)
         rows.append([f"HAM_{lesion:07d}", name, code, "histo", 45.0, "male", "back"])
-    _write(path, ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"], rows)
+    header = ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"]
+    pd.DataFrame(rows, columns=header).to_csv(path, index=False, lineterminator="\n")
 
 
 def _save(path: Path, picture: Image.Image) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.save(path, quality=90)
-
-
-def _write(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)

@@ -59,13 +59,13 @@ def invert(texts: Sequence[str]) -> list[Parts | None]:
     """Of every text, None where nothing is denied: "A cat on a mat. There is no dog." -> "A cat on a mat.",
     "A photo of a dog." and "A photo of a dog with no cat and no mat."
     """
-    return [_parts(read) if read.absent else None for read in denials.read(texts)]
-
-
-def _parts(read: denials.Denials) -> Parts:
-    denied = f"A photo of {' and '.join(map(with_article, read.absent))}"
-    without = " and ".join(f"no {name}" for name in read.present)
-    return read.affirmed or "A photo.", f"{denied}.", f"{denied} with {without}." if without else f"{denied}."
+    found: list[Parts | None] = []
+    for read in denials.read(texts):
+        denied = f"A photo of {' and '.join(map(with_article, read.absent))}"
+        without = " and ".join(f"no {name}" for name in read.present)
+        inverted = f"{denied} with {without}." if without else f"{denied}."
+        found.append((read.affirmed or "A photo.", f"{denied}.", inverted) if read.absent else None)
+    return found
 
 
 def read_inversions(path: Path) -> Mapping[str, Parts]:

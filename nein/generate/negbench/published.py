@@ -2,11 +2,6 @@
 
 No script is run: its syntax tree is searched for examples and for the text that a function puts together.
 
-    objects, absent objects  FORM/process_caption_objects.py; of a video evaluation/process_video_tasks.py
-    is it a list of objects  finetuning/validate_object_lists.py
-    negated captions         finetuning/generate_negative_captions.py, three examples
-    paraphrases              FORM/paraphrase_captions.py; of a video evaluation/process_video_tasks.py
-
 The scripts hand a prompt to vLLM as it is; here it is a user's turn in the model's chat template. Answers are
 read as there: the first paragraph; of a sentence its first line without a label and without quotation marks.
 """
@@ -165,6 +160,8 @@ class Published:
         self._evaluation, self._training = root / "evaluation", root / "finetuning"
         self._form = self._evaluation if form == "evaluation" else self._training
         self._thing = thing
+        self._objects = self._form / "process_caption_objects.py"
+        self._videos = self._evaluation / "process_video_tasks.py"
         self._scripts: dict[Path, Script] = {}
         rng = random.Random(0)  # every prompt is put together once
         if thing == "video":
@@ -185,18 +182,19 @@ class Published:
 
     def present(self, caption: str) -> str:
         """Asks for the objects of a caption: ObjectList."""
-        return self._objects.text("prompt_template", "generate_extraction_prompt", caption=caption)
+        script = self._script(self._objects)
+        return script.text("prompt_template", "generate_extraction_prompt", caption=caption)
 
     def absent(self, caption: str, present: Sequence[str]) -> str:
         """Asks for five objects that go with a caption and are not in it: ObjectList."""
         gaps: dict[str, Any] = {"caption": caption, "relevant_objects": str([*present])}
-        return self._objects.text("prompt_template", "generate_negative_objects_prompt", **gaps)
+        return self._script(self._objects).text("prompt_template", "generate_negative_objects_prompt", **gaps)
 
     def concepts(self, captions: Sequence[str], rng: random.Random) -> str:
         """Asks for two concepts of a video and one that it lacks: VideoConcepts."""
-        examples = _some(self._videos.examples("concepts_examples_list"), EXAMPLES, rng)
+        examples = _some(self._script(self._videos).examples("concepts_examples_list"), EXAMPLES, rng)
         gaps: dict[str, Any] = {"original_captions": str([*captions]), "examples": examples}
-        return self._videos.text("prompt_template", "generate_prompt_concepts", **gaps)
+        return self._script(self._videos).text("prompt_template", "generate_prompt_concepts", **gaps)
 
     def valid(self, names: Sequence[str]) -> str:
         """Asks whether this is a list of objects and nothing else: Verdict."""
@@ -218,8 +216,8 @@ class Published:
         videos, what comes first, affirmation or negation, has to come first still."""
         task = "mcq" if option else "retrieval"
         if self._thing == "video":
-            listed = self._videos.examples(f"paraphrasing_{task}_examples_list")
-            script, function = self._videos, "generate_prompt_paraphrasing"
+            listed = self._script(self._videos).examples(f"paraphrasing_{task}_examples_list")
+            script, function = self._script(self._videos), "generate_prompt_paraphrasing"
             examples = _some(listed, VIDEO_EXAMPLES, rng)
         else:
             script, function = self._script(self._form / "paraphrase_captions.py"), "generate_prompt"
@@ -227,14 +225,6 @@ class Published:
         guidelines = script.text("guidelines", function, place=int(keep_order))
         gaps: dict[str, Any] = {"examples": examples, "guidelines": guidelines}
         return script.text("prompt_template", function, caption=text, original_caption=text, **gaps)
-
-    @property
-    def _objects(self) -> Script:
-        return self._script(self._form / "process_caption_objects.py")
-
-    @property
-    def _videos(self) -> Script:
-        return self._script(self._evaluation / "process_video_tasks.py")
 
     def _script(self, path: Path) -> Script:
         if path not in self._scripts:
