@@ -26,6 +26,7 @@ SAID: dict[str, dict[str, str]] = {
     "This image features a cat and does not feature a dog.": {"dog": "denied", "cat": "affirmed"},
     "Without a dog in sight, a cat sleeps on the sofa.": {"dog": "denied", "cat": "affirmed"},
     "No dog, no horse.": {"horse": "denied"},
+    "The street is free of dogs.": {"dog": "denied"},
     "Although there is no dog, a cat sleeps here; the sofa is red.": {"sofa": "affirmed"},
     "Not only a dog but also a cat is here.": {"dog": "affirmed"},
     "Two dogs, a cat and a horse stand on the beach.": {"horse": "affirmed"},
