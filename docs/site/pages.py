@@ -298,8 +298,8 @@ def _negbench_data() -> Iterator[str]:
 
 
 def _families() -> Iterator[str]:
-    for one in FAMILIES.values():
-        yield f"\n## {one.label}\n\n" + "".join(f"- `{text}`\n" for text in one.templates)
+    for name, one in FAMILIES.items():
+        yield f"\n## {name}\n\n" + "".join(f"- `{text}`\n" for text in one.templates)
         if one.stays:
             yield "\nThe object stays: the right edit is none.\n"
 
