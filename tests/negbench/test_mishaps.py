@@ -114,31 +114,31 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
 @pytest.mark.parametrize(
     "line, said",
     [
-        (["--model", "clop"], "did you mean 'clip'"),
-        (["--model", "negclip"], "nein negbench convert --architecture ViT-B-32 negclip.pth"),
-        (["--model", "conch"], "non-commercial research"),
-        (["--model", "none"], "No model was named"),
-        (["--datasets", "cocoa"], "did you mean 'coco'"),
-        (["--tasks", "mcqs"], "did you mean 'mcq'"),
-        (["--data", "nowhere"], "--data is 'nowhere'"),
-        (["--datasets", "voc2007"], "--data nano has twins of"),
-        (["--preset", "paper"], "--data FOLDER"),
-        (["--protocol", "papr"], "papr"),
-        (["--scenes", "0"], "0"),
-        (["--device", "gpu"], "--device is 'gpu'"),
-        (["--split", "dev", "--data", "."], "--data nano"),
-        (["--data", "DATA", "--datasets", "coco"], "None of the 8 pictures of COCO is there"),
-        (["--vlm", "openai:a#m,openai:b#m", "--model", "none"], "have one name, 'openai-m'"),
-        (
-            ["--vlm", "openai:http://localhost:1/v1#x", "--tasks", "retrieval", "--model", "none"],
-            "answers questions about one picture only",
-        ),
+        ("--model clop", "did you mean 'clip'"),
+        ("--model negclip", "nein negbench convert --architecture ViT-B-32 negclip.pth"),
+        ("--model conch", "non-commercial research"),
+        ("--model none", "No model was named"),
+        ("--datasets cocoa", "did you mean 'coco'"),
+        ("--tasks mcqs", "did you mean 'mcq'"),
+        ("--data nowhere", "--data is 'nowhere'"),
+        ("--datasets voc2007", "--data nano has twins of"),
+        ("--preset paper", "--data FOLDER"),
+        ("--protocol papr", "papr"),
+        ("--scenes 0", "0"),
+        ("--device gpu", "--device is 'gpu'"),
+        ("--split dev --data .", "--data nano"),
+        ("--data DATA --datasets coco", "None of the 8 pictures of COCO is there"),
+        ("--vlm openai:a#m,openai:b#m --model none", "have one name, 'openai-m'"),
+        ("--vlm tests.rehearsal:no --tasks retrieval --model none", "about one picture only"),
+        ("--vlm tests.rehearsal:no --model none --datasets negrefcocog", "about one picture only"),
+        ("--model constant --datasets beaf --tasks yes-no", "and every task asks questions instead"),
+        ("--model none --match tests.rehearsal:fits --datasets beaf --tasks yes-no", "chooses between"),
     ],
 )
-def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: list[str], said: str) -> None:
-    line = [str(data) if word == "DATA" else word for word in line]
+def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: str, said: str) -> None:
+    words = [*line.replace("DATA", str(data)).split(), "--out", str(tmp_path / "out")]
     with pytest.raises(UserError) as caught:
-        run.NEGBENCH(config.EvalConfig.parse([*line, "--out", str(tmp_path / "out")]), Threads("cpu"))
+        run.NEGBENCH(config.EvalConfig.parse(words), Threads("cpu"))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

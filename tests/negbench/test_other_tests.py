@@ -498,20 +498,6 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
     assert [row["credit"] for row in scored] == [0.0, None, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("--model constant --datasets beaf --tasks yes-no", "scores captions, and every task asks questions"),
-        ("--model none --match longest --datasets beaf --tasks yes-no", "chooses between captions"),
-        ("--model none --vlm reader --datasets negrefcocog", "about one picture only"),
-    ],
-)
-def test_a_model_that_can_answer_nothing_is_told_so(tmp_path: Path, line: str, said: str) -> None:
-    offered = references.offering({"longest": Longest(), "reader": reader()})
-    with offered, pytest.raises(UserError, match=said):
-        evaluated(tmp_path, *line.split())
-
-
 def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path: Path) -> None:
     retrieval = "NaturalBench-Retrieval/metadata.json"
     places = {"x/data/existence.json": "valse", retrieval: "naturalbench-retrieval",
