@@ -199,10 +199,12 @@ def _item(
                 things = shown
                 break
             things.append(metrics.SceneObject(thing.name, thing.stays, shown))
-    turned = "orientation" in edit and not isinstance(edited, str)
+    upright = None
+    if "orientation" in edit and not isinstance(edited, str):
+        upright = images.upright(edited, edit["orientation"])
     return metrics.EditPair(
         sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key, things,
-        images.upright(edited, edit["orientation"]) if turned else None,
+        upright,
     )  # fmt: skip
 
 
