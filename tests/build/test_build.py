@@ -47,6 +47,7 @@ def test_every_candidate_has_a_verdict_and_the_counts_agree(built):
     assert len(rows) == facts["stages"]["candidates"]
     failed = facts["rejected"]["the editor failed"]  # which costs its samples only
     assert facts["stages"]["generated"] == len(rows) - failed < len(rows)
+    assert facts["stages"]["passed filter 1"] == sum(row["ask"] is not None for row in rows)
     assert len(verdicts) >= 4  # the thresholds and answers of the tiny models give several outcomes
     for row in rows:
         low = row["match"] is not None and row["match"]["cosine"] <= 0.25

@@ -185,9 +185,6 @@ def test_a_changed_configuration_or_annotation_is_refused_until_told_to_overwrit
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
-    ("--editor magicbrsh", "did you mean 'magicbrush'"),
-    ("--editor identity --metrics clip", "Unknown metric 'clip'"),
-    ("--editor identity --steps 3", "Unknown option 'steps'"),
     ("--editor ./nowhere", "nowhere"),
     ("--editor solid --editor-options.color 112233",
      "color is 112233; expected '#rrggbb' or three integers from 0 to 255"),

@@ -188,17 +188,6 @@ def test_a_run_has_its_places_and_is_found_below_a_result_folder_or_given_alone(
     assert run.feature_path("fid", 3).parent == run.block_path(runs.scores_of("fid"), 3).parent
 
 
-def test_metrics_may_be_added_but_not_changed(tmp_path):
-    run = RunDir(tmp_path, "identity", "negative")
-    run.open(IDENTITY, {}, overwrite=False)
-    given = {"l1": {"align": "stretch"}, "removal_vqa": {"protocol": "fixed"}}
-    for name in ("l1", "removal_vqa", "l1"):
-        run.open_output(runs.scores_of(name), given[name], overwrite=False)
-    with pytest.raises(UserError, match="l1 made with align stretch, not crop"):
-        run.open_output(runs.scores_of("l1"), {"align": "crop"}, overwrite=False)
-    assert run.metrics() == given
-
-
 BROKEN = {"not valid JSON": "[{", "nested too deeply": "[" * 100_000, "not UTF-8": "\xff",
           "must hold a JSON array": '{"COCO": 1}', "has no samples": "[]"}  # fmt: skip
 

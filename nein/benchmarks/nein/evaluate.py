@@ -238,20 +238,13 @@ def exported(path: Path) -> Exported:
     )  # fmt: skip
 
 
-def _key(metric: str, track: str) -> str:
-    return f"{track}/{metric}"
-
-
 def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: dict[str, str]) -> Result:
     metric = METRICS[row["metric"]]
     models = config.get("models", {})
-    judge = (
-        Judge(models["vqa"], questions[metric.name])
-        if "vqa" in metric.models and models.get("vqa") and metric.name in questions
-        else None
-    )
+    asked = "vqa" in metric.models and models.get("vqa") and metric.name in questions
+    judge = Judge(models["vqa"], questions[metric.name]) if asked else None
     return Result(
-        _key(metric.name, track), metric.name, metric.title, row["value"], row["low"], row["high"],
+        f"{track}/{metric.name}", metric.name, metric.title, row["value"], row["low"], row["high"],
         row["standard_error"], int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row),
         metric.better, metric.range, 100.0 if metric.unit == "per cent" else 1.0,
         metric.kind == "proportion", judge,
@@ -276,7 +269,7 @@ def _samples(run: Records) -> Iterator[interchange.Sample]:
         answer = detail.get("answer", "" if row["value"] is None else str(row["value"]))
         facts = {key: edit.get(key) for key in ("object", "source_id", "seed", "sha256", "template")}
         yield interchange.Sample(
-            _key(row["metric"], run.track), row["id"], edit.get("instruction", ""), edit["image"] or "",
+            f"{run.track}/{row['metric']}", row["id"], edit.get("instruction", ""), edit["image"] or "",
             str(answer), row["metric"], row["value"], row["reason"], facts=facts,
         )  # fmt: skip
 

@@ -54,18 +54,16 @@ class Best:
     def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, arm: str) -> None:
         self.name = f"{editor.name}+{arm}"
         self._editor, self._judge, self._count, self._arm = editor, judge, count, arm
+        self._facts = {"arm": "best-of", "candidates": count, "judge": judge.fingerprint}
         self._took = {"edits": 0, "judged": 0, "unscored": 0}
         self._seconds = 0.0
 
-    def _facts(self) -> dict[str, Any]:
-        return {"arm": "best-of", "candidates": self._count, "judge": self._judge.fingerprint}
-
     def describe(self) -> dict[str, Any]:
-        return {**self._editor.describe(), "mended": {**self._judge.describe(), **self._facts()}}
+        return {**self._editor.describe(), "mended": {**self._judge.describe(), **self._facts}}
 
     @property
     def fingerprint(self) -> str:
-        return json_digest({"editor": self._editor.fingerprint, "mended": self._facts()})
+        return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
     def usage(self) -> dict[str, Any]:
         """How many edits were made, how many of them were judged or could not be, and the judge's time."""

@@ -178,7 +178,6 @@ class WithRemedy:
 
     @property
     def batch_size(self) -> int:
-        """Of the editor, 1 for one that has none."""
         return getattr(self._editor, "batch_size", 1)
 
     @batch_size.setter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from nein.benchmarks import paired
@@ -65,23 +66,19 @@ def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records,
 
 
 def comparisons(
-    pairs: Sequence[tuple[Records, Records]],
-    family: str = "metric",
-    metrics: Sequence[str] = (),
-    controls: Mapping[str, Records] | None = None,
-) -> list[dict[str, Any]]:
+    pairs: Sequence[tuple[Records, Records]], family: str = "metric", metrics: Sequence[str] = (),
+    controls: Mapping[str, Records] = MappingProxyType({}),
+) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of the frame for every metric of every pair (`nein.benchmarks.paired`).
 
     controls  Editor -> its run of "Remove the X.", by which the negation gaps of two editors are compared.
     """
     made = [row for both in pairs for metric in metrics or METRICS for row in compared(*both, metric)]
     for one, other in pairs:
-        if any(run.track != "negative" or run.name not in (controls or {}) for run in (one, other)):
+        if any(run.track != "negative" or run.name not in controls for run in (one, other)):
             continue
         for metric in (name for name in REMOVALS if name in (metrics or REMOVALS)):
-            first, second = (
-                (controls or {})[run.name].of(metric).less(run.of(metric)) for run in (one, other)
-            )
+            first, second = (controls[run.name].of(metric).less(run.of(metric)) for run in (one, other))
             made += paired.tested(
                 one.name, other.name, first, second, 2.0, "points", metric=metric, variant="gap"
             )
@@ -93,9 +90,10 @@ def compared(one: Records, other: Records, metric: str) -> Iterator[dict[str, An
     if METRICS[metric].kind == "corpus":
         yield from _compare_whole(one, other, metric)
     elif metric in one.metrics and metric in other.metrics:
-        tables, labels = (one.of(metric), other.of(metric)), (one.label, other.label)
-        span, unit = METRICS[metric].span, figures.unit(metric)
-        yield from paired.tested(*labels, *tables, span, unit, metric=metric)
+        yield from paired.tested(
+            one.label, other.label, one.of(metric), other.of(metric), METRICS[metric].span,
+            figures.unit(metric), metric=metric,
+        )  # fmt: skip
 
 
 def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[str, Any]]:

@@ -40,7 +40,12 @@ def grid(options: GridConfig) -> str:
         dataset, drawn, ids=options.ids, select=options.select, metric=options.metric, number=options.number,
         seed=options.seed,
     )  # fmt: skip
-    shown = choose_columns(columns(drawn), options.columns)
+    by_name = {column.name: column for column in columns(drawn)}
+    shown = [] if options.columns else list(by_name.values())
+    for name, equals, caption in (word.partition("=") for word in options.columns):
+        if name not in by_name:
+            raise unknown("column", name, by_name)
+        shown.append(replace(by_name[name], caption=caption) if equals else by_name[name])
     metric = options.metric if options.metric not in REMOVALS else None
     how: Any = {"captions": options.captions, "verdicts": options.verdicts}
     rows = [
@@ -81,15 +86,9 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[Records
 
 
 def choose(
-    dataset: Dataset,
-    loaded: Sequence[Records],
-    *,
-    ids: Sequence[str] | None = None,
-    select: str = "random",
-    metric: str | None = None,
-    number: int = 6,
-    seed: int = 0,
-) -> list[Sample]:
+    dataset: Dataset, loaded: Sequence[Records], *, ids: Sequence[str] | None = None, select: str = "random",
+    metric: str | None = None, number: int = 6, seed: int = 0,
+) -> list[Sample]:  # fmt: skip
     """The samples to draw: `ids`; or "random", those whose hash with the seed is smallest, so that a sample
     stays when the run grows, in data order; or "worst" and "best" by the mean of `metric` over the runs that
     scored the sample, equal ones by the hash."""
@@ -131,26 +130,10 @@ def columns(loaded: Sequence[Records]) -> list[Column]:
     return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
 
 
-def choose_columns(there: Sequence[Column], wanted: Sequence[str]) -> list[Column]:
-    """Those of the columns that are wanted, NAME or NAME=CAPTION, in that order; all where none is named."""
-    by_name = {column.name: column for column in there}
-    chosen = []
-    for word in wanted:
-        name, equals, caption = word.partition("=")
-        if name not in by_name:
-            raise unknown("column", name, by_name)
-        chosen.append(replace(by_name[name], caption=caption) if equals else by_name[name])
-    return chosen or list(there)
-
-
 def build_row(
-    sample: Sample,
-    columns: Sequence[Column],
-    metric: str | None = None,
-    *,
-    captions: str = "all",
+    sample: Sample, columns: Sequence[Column], metric: str | None = None, *, captions: str = "all",
     verdicts: bool = True,
-) -> Row:
+) -> Row:  # fmt: skip
     """What is drawn for one sample; below every edit the value of `metric` and the judges' verdicts.
 
     captions  What is said above the pictures: "all", the "instruction" alone, or "none".
@@ -176,6 +159,10 @@ def _picture(path: Path) -> Cell:
         return Cell(None, str(error), color=RED)
 
 
+#: What a Removal score says, and its colour.
+_SAID = {None: ("unscored", GREY), 1: ("removed", GREEN), 0: ("still there", RED)}
+
+
 def _edit(name: str, run: Records, shown: str | None, verdicts: bool) -> Cell:
     edit = run.edit(name)
     if edit is None:
@@ -184,18 +171,12 @@ def _edit(name: str, run: Records, shown: str | None, verdicts: bool) -> Cell:
         return Cell(None, f"failed: {edit['error']}", color=RED)
     cell = _picture(run.run.image_path(name))
     values = {row["metric"]: row["value"] for row in run.said(name)}
-    badges = [
-        verdict(judge, values[metric]) for metric, judge in REMOVALS.items() if verdicts and metric in values
-    ]
+    badges = []
+    for metric, judge in REMOVALS.items() if verdicts else ():
+        if metric in values:
+            badges.append(Badge(f"{judge}: {_SAID[values[metric]][0]}", _SAID[values[metric]][1]))
     if shown is not None and shown in values:
         value, info = values[shown], METRICS[shown]
         number = "unscored" if value is None else f"{value * info.scale:.3g}"
         badges.append(Badge(f"{info.title} {number}", GREY))
     return Cell(cell.picture, cell.message, badges)
-
-
-def verdict(judge: str, value: float | None) -> Badge:
-    """The badge for a Removal score: 1 the object is gone, 0 it is there, None unscored."""
-    if value is None:
-        return Badge(f"{judge}: unscored", GREY)
-    return Badge(f"{judge}: removed", GREEN) if value == 1 else Badge(f"{judge}: still there", RED)

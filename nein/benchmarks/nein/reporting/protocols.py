@@ -147,7 +147,9 @@ def rows(run: Records) -> list[dict[str, Any]]:
         note = refused.get((metric, FIXED)) or refused.get((metric, quirk)) or ""
         fixed, paper = ({} if note else values[metric, side] for side in (FIXED, quirk))
         flips = None if note else sum(fixed[name] != paper[name] for name in fixed)
-        made += _shift(metric, quirk, _mean(fixed), _mean(paper), flips, note)
+        scored = ([value for value in side.values() if value is not None] for side in (fixed, paper))
+        means = ((sum(side) / len(side) if side else None, len(side)) for side in scored)
+        made += _shift(metric, quirk, *means, flips, note)
     features = read_features(run) if "fid" in run.whole else None
     if features is not None and len(once := features.unique_targets()) > 1:
         from nein.metrics.fid import frechet_distance
@@ -157,12 +159,6 @@ def rows(run: Records) -> list[dict[str, Any]]:
         made += _shift("fid", "reference", fixed_, paper_, None)
     what = {"task": "protocols", "model": run.name, "variant": run.track}
     return [{**row, **what} for row in sorted(made, key=lambda row: list(MOVES).index(row["metric"]))]
-
-
-def _mean(values: Mapping[str, float | None]) -> tuple[float | None, int]:
-    """The mean of those that are scored, and how many they are."""
-    scored = [value for value in values.values() if value is not None]
-    return sum(scored) / len(scored) if scored else None, len(scored)
 
 
 def _shift(
