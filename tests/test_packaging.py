@@ -25,6 +25,17 @@ else:
     import tomli as tomllib
 
 WHEEL_MB = 45
+NAMES = ("editors", "metrics", "train", "configs", "research")
+SCRIPT = """
+import metrics, train, editors
+import nein.metrics, nein.editors, nein.train.loop
+from nein.metrics.base import MetricError
+from nein import cli
+assert metrics.MINE and train.MINE and editors.MINE
+assert nein.metrics.MetricError is MetricError
+print(nein.metrics.__file__, nein.editors.__file__, nein.train.__file__)
+cli.main(["list", "editors"])
+"""
 #: Not in the list of tested versions: they need a GPU, or an interpreter that is not the one of the list.
 UNTESTED = {"bitsandbytes", "vllm", "tomli"}
 
@@ -88,6 +99,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def unpacked(wheel: Path) -> Path:
+    """The wheel as it lies in site-packages."""
+    zipfile.ZipFile(wheel).extractall(wheel.parent / "site")
+    return wheel.parent / "site"
+
+
+@pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new environment with the wheel in it, beside the libraries of this one; its folder of scripts."""
     root = tmp_path_factory.mktemp("environment")
@@ -113,8 +131,7 @@ def run(*line: object, cwd: Path) -> str:
 
 @pytest.mark.slow
 def test_the_wheel_holds_code_presets_and_weights_and_is_small(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
+    names = zipfile.ZipFile(wheel).namelist()
     assert wheel.stat().st_size <= WHEEL_MB * 10**6
     assert {"nein/configs/nein/eval-nano.yaml", "nein/nano/weights/ip2p/model_index.json"} <= {*names}
     assert not [name for name in names if name.startswith(("tests/", "docs/", "benchmarks/", "research/"))]
@@ -131,23 +148,37 @@ def test_the_wheel_alone_evaluates_measures_and_fine_tunes_outside_the_checkout(
     assert "Removal (VQA)" in run(
         installed / "nein", "eval", "--editor", "ip2p", *few, "--out", "eval", cwd=tmp_path
     )
-    run(
-        installed / "nein",
-        "negbench",
-        "eval",
-        "--scenes",
-        16,
-        "--device",
-        "cpu",
-        "--out",
-        "neg",
-        cwd=tmp_path,
-    )
+    words = "negbench eval --scenes 16 --device cpu --out neg".split()
+    run(installed / "nein", *words, cwd=tmp_path)
     launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", 1)
     tune = ("-m", "nein.train.finetune_ip2p", "--recipe", "nano", "--no-precompute", "--steps", 2)
     options = ("--batch-size", 4, "--device", "cpu", "--trackers", "none", "--out", "tuned")
     run(installed / "python", *launch, *tune, *options, cwd=tmp_path)
     assert (tmp_path / "tuned" / "model" / "model_index.json").is_file()
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["checkout", "wheel"])
+def test_a_users_files_beside_a_script_shadow_nothing(
+    installed: bool, unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = unpacked if installed else ROOT
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text("MINE = True\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    monkeypatch.setenv("PYTHONPATH", str(home))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    places = done.stdout.splitlines()[0].split()
+    parent = home / "nein" if installed else ROOT
+    assert places == [str(parent / name / "__init__.py") for name in ("metrics", "editors", "train")]
+    assert "magicbrush" in done.stdout
+
+
+def test_the_wheel_puts_one_package_into_site_packages(unpacked: Path) -> None:
+    assert {path.name for path in unpacked.iterdir() if not path.name.endswith(".dist-info")} == {"nein"}
+    assert {"editors", "metrics", "train", "configs"} <= {path.name for path in (unpacked / "nein").iterdir()}
 
 
 # --- containers ----------------------------------------------------------------------------------

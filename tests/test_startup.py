@@ -22,10 +22,21 @@ def loaded_by(code: str) -> str:
 
 @pytest.mark.parametrize(
     "module",
-    ["nein.cli", "nein.benchmarks.nein.config", "editors", "metrics", "nein.benchmarks.negvqa.config"],
+    [
+        "nein.cli",
+        "nein.benchmarks.nein.config",
+        "editors",
+        "metrics",
+        "nein.benchmarks.negvqa.config",
+        "nein",
+    ],
 )
 def test_importing_loads_nothing_heavy(module):
     assert loaded_by(f"import {module}") == ""
+
+
+def test_the_probe_sees_a_heavy_import():
+    assert loaded_by("import PIL.Image") == "PIL"
 
 
 def test_naming_and_checking_editors_loads_nothing_heavy():
@@ -91,7 +102,3 @@ def test_a_command_looks_for_garbage_seldom_and_not_at_its_end():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "10000"
-
-
-def test_the_probe_sees_a_heavy_import():
-    assert loaded_by("import PIL.Image") == "PIL"

@@ -16,6 +16,7 @@ from nein.engine.processes import Processes
 from nein.engine.stages import Model, Stage, Step
 
 COUNT, SIZE = 23, 4
+BLOCKS = -(-COUNT // SIZE)
 
 
 class Squarer:
@@ -44,21 +45,15 @@ def squares(folder: Folder, *, pause: float = 0.0, deadly: int = -1, **changed: 
         return dict.fromkeys(missing, rows)
 
     model = Model("squarer", Squarer, lambda made: {"model": (made.fingerprint, made.describe())})
-    parts = {
-        "outputs": ("squares",),
-        "read": blocks.members,
-        "work": work,
-        "on_quarantine": lost,
-        "model": model,
-    }
-    parts |= changed
+    parts = {"outputs": ("squares",), "read": blocks.members, "work": work, "on_quarantine": lost}
+    parts |= {"model": model, **changed}
     return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
 
 
-def steps(given: tuple[str, float], device: str) -> list[Step]:
-    """For workers elsewhere, which import nothing else: (folder, pause in seconds)."""
-    path, pause = given
-    return [Step(Folder(Path(path)), squares(Folder(Path(path)), pause=pause))]
+def opened(path: Path) -> Folder:
+    folder = Folder(path)
+    folder.open({"numbers": COUNT}, {}, overwrite=False)
+    return folder
 
 
 def results(path: Path) -> dict[str, bytes]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -12,11 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nein.engine import answers
 from nein.engine.answers import AnswerCache, BlockAnswers, Unique
 from nein.engine.errors import UserError
+from nein.engine.features import FeatureCache, scope_of
 from nein.models.cached import Questions
 from tests.helpers.commands import exit_code
 
@@ -101,7 +105,12 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
         made.locking = "nolock" not in str(place) and str(place) not in ("", ":memory:")
         return made
 
+    def flock(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
     monkeypatch.setattr(answers.sqlite3, "connect", refused)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "lockf", flock)
 
 
 @pytest.mark.parametrize("message", ["database is locked", "disk I/O error", "locking protocol"])
@@ -222,3 +231,40 @@ def test_a_name_is_new_once_whatever_its_characters() -> None:
         True, True, False, True, False, True,
     ]  # fmt: skip
     assert Unique().add("a")
+
+
+# --- features of encoders ----------------------------------------------------------------------
+
+
+def test_features_come_back_bit_for_bit_and_only_in_their_space_and_block(tmp_path: Path) -> None:
+    value = np.random.default_rng(0).normal(size=7).astype(np.float32)
+    cache = FeatureCache(tmp_path, scope_of(["a", "b"]))
+    cache.put("clip@1", "key", value)
+    assert np.array_equal(cache.get("clip@1", "key"), value)  # type: ignore[arg-type]
+    assert FeatureCache(tmp_path, scope_of(["a", "b"])).get("clip@1", "key") is None  # not flushed
+    cache.flush()
+    again = FeatureCache(tmp_path, scope_of(["a", "b"]))
+    found = again.get("clip@1", "key")
+    assert found is not None
+    assert found.dtype == np.float32
+    assert np.array_equal(found, value)
+    assert again.get("clip@2", "key") is None
+    assert again.get("clip@1", "other") is None
+    assert FeatureCache(tmp_path, scope_of(["b", "a"])).get("clip@1", "key") is None
+
+
+def test_a_damaged_cache_file_is_made_again_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def keep() -> None:
+        cache = FeatureCache(tmp_path, "block")
+        cache.put("space", "key", np.ones(3))
+        cache.flush()
+
+    keep()
+    [file] = [path for path in tmp_path.rglob("*") if path.is_file()]
+    file.write_bytes(file.read_bytes()[:-3])
+    assert FeatureCache(tmp_path, "block").get("space", "key") is None
+    assert "is damaged and is made again" in caplog.text
+    keep()
+    assert FeatureCache(tmp_path, "block").get("space", "key") is not None

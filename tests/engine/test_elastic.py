@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import fcntl
 import json
 import os
 import shlex
@@ -28,17 +26,9 @@ from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Stage, Step
-from tests.engine.squares import COUNT, SIZE, results, squares
+from tests.engine.squares import BLOCKS, COUNT, SIZE, opened, results, squares
 from tests.helpers import commands, killing
 from tests.nein.conftest import write_data
-
-BLOCKS = -(-COUNT // SIZE)
-
-
-def opened(path: Path) -> Folder:
-    folder = Folder(path)
-    folder.open({"numbers": COUNT}, {}, overwrite=False)
-    return folder
 
 
 @pytest.fixture
@@ -264,17 +254,6 @@ def test_a_folder_at_which_somebody_works_is_not_overwritten_by_another_command(
     folder.open({"numbers": COUNT}, {}, overwrite=True)  # the same options: it joins in
     one.close()
     folder.open({"numbers": 5}, {}, overwrite=True)
-
-
-def test_an_evaluation_needs_no_locks_of_the_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(*_: Any) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(fcntl, "lockf", flock)
-    assert commands.exit_code(*evaluation(tmp_path)) == 0
 
 
 def evaluation(folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ from nein.engine.executors.memory import Fitting
 from nein.engine.executors.worker import Worker
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks
+from nein.loading.weights import ALIGNMENT, aligned
 from tests.helpers import commands
 
 MIB = 2**20
@@ -118,3 +119,15 @@ def test_an_evaluation_finds_its_batch_size_and_its_figures_are_the_same(
     refused = commands.outcome(capsys, *line, "--batch-size", "some", "--out", tmp_path / "x")
     assert refused.code == 2
     assert "auto" in refused.stderr
+
+
+def test_weights_that_begin_anywhere_are_moved_and_keep_their_values() -> None:
+    layer = torch.nn.Linear(3, 2)
+    values = torch.arange(7.0)
+    layer.weight.data = values[1:].view(2, 3)  # as in a mapped file: 4 bytes off
+    assert layer.weight.data_ptr() % ALIGNMENT
+    before = layer.bias.data_ptr()
+    assert aligned(layer) is layer
+    assert layer.weight.data_ptr() % ALIGNMENT == 0
+    assert layer.weight.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert layer.bias.data_ptr() == before  # what lies right stays

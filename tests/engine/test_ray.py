@@ -23,10 +23,8 @@ from nein.engine.executors.ray import Ray
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.stages import Planned, Step
-from tests.engine.squares import COUNT, SIZE, results, squares
+from tests.engine.squares import opened, results, squares
 from tests.helpers import commands
-
-BLOCKS = -(-COUNT // SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +58,6 @@ def steps(given: tuple[str, float, int], device: str) -> list[Step]:
     folder = Folder(Path(path))
     halves = functools.partial(squares, folder, name="halve", outputs=("halves",), depends_on="squares")
     return [Step(folder, squares(folder, pause=pause, deadly=deadly)), Step(folder, halves())]
-
-
-def opened(path: Path) -> Folder:
-    folder = Folder(path)
-    folder.open({"numbers": COUNT}, {}, overwrite=False)
-    return folder
 
 
 @pytest.fixture(scope="module")
