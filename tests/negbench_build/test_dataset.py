@@ -1,4 +1,4 @@
-"""What a data set is built from, and what is written as it comes: the same bytes whatever the chunks."""
+"""What a data set is built from, and what is written as it comes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import IN_CAPTION, Concepts
 from nein.datasets.negbench.media import Drawn
 from nein.engine.errors import UserError
@@ -20,7 +19,7 @@ from nein.generate.negbench import dataset, listing, sources
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.work import Job
 from tests.helpers.memory import Peak
-from tests.negbench_build.test_build import coco_arguments, contents
+from tests.negbench_build.test_build import coco_arguments
 
 
 def job_of(out: Path, images: list[Concepts], **options: Any) -> Job:
@@ -36,16 +35,6 @@ def scenes(count: int) -> list[Concepts]:
     ]
 
 
-def test_the_length_of_a_chunk_decides_nothing(
-    coco: Path, negbench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert negbench(*coco_arguments(coco, tmp_path / "whole")).code == 0
-    monkeypatch.setattr(dataset, "CHUNK", 2)
-    assert negbench(*coco_arguments(coco, tmp_path / "parts")).code == 0
-    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-    assert len(official.read_questions(tmp_path / "parts" / "dataset" / "mcq.csv")) > 4
-
-
 def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
     coco: Path, negbench: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -56,11 +45,7 @@ def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
     assert found == {"README.md", "negated_retrieval.csv", "retrieval.csv", "mcq.csv"}
 
 
-def test_memory_does_not_grow_with_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: Peak
-) -> None:
-    monkeypatch.setattr(dataset, "CHUNK", 50)
-
+def test_memory_does_not_grow_with_the_records(tmp_path: Path, peak: Peak) -> None:
     def of(count: int) -> int:
         job = job_of(tmp_path / str(count), scenes(count))
 

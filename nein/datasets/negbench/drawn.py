@@ -200,7 +200,8 @@ def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) ->
         if not (folder / image.path).exists():
             write_png(folder / image.path, picture(image.path))
     if split == "train":
-        official.write_captions(folder / "negcap.csv", negcap(split, scenes, seed))
+        items = negcap(split, scenes, seed)
+        official.write_retrieval(folder / "negcap.csv", items, official.TRAINING_CAPTIONS)
         asked = negmcq(split, scenes, seed)
         official.write_questions(folder / "negmcq.csv", asked, single=official.MODIFIED)
         return [folder / "negcap.csv", folder / "negmcq.csv"]

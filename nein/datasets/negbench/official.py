@@ -18,11 +18,11 @@ import hashlib
 import io
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from sys import intern
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -217,50 +217,6 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, st
         yield f"{path}, line {line}", row, intern(image), intern(row.get("id") or own), name
 
 
-def write_retrieval(path: Path, items: Sequence[RetrievalItem]) -> None:
-    """Writes items of one kind, atomically; `read_retrieval` gives them back."""
-    check_items(items, str(path))
-    rows = ({**_facts(i), "filepath": i.image, "captions": repr(list(i.captions))} for i in items)
-    _write(path, ["filepath", "captions", *_FACTS], rows)
-
-
-def write_captions(path: Path, items: Sequence[RetrievalItem]) -> None:
-    """Writes items of training captions, one caption per row (`ID/c0`, `ID/c1`, ..), atomically. The released
-    training code reads it with `--csv-img-key filepath --csv-caption-key caption --csv-separator ,`."""
-    check_items(items, str(path))
-    rows = (
-        {**_facts(item), "filepath": item.image, "caption": text, "id": f"{item.id}/c{k}"}
-        for item in items
-        for k, text in enumerate(item.captions)
-    )
-    _write(path, ["filepath", "caption", *_FACTS], rows)
-
-
-def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
-    """Writes questions, options in the order they have, atomically; `read_questions` gives them back. single:
-    the word for the type of a question that affirms the one object its image shows (or none); of training
-    questions MODIFIED."""
-    check_questions(questions, str(path))
-    count = max((len(question.options) for question in questions), default=2)
-    captions, made_as = ([f"{name}_{k}" for k in range(count)] for name in ("caption", "template"))
-    name, source, *objects = _FACTS
-    columns = ["correct_answer", *captions, "correct_answer_template", "image_path", name, source, *made_as]
-
-    def row(question: Question) -> dict[str, Any]:
-        alone = question.positives is not None and len(question.positives) < 2
-        word = single if question.type == AFFIRMATION and alone else THEIRS.get(question.type or "", "")
-        return {
-            **_facts(question),
-            **dict(zip(captions, (option.text for option in question.options), strict=False)),
-            **{f"template_{k}": THEIRS.get(o.template or "", "") for k, o in enumerate(question.options)},
-            "correct_answer": question.correct,
-            "correct_answer_template": word,
-            "image_path": question.image,
-        }
-
-    _write(path, [*columns, *objects], map(row, questions))
-
-
 _FACTS = ("id", "source", "positive_objects", "negative_objects")
 
 
@@ -269,12 +225,72 @@ def _facts(record: RetrievalItem | Question) -> dict[str, str]:
     return dict(zip(_FACTS, (record.id, record.source, *objects), strict=True))
 
 
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+class Form(NamedTuple):
+    """How records stand in a file: its columns, and the rows of a record."""
+
+    columns: Sequence[str]
+    rows: Callable[[Any], list[dict[str, Any]]]
+
+
+RETRIEVAL = Form(
+    ("filepath", "captions", *_FACTS),
+    lambda item: [{**_facts(item), "filepath": item.image, "captions": repr(list(item.captions))}],
+)
+#: One caption per row (`ID/c0`, `ID/c1`, ..). The released training code reads it with
+#: `--csv-img-key filepath --csv-caption-key caption --csv-separator ,`.
+TRAINING_CAPTIONS = Form(
+    ("filepath", "caption", *_FACTS),
+    lambda item: [
+        {**_facts(item), "filepath": item.image, "caption": text, "id": f"{item.id}/c{k}"}
+        for k, text in enumerate(item.captions)
+    ],
+)
+
+
+def questions_of(count: int, single: str = THEIRS[AFFIRMATION]) -> Form:
+    """Questions with up to `count` options, in the order they have. single: the word for the type of a
+    question that affirms the one object its image shows (or none); of training questions MODIFIED."""
+    captions, made_as = ([f"{name}_{k}" for k in range(count)] for name in ("caption", "template"))
+    name, source, *objects = _FACTS
+    columns = ["correct_answer", *captions, "correct_answer_template", "image_path", name, source, *made_as]
+
+    def rows(question: Question) -> list[dict[str, Any]]:
+        alone = question.positives is not None and len(question.positives) < 2
+        word = single if question.type == AFFIRMATION and alone else THEIRS.get(question.type or "", "")
+        row = {
+            **_facts(question),
+            **dict(zip(captions, (option.text for option in question.options), strict=False)),
+            **{f"template_{k}": THEIRS.get(o.template or "", "") for k, o in enumerate(question.options)},
+            "correct_answer": question.correct,
+            "correct_answer_template": word,
+            "image_path": question.image,
+        }
+        return [row]
+
+    return Form([*columns, *objects], rows)
+
+
+def text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str:
+    """Rows as they stand in a file."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     writer.writerows(rows)
-    atomic.write_text(path, buffer.getvalue())
+    return buffer.getvalue()
+
+
+def write_retrieval(path: Path, items: Sequence[RetrievalItem], form: Form = RETRIEVAL) -> None:
+    """Writes items of one kind, atomically; `read_retrieval` gives them back."""
+    check_items(items, str(path))
+    atomic.write_text(path, text(form.columns, (row for item in items for row in form.rows(item))))
+
+
+def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
+    """Writes questions, atomically; `read_questions` gives them back. single: see `questions_of`."""
+    check_questions(questions, str(path))
+    form = questions_of(max((len(question.options) for question in questions), default=2), single)
+    atomic.write_text(path, text(form.columns, (row for one in questions for row in form.rows(one))))
 
 
 # --- cells -------------------------------------------------------------------------------------

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
-from nein.datasets.negbench.records import Question, RetrievalItem
+from nein.datasets.negbench.records import Question, RetrievalItem, check_items, check_questions
 from nein.engine import atomic
 from nein.engine.answers import Unique
 from nein.engine.errors import UserError
@@ -24,7 +22,6 @@ from nein.generate.negbench.config import MEDICAL_SOURCES
 from nein.generate.negbench.work import Job, Tasks, rephrased
 from nein.generate.shards import output, require
 
-CHUNK = 5000  # records in memory per file
 #: Names by form: captions that negate, questions. Evaluation has the original captions beside them.
 NAMES = {"evaluation": ("negated_retrieval", "mcq"), "training": ("negcap", "negmcq")}
 ORIGINALS = "retrieval"
@@ -40,63 +37,50 @@ UNSAID = (
 
 
 class Sink:
-    """A file, of which memory holds a chunk; it gets its name when `files` closes well."""
+    """A file, written as its records come; it gets its name when `files` closes well."""
 
-    def __init__(
-        self, path: Path, write: Callable[[Path, Sequence[Any]], None], files: contextlib.ExitStack
-    ) -> None:
-        self.path, self._write, self._files = path, write, files
+    def __init__(self, path: Path, form: official.Form, files: contextlib.ExitStack) -> None:
+        self.path, self._form, self._files = path, form, files
         self.rows = self.captions = 0
-        self._chunk: list[Any] = []
         self._ids = Unique()
         self._digest = hashlib.sha256()
         self._file: IO[bytes] | None = None
 
     def add(self, record: RetrievalItem | Question | None) -> None:
-        """Raises UserError for an id that occurred before."""
+        """Raises UserError for an id that occurred before, or a record that no file may hold."""
         if record is None:
             return
         if not self._ids.add(record.id):
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
-        count = len(record.captions if isinstance(record, RetrievalItem) else record.options)
-        self.rows += count if self._write is official.write_captions else 1
-        self.captions += count
-        self._chunk.append(record)
-        if len(self._chunk) >= CHUNK:
-            self.flush()
-
-    def flush(self) -> None:
-        """Writes the chunk by the writer of whole files, and takes over what that has written."""
-        if not self._chunk:
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            part = Path(folder) / self.path.name
-            self._write(part, self._chunk)
-            text = part.read_bytes()
-        self._chunk = []
+        if isinstance(record, RetrievalItem):
+            check_items([record], str(self.path))
+            self.captions += len(record.captions)
+        else:
+            check_questions([record], str(self.path))
+            self.captions += len(record.options)
+        rows = self._form.rows(record)
+        data = official.text(self._form.columns, rows, header=self._file is None).encode()
         if self._file is None:
             self._file = self._files.enter_context(atomic.writing(self.path))
-        else:
-            text = text.partition(b"\n")[2]  # the header is there already
-        self._digest.update(text)
-        self._file.write(text)
+        self.rows += len(rows)
+        self._digest.update(data)
+        self._file.write(data)
 
     def facts(self) -> dict[str, Any]:
-        self.flush()
         return {"rows": self.rows, "captions": self.captions, "sha256": self._digest.hexdigest()}
 
 
 def _sinks(folder: Path, form: str, end: str, files: contextlib.ExitStack) -> dict[str, Sink]:
     """Stem -> file, of one wording; `end`: "" or REPHRASED."""
-    (captions, questions), plain = NAMES[form], official.write_questions
-    writers: dict[str, Callable[[Path, Sequence[Any]], None]] = {
-        captions: official.write_retrieval, ORIGINALS: official.write_retrieval, questions: plain,
-        **dict.fromkeys(MEDICAL.values(), plain),
-    }  # fmt: skip
-    if form == "training":
-        training = functools.partial(official.write_questions, single=official.MODIFIED)
-        writers |= {captions: official.write_captions, questions: training}
-    return {stem: Sink(folder / f"{stem}{end}.csv", write, files) for stem, write in writers.items()}
+    captions, questions = NAMES[form]
+    training = form == "training"
+    forms = {
+        captions: official.TRAINING_CAPTIONS if training else official.RETRIEVAL,
+        ORIGINALS: official.RETRIEVAL,
+        questions: official.questions_of(4, *([official.MODIFIED] if training else [])),
+        **{stem: official.questions_of(2 if "binary" in stem else 4) for stem in MEDICAL.values()},
+    }
+    return {stem: Sink(folder / f"{stem}{end}.csv", one, files) for stem, one in forms.items()}
 
 
 def _add(sinks: dict[str, Sink], form: str, tasks: Tasks, original: RetrievalItem | None) -> None:
@@ -111,7 +95,7 @@ def _add(sinks: dict[str, Sink], form: str, tasks: Tasks, original: RetrievalIte
 
 def write(job: Job) -> dict[str, Any]:
     """Writes OUT/dataset and OUT/unusable.jsonl in one pass over the rows; returns the facts that the card
-    states. Memory holds a chunk of records.
+    states. Memory holds a record of each file.
 
     Raises UserError when not one item or question came out.
     """
