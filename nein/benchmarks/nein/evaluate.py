@@ -32,10 +32,12 @@ from nein.engine.errors import UserError, shortlist
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
-from nein.metrics import METRICS
+from nein.metrics import JUDGES, METRICS
+from nein.metrics.backends import is_served
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice, check_names
 from nein.models.references import identity as identity_of
+from nein.models.references import resolve
 from nein.models.remedies import best_of
 from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
@@ -175,7 +177,8 @@ def _stages(
             "run the stage edit to make them."
         )
     if "score" in config.stages:
-        served = bool(score.served_kinds(config.metrics, config))
+        judges = [kind for kind in score.model_kinds(config.metrics) if kind in JUDGES]
+        served = any(is_served(resolve(getattr(config.models, kind))[0]) for kind in judges)
         stages.append(scoring(run, plan, config.metrics, scorer, served))
     return tuple(stages)
 

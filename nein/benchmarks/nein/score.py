@@ -27,7 +27,6 @@ from nein.engine.errors import UserError
 from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
-from nein.metrics.backends import is_served
 from nein.metrics.judges import attribute, is_attribute
 from nein.models import judges
 from nein.models.references import identity, resolve
@@ -271,12 +270,6 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[
             how = {"dtype": config.judge_dtype, **judge_options(kind, config)}
             loaded[kind] = judges.load(kind, reference, cache=config.cache_dir, device=device, **how)
     return loaded
-
-
-def served_kinds(wanted: Iterable[str], config: EvalConfig) -> list[str]:
-    """The kinds of judges that are behind an endpoint."""
-    kinds = [kind for kind in model_kinds(wanted) if kind in metrics.JUDGES]
-    return [kind for kind in kinds if is_served(resolve(getattr(config.models, kind))[0])]
 
 
 def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:

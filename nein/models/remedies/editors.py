@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -68,16 +68,6 @@ BY_RULE: dict[str, tuple[Callable[[Sequence[str]], dict[str, Any]], str]] = {
 }  # fmt: skip
 
 
-class Remedy(Protocol):
-    """Changes requests. `facts` decide what it makes of them and go into the editor's fingerprint."""
-
-    def facts(self) -> dict[str, Any]: ...
-
-    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
-        """Per request what is sent, or why nothing can be."""
-        ...
-
-
 @dataclass(frozen=True)
 class ByRule:
     """A row of `BY_RULE`, by the objects that `nein.wording.denials` reads as absent."""
@@ -85,9 +75,11 @@ class ByRule:
     name: str
 
     def facts(self) -> dict[str, Any]:
+        """What decides the requests, and so belongs to the editor's fingerprint."""
         return {"arm": self.name, "reads": "nein.wording.denials"}
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
+        """Per request what is sent, or why nothing can be."""
         sent: list[Sent | str] = []
         for request, reading in zip(requests, denials.read([r.instruction for r in requests]), strict=True):
             if reading.absent:
@@ -161,7 +153,7 @@ def with_remedy(
     return WithRemedy(editor, load(name, cache=cache, device=device), name)
 
 
-def load(name: str, *, cache: RecordStore | None, device: str) -> Remedy:
+def load(name: str, *, cache: RecordStore | None, device: str) -> ByRule | ByLanguageModel:
     """The remedy of that name. cache: where a language model's answers are kept."""
     if name.startswith(LLM):
         return ByLanguageModel(name.removeprefix(LLM), cache, device)
@@ -172,7 +164,7 @@ class WithRemedy:
     """An `editors.Editor`: another one that is sent what an arm makes of each request. The note of a result
     says what that was."""
 
-    def __init__(self, editor: editors.Editor, arm: Remedy, name: str) -> None:
+    def __init__(self, editor: editors.Editor, arm: ByRule | ByLanguageModel, name: str) -> None:
         self.name = f"{editor.name}+{name}"
         self._editor, self._arm = editor, arm
 

@@ -104,11 +104,15 @@ def corrected(loaded: Sequence[Records], calibrations: Sequence[Calibration]) ->
             entry = figures.estimate(run.of(metric), metric)
             if entry is None:
                 continue
-            kind = metric.rpartition("_")[2]
-            fitting = [judge for judge in calibrations if judge.kind == kind and judge.fits(run)]
+            what, _, kind = metric.rpartition("_")
+            judge = next((one for one in calibrations if one.kind == kind and one.fits(run)), None)
             result = Corrected(None, None, None, "this judge was not calibrated")
-            if fitting:
-                result = correct(entry, metric, fitting[0], run.manifest["config"]["protocol"])
+            if judge is not None:
+                # By names of objects alone: many words of captions name what no judge looks for.
+                rule = run.manifest["config"]["protocol"]
+                rule = "paper_retention" if (what, rule) == ("retention", "paper") else rule
+                mended = calibration.correct_removal if what == "removal" else calibration.correct_retention
+                result = mended(entry, judge.rates(rule, role="object"))
             yield from _beside(entry, result, "corrected", run, metric)
 
 
@@ -120,15 +124,6 @@ def _beside(
     yield figure(judged, unit="%", statistic="judged", **what)
     ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
     yield {**what, **ends, "unit": "%", "statistic": how, "refused": result.refused}
-
-
-def correct(judged: Estimate, metric: str, judge: Calibration, protocol: str) -> Corrected:
-    """A run's figure corrected by a calibration, with the rates on names of objects alone: many words of
-    captions name what no judge looks for."""
-    if metric.startswith("removal"):
-        return calibration.correct_removal(judged, judge.rates(protocol, role="object"))
-    rule = "paper_retention" if protocol == "paper" else protocol
-    return calibration.correct_retention(judged, judge.rates(rule, role="object"))
 
 
 def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:

@@ -148,8 +148,8 @@ def rows(run: Records) -> list[dict[str, Any]]:
         fixed, paper = ({} if note else values[metric, side] for side in (FIXED, quirk))
         flips = None if note else sum(fixed[name] != paper[name] for name in fixed)
         scored = ([value for value in side.values() if value is not None] for side in (fixed, paper))
-        means = ((sum(side) / len(side) if side else None, len(side)) for side in scored)
-        made += _shift(metric, quirk, *means, flips, note)
+        before, after = ((sum(side) / len(side) if side else None, len(side)) for side in scored)
+        made += _shift(metric, quirk, before, after, flips, note)
     features = read_features(run) if "fid" in run.whole else None
     if features is not None and len(once := features.unique_targets()) > 1:
         from nein.metrics.fid import frechet_distance
