@@ -21,6 +21,8 @@ from tests.build.conftest import OBJECTS
 from tests.metrics import tiny
 
 PICTURES = [tiny.picture(seed) for seed in range(12)]
+
+
 CAPTIONS = tuple(f"A cat near house {k}" + ("." if k % 2 else "") for k in range(5))
 
 
@@ -161,13 +163,12 @@ def algorithm_2(picture, caption, noun, cosine, answer, above):
     joint = ". " if "." not in caption else " "
     if not cosine(picture, f"{caption}{joint}This image has{added}") > above:
         return False, None
-    about_caption = answer(
-        picture,
-        f'[INST] <image>\nDoes the caption "{caption}" describe this image? Answer only yes or no [/INST]',
-    )
-    about_object = answer(
-        picture, f"[INST] <image>\nDoes this image contain{added[:-1]}? Answer only yes or no [/INST]"
-    )
+    about_caption, about_object = (
+        answer(picture, f"[INST] <image>\n{question}? Answer only yes or no [/INST]")
+        for question in (
+            f'Does the caption "{caption}" describe this image', f"Does this image contain{added[:-1]}",
+        )
+    )  # fmt: skip
     return True, about_caption == "Yes" and about_object == "Yes"
 
 
@@ -186,16 +187,12 @@ def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
     assert passed == [one for one, _ in expected]
     assert set(passed) == {True, False}
     chosen = [i for i, ok in enumerate(passed) if ok]
-    second = algorithms.ask(
-        [candidates[i] for i in chosen], [PICTURES[i] for i in chosen], llava, protocol="paper"
-    )
-    accepted = [row["verdict"] == algorithms.ACCEPTED for row in second]
-    assert accepted == [expected[i][1] for i in chosen]
+    pictures = [PICTURES[i] for i in chosen]
+    second = algorithms.ask([candidates[i] for i in chosen], pictures, llava, protocol="paper")
+    assert [row["verdict"] == algorithms.ACCEPTED for row in second] == [expected[i][1] for i in chosen]
     for i, row in zip(chosen, second, strict=True):
-        c = candidates[i]
-        asked = f'Does the caption "{c["caption"]}" describe this image? Answer only yes or no'
-        prompt = f"[INST] <image>\n{asked} [/INST]"
-        assert row["caption_answer"]["text"] == slow_llava(PICTURES[i], prompt)
+        asked = f'Does the caption "{candidates[i]["caption"]}" describe this image? Answer only yes or no'
+        assert row["caption_answer"]["text"] == slow_llava(PICTURES[i], f"[INST] <image>\n{asked} [/INST]")
 
 
 @pytest.mark.parametrize(("caption", "object_", "paper", "fixed"), [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 
 import numpy as np
@@ -14,25 +15,21 @@ from tests.helpers.commands import ROOT, Outcome, in_a_process, outcome
 
 __all__ = ["ROOT", "Outcome"]
 
+
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 
 
 def make_records(sources, per_source):
     """The annotations of `sources` pictures with `per_source` samples each; every template occurs in turn."""
     records = []
-    for source in range(1, sources + 1):
-        for k in range(1, per_source + 1):
-            noun = OBJECTS[(source + k) % len(OBJECTS)]
-            template = (source * per_source + k) % len(NEGATIVE_TEMPLATES)
-            records.append(
-                {
-                    "COCO": f"COCO_{source:012d}",
-                    "T_original": f"A man and a red car near house number {source}.",
-                    "T_negative": negative_sentence(template, noun),
-                    "T_generated": addition(noun),
-                    "NeIn": f"NeIn_{source:012d}_{k}",
-                }
-            )
+    for source, k in itertools.product(range(1, sources + 1), range(1, per_source + 1)):
+        noun = OBJECTS[(source + k) % len(OBJECTS)]
+        template = (source * per_source + k) % len(NEGATIVE_TEMPLATES)
+        records.append({
+            "COCO": f"COCO_{source:012d}", "T_original": f"A man and a red car near house number {source}.",
+            "T_negative": negative_sentence(template, noun), "T_generated": addition(noun),
+            "NeIn": f"NeIn_{source:012d}_{k}",
+        })  # fmt: skip
     return records
 
 

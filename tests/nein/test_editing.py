@@ -198,29 +198,6 @@ def test_a_folder_per_method_becomes_a_run_per_method(given, data, tmp_path):
     assert before == {p: p.read_bytes() for p in out.glob("*/*/scores.csv")}
 
 
-def test_one_folder_of_pictures_is_one_method_and_a_truncated_one_costs_its_sample(given, data, tmp_path):
-    folder = publish(data, tmp_path / "mine")
-    (folder / "notes.txt").write_text("not a picture")
-    write_png(folder / "stray.png", np.zeros((4, 4, 3), np.uint8))
-    victim = sorted(folder.glob("*.webp"))[0]
-    victim.write_bytes(victim.read_bytes()[:60])
-    done = given(folder)
-    assert done.code == 0, done.stderr
-    rows = {row["id"]: row for row in RunDir(tmp_path / "out", "mine", "negative").read_edits()}
-    assert [name for name, row in rows.items() if row["image"] is None] == [victim.stem]
-    assert str(tmp_path) not in rows[victim.stem]["error"]
-
-
-def test_replaced_pictures_are_not_mixed_with_old_ones(given, data, tmp_path):
-    folder = publish(data, tmp_path / "mine")
-    assert given(folder, "--limit", "2", "--batch-size", "2").code == 0
-    for path in folder.glob("*.webp"):
-        Image.new("RGB", (8, 8)).save(path)
-    done = given(folder, "--batch-size", "2")
-    assert done.code == 2
-    assert "have changed since" in done.stderr
-
-
 def test_paper_reads_pictures_as_the_released_scripts_and_turns_them_for_the_detector(given, data, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -272,3 +249,21 @@ def test_an_editor_is_told_the_object_of_the_sample(tmp_path, make_data, evaluat
     assert evaluate("--editor", "identity", *common).code == 0
     assert len({request.object for request in seen}) == len(seen) == 2
     assert all(request.object in request.instruction for request in seen)
+
+
+def test_one_folder_is_one_method_a_truncated_picture_costs_its_sample_and_replaced_ones_are_refused(
+    given, data, tmp_path
+):
+    folder = publish(data, tmp_path / "mine")
+    (folder / "notes.txt").write_text("not a picture")
+    write_png(folder / "stray.png", np.zeros((4, 4, 3), np.uint8))
+    victim = sorted(folder.glob("*.webp"))[0]
+    victim.write_bytes(victim.read_bytes()[:60])
+    assert given(folder, "--limit", "4", "--batch-size", "2").code == 0
+    rows = {row["id"]: row for row in RunDir(tmp_path / "out", "mine", "negative").read_edits()}
+    assert [name for name, row in rows.items() if row["image"] is None] == [victim.stem]
+    assert str(tmp_path) not in rows[victim.stem]["error"]
+    for path in folder.glob("*.webp"):
+        Image.new("RGB", (8, 8)).save(path)
+    done = given(folder, "--batch-size", "2")
+    assert (done.code, "have changed since" in done.stderr) == (2, True)

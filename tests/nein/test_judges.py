@@ -334,7 +334,7 @@ def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lack
 
 
 def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_chose_for(
-    six, tmp_path, evaluate
+    six, tmp_path, evaluate, capsys
 ):
     out, target = tmp_path / "out", tmp_path / "report.html"
     done = evaluate(
@@ -347,6 +347,7 @@ def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_ch
     assert (alone["model"], alone["statistic"], alone["value"]) == ("identity+best-of-2-removal", "gain", 0)
     given = ["--judges", "reward", "--device", "cpu", "--limit", "4", "--data", str(six)]
     assert commands.exit_code("calibrate", out, *given) == 0
+    assert "removal, unedited: affirmed 50.0 %" in capsys.readouterr().out  # by the run's own judge
     assert commands.exit_code("report", out, "-o", target, "--formats", "html,csv") == 0
     rows = frames.records(frames.read(target.with_suffix(".csv")))
     shares = {(r["group"], r["metric"]): r for r in rows if r["task"] == "rewards"}
