@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -78,7 +79,10 @@ def write_data(folder: Path) -> Path:
     name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
     official.write_retrieval(folder / "images" / name, negated)
     asked = [dataclasses.replace(question, image=f"/cluster/{question.image}") for question in questions()]
-    official.write_questions(folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv", asked)
+    path = folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv"
+    official.write_questions(path, asked)
+    released = [*(f"caption_{k}" for k in range(4)), "correct_answer_template", "image_path"]
+    pd.read_csv(path)[["correct_answer", *released]].to_csv(path, index=False)  # without columns of ours
     for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):
         lines = [f'0,"There is no {n}","There is a {n}",/x/{i:03d}.png' for i, n in enumerate("abcdefgh")]
         if k:
