@@ -1,9 +1,7 @@
 """`nein negbench analyse`: how text encoders place affirmed and negated templates.
 
-OUT/table.md, figures.csv     every measure of `MEASURES`, with intervals over the pairs of objects
-OUT/sentences.csv             every sentence, its group, and whether the paper prints its template
-OUT/coordinates.csv           the principal components that the plots show
-OUT/pca.png, pca_all.png      like figures 6 and 9 of the paper; measures.png, report.html
+OUT: table.md, figures.csv, report.html and measures.png with every measure of `MEASURES`; sentences.csv;
+coordinates.csv, pca.png and pca_all.png, like figures 6 and 9 of the paper.
 
 The paper prints five templates of each group (Alhamoud et al., CVPR 2025, appendix); they come first and are
 marked (`PUBLISHED`). The rest is written here in the same spirit: the k-th negated template denies what the

@@ -9,8 +9,7 @@ A generative model is shown the picture with all options and answers with a lett
 | ties | the first of the best, so a model that scores all alike is always right | shared evenly |
 
 Baselines: "text only" shows a grey picture in place of each (Goyal et al., CVPR 2017, arXiv:1612.00837), each
-distinct question once. "picture only" tells a caption, or asks a question, that says nothing; of captions to
-choose from nothing is left then: nobody is asked, and the baseline is what guessing gets.
+distinct question once; "picture only" tells a caption, or asks a question, that says nothing.
 """
 
 from __future__ import annotations

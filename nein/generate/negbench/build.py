@@ -56,7 +56,14 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     if executor.is_main:
         listed = _listed(config, folder)
         facts = {"invocation": invocation(executor)}
-        identity = _identity(config, listed, executor.device)
+        identity: dict[str, Any] = {
+            **{key: getattr(config, key) for key in DECIDES}, "list of images": listed.sha256,
+            "device": executor.device.partition(":")[0], "image_rule": images.RULE,
+        }  # fmt: skip
+        identity |= {"mcq": config.mcq} if config.mcq != "script" else {}
+        if config.asks_llm:
+            decides = ("model", "temperature", "max_tokens", "attempts", "dtype")
+            identity["llm"] = {key: value for key, value in asdict(config.llm).items() if key in decides}
         identity |= {"prompts": prompts.sha256} if prompts else {}
         folder.open(identity, facts, overwrite=config.overwrite)
         if listing.read(folder) != listed:  # --overwrite has removed it, or its source lies elsewhere now
@@ -100,20 +107,6 @@ def _job(config: BuildConfig) -> Job:
 def _prompts(config: BuildConfig) -> Published | None:
     """What is published to be asked word by word, if it is to be asked."""
     return None if config.prompts is None else Published(config.prompts, config.form, config.thing)
-
-
-def _identity(config: BuildConfig, listed: Listing, device: str) -> dict[str, Any]:
-    identity: dict[str, Any] = {
-        **{key: getattr(config, key) for key in DECIDES},
-        "list of images": listed.sha256,
-        "device": device.partition(":")[0],
-        "image_rule": images.RULE,
-    }
-    identity |= {"mcq": config.mcq} if config.mcq != "script" else {}
-    if config.asks_llm:
-        decides = ("model", "temperature", "max_tokens", "attempts", "dtype")
-        identity["llm"] = {key: value for key, value in asdict(config.llm).items() if key in decides}
-    return identity
 
 
 def _listed(config: BuildConfig, folder: Folder) -> Listing:
