@@ -37,7 +37,7 @@ class Problems:
             return
         lines = [f"  {len(items)} x {kind}: {shortlist(items, 8)}" for kind, items in self._by_kind.items()]
         total = sum(len(items) for items in self._by_kind.values())
-        head = f"{where} has {total} problem{'s' * (total > 1)}; mend these first:"
+        head = f"{where} has {total} problem{'s' * (total > 1)}:"
         raise UserError("\n".join([head, *lines]))
 
 

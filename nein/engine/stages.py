@@ -75,8 +75,8 @@ class Stage:
               says so: what is raised here ends the command.
     on_quarantine  (block number, reason, outputs) -> output -> rows of a block that is set aside.
     model     What `work` needs; loaded when the first block is open. None: nothing is needed.
-    is_valid  (output, rows) -> whether a block that is there still counts. False (pictures have vanished,
-              failed records are worth another try) makes it again as a whole.
+    is_valid  (output, number, rows) -> whether a block that is there still counts. False (pictures have
+              vanished, failed records are worth another try) makes it again as a whole.
     depends_on      The output of an earlier stage whose block of the same number is read; "": none.
     invalidates     Outputs, of any command, whose block of the same number is made of this stage's; "scores"
                     is every output below it. They are removed where a block gets other rows (`put`).
@@ -91,7 +91,7 @@ class Stage:
     work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]]
     on_quarantine: Callable[[int, str, tuple[str, ...]], Mapping[str, Rows]]
     model: Model | None = None
-    is_valid: Callable[[str, list[Row]], bool] | None = None
+    is_valid: Callable[[str, int, list[Row]], bool] | None = None
     depends_on: str = ""
     invalidates: tuple[str, ...] = ()
     depends_on_all: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
             return False  # a block that this one is made of was made again since the files were listed
         if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(number)):
             return False
-        return stage.is_valid is None or stage.is_valid(output, rows)
+        return stage.is_valid is None or stage.is_valid(output, number, rows)
 
     missing = tuple(name for name in stage.outputs if number not in there[name] or not counts(name))
     if not missing:

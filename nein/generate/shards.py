@@ -34,7 +34,7 @@ def make_stage(
     model: Model,
     work: Callable[[int, Any], list[Row]],
     lost: Callable[[int, str], list[Row]],
-    usable: Callable[[str, list[Row]], bool] | None,
+    usable: Callable[[str, int, list[Row]], bool] | None,
 ) -> Stage:
     """Stage `name` of the stages `order`, each of which reads the rows of the one before it.
 

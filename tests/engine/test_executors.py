@@ -66,7 +66,7 @@ def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> N
     compute(folder)
     whole = results(folder.path)
     folder.write("squares", 1, [{"id": 4, "value": None}])
-    assert compute(folder, is_valid=lambda output, rows: all(row["value"] is not None for row in rows)) == 1
+    assert compute(folder, is_valid=lambda output, number, rows: None not in [r["value"] for r in rows]) == 1
     assert results(folder.path) == whole
 
 
@@ -114,7 +114,7 @@ def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder: Folde
 def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder: Folder) -> None:
     def again(vanished: int) -> tuple[int, int]:
         """Blocks made of the squares, and of the halves that are made of them."""
-        open_again = lambda output, rows: rows[0]["id"] != vanished * SIZE  # noqa: E731
+        open_again = lambda output, number, rows: rows[0]["id"] != vanished * SIZE  # noqa: E731
         made = compute(folder, is_valid=open_again, invalidates=("made of them",))
         return made, compute(
             folder, name="half", outputs=("made of them/halves",), work=halves, depends_on="squares"

@@ -493,7 +493,7 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
     rows = stage.work(Longest(), stage.read(0), ())["answers"]
     assert [row["scores"] for row in rows] == [[5.0, 6.0], None, [5.0, 6.0]]
     assert "nothing to see" in rows[1]["reason"]
-    assert not stage.is_valid("answers", rows)
+    assert not stage.is_valid("answers", 0, rows)
     scored = list(scores.asked_rows(task, {row["id"]: row for row in rows}))
     assert [row["credit"] for row in scored] == [0.0, None, 0.0]
 

@@ -156,7 +156,7 @@ def _stage(
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {output: [{"id": name, **empty, "reason": reason, "failed": MODEL} for name in ids(number)]}
 
-    def usable(_: str, rows: list[Row]) -> bool:
+    def usable(_: str, number: int, rows: list[Row]) -> bool:
         """Whether no model failed, and no picture that could not be read now can be."""
         return not any(
             row["failed"] == MODEL or (row["failed"] == PICTURE and not fault(seen(by_id[row["id"]])))

@@ -133,7 +133,7 @@ class Encoding:
         names = [self.names[index] for index in self.blocks.members(number)]
         return {self.output: [{"name": name, "key": "", "reason": reason} for name in names]}
 
-    def _usable(self, output: str, rows: list[Row]) -> bool:
+    def _usable(self, output: str, number: int, rows: list[Row]) -> bool:
         """Whether nothing has vanished and nothing is worth another try."""
         cached = self._cached(rows)
         return all(row["key"] in cached if row["key"] else self._unreadable(row) for row in rows)

@@ -205,7 +205,7 @@ def judging(
         size, none = gallery(), [(query, reason) for query, _ in unfound(part(number))]
         return {output: [{**row, "failed": MODEL, "gallery": size} for row in _lost(none, size)]}
 
-    def usable(_: str, rows: list[Row]) -> bool:
+    def usable(_: str, number: int, rows: list[Row]) -> bool:
         size = gallery()
         return not any(
             row["gallery"] != size

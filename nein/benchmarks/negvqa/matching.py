@@ -67,7 +67,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
         open_ = (row for row in read(number) if _unread(row, config.letters))
         return {MATCHES: [{**_blank((row["id"], row["variant"])), "error": reason} for row in open_]}
 
-    def usable(_: str, rows: list[Row]) -> bool:
+    def usable(_: str, number: int, rows: list[Row]) -> bool:
         return not any(row["error"] for row in rows)
 
     place = references.place(matcher)

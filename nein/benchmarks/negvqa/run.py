@@ -281,7 +281,7 @@ def _asking(
             error = Reply(error=reason)
             return {output: [row for item in there for one in askings for row in _rows(item, one, error)]}
 
-        def usable(output: str, rows: list[Row]) -> bool:
+        def usable(output: str, number: int, rows: list[Row]) -> bool:
             """A question that failed is asked again, one without a picture as soon as that is there."""
             return not any(
                 row["error"]

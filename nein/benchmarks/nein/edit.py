@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,17 +34,17 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
         rows = [_row(sample, run.track, run_seed) for sample in plan.members(number)]
         return {EDIT: [{**row, "error": reason} for row in rows]}
 
-    def usable(output: str, rows: list[Row]) -> bool:
+    def usable(output: str, number: int, rows: list[Row]) -> bool:
         """Whether every picture and sheet is on disk, and what could not be read still cannot be."""
-        unread = [of_sample()[row["id"]] for row in rows if (row["error"] or "").startswith(UNUSABLE)]
-        if not rows or any(not isinstance(_decode(sample), str) for sample in unread):
+        unread = {row["id"] for row in rows if (row["error"] or "").startswith(UNUSABLE)}
+        again = (sample for sample in plan.members(number) if sample.id in unread)
+        if not rows or any(not isinstance(_decode(sample), str) for sample in again):
             return False
         made = [row["id"] for row in rows if row["image"] is not None]
         return all(run.image_path(name).exists() for name in made) and not (
             maps and any(not run.sheet_path(name).exists() for name in made)
         )
 
-    of_sample = functools.cache(lambda: {sample.id: sample for sample in plan.dataset.samples})
     return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
 
 

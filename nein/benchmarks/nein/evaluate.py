@@ -72,6 +72,8 @@ def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
 def _say_missing(dataset: Dataset, name: str) -> None:
     """Warns of images that are not there, whose samples will be unscored. No image is opened: that is done in
     blocks. Raises UserError where every image of a kind is missing: then the folder is another one."""
+    if not dataset.missing:
+        return
     kinds = {"NeIn": {one.id for one in dataset.samples}, "COCO": {one.source_id for one in dataset.samples}}
     for kind, names in kinds.items():
         if missing := sorted(names & dataset.missing):
@@ -87,7 +89,7 @@ def load_plan(config: EvalConfig) -> Plan:
     """The data set, read once, the selection, and the blocks they need."""
     given = {name: getattr(config, name) for name in _DATA}
     dataset = _dataset(json.dumps(given))
-    return Plan(dataset, tuple(dataset.select(config.limit, config.samples)), config.block_size)
+    return Plan(dataset, dataset.select(config.limit, config.samples), config.block_size)
 
 
 _DATA = ("data", "split", "annotations", "source_images", "nein_images", "columns", "families")

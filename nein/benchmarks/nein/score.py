@@ -152,14 +152,17 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
         return {output: [{"id": sample.id, **row} for sample in plan.members(number)] for output in missing}
 
     outputs = tuple(map(scores_of, names))
-    of_sample = functools.cache(lambda: {sample.id: sample for sample in plan.dataset.samples})
 
-    def usable(output: str, rows: Sequence[Row]) -> bool:
+    def usable(output: str, number: int, rows: Sequence[Row]) -> bool:
         """Whether nothing is worth another try: an endpoint's answer, a picture that is there now."""
-        for row in rows:
-            role = row["reason"].removeprefix("the ").partition(" image is unusable")[0]
-            sample = of_sample().get(row["id"]) if row["value"] is None and role in _ROLES else None
-            if sample is not None and not isinstance(_read(_ROLES[role](run, sample), role), str):
+        roles = {
+            row["id"]: role for row in rows
+            if row["value"] is None
+            and (role := row["reason"].removeprefix("the ").partition(" image is unusable")[0]) in _ROLES
+        }  # fmt: skip
+        for sample in plan.members(number) if roles else ():
+            role = roles.get(sample.id)
+            if role and not isinstance(_read(_ROLES[role](run, sample), role), str):
                 return False
         return not (served and any(row.get(AGAIN) for row in rows))
 

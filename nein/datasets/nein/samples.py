@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nein.engine import atomic, shapes
 from nein.engine.blocks import Blocks
@@ -33,6 +38,11 @@ SCORER_FIELDS = {
     "correct_retention_obj",
 }  # fmt: skip
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
+#: Bytes of a file of records (200,000 samples) from which on they are not held in memory. It is looked
+#: through once: every record is checked, and where each begins is written below the user's cache.
+LARGE = 1 << 26
+CHUNK = 1 << 22
+_BETWEEN = re.compile(r"\s*([\[,\]])\s*")
 TRACKS = ("negative", "remove", "add")
 GUESSES = {
     "annotations": ("annotation file", ("{split}.json", "nein_{split}.json")),
@@ -98,25 +108,27 @@ class Dataset:
     """All samples in the order of the file, where they came from, and the hash of their records
     (`records_hash`), not of the pixels: these are pinned one by one in the records of a run.
 
+    samples  In memory, or of a large file read when they are asked for (`LARGE`).
     missing  Names of COCO and NeIn images that are in no folder, as far as listing these tells.
     """
 
-    samples: tuple[Sample, ...]
+    samples: Sequence[Sample]
     origin: dict[str, Any]
     records_sha256: str
     missing: frozenset[str] = frozenset()
 
-    def select(self, limit: int | None, ids: Sequence[str] | None) -> list[int]:
+    def select(self, limit: int | None, ids: Sequence[str] | None) -> Sequence[int]:
         """Indices, in data order, of the first `limit` samples or, with `ids`, of those among the ids."""
-        chosen = sorted(set(self.places(ids))) if ids else list(range(len(self.samples)))
+        chosen = sorted(set(self.places(ids))) if ids else range(len(self.samples))
         return chosen if limit is None else chosen[:limit]
 
     def places(self, ids: Sequence[str]) -> list[int]:
         """The index of every id. Raises UserError for one that is not there."""
-        position = {sample.id: index for index, sample in enumerate(self.samples)}
+        asked = set(ids)
+        position = {one.id: index for index, one in enumerate(self.samples) if one.id in asked}
         for wanted in ids:
             if wanted not in position:
-                near = near_match(wanted, position)
+                near = near_match(wanted, [one.id for one in self.samples[:100_000]])
                 guess = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
                 raise UserError(f"There is no sample '{wanted}' in the data; {guess}")
         return [position[wanted] for wanted in ids]
@@ -127,7 +139,7 @@ class Plan:
     """A data set, the selected indices in data order, and the block size."""
 
     dataset: Dataset
-    selected: tuple[int, ...]
+    selected: Sequence[int]
     batch_size: int
 
     @property
@@ -167,66 +179,211 @@ def load_folder(
     for folder in (coco, nein):
         if not folder.is_dir():
             raise UserError(f"'{folder}' is not a folder of images.")
-    records = atomic.read_json(file)
-    if not isinstance(records, list):
-        raise UserError(f"'{file}' must hold a JSON array with one object per sample, not {_kind(records)}.")
     origin = {
         "kind": "folder", "split": split, "annotations": str(file.resolve()),
         "source_images": str(coco.resolve()), "nein_images": str(nein.resolve()),
         "columns": dict(columns or {}),
     }  # fmt: skip
-    samples, missing = _samples(records, coco, nein, f"'{file}'", columns or {})
-    return Dataset(samples, origin, records_hash(samples), missing)
+    large = file.is_file() and file.stat().st_size >= LARGE
+    reader = Reader(coco, nein, columns or {}, listed=not large)
+    if large:
+        return Dataset(*load_large(file, reader, columns or {}, origin))
+    records = atomic.read_json(file)
+    if not isinstance(records, list):
+        raise UserError(f"'{file}' must hold a JSON array with one object per sample, not {_kind(records)}.")
+    samples = all_samples(records, reader, f"'{file}'")
+    return Dataset(samples, origin, records_hash(samples), reader.missing(samples))
 
 
-def _samples(
-    records: Sequence[Any], source_images: Path, nein_images: Path, where: str, columns: Mapping[str, str]
-) -> tuple[tuple[Sample, ...], frozenset[str]]:
-    """The samples, and the images that are missing. Every fault of every record is in one UserError."""
-    names = {field: columns.get(field, field) for field in FIELDS}
-    coco_files, nein_files = _images_by_stem(source_images), _images_by_stem(nein_images)
-    beside = nein_images.parent / f"without_{nein_images.name.rpartition('_')[2]}"  # without_val/, nein_val/
-    problems, seen, samples = Problems(), set[str](), list[Sample]()
-    for index, record in enumerate(records):
-        fields = _fields(record, index, names, problems)
+class Reader:
+    """Makes samples of records; `problems` collects every fault of every record.
+
+    columns  See `load_folder`.
+    listed   Whether the folders of images are listed, once; else each image is looked for when it is needed.
+    """
+
+    def __init__(self, coco: Path, nein: Path, columns: Mapping[str, str], *, listed: bool) -> None:
+        self.problems = Problems()
+        self._names = {field: columns.get(field, field) for field in FIELDS}
+        self._pictures = [(folder, _images_by_stem(folder) if listed else None) for folder in (coco, nein)]
+        self._without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
+
+    def sample(self, record: Any, index: int, *, find: bool = True) -> Sample | None:
+        """The sample of record `index`; None where it has a fault. find: look for an image not listed."""
+        fields = _fields(record, index, self._names, self.problems)
         if fields is None:
-            continue
-        label, source_id = fields["NeIn"], fields["COCO"]
-        if label in seen:
-            problems.add("duplicate id", label)
-            continue
-        seen.add(label)
+            return None
+        label = fields["NeIn"]
         try:
             noun = fields.get("object") or families.object_of(fields["T_generated"], fields["T_negative"])
         except ValueError as error:
-            problems.add("unusable sentence", f"{label} ({error})")
-            continue
+            self.problems.add("unusable sentence", f"{label} ({error})")
+            return None
         family = fields.get("family")
         if family is not None and family not in families.LABELS:
             near = near_match(family, families.LABELS)
             guess = f" (did you mean {near!r}?)" if near else ""
-            problems.add("unknown negation family", f"{family!r} in {label}{guess}")
-            continue
+            self.problems.add("unknown negation family", f"{family!r} in {label}{guess}")
+            return None
         things = tuple(
-            Thing(one["name"], one["stays"], beside / f"{one['without']}.png")
+            Thing(one["name"], one["stays"], self._without / f"{one['without']}.png")
             for one in record.get("things", ())
         )
-        sample_path = nein_files.get(label, nein_images / f"{label}.jpg")
-        target = coco_files.get(source_id, source_images / f"{source_id}.jpg")
-        samples.append(
-            Sample(
-                label, source_id, fields["T_original"], fields["T_negative"], fields["T_generated"],
-                noun, families.template_of(fields["T_negative"], noun),
-                source_path=sample_path if _stays(family, things) else target, sample_path=sample_path,
-                family=family, things=things,
-                difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
-            )
+        stems = (fields["COCO"], label)
+        target, sample_path = (
+            _picture(folder, listed if find else {}, stem)
+            for (folder, listed), stem in zip(self._pictures, stems, strict=True)
+        )
+        return Sample(
+            label, fields["COCO"], fields["T_original"], fields["T_negative"], fields["T_generated"],
+            noun, families.template_of(fields["T_negative"], noun),
+            source_path=sample_path if _stays(family, things) else target, sample_path=sample_path,
+            family=family, things=things,
+            difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
         )  # fmt: skip
-    problems.raise_if_any(where)
+
+    def missing(self, samples: Iterable[Sample]) -> frozenset[str]:
+        """The names of images that are in no folder that was listed."""
+        wanted = {name for sample in samples for name in (sample.id, sample.source_id)}
+        for _, listed in self._pictures:
+            wanted -= (listed or {}).keys()
+        return frozenset(wanted)
+
+
+def _picture(folder: Path, listed: Mapping[str, Path] | None, stem: str) -> Path:
+    """Where an image is; where it should be, if it is not there."""
+    if listed is not None:
+        return listed.get(stem, folder / f"{stem}.jpg")
+    endings = (ending for suffix in IMAGE_SUFFIXES for ending in (suffix, suffix.upper()))
+    places = [folder / f"{stem}{ending}" for ending in endings]
+    return next((place for place in places if place.exists()), places[0])
+
+
+def all_samples(records: Iterable[Any], reader: Reader, where: str) -> tuple[Sample, ...]:
+    """Raises one UserError for every fault of every record."""
+    samples: dict[str, Sample] = {}
+    for index, record in enumerate(records):
+        if (sample := reader.sample(record, index)) is not None:
+            if sample.id in samples:
+                reader.problems.add("duplicate id", sample.id)
+            samples[sample.id] = sample
+    reader.problems.raise_if_any(where)
     if not samples:
         raise UserError(f"{where} has no samples.")
-    wanted = {name for sample in samples for name in (sample.id, sample.source_id)}
-    return tuple(samples), frozenset(wanted - nein_files.keys() - coco_files.keys())
+    return tuple(samples.values())
+
+
+class Records(Sequence[Sample]):
+    """places: of every record its first byte and the one behind its last, (records, 2) uint64."""
+
+    def __init__(self, file: Path, places: np.ndarray, reader: Reader) -> None:
+        self._file, self._places, self._reader = file, places, reader
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
+        first, end = map(int, self._places[index])
+        try:
+            with self._file.open("rb") as opened:
+                opened.seek(first)
+                sample = self._reader.sample(json.loads(opened.read(end - first)), index)
+        except (OSError, ValueError):
+            sample = None
+        if sample is None:
+            raise UserError(
+                f"'{self._file}' has changed since it was looked through; give the command again."
+            )
+        return sample
+
+
+def load_large(
+    file: Path, reader: Reader, columns: Mapping[str, str], origin: dict[str, Any]
+) -> tuple[Records, dict[str, Any], str]:
+    """The samples of the file, `origin`, and the hash of the records. Raises UserError."""
+    state = file.stat()
+    known = [
+        str(file.resolve()),
+        state.st_size,
+        state.st_mtime_ns,
+        sorted(columns.items()),
+        metadata.version("nein"),
+    ]
+    name = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
+
+    def look_through(draft: Path) -> None:
+        from tqdm import tqdm
+
+        places, ids = array("Q"), array("Q")
+
+        def samples() -> Iterator[Sample]:
+            for index, (first, end, record) in enumerate(_records(file)):
+                bar.update(end - bar.n)
+                if (sample := reader.sample(record, index, find=False)) is not None:
+                    places.extend((first, end))
+                    ids.append(_number(sample))
+                    yield sample
+
+        with tqdm(total=state.st_size, desc=f"look through {file.name}", unit="B", unit_scale=True) as bar:
+            digest = records_hash(samples())
+        numbers, counts = np.unique(np.frombuffer(ids, np.uint64), return_counts=True)
+        if twice := set(numbers[counts > 1].tolist()):
+            namer = Reader(Path(), Path(), columns, listed=False)  # whose problems are known already
+            for _, _, record in _records(file):
+                sample = namer.sample(record, 0, find=False)
+                if sample is not None and _number(sample) in twice:
+                    reader.problems.add("duplicate id", sample.id)
+        reader.problems.raise_if_any(f"'{file}'")
+        np.save(draft / "places.npy", np.frombuffer(places, np.uint64).reshape(-1, 2))
+        atomic.write_json(draft / "facts.json", {"records_sha256": digest})
+
+    folder = atomic.made_once(atomic.cache_root() / "records" / name, look_through, "facts.json")
+    places = np.load(folder / "places.npy", mmap_mode="r", allow_pickle=False)
+    facts = atomic.read_json(folder / "facts.json", {"records_sha256": str})
+    return Records(file, places, reader), origin, facts["records_sha256"]
+
+
+def _number(sample: Sample) -> int:
+    return int.from_bytes(hashlib.blake2b(sample.id.encode(), digest_size=8).digest(), "big")
+
+
+def _records(file: Path) -> Iterator[tuple[int, int, Any]]:
+    """(first byte, the one behind the last, value) of each object of a JSON array, a part of which is held.
+    Raises UserError where it is none."""
+    decoder = json.JSONDecoder()
+    text, base, sign = "", 0, "["  # the text at hand, where it begins, and what must come before a record
+    with file.open("rb") as opened:
+        while True:
+            chunk = opened.read(CHUNK)
+            text, at = text + chunk.decode("latin-1"), 0  # a character per byte
+            while True:
+                between = _BETWEEN.match(text, at)
+                if between is None and text[at:].strip():
+                    raise _broken(file, base + at)
+                if between is None or between.end() == len(text):
+                    break
+                if between[1] == "]" or between[1] != sign or text[between.end()] != "{":
+                    raise _broken(file, base + at)
+                try:
+                    _, end = decoder.raw_decode(text, between.end())
+                    record = json.loads(text[between.end() : end].encode("latin-1"))
+                except (ValueError, RecursionError) as error:
+                    if not chunk or len(text) - at > 8 * CHUNK:
+                        raise _broken(file, base + at) from error
+                    break
+                yield base + between.end(), base + end, record
+                at, sign = end, ","
+            text, base = text[at:], base + at
+            if not chunk:
+                break
+    if text.strip() != "]" or sign == "[":
+        raise _broken(file, base)
+
+
+def _broken(file: Path, place: int) -> UserError:
+    return UserError(f"'{file}' is no JSON array of objects at byte {place}.")
 
 
 def records_hash(samples: Iterable[Sample]) -> str:

@@ -140,7 +140,7 @@ def stage(job: Job, name: str, model: Model) -> Stage:
             return [{"id": image.id, "texts": {}, "refused": [reason]} for image in job.concepts(shard)]
         return [replace(image, problem=reason).row() for image in job.concepts(shard, name)]
 
-    def usable(_: str, rows: list[Row]) -> bool:
+    def usable(_: str, shard: int, rows: list[Row]) -> bool:
         made = [row["path"] for row in rows if name == "pairs" and row.get("path")]
         return not unanswered(rows) and all((job.dataset / path).exists() for path in made)
 

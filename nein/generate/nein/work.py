@@ -73,7 +73,7 @@ class Job:
 def stage(job: Job, name: str, model: Model) -> Stage:
     """A stage of a build. Generated pictures that have vanished are made again."""
 
-    def usable(_: str, rows: list[Row]) -> bool:
+    def usable(_: str, shard: int, rows: list[Row]) -> bool:
         return all(row["image"] is None or job.picture(row["image"]).exists() for row in rows)
 
     return make_stage(
