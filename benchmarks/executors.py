@@ -3,6 +3,7 @@
     python benchmarks/executors.py                          # the first two parts
     python benchmarks/executors.py --workers 2,4,16         # blocks made per block that there is
     python benchmarks/executors.py --sizes 10000,625000     # and jobs of so many blocks
+    python benchmarks/executors.py --records 1000000        # and a data set of so many samples
 
 1. Overhead. Blocks that do nothing but a row each, on every executor: what starting takes, and a block after
    that (a file of rows with fsync, a line of costs, an attempt).
@@ -11,6 +12,7 @@
    together or one after the other, and as in containers, where none sees the processes of another.
 4. Planning, handing out and finishing N blocks of 16 records, beginning again when all are done, and `nein
    status`, each in a process of its own with its peak memory. Without fsync: the engine, and not the disk.
+5. Reading NeIn's records at the start of a command: the first time, which looks through the file, and later.
 """
 
 from __future__ import annotations
@@ -217,6 +219,45 @@ def measured(path: str, size: int) -> dict[str, float]:
     return {"plan": plan, "work": 1e6 * work / size, "status": 1e6 * status / size, "peak": peak}
 
 
+# --- records ------------------------------------------------------------------------------------
+
+STARTING = """
+import resource, sys, time
+from pathlib import Path
+from nein.datasets.nein.samples import Plan, load_folder
+start = time.perf_counter()
+data = load_folder(Path(sys.argv[1]))
+plan = Plan(data, data.select(None, None), 16)
+plan.members(len(plan.blocks.numbers) - 1)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(f"{time.perf_counter() - start:12.2f} {peak:10.0f}")
+"""
+
+
+def records(sizes: Sequence[int]) -> None:
+    """Without pictures, which a start does not look for."""
+    print(f"{'records':>10} {'':8} {'start s':>12} {'peak MiB':>10}")
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as scratch:
+            root = Path(scratch)
+            for name in ("coco_for_val", "nein_val"):
+                (root / name).mkdir()
+            with (root / "val.json").open("w") as file:
+                for number in range(size):
+                    record = {
+                        "COCO": f"COCO_{number // 2:012d}", "NeIn": f"NeIn_{number // 2:012d}_{number % 2}",
+                        "T_original": "A table.", "T_negative": "The image doesn't have any apple.",
+                        "T_generated": "Add an apple.",
+                    }  # fmt: skip
+                    file.write(("," if number else "[") + json.dumps(record))
+                file.write("]")
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), "NEIN_CACHE": str(root / "cache")}
+            for time_of in ("first", "later"):
+                words = [sys.executable, "-c", STARTING, scratch]
+                done = subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+                print(f"{size:10} {time_of:8} {done.stdout.strip():>23}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--blocks", type=int, default=400, help="of the first part (default 400)")
@@ -225,6 +266,7 @@ def main() -> None:
     parser.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--workers", default="", help="numbers of workers of the third part: 2,4,16")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a block of the third part")
+    parser.add_argument("--records", default="", help="of the fifth part: 100000,1000000,10000000")
     parser.add_argument("--share", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.share:
@@ -241,6 +283,8 @@ def main() -> None:
         shares([int(size) for size in options.workers.split(",")], options.seconds)
     if options.sizes:
         scale([int(size) for size in options.sizes.split(",")])
+    if options.records:
+        records([int(size) for size in options.records.split(",")])
 
 
 if __name__ == "__main__":

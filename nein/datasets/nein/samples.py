@@ -38,9 +38,9 @@ SCORER_FIELDS = {
     "correct_retention_obj",
 }  # fmt: skip
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
-#: Bytes of a file of records (200,000 samples) from which on they are not held in memory. It is looked
+#: Bytes of a file of records (60,000 samples) from which on they are not held in memory. It is looked
 #: through once: every record is checked, and where each begins is written below the user's cache.
-LARGE = 1 << 26
+LARGE = 1 << 24
 CHUNK = 1 << 22
 _BETWEEN = re.compile(r"\s*([\[,\]])\s*")
 TRACKS = ("negative", "remove", "add")
