@@ -274,10 +274,11 @@ def all_samples(records: Iterable[Any], reader: Reader, where: str) -> tuple[Sam
 
 
 class Records(Sequence[Sample]):
-    """places: of every record its first byte and the one behind its last, (records, 2) uint64."""
+    """places: of every record its first byte and the one behind its last, (records, 2) uint64.
+    state: size and time of change of the file that was looked through."""
 
-    def __init__(self, file: Path, places: np.ndarray, reader: Reader) -> None:
-        self._file, self._places, self._reader = file, places, reader
+    def __init__(self, file: Path, places: np.ndarray, reader: Reader, state: tuple[int, int]) -> None:
+        self._file, self._places, self._reader, self._state = file, places, reader, state
 
     def __len__(self) -> int:
         return len(self._places)
@@ -289,7 +290,8 @@ class Records(Sequence[Sample]):
         try:
             with self._file.open("rb") as opened:
                 opened.seek(first)
-                sample = self._reader.sample(json.loads(opened.read(end - first)), index)
+                record = json.loads(opened.read(end - first))
+                sample = self._reader.sample(record, index) if _state(self._file) == self._state else None
         except (OSError, ValueError):
             sample = None
         if sample is None:
@@ -299,18 +301,17 @@ class Records(Sequence[Sample]):
         return sample
 
 
+def _state(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
 def load_large(
     file: Path, reader: Reader, columns: Mapping[str, str], origin: dict[str, Any]
 ) -> tuple[Records, dict[str, Any], str]:
     """The samples of the file, `origin`, and the hash of the records. Raises UserError."""
-    state = file.stat()
-    known = [
-        str(file.resolve()),
-        state.st_size,
-        state.st_mtime_ns,
-        sorted(columns.items()),
-        metadata.version("nein"),
-    ]
+    state = _state(file)
+    known = [str(file.resolve()), state, sorted(columns.items()), metadata.version("nein")]
     name = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
 
     def look_through(draft: Path) -> None:
@@ -326,7 +327,7 @@ def load_large(
                     ids.append(_number(sample))
                     yield sample
 
-        with tqdm(total=state.st_size, desc=f"look through {file.name}", unit="B", unit_scale=True) as bar:
+        with tqdm(total=state[0], desc=f"look through {file.name}", unit="B", unit_scale=True) as bar:
             digest = records_hash(samples())
         numbers, counts = np.unique(np.frombuffer(ids, np.uint64), return_counts=True)
         if twice := set(numbers[counts > 1].tolist()):
@@ -342,7 +343,7 @@ def load_large(
     folder = atomic.made_once(atomic.cache_root() / "records" / name, look_through, "facts.json")
     places = np.load(folder / "places.npy", mmap_mode="r", allow_pickle=False)
     facts = atomic.read_json(folder / "facts.json", {"records_sha256": str})
-    return Records(file, places, reader), origin, facts["records_sha256"]
+    return Records(file, places, reader, state), origin, facts["records_sha256"]
 
 
 def _number(sample: Sample) -> int:
