@@ -22,27 +22,19 @@ from tests.served.brain import Brain
 VERSION = "0.33.0"
 
 
-def serve(
-    brain: Brain, name: str = "nano-judge", *, max_logprobs: int = 20, named: bool = True, tells: bool = True
-) -> Server:
+def serve(brain: Brain, name: str = "nano-judge", *, named: bool = True, tells: bool = True) -> Server:
     """A server of `brain` under a name.
 
-    max_logprobs  As `vllm serve --max-logprobs`.
-    named         Whether pictures may be left out, as since 0.11.
-    tells         Whether it runs with VLLM_SERVER_DEV_MODE=1, here with VLLM_BATCH_INVARIANT=1.
+    named  Whether pictures may be left out, as since 0.11.
+    tells  Whether it runs with VLLM_SERVER_DEV_MODE=1, here with VLLM_BATCH_INVARIANT=1.
     """
     server = Server()
 
     def rule(body: dict[str, Any], count: int) -> Reply:
         top = body.get("top_logprobs", 0) if body.get("logprobs") else 0
-        if top > max_logprobs:
-            return _refused(
-                f"Requested sample logprobs of {top}, which is greater than max allowed: {max_logprobs}"
-            )
         [message] = body["messages"]
-        pictures = [part for part in message["content"] if part["type"] == "image_url"]
         turn = [part.get("text") for part in message["content"]]
-        [part] = pictures
+        [part] = [part for part in message["content"] if part["type"] == "image_url"]
         if part["image_url"] is None and not named:
             return _refused("image_url: Input should be a valid dictionary")
         try:
@@ -56,7 +48,9 @@ def serve(
     server.pages = {
         "/version": lambda: (200, {"version": VERSION}, {}),
         "/metrics": lambda: (200, _metrics(brain, name), {}),
-        "/server_info": lambda: _info(tells),
+        "/server_info": lambda: (
+            (200, {"vllm_env": {"VLLM_BATCH_INVARIANT": True}}, {}) if tells else (404, {}, {})
+        ),
     }
     return server
 
@@ -89,24 +83,13 @@ def _completion(made: Any, name: str, top: int) -> dict[str, Any]:
 
 def _metrics(brain: Brain, name: str) -> str:
     labels = f'engine="0",model_name="{name}"'
-    return "\n".join(
-        [
-            "# HELP vllm:prefix_cache_queries_total Prefix cache queries, in tokens.",
-            "# TYPE vllm:prefix_cache_queries_total counter",
-            f"vllm:prefix_cache_queries_total{{{labels}}} {float(brain.queries)}",
-            'vllm:prefix_cache_queries_total{engine="0",model_name="another"} 1e+06',
-            "# TYPE vllm:prefix_cache_hits_total counter",
-            f"vllm:prefix_cache_hits_total{{{labels}}} {float(brain.hits)}",
-            f"vllm:prefix_cache_hits_created{{{labels}}} 1.7e+09",
-            "",
-        ]
-    )
-
-
-def _info(tells: bool) -> Reply:
-    if not tells:
-        return 404, {"detail": "Not Found"}, {}
-    return 200, {"vllm_config": "...", "vllm_env": {"VLLM_BATCH_INVARIANT": True}, "system_env": {}}, {}
+    return f"""# HELP vllm:prefix_cache_queries_total Prefix cache queries, in tokens.
+vllm:prefix_cache_queries_total{{{labels}}} {float(brain.queries)}
+vllm:prefix_cache_queries_total{{engine="0",model_name="another"}} 1e+06
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{{{labels}}} {float(brain.hits)}
+vllm:prefix_cache_hits_created{{{labels}}} 1.7e+09
+"""
 
 
 if __name__ == "__main__":

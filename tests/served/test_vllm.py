@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from nein import metrics
-from nein.engine.folder import Folder
 from nein.judges.contracts import picture
 from nein.metrics import MetricError, choices
 from nein.metrics.backends.endpoint import NoAnswer, Turn
@@ -25,7 +24,6 @@ from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.base import TEMPLATES
 from nein.models import references
 from tests.helpers import commands
-from tests.helpers.runs import scores_in
 from tests.loopback import Server, say
 from tests.served.brain import Brain
 from tests.served.server import serve
@@ -186,26 +184,22 @@ def test_a_server_without_counters_or_begun_anew_has_no_hit_rate(served: Server,
 # --- bad input ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", ["http://host/v1", "http://:x/v1#m", "https://#m"])
-def test_an_address_that_is_none_is_said_at_once(address: str) -> None:
-    with pytest.raises(MetricError, match="expected vllm:URL#MODEL"):
-        metrics.check_reference(f"vllm:{address}")
-
-
-def test_a_server_that_gives_too_few_log_probabilities_says_which_option_to_raise(brain: Brain) -> None:
-    server = serve(brain, max_logprobs=5)
-    with pytest.raises(MetricError, match=r"greater than max allowed: 5.*--max-logprobs 20"):
-        metrics.load_judge("vqa", reference(server))
-    server.close()
+NO_MODEL = (404, {}, {})
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"), [(200, say("Yes"), "no log-probabilities"), (404, {}, "ends in /v1")]
+    ("models", "reply", "said"),
+    [
+        (None, (400, {"error": {"message": "20 is greater than max allowed: 5"}}, {}), "--max-logprobs 20"),
+        (None, (200, say("Yes"), {}), "no log-probabilities"),
+        (NO_MODEL, NO_MODEL, "ends in /v1"),
+    ],
 )
-def test_a_server_that_is_no_vllm_is_refused(server: Server, status: int, body: Any, said: str) -> None:
-    server.rule = lambda asked, count: (status, body, {})
-    if status == 404:
-        server.models = (404, {}, {})
+def test_a_server_that_is_no_vllm_or_gives_too_little_is_refused(
+    server: Server, models: Any, reply: Any, said: str
+) -> None:
+    server.rule = lambda asked, count: reply
+    server.models = models or server.models
     with pytest.raises(MetricError, match=said):
         metrics.load_judge("vqa", reference(server, "eye-7b"))
 
@@ -256,6 +250,10 @@ def test_the_weights_and_the_flag_are_in_the_fingerprint(
         ("nano:clip", "cpu", "vLLM cannot load 'nano:clip'"),
         ("./nowhere", "cpu", r"no model folder '\./nowhere'"),
         ("nano:llava", "cuda:3", "takes the first GPU"),
+        *(
+            (address, "cpu", "expected vllm:URL#MODEL")
+            for address in ("http://host/v1", "http://:x/v1#m", "https://#m")
+        ),
     ],
 )
 def test_what_vllm_cannot_load_is_one_sentence(installed: None, model: str, device: str, said: str) -> None:
@@ -264,24 +262,6 @@ def test_what_vllm_cannot_load_is_one_sentence(installed: None, model: str, devi
 
 
 # --- commands ----------------------------------------------------------------------------------
-
-
-def test_a_run_says_in_its_manifest_what_was_found_in_the_cache(
-    served: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run"
-    done = commands.outcome(
-        capsys,
-        "eval", "--editor", "identity", "--models.vqa", reference(served), "--metrics",
-        "removal_vqa,retention_vqa", "--limit", "4", "--batch-size", "4", "--device", "cpu", "--out", out,
-    )  # fmt: skip
-    assert done.code == 0, done.stderr
-    manifest = Folder(out / "identity" / "negative").manifest()
-    [usage] = manifest["usage"].values()
-    assert usage["prefix_cache"]["rate"] > 0.5
-    assert manifest["models"]["vqa"]["batch_invariant"] is True
-    rows = scores_in(out / "identity" / "negative")
-    assert all(0 <= row["detail"].get("p_yes", 0) <= 1 for row in rows)
 
 
 def test_check_against_another_judge_lists_every_flip(

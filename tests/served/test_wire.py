@@ -98,11 +98,10 @@ def test_a_refused_question_is_not_sent_again(server: Server, ask: Caller) -> No
     assert len(server.requests) == 1
 
 
-@every_caller
-@pytest.mark.parametrize("form", ["seconds", "date"])
-def test_the_server_says_how_long_to_wait(server: Server, ask: Caller, form: str) -> None:
+@pytest.mark.parametrize("ask", [by_judge, by_llm])
+def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server: Server, ask: Caller) -> None:
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
-    after = "0.3" if form == "seconds" else email.utils.format_datetime(soon, usegmt=True)
+    after = "0.3" if ask is by_llm else email.utils.format_datetime(soon, usegmt=True)
     times: list[float] = []
 
     def rule(body: dict[str, Any], count: int) -> Reply:
