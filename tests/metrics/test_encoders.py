@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from transformers import AutoTokenizer, CLIPModel, ViTModel
 
 from nein import metrics
 from nein.metrics import MetricError, encoders
+from nein.metrics.loading import SharedTokenizer
 from tests.metrics import tiny
 from tests.metrics.tiny import picture
 
@@ -266,3 +269,21 @@ def test_loading_and_encoding_leave_the_global_random_state_alone(models: Path) 
     metrics.load_encoder("lpips", str(models / "lpips")).distances([IMAGES[0]], [IMAGES[0]], [0])
     assert torch.equal(before[0], torch.get_rng_state())
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_a_shared_tokenizer_is_in_one_thread_at_a_time_and_answers_each_caller():
+    inside, overlaps = [], []
+
+    def tokenizer(text, padding=False):
+        inside.append(text)
+        overlaps.append(len(inside) > 1)
+        time.sleep(0.005)
+        inside.remove(text)
+        return {"input_ids": [len(text)], "padding": padding}
+
+    shared = SharedTokenizer(tokenizer)
+    texts = ["a" * n for n in range(1, 9)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda text: shared(text, padding=True), texts))
+    assert overlaps == [False] * 8
+    assert answers == [{"input_ids": [n], "padding": True} for n in range(1, 9)]

@@ -17,8 +17,6 @@ from nein.benchmarks.negbench import config, run
 from nein.engine.errors import UserError
 from nein.metrics import MetricError
 from nein.metrics.judges import dcsm
-from nein.models import references
-from tests.helpers import commands
 from tests.metrics import tiny
 
 WIDTH = 16
@@ -139,19 +137,3 @@ def test_objects_in_a_published_file_are_not_run(base: Path, tmp_path: Path) -> 
 def test_options_that_do_not_go_together_are_a_sentence(given: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
         config.ConvertConfig.parse([*given, "in.pt", "out"])
-
-
-def test_a_method_is_a_row_of_negbench_in_the_drawn_world(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A random head over the nano CLIP: the whole path, and a choice as good as chance."""
-    nano = Path(references.resolve("nano:clip")[0])
-    vision = metrics.load_encoder("clip", str(nano)).model.config.vision_config
-    cosines_read(tmp_path / "dcsm.pt", nano, (vision.image_size // vision.patch_size) ** 2 + 1)
-    dcsm.convert(tmp_path / "dcsm.pt", tmp_path / "dcsm", base="nano:clip")
-    done = commands.outcome(
-        capsys, "negbench", "eval", "--model", "none", "--match", tmp_path / "dcsm", "--data", "nano",
-        "--scenes", 12, "--tasks", "mcq", "--device", "cpu", "--out", tmp_path / "run",
-    )  # fmt: skip
-    assert done.code == 0, done.stderr
-    assert "dcsm" in done.stdout

@@ -13,7 +13,7 @@ import pytest
 from nein import metrics
 from nein.metrics import METRICS, Batch, EditPair, MetricError, Score, Settings
 from nein.metrics.base import MemoryFeatures
-from nein.metrics.images import cosines
+from nein.metrics.images import cosines, l1, l2
 from nein.metrics.preprocess import r64_fit, stretch
 from tests.metrics.tiny import picture
 
@@ -245,15 +245,28 @@ def test_an_edit_of_the_wrong_type_or_without_a_caption_is_unscored_there(items,
     assert result["clip_i"][0].value is not None
 
 
-def test_an_empty_list_gives_empty_scores(encoders) -> None:
-    assert score(ALL, [], encoders) == {name: [] for name in ALL}
-
-
 # ------------------------------------------------------------------------------------------------- usage
 
 
-def test_a_missing_encoder_and_an_unknown_alignment_are_named(items) -> None:
-    with pytest.raises(MetricError, match="'dino' needs the model 'dino'"):
-        score(["dino"], items, {})
-    with pytest.raises(MetricError, match="stretch, crop"):
-        Settings(align="squash")  # type: ignore[arg-type]
+# --- pixels
+
+
+ONE, OTHER = picture(1, 40, 32), picture(2, 40, 32)
+
+
+@pytest.mark.parametrize(("metric", "power"), [(l1, 1), (l2, 2)])
+def test_pixel_metrics_are_means_of_powers_of_differences_on_the_unit_scale(metric, power) -> None:
+    expected = np.mean(
+        [abs(int(x) / 255 - int(y) / 255) ** power for x, y in zip(ONE.flat, OTHER.flat, strict=True)]
+    )
+    assert metric(ONE, OTHER) == pytest.approx(expected, abs=1e-12)
+    black, white = np.zeros((5, 7, 3), np.uint8), np.full((5, 7, 3), 255, np.uint8)
+    assert (metric(ONE, ONE), metric(black, white)) == (0, 1)
+    assert metric(ONE, OTHER) == metric(OTHER, ONE)
+
+
+def test_pictures_of_unequal_size_or_of_floats_are_refused() -> None:
+    with pytest.raises(MetricError, match=r"\(32, 40, 3\) and \(40, 32, 3\)"):
+        l1(ONE, ONE.transpose(1, 0, 2))
+    with pytest.raises(MetricError, match="uint8"):
+        l1(ONE / 255.0, ONE)  # type: ignore[arg-type]
