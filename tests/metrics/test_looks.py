@@ -1,4 +1,4 @@
-"""One look per picture changes nothing: OWLv2 against the pipeline, BLIP against the library, one at a time."""
+"""One look per picture: OWLv2 equals the pipeline, BLIP equals the library, one label or text at a time."""
 
 from __future__ import annotations
 
