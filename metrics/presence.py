@@ -152,9 +152,9 @@ class _Judged:
             ]
         else:
             found = self.judge.detect(pictures, words, self.settings.threshold)
-            seen = [[row[word] for word in asked] for asked, row in zip(words, found, strict=True)]
             said = [
-                [{"score": one.score, "box": [round(x, 2) for x in one.box]} for one in row] for row in seen
+                [{"score": row[w].score, "box": [round(x, 2) for x in row[w].box]} for w in asked]
+                for asked, row in zip(words, found, strict=True)
             ]
         return [dict(zip(asked, row, strict=True)) for asked, row in zip(words, said, strict=True)]
 
@@ -165,7 +165,11 @@ class _Judged:
         places = [
             (item.sample_key, word) for item, row in zip(self.batch.items, words, strict=True) for word in row
         ]
-        keys = {place: self._key(*place) for place in places}
+        asked = self._question if self.kind == "vqa" else "label:{}".format
+        keys = {
+            (sample, word): hashlib.sha256(f"{sample}\0{asked(word)}".encode()).hexdigest()
+            for sample, word in places
+        }
         replies: dict[tuple[str, str], Reply] = {}
         missing: dict[str, list[str]] = {}
         for sample, word in keys:
@@ -182,11 +186,6 @@ class _Judged:
                     store.put(space, keys[sample, word], dict(reply))
         rows = zip(self.batch.items, words, strict=True)
         return [{word: replies[item.sample_key, word] for word in row} for item, row in rows]
-
-    def _key(self, sample_key: str, word: str) -> str:
-        """Of a reply about a sample in the store."""
-        asked = self._question(word) if self.kind == "vqa" else f"label:{word}"
-        return hashlib.sha256(f"{sample_key}\0{asked}".encode()).hexdigest()
 
     # ------------------------------------------------------------------------------------------ scoring
 
@@ -226,7 +225,22 @@ class _Judged:
     def retention(self, i: int) -> Score:
         """The share of `in_sample` that is still seen; unscored where a reply is missing or unclear."""
         objects, before, after, in_sample = self.objects[i], self.before[i], self.after[i], self.in_sample[i]
-        detail = self._evidence(i)
+        detail: dict[str, Any] = {
+            "objects": list(objects),
+            "in_sample": list(in_sample),
+            "protocol": self.settings.protocol,
+            "before": {word: _plain(before[word]) for word in dict.fromkeys(objects)},
+            "after": {word: _plain(after[word]) for word in in_sample},
+        }
+        if self.kind == "ovd":
+            detail["threshold"] = self.settings.threshold
+        if self.others is not None:
+            both = {self.settings.protocol: objects}
+            detail |= {
+                "objects_of": {name: both.get(name, self.others[i]) for name in ("fixed", "paper")},
+                "before": {word: _plain(reply) for word, reply in before.items()},
+                "after": {word: _plain(after[word]) for word in self.again[i]},
+            }
         for word, reply in [*((w, before[w]) for w in objects), *((w, after[w]) for w in in_sample)]:
             if isinstance(reply, NoReply):
                 return reply.score(detail, f"{word}: ")
@@ -241,33 +255,6 @@ class _Judged:
         lost = [word for word, verdict in verdicts.items() if not verdict]
         why = f"{still} of {len(in_sample)} objects are still there"
         return Score(still / len(in_sample), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
-
-    def _evidence(self, i: int) -> dict[str, Any]:
-        """What was asked and said, as it is kept beside a Retention score."""
-        objects, before, after, protocol = (
-            self.objects[i],
-            self.before[i],
-            self.after[i],
-            self.settings.protocol,
-        )
-        detail: dict[str, Any] = {
-            "objects": list(objects),
-            "in_sample": list(self.in_sample[i]),
-            "protocol": protocol,
-            "before": {word: _plain(before[word]) for word in dict.fromkeys(objects)},
-            "after": {word: _plain(after[word]) for word in self.in_sample[i]},
-        }
-        if self.kind == "ovd":
-            detail["threshold"] = self.settings.threshold
-        if self.others is not None:
-            ours = protocol == "fixed"
-            fixed, paper = (objects, self.others[i]) if ours else (self.others[i], objects)
-            detail |= {
-                "objects_of": {"fixed": fixed, "paper": paper},
-                "before": {word: _plain(reply) for word, reply in before.items()},
-                "after": {word: _plain(after[word]) for word in self.again[i]},
-            }
-        return detail
 
 
 def _plain(reply: Reply) -> Any:

@@ -83,6 +83,9 @@ class EditReward(SingleJudge):
         self.heads, self.processor = heads, processor
         self.settings, self.source = settings, source
         self._token = processor.tokenizer.convert_tokens_to_ids(TOKEN)
+        images = processor.image_processor
+        self._square = int(images.patch_size) * int(images.merge_size)  # side of one token, in pixels
+        self._pixels = self._square**2 * SQUARES  # of a picture
         self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
@@ -119,10 +122,9 @@ class EditReward(SingleJudge):
         content: list[dict[str, Any]] = [{"type": "image"} for _ in pictures]
         turn = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
         prompt = self.processor.apply_chat_template([turn], add_generation_prompt=True)
-        pixels = self._square**2 * SQUARES
         inputs = self.processor(
             text=[prompt], images=list(pictures), return_tensors="pt",
-            images_kwargs={"size": {"shortest_edge": pixels, "longest_edge": pixels}},
+            images_kwargs={"size": {"shortest_edge": self._pixels, "longest_edge": self._pixels}},
         ).to(self.model.device)  # fmt: skip
         ids = inputs["input_ids"]
         places = (ids[0] == self._token).nonzero().flatten()
@@ -136,20 +138,13 @@ class EditReward(SingleJudge):
         )  # fmt: skip
         return output.last_hidden_state[0, places[0]]
 
-    @property
-    def _square(self) -> int:
-        """Side of what becomes one token, in pixels."""
-        images = self.processor.image_processor
-        return int(images.patch_size) * int(images.merge_size)
-
     def _resized(self, picture: np.ndarray) -> Any:
         """With sides that are multiples of a token's, as many as `SQUARES` allow at about this shape."""
         from PIL import Image
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-        pixels = self._square**2 * SQUARES
         high, wide = picture.shape[:2]
-        height, width = smart_resize(high, wide, self._square, min_pixels=pixels, max_pixels=pixels)
+        height, width = smart_resize(high, wide, self._square, self._pixels, self._pixels)
         return Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC)
 
 

@@ -187,17 +187,13 @@ class EditScore(RewardJudge):
         passes: list[list[float]] = []
         numbers: list[list[list[float]]] = []
         for pair in answers:
-            texts = []
             for one in pair:
                 if isinstance(one, BaseException):
                     return Score(None, reason(one), again=isinstance(one, NoAnswer))
-                texts.append(one)
-            found = []
-            for text in texts:
-                read = read_numbers(text, self.protocol)
+            found: list[Any] = [read_numbers(str(text), self.protocol) for text in pair]
+            for read in found:
                 if isinstance(read, str):
-                    return Score(None, read, {"answers": texts})
-                found.append(read)
+                    return Score(None, read, {"answers": list(pair)})
             numbers.append(found)
             # SC and PQ, from 0 to 10
             parts = [min(row, default=RANGE / 2) / (RANGE / 10) for row in found]
