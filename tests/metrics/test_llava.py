@@ -66,28 +66,13 @@ def test_answers_do_not_depend_on_batches(judged, size, monkeypatch) -> None:
     assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
 
 
-@pytest.mark.parametrize(
-    ("picture_", "prompts"),
-    [
-        # they differ before the picture
-        (
-            0,
-            [
-                "[INST] <image>\nDoes this image contain car? [/INST]",
-                "Look: <image>\ndog?",
-                "bench? <image>?",
-            ],
-        ),
-        # one begins another
-        (
-            2,
-            [
-                f"<image>\n{text}"
-                for text in ("Does this image contain", "Does this image contain car and", "")
-            ],
-        ),
-    ],
-)
+DIFFERENT = ["[INST] <image>\nDoes this image contain car? [/INST]", "Look: <image>\ndog?", "bench? <image>?"]
+BEGINNING = [
+    f"<image>\n{text}" for text in ("Does this image contain", "Does this image contain car and", "")
+]
+
+
+@pytest.mark.parametrize(("picture_", "prompts"), [(0, DIFFERENT), (2, BEGINNING)])
 def test_prompts_of_any_form_are_answered(llava, picture_: int, prompts: list[str]) -> None:
     expected = [[naive(llava.model, llava.processor, IMAGES[picture_], p) for p in prompts]]
     assert said(llava.ask([IMAGES[picture_]], [prompts])) == expected

@@ -32,7 +32,7 @@ from nein.metrics.choices import Asked, Reply
 from nein.metrics.rewards import editreward, editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
 from tests.loopback import Server, say
-from tests.metrics import tiny, tiny_judges
+from tests.metrics import tiny
 
 SOURCE, FIRST, SECOND = (tiny.picture(k, 24, 24) for k in range(3))
 TOLD = "The image doesn't have any cup."
@@ -131,21 +131,13 @@ def test_an_edit_whose_question_fails_is_unscored_and_only_that_one() -> None:
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_judges.make_qwen2_5_vl(tmp_path_factory.mktemp("qwen") / "tiny", seed=3)
+    return tiny.make_qwen2_5_vl(tmp_path_factory.mktemp("qwen") / "tiny", seed=3)
 
 
 def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qwen: Path) -> None:
     judge = rewards.load_reward(f"editscore:{qwen}")
-    pair, other = [SOURCE, FIRST], [SOURCE, SECOND]
-    asked = (
-        (pair, 42, 0.7),
-        (pair, 42, 0.7),
-        (pair, 43, 0.7),
-        (pair, 42, 0.0),
-        (pair, 1, 0.0),
-        (other, 1, 0.0),
-    )
-    a, again, b, greedy, same, _ = (judge.model.say(shown, "Numbers?", *how) for shown, *how in asked)
+    asked = ((42, 0.7), (42, 0.7), (43, 0.7), (42, 0.0), (1, 0.0))
+    a, again, b, greedy, same = (judge.model.say([SOURCE, FIRST], "Numbers?", *how) for how in asked)
     assert a == again != b
     assert greedy == same
     [one] = judge.score([SOURCE], [FIRST], [TOLD])
@@ -451,32 +443,30 @@ def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(
         metrics.load_judge("itm", str(two_pictures))
 
 
+def refused() -> EditScore:
+    return EditScore(Speaking(lambda n, text, seed: told(1, 1)))
+
+
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("make", "said"),
     [
-        ("editscore", "is no reward; expected editscore:MODEL"),
-        ("editscored:a/b", "did you mean 'editscore'"),
-        ("pairwise:nowhere", "There is no model folder"),
-        ("editreward:a/b", "There is no folder"),
-        ("editscore:openai:nowhere", "is not an endpoint"),
+        (lambda: rewards.check_reward("editscore"), "is no reward; expected editscore:MODEL"),
+        (lambda: rewards.check_reward("editscored:a/b"), "did you mean 'editscore'"),
+        (lambda: rewards.check_reward("pairwise:nowhere"), "There is no model folder"),
+        (lambda: rewards.check_reward("editreward:a/b"), "There is no folder"),
+        (lambda: rewards.check_reward("editscore:openai:nowhere"), "is not an endpoint"),
+        (lambda: refused().score([SOURCE], [FIRST], [" "]), "expected a sentence"),
+        (lambda: refused().score([SOURCE], [FIRST, SECOND], [TOLD]), "2 pictures but 1 instructions"),
     ],
 )
-def test_a_reference_that_is_none_is_a_sentence(reference: str, said: str) -> None:
+def test_a_mistake_is_one_sentence(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(MetricError, match=said):
-        rewards.check_reward(reference)
-
-
-def test_what_is_no_picture_or_no_instruction_is_refused() -> None:
-    judge = EditScore(Speaking(lambda n, text, seed: told(1, 1)))
-    with pytest.raises(MetricError, match="expected a sentence"):
-        judge.score([SOURCE], [FIRST], [" "])
-    with pytest.raises(MetricError, match="2 pictures but 1 instructions"):
-        judge.score([SOURCE], [FIRST, SECOND], [TOLD])
-    assert editscore.read_numbers("{'score': [3, 4]}", "paper") == [3, 4]
+        make()
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
 def test_numbers_written_as_strings_are_read(protocol: Any) -> None:
+    assert editscore.read_numbers("{'score': [3, 4]}", "paper") == [3, 4]
     assert editscore.read_numbers('{"score": ["20", " 15.5 "]}', protocol) == [20, 15.5]
     read = [editscore.read_numbers(f'{{"score": {bad}}}', protocol) for bad in ('["a", true]', "[null, NaN]")]
     assert read == [[], []] if protocol == "paper" else all("two numbers" in str(one) for one in read)

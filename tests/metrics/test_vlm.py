@@ -12,7 +12,7 @@ from nein import metrics
 from nein.metrics.judges.detectors import ZeroShotDetector
 from nein.metrics.judges.llava import LlavaNextJudge
 from nein.metrics.judges.vlm import ChatJudge
-from tests.metrics import tiny, tiny_judges
+from tests.metrics import tiny
 
 QUESTIONS = [
     f"Does this image contain {name}? Answer only yes or no" for name in ("car", "traffic light", "dog")
@@ -22,13 +22,13 @@ LABELS = ["car", "dog", "traffic light"]
 
 @pytest.fixture(scope="module", params=["make_llava_15", "make_qwen2_vl"])
 def chat(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ChatJudge:
-    folder = getattr(tiny_judges, request.param)(tmp_path_factory.mktemp("chat") / request.param, seed=1)
+    folder = getattr(tiny, request.param)(tmp_path_factory.mktemp("chat") / request.param, seed=1)
     return metrics.load_judge("vqa", str(folder))
 
 
 @pytest.fixture(scope="module", params=["make_owlvit", "make_grounding_dino"])
 def detector(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ZeroShotDetector:
-    folder = getattr(tiny_judges, request.param)(tmp_path_factory.mktemp("detector") / request.param)
+    folder = getattr(tiny, request.param)(tmp_path_factory.mktemp("detector") / request.param)
     # OWLv2's options do not concern it.
     return metrics.load_judge("ovd", str(folder), pad="gray", backend="pil")
 
@@ -83,7 +83,7 @@ def load_mine(path_or_id: str, *, revision: str | None, device: str, dtype: str)
 
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
-    folder = tiny_judges.make_llava_15(tmp_path / "plain")
+    folder = tiny.make_llava_15(tmp_path / "plain")
     for path in folder.glob("chat_template*"):
         path.unlink()
     with pytest.raises(metrics.MetricError, match="has no chat template"):

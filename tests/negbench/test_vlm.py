@@ -23,7 +23,7 @@ from nein.metrics.choices import JudgeChoices, Reply
 from nein.models.cached import CachedModel
 from nein.reporting import figures as frames
 from tests.loopback import Server, say
-from tests.metrics import tiny, tiny_judges
+from tests.metrics import tiny
 from tests.negbench.conftest import Speaker, evaluate, questions
 from tests.rehearsal import ScriptedJudge
 
@@ -204,7 +204,7 @@ def test_frames_of_a_video_become_one_picture() -> None:
 
 
 def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Path) -> None:
-    folder = tiny_judges.make_llava_15(tmp_path / "llava", seed=1)
+    folder = tiny.make_llava_15(tmp_path / "llava", seed=1)
     words = f"--vlm eye={folder} --model none --scenes 6 --scoring logprob --tasks mcq".split()
     found = evaluate(tmp_path, "nano", None, *words, page=True)["eye/nano"]
     entry = frames.pick(found.figures, metric="accuracy", type="all")

@@ -26,8 +26,7 @@ from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Detection
 from nein.metrics.judges.detectors import named_scores
 from tests.editors.tiny import build_pipeline
-from tests.metrics.tiny import make_owlv2
-from tests.metrics.tiny_judges import make_owlvit
+from tests.metrics.tiny import make_owlv2, make_owlvit
 from tests.rehearsal import ScriptedDetector
 
 NAMES = ("dog", "cat", "car", "boat")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.metrics import tiny_judges
+from tests.metrics import tiny
 from tests.negvqa import tiny_vlms
 from tests.negvqa.tiny import make_instructblip
 
@@ -13,7 +13,7 @@ from tests.negvqa.tiny import make_instructblip
 def vlms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny checkpoint: llava (1.5)."""
     root = tmp_path_factory.mktemp("vlms")
-    tiny_judges.make_llava_15(root / "llava", seed=1)
+    tiny.make_llava_15(root / "llava", seed=1)
     return root
 
 
@@ -21,7 +21,7 @@ def vlms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def classes(vlms: Path) -> Path:
     """The same folder with one of every class: llava_next, qwen (2), qwen25, qwen3, deepseek and
     instructblip beside it."""
-    tiny_judges.make_qwen2_vl(vlms / "qwen", seed=1)
+    tiny.make_qwen2_vl(vlms / "qwen", seed=1)
     make_instructblip(vlms / "instructblip", seed=1)
     tiny_vlms.make_llava_next(vlms / "llava_next", seed=1)
     tiny_vlms.make_qwen25_vl(vlms / "qwen25", seed=1)

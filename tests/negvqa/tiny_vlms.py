@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.metrics.tiny import loud, make_llava, seeded, speaking, tokenizer
-from tests.metrics.tiny_judges import TEMPLATE
+from tests.metrics.tiny import TEMPLATE, loud, make_llava, seeded, speaking, tokenizer
 
 _ROPE = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}
 
