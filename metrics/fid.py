@@ -139,7 +139,10 @@ def jackknife_interval(
             f"{len(clusters)} and {len(target_clusters)} names."
         )
     value = frechet_distance(edited, target)
-    member = _assign(set(clusters) | set(target_clusters), groups)
+    ordered = sorted(
+        {*clusters, *target_clusters}, key=lambda name: hashlib.sha256(str(name).encode()).digest()
+    )
+    member = {name: index % groups for index, name in enumerate(ordered)}
     count = max(member.values()) + 1
     if count < 2:
         return FidInterval(value, None, None, None)
@@ -153,11 +156,6 @@ def jackknife_interval(
     interval = FidInterval.of(value, replicates, level)
     assert interval.low is not None
     return interval._replace(low=max(0.0, interval.low))
-
-
-def _assign(names: set[str], groups: int) -> dict[str, int]:
-    ordered = sorted(names, key=lambda name: hashlib.sha256(str(name).encode()).digest())
-    return {name: index % groups for index, name in enumerate(ordered)}
 
 
 def _leave_one_out(

@@ -217,31 +217,33 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
     if "<think>" in text:
         return Letter(None, "the answer was cut off while the model was thinking")
-    fields = _fields(text)
+    # Tags that nothing closes are hidden: each would be read to the end.
+    closed = max((tag.end() for tag in re.finditer("</answer>", text, re.IGNORECASE)), default=0)
+    hidden = re.sub("<answer>", "." * len("<answer>"), text[closed:], flags=re.IGNORECASE)
+    found = _FIELD.finditer(text[:closed] + hidden)
+    fields = {text[slice(*field.span("value" if field["quote"] else "tagged"))] for field in found}
     if len(fields) == 1:
         text = fields.pop().strip()
     letters = LETTERS[: len(options)]
     if not text:
         return Letter(None, "the answer is empty")
     if whole := _ALONE.fullmatch(text):
-        return _alone(whole["letter"], letters, options)
+        letter = whole["letter"]
+        if letter.upper() not in letters or (letter in map(_name, options) and letter.islower()):
+            for same in (_name, _literal):  # the one option that is that letter
+                exact = [k for k, option in enumerate(options) if same(option) == same(letter)]
+                if len(exact) == 1:
+                    return Letter(letters[exact[0]], "")
+        return _checked(letter.upper(), letters)
     for same in (_literal, _plain):
         exact = [k for k, option in enumerate(options) if same(option) == same(text)]
         if len(exact) == 1:
             return Letter(letters[exact[0]], "")
     text, excluded = _without_excluded(_without_list(text, letters, options), letters)
-    letter = _read(text, letters, options)
-    if letter.letter is None and excluded and letter.reason == "no option is named":
+    read = _read(text, letters, options)
+    if read.letter is None and excluded and read.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
-    return letter
-
-
-def _fields(text: str) -> set[str]:
-    """What fields of an answer hold. Tags that nothing closes are hidden: each would be read to the end."""
-    closed = max((tag.end() for tag in re.finditer("</answer>", text, re.IGNORECASE)), default=0)
-    hidden = re.sub("<answer>", "." * len("<answer>"), text[closed:], flags=re.IGNORECASE)
-    found = _FIELD.finditer(text[:closed] + hidden)
-    return {text[slice(*field.span("value" if field["quote"] else "tagged"))] for field in found}
+    return read
 
 
 def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
@@ -275,16 +277,6 @@ def _is_named(text: str, hit: re.Match[str], group: str | int = 0) -> bool:
     while start and text[start - 1].isspace() and text[start - 1] != "\n":
         start -= 1
     return _BEFORE_NAME.search(text, max(0, start - _NAME_LENGTH), end) is not None
-
-
-def _alone(letter: str, letters: str, options: Sequence[str]) -> Letter:
-    """An answer that is nothing but a letter: an option's, or the one option that is that letter."""
-    if letter.upper() not in letters or (letter in map(_name, options) and letter.islower()):
-        for same in (_name, _literal):
-            exact = [k for k, option in enumerate(options) if same(option) == same(letter)]
-            if len(exact) == 1:
-                return Letter(letters[exact[0]], "")
-    return _checked(letter.upper(), letters)
 
 
 def _name(option: str) -> str:

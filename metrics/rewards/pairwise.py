@@ -19,6 +19,7 @@ from nein.metrics.rewards.base import RewardJudge, check_edits
 #: Between the pictures of a sheet, as a share of their height; white.
 GAP = 0.06
 OPTIONS = ("the picture in the middle", "the picture on the right")
+LISTED = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, OPTIONS, strict=False))
 QUESTION = (
     "Three pictures side by side. On the left is the original; in the middle and on the right are two edits "
     'of it. The editor was told: "{instruction}" Which edit is as it was told?'
@@ -64,7 +65,9 @@ class Pairwise(RewardJudge):
         sheets, asked = [], []
         for source, one, other, instruction in zip(sources, first, second, instructions, strict=True):
             sheets += [sheet([source, one, other]), sheet([source, other, one])]
-            asked += [[_asked(instruction)]] * 2
+            question = QUESTION.replace("{instruction}", instruction)
+            words = f"{question}\n{LISTED}\nAnswer with the letter alone."
+            asked += [[Asked(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
         replies = [row[0] for row in answer_each(self.model, sheets, asked, self._scorings)]
         return [_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
 
@@ -81,13 +84,6 @@ def sheet(pictures: Images) -> np.ndarray:
             picture = np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
         canvas[:, k * (width + gap) : k * (width + gap) + width] = picture
     return canvas
-
-
-def _asked(instruction: str) -> Asked:
-    question = QUESTION.replace("{instruction}", instruction)
-    listed = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, OPTIONS, strict=False))
-    words = f"{question}\n{listed}\nAnswer with the letter alone."
-    return Asked(Prompt("", words), len(OPTIONS), question, OPTIONS)
 
 
 def _preference(straight: Reply, swapped: Reply) -> Score:
@@ -110,7 +106,6 @@ def _preference(straight: Reply, swapped: Reply) -> Score:
     return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
 
 
-#: Looks at a reference and loads nothing.
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> Pairwise:
     """Over any model of `metrics.choices.load`."""
     return Pairwise(choices.load(path_or_id, revision=revision, device=device, dtype=dtype, **options))
