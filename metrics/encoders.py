@@ -308,19 +308,16 @@ class LpipsNetwork:
                 places = {owner: k for k, owner in enumerate(owned)}
                 pictures = [*(targets[owner] for owner in places), *(images[row] for row in chunk)]
                 owners = [places[target_of[row]] for row in chunk]
-                result[chunk] = self._compared(self._scaled(pictures), owners, len(places))
+                result[chunk] = self._compared(pictures, owners, len(places))
         return result
 
-    def _scaled(self, images: Images) -> torch.Tensor:
-        """(N, 3, H, W) as the trunk expects it. Version 0.0 had no input scaling."""
-        pixels = torch.from_numpy(np.stack(list(images))).to(self._parameter.device)  # N H W 3
-        x = pixels.permute(0, 3, 1, 2).to(self._parameter.dtype) / 127.5 - 1
-        return self.module.scaling_layer(x) if self.module.version == "0.1" else x
-
-    def _compared(self, x: torch.Tensor, owners: Sequence[int], count: int) -> np.ndarray:
+    def _compared(self, pictures: Images, owners: Sequence[int], count: int) -> np.ndarray:
         """Distances of the pictures behind the first `count`, which are targets; owners: whose each is."""
         import lpips
 
+        pixels = torch.from_numpy(np.stack(list(pictures))).to(self._parameter.device)  # N H W 3
+        x = pixels.permute(0, 3, 1, 2).to(self._parameter.dtype) / 127.5 - 1  # N 3 H W
+        x = self.module.scaling_layer(x) if self.module.version == "0.1" else x  # 0.0 had no scaling
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
             unit = lpips.normalize_tensor(features)  # N C h w

@@ -120,7 +120,8 @@ def load(
     if revision is not None:
         raise MetricError(f"'{path_or_id}': open_clip takes no revision; leave '@{revision}' out.")
     name, tag, activation = _parts(open_clip, path_or_id)
-    quick = ACTIVATIONS.get(activation, tag is not None and _needs_quick_gelu(open_clip, name, tag))
+    known = open_clip.get_pretrained_cfg(name, tag) if tag is not None and not Path(tag).is_file() else None
+    quick = ACTIVATIONS.get(activation, bool((known or {}).get("quick_gelu", False)))
     precision = {"float32": "fp32", "float16": "pure_fp16", "bfloat16": "pure_bf16"}[dtype]
     with _quietly(), torch.random.fork_rng(devices=[]):
         try:
@@ -321,11 +322,6 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
     elif not Path(tag).is_file():
         raise MetricError(f"There is no file '{tag}'.")
     return name, tag, activation
-
-
-def _needs_quick_gelu(open_clip: Any, name: str, tag: str) -> bool:
-    pretrained = open_clip.get_pretrained_cfg(name, tag) if not Path(tag).is_file() else None
-    return bool((pretrained or {}).get("quick_gelu", False))
 
 
 def _plain(value: Any) -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,14 +89,12 @@ class Dcsm:
             pixels = preprocess.normalise(crops).to(model.dtype)  # N 3 S S
             seen = model.vision_model(pixel_values=pixels).last_hidden_state
             patches = _unit(model.visual_projection(model.vision_model.post_layernorm(seen)))  # N rows D
-            rows = [self._scores(one, row) for one, row in zip(patches, texts, strict=True)]
+            rows = [torch.zeros(0)] * len(texts)
+            for k, row in enumerate(texts):
+                if row:
+                    maps = torch.stack([self._map(patches[k], replaced(text)) for text in row])
+                    rows[k] = self.head((maps - maps.mean()) / maps.std())
         return [row.double().cpu().numpy() for row in rows]
-
-    def _scores(self, patches: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
-        if not texts:
-            return torch.zeros(0)
-        maps = torch.stack([self._map(patches, replaced(text)) for text in texts])
-        return self.head((maps - maps.mean()) / maps.std())
 
     def _map(self, patches: torch.Tensor, text: str) -> torch.Tensor:
         """(rows, columns) float32."""
