@@ -23,14 +23,9 @@ from nein import metrics
 from nein.metrics import MetricError, encoders
 from nein.metrics.loading import SharedTokenizer
 from tests.metrics import tiny
-from tests.metrics.tiny import picture
+from tests.metrics.tiny import compose, picture
 
 IMAGES = [picture(i, *size) for i, size in enumerate([(40, 32), (32, 32), (70, 41), (33, 90), (128, 100)])]
-
-
-def compose(resize: int, crop: int, mean, std):
-    steps = (transforms.Resize(resize, transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(crop))
-    return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(mean, std)])
 
 
 def equal(found: np.ndarray, expected: list[torch.Tensor]) -> None:
@@ -91,14 +86,8 @@ def test_lpips_equals_a_direct_call_of_the_library(tmp_path: Path, linear: bool)
         expected = [float(direct(tensor(x), tensor(targets[o]))) for x, o in zip(images, owners, strict=True)]
     assert len({round(v, 4) for v in expected}) == 6
     np.testing.assert_allclose(network.distances(images, targets, owners), expected, atol=1e-4, rtol=1e-5)
-
-
-def test_lpips_refuses_pictures_of_unequal_size(encoders) -> None:
     with pytest.raises(MetricError, match="equal sizes"):
-        encoders["lpips"].distances([picture(1, 64, 64)], [picture(1, 64, 48)], [0])
-
-
-# ------------------------------------------------------------------------------- the network of clean-fid
+        network.distances(images[:1], targets, [1])
 
 
 class _Layers(torch.nn.Module):
@@ -121,11 +110,6 @@ def inception_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_file_that_is_not_the_published_inception_is_not_run(inception_file: Path) -> None:
-    with pytest.raises(MetricError, match="not the published Inception network"):
-        metrics.load_encoder("fid", str(inception_file))
-
-
 def test_inception_features_and_distance_equal_clean_fids_own(
     inception_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +118,8 @@ def test_inception_features_and_distance_equal_clean_fids_own(
     from nein.loading.digests import file_sha256
     from nein.metrics.fid import frechet_distance
 
+    with pytest.raises(MetricError, match="not the published Inception network"):  # and is not run
+        metrics.load_encoder("fid", str(inception_file))
     monkeypatch.setattr(encoders, "INCEPTION_SHA256", file_sha256(inception_file))
     encoder = metrics.load_encoder("fid", str(inception_file))
     sets = {"a": [picture(i, 50, 40) for i in range(6)], "b": [picture(50 + i, 64, 64) for i in range(5)]}

@@ -84,9 +84,6 @@ def test_what_has_no_distance_is_said(edited: np.ndarray, said: str) -> None:
         frechet_distance(edited, features(2, 10, 4))
 
 
-# ------------------------------------------------------------------------------------------ the interval
-
-
 @pytest.mark.parametrize("n", [300, 24])  # the covariance route and the few-rows route (D = 16)
 def test_the_jackknife_equals_leaving_groups_out_by_hand(n) -> None:
     a, b = features(1, n, 16), features(2, n, 16, shift=0.3)

@@ -125,9 +125,6 @@ def test_half_precision_answers_equal_generate_in_the_same_precision(models: Pat
     assert wrong <= 2
 
 
-# ------------------------------------------------------------------------------------------ wording, errors
-
-
 def test_the_prompts_are_neins_to_the_letter() -> None:
     asked = "[INST] <image>\nDoes {} Answer only yes or no [/INST]"
     assert ASK("traffic light") == asked.format("this image contain traffic light?")

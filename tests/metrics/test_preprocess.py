@@ -9,7 +9,6 @@ import pytest
 import torch
 from cleanfid.resize import build_resizer
 from PIL import Image, ImageOps
-from torchvision import transforms
 
 from nein.metrics import METRICS, Batch, EditPair, SceneObject, Score, score
 from nein.metrics.base import MetricError
@@ -26,18 +25,10 @@ from nein.metrics.preprocess import (
     r64_size,
     stretch,
 )
-from tests.metrics.tiny import picture
+from tests.metrics.tiny import compose, picture
 
-BICUBIC = transforms.InterpolationMode.BICUBIC
 # 640x427 -> 335x224 leaves an odd number of columns, where other implementations crop one pixel off.
 SIZES = [(640, 427), (427, 640), (224, 224), (300, 225), (64, 64), (50, 33)]
-
-
-def published(image: np.ndarray, resize: int, crop: int, mean, std) -> torch.Tensor:
-    steps = (transforms.Resize(resize, interpolation=BICUBIC), transforms.CenterCrop(crop))
-    return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(mean, std)])(
-        Image.fromarray(image)
-    )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -48,7 +39,7 @@ def test_resize_crop_equals_the_published_clip_and_dino_transforms(size, resize,
     image = picture(1, *size)
     ours = ResizeCrop(resize, crop, mean, std)
     x = ours.normalise(torch.from_numpy(np.stack([ours(image)])))[0]
-    torch.testing.assert_close(x, published(image, resize, crop, mean, std), atol=1e-6, rtol=0)
+    torch.testing.assert_close(x, compose(resize, crop, mean, std)(Image.fromarray(image)), atol=1e-6, rtol=0)
 
 
 def test_the_name_of_a_transform_tells_every_number_apart() -> None:

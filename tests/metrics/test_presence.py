@@ -18,8 +18,6 @@ from nein.metrics.presence import NOTHING_FOUND
 from tests.metrics.scripted import NAMES, SAMPLE, asked_word, item, one, presence, scene, score_of, yes_no
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
-# ------------------------------------------------------------------------------------------- definitions
-
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
 @pytest.mark.parametrize(
@@ -67,9 +65,6 @@ def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted()
         assert [list(score.detail["before"]) for score in scores[name]] == [["car"]] * 3
     assert metric.models["vqa"].asked == 3 + 2  # of every edit, and of two samples
     assert plain.models["vqa"].asked == 3
-
-
-# --------------------------------------------------------------------------------------------- protocols
 
 
 @pytest.mark.parametrize(
@@ -131,9 +126,6 @@ def test_evidence_for_both_protocols_asks_what_the_other_would(protocol: str) ->
         one(presence(["retention_vqa"], vqa=judge, protocol=protocol, evidence=evidence), work)
     # paper: dogs, frisbee, it; fixed: dog, frisbee; each of the sample and of the edit
     assert [judge.asked for judge in judges] == [{"paper": 6, "fixed": 4}[protocol], 8]
-
-
-# ------------------------------------------------------------------------------------------- the record
 
 
 def test_scores_are_json_and_hold_the_evidence() -> None:
@@ -210,9 +202,6 @@ def test_a_missing_judge_is_named(name: str, kind: str) -> None:
         metrics.score([METRICS[name]], Batch([item(SAMPLE, SAMPLE)], {}))
 
 
-# ------------------------------------------------------------------------------------- asking only once
-
-
 def test_the_unedited_sample_is_asked_about_once_for_all_editors() -> None:
     judge, detector, store = ScriptedJudge(yes_no), ScriptedDetector(score_of), MemoryRecords()
     values = []
@@ -247,9 +236,6 @@ def test_another_threshold_needs_no_new_look_at_the_sample() -> None:
     found = one(strict, item(SAMPLE, SAMPLE))["retention_ovd"]
     assert found.detail["in_sample"] == ["dog"]
     assert detector.asked == asked + 1
-
-
-# ---------------------------------------------------------------------------------------------- unscored
 
 
 def test_a_caption_of_which_nothing_is_in_the_sample_is_unscored_with_that_reason() -> None:

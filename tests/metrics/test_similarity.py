@@ -128,9 +128,6 @@ def test_the_cosine_is_taken_in_float64_and_clipped_to_one() -> None:
     assert 1 - 1e-12 < min(ones) <= max(ones) <= 1.0
 
 
-# --------------------------------------------------------------------------------------------- alignment
-
-
 def test_crop_alignment_compares_with_the_fitted_target_and_shares_no_features(encoders) -> None:
     target = picture(9, 160, 107)
     item = EditPair("a", r64_fit(target, 128), target, target_key=key(target))
@@ -142,9 +139,6 @@ def test_crop_alignment_compares_with_the_fitted_target_and_shares_no_features(e
     assert values(plain, "l1")[0] > 0.01
     assert values(plain, "lpips")[0] > 0.001
     assert values(plain, "dino")[0] < 0.999
-
-
-# ------------------------------------------------------------------------------------------------- cache
 
 
 class Counting:
@@ -195,9 +189,6 @@ def test_what_is_cached_never_changes_a_value_whoever_was_encoded_beside_it(item
         assert counting.seen == len(part) + targets
 
 
-# ---------------------------------------------------------------------------------------------- unscored
-
-
 def test_a_failed_edit_is_unscored_everywhere_and_the_others_are_not(items, encoders) -> None:
     broken = [*items[:2], replace(items[0], id="x", edited="no edited picture"), *items[2:]]
     result = score(ALL, broken, encoders)
@@ -243,9 +234,6 @@ def test_an_edit_of_the_wrong_type_or_without_a_caption_is_unscored_there(items,
     result = score(["clip_i", "clip_t"], [replace(items[0], caption=" ")], encoders)
     assert result["clip_t"][0].reason == "no caption"
     assert result["clip_i"][0].value is not None
-
-
-# ------------------------------------------------------------------------------------------------- usage
 
 
 # --- pixels

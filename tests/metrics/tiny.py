@@ -72,6 +72,14 @@ def picture(seed: int, width: int = 40, height: int = 32) -> np.ndarray:
     return np.clip(blocks[rows][:, columns] + noise, 0, 255).astype(np.uint8)
 
 
+def compose(resize: int, crop: int, mean: Sequence[float], std: Sequence[float]) -> Any:
+    """The published transform of CLIP and DINO."""
+    from torchvision import transforms
+
+    steps = (transforms.Resize(resize, transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(crop))
+    return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(mean, std)])
+
+
 def make_clip(
     folder: Path, seed: int = 0, *, text: Sizes = AS_TINY, vision: Sizes = AS_TINY, projection_dim: int = 24
 ) -> Path:
