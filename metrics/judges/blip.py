@@ -51,7 +51,11 @@ class BlipMatcher:
         choose("head", head, ("itc", "itm"))
         result = [np.zeros(len(row)) for row in texts]
         with loading.exact():
-            sentences = self._sentences([t for row in texts for t in row]) if head == "itc" else {}
+            sentences: dict[str, torch.Tensor] = {}  # projected, normalised features of every distinct text
+            distinct = dict.fromkeys(text for row in texts for text in row) if head == "itc" else ()
+            for part in chunks(list(distinct), self.batch_size):
+                features = normalize(self.model.text_proj(self._encoded(part)), dim=-1)
+                sentences.update(zip(part, features, strict=True))
             for chunk in chunks([i for i, row in enumerate(texts) if row], self.batch_size):
                 states = self.look([images[i] for i in chunk])
                 if head == "itc":
@@ -92,14 +96,6 @@ class BlipMatcher:
         ).to(self.model.device)
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         return self.model.text_encoder(input_ids=ids, attention_mask=mask, **seen).last_hidden_state[:, 0]
-
-    def _sentences(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Projected, normalised features of every distinct text."""
-        encoded: dict[str, torch.Tensor] = {}
-        for part in chunks(list(dict.fromkeys(texts)), self.batch_size):
-            features = normalize(self.model.text_proj(self._encoded(part)), dim=-1)
-            encoded.update(zip(part, features, strict=True))
-        return encoded
 
 
 def load(
