@@ -123,7 +123,11 @@ def test_evidence_for_both_protocols_asks_what_the_other_would(protocol: str) ->
     judges = [ScriptedJudge(yes_no), ScriptedJudge(yes_no)]
     for judge, evidence in zip(judges, ("own", "both"), strict=True):
         work = item(PACK, PACK, caption=RED)
-        one(presence(["retention_vqa"], vqa=judge, protocol=protocol, evidence=evidence), work)
+        found = one(presence(["retention_vqa"], vqa=judge, protocol=protocol, evidence=evidence), work)
+    named = found["retention_vqa"].detail["objects_of"]
+    assert {name: set(words) for name, words in named.items()} == {
+        "fixed": {"dog", "frisbee"}, "paper": {"dogs", "frisbee", "it"},
+    }  # fmt: skip
     # paper: dogs, frisbee, it; fixed: dog, frisbee; each of the sample and of the edit
     assert [judge.asked for judge in judges] == [{"paper": 6, "fixed": 4}[protocol], 8]
 
