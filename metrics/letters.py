@@ -183,8 +183,8 @@ _STATED = re.compile(
 #: What ends right before a letter that is called by its bare name: nothing, a sign, or one of these words.
 #: Behind another word it is a part of a name: "Point A", "vitamin A", "Figure B".
 _BEFORE_NAME = re.compile(
-    r"(?:^|[^\w\s]|\n|\b(?:is|be|are|was|it's|its|that's|so|thus|hence|therefore|then|say|choose|pick|select"
-    r"|with|for|to|as|maybe|perhaps|probably|definitely|certainly|clearly|likely|surely|obviously"
+    r"(?:^|[^\w\s]|\n|\b(?:is|be|are|was|es|est|ist|these|those|it's|its|that's|so|thus|hence|therefore|then"
+    r"|say|choose|pick|select|with|for|to|as|maybe|perhaps|probably|definitely|certainly|clearly|likely|surely|obviously"
     r"|appears|seems|only|just|think|believe|guess|and|or"
     rf"|{_LEAD})|[{_EAST}])[^\S\n]*$",
     re.IGNORECASE,

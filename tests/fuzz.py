@@ -389,7 +389,7 @@ def run(name: str, words: Sequence[str], folder: Path) -> Ended:
 
 
 def _start(name: str, words: Sequence[str]) -> None:
-    if name.startswith("train."):
+    if name.startswith("nein.train."):
         exit_with(lambda: importlib.import_module(name).main(list(words)))
     cli.main([*name.split(), *words])
 
@@ -405,7 +405,7 @@ def _import(names: Sequence[str]) -> None:
 def in_a_process(name: str, words: Sequence[str], folder: Path) -> Ended:
     """The same command as a user starts it, those of training by accelerate's launcher."""
     start = ("-m", "nein", *name.split())
-    if name.startswith("train."):
+    if name.startswith("nein.train."):
         options = "--quiet --cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
         start = ("-m", "accelerate.commands.launch", *options.split(), "-m", name)
     done = commands.in_a_process(*words, script=start, cwd=folder)

@@ -25,7 +25,7 @@ FIXED: list[tuple[list[str], str | None, tuple[str, ...]]] = [
         "A.\n\nThe cat is on the left of the car.", "The correct answer is (A).", "ANSWER: A",
         "Option A is correct.", "Thus, the final answer is $\\boxed{\\text{A}}$.", "The final answer is: A",
         "A cat.", "It's the cat", "{'answer': 'A'}", "正解はAです。", "I'd say A, not B", "A rather than B",
-        "Option a is the right one", "Not B, A", "A, A", "A?", '{"A": "cat"}',
+        "Option a is the right one", "Not B, A", "A, A", "A?", '{"A": "cat"}', "La respuesta es A.",
     )),
     (ANIMALS, "B", (
         "B", "B.", "(B)", "b", "**B**", '"B"', "B:", "$B$", "B. dog", "(B) dog", "B) dog", "B - dog",
@@ -57,7 +57,7 @@ FIXED: list[tuple[list[str], str | None, tuple[str, ...]]] = [
         "B is not in the image, so the answer is B.", "The dog is not in the image, so the answer is B.",
         "The object not in the image is B.", "The dog is not in the image.", "- B. dog", "1. B", "> B",
         "The dog, not the cat.", "B\n\nQuestion: Next", "[/INST] B", "I'd go with B because it is there",
-        "To me it seems B",
+        "To me it seems B", "out of these B fits best", "La réponse est B", "Die Antwort ist B",
     )),
     (ANIMALS, None, (
         "", "A and B", "A or B", "Both (A) and (B) are right.", "A cat and a dog", "C",
