@@ -22,7 +22,7 @@ from nein.benchmarks.runs import FIGURES, SCORES, Finished, Page, Printed, Run
 from nein.config.groups import ScoreOptions, TrackerOptions
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
-from nein.engine.blocks import Blocks
+from nein.engine.blocks import Blocks, spans
 from nein.engine.errors import UNSCORED, UserError
 from nein.engine.executors import Executor, memory
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
@@ -211,15 +211,7 @@ def _finish(
 
 def selection(blocks: Blocks) -> dict[str, Any]:
     """Which records were selected, for the manifest: [[first, end], ...], and the block size."""
-    if isinstance(blocks.wanted, range):
-        return {"size": blocks.size, "records": [[blocks.wanted.start, blocks.wanted.stop]]}
-    ranges: list[list[int]] = []
-    for index in blocks.wanted:
-        if ranges and ranges[-1][1] == index:
-            ranges[-1][1] += 1
-        else:
-            ranges.append([index, index + 1])
-    return {"size": blocks.size, "records": ranges}
+    return {"size": blocks.size, "records": [[one.start, one.stop] for one in spans(blocks.wanted)]}
 
 
 def selected(folder: Folder, output: str) -> Iterator[Row]:

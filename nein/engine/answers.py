@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import json
 import sqlite3
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,38 +122,49 @@ class AnswerCache:
             ) from None
 
 
-class BlockAnswers:
-    """A `metrics.base.RecordStore` for answers about a block, `scope`, as a whole: their last bits depend on
-    what else was in the batch. `flush` keeps all of a space at once. Every thread has its own; they may share
-    the cache.
+class BlockStore:
+    """Entries about a block as a whole, by space and key; `flush` keeps all of a changed space at once.
+
+    Every thread has its own. `read` and `write`: the entries of a space, from disk and to it.
     """
 
-    def __init__(self, cache: AnswerCache, scope: str) -> None:
-        self._cache, self._scope = cache, scope
+    def __init__(
+        self, read: Callable[[str], dict[str, Any] | None], write: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        self._read, self._write = read, write
         self._spaces: dict[str, dict[str, Any]] = {}
         self._changed: set[str] = set()
 
-    def get(self, space: str, key: str) -> dict[str, Any] | None:
+    def get(self, space: str, key: str) -> Any:
         if space not in self._spaces:
-            self._spaces[space] = self._cache.get(space, self._scope) or {}
+            self._spaces[space] = self._read(space) or {}
         return self._spaces[space].get(key)
 
-    def put(self, space: str, key: str, value: dict[str, Any]) -> None:
+    def put(self, space: str, key: str, value: Any) -> None:
         self.get(space, key)  # what is kept already stays
         self._spaces[space][key] = value
         self._changed.add(space)
 
     def flush(self) -> None:
         """Returns when everything that was put is on disk."""
-        for space in sorted(self._changed):
-            self._cache.put(space, self._scope, self._spaces[space])
+        atomic.side_by_side(lambda space: self._write(space, self._spaces[space]), sorted(self._changed))
         self._changed.clear()
+
+
+class BlockAnswers(BlockStore):
+    """A `metrics.base.RecordStore` for answers about a block: their last bits depend on what else was in the
+    batch."""
+
+    def __init__(self, cache: AnswerCache, scope: str) -> None:
+        super().__init__(
+            lambda space: cache.get(space, scope), lambda space, rows: cache.put(space, scope, rows)
+        )
 
 
 def _has_locks(folder: Path) -> bool:
     """Whether SQLite can lock files there: tried with one that nobody else knows."""
-    with atomic.scratch_file(folder) as path:
-        db = sqlite3.connect(path, timeout=0, isolation_level=None)
+    with tempfile.NamedTemporaryFile(prefix=".", suffix=".tmp", dir=folder) as file:
+        db = sqlite3.connect(file.name, timeout=0, isolation_level=None)
         try:
             db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:

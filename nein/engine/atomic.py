@@ -101,21 +101,15 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def iter_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number of the line, from 1, and its object) of a JSONL file, read as they are asked for; blank lines
-    are passed over.
+    """(number of the line, from 1, and its object) of a JSONL file, one at a time; blank lines are skipped.
 
     Raises UserError naming the file, the line and what is wrong with it.
     """
     read, name = reader(shape), f"'{path}'"
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.isspace():
-                    yield number, read(line, name, number)
-    except FileNotFoundError:
-        raise UserError(f"There is no file '{path}'.") from None
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    with _readable(path), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.isspace():
+                yield number, read(line, name, number)
 
 
 def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
@@ -130,8 +124,7 @@ def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
 
 
 def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file that is appended to; a last line that a kill has cut short is passed over.
-    Raises UserError as `iter_lines` does."""
+    """The same of a file that is appended to, without a last line that a kill has cut short."""
     read, name = reader(shape), f"'{path}'"
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -153,11 +146,32 @@ def reader(shape: Shape) -> Callable[..., dict[str, Any]]:
             row = None
         if not fits(row):  # words are made only here: there are millions of lines
             where = f"{name}, line {number}" if number else name
-            row = _object(line, f"{where},")
+            row = _parsed(line, f"{where},", of_lines=True)
+            if not isinstance(row, dict):
+                raise UserError(f"{where}, is not a JSON object.")
             _check(row, shape, where)
         return row
 
     return read
+
+
+def read_json(path: Path, shape: Shape = object) -> Any:
+    """The parsed file. Raises UserError with the line and column where the JSON is wrong, and for content
+    without the `shape`."""
+    with _readable(path):
+        content = _parsed(path.read_bytes(), f"'{path}'")
+    _check(content, shape, f"'{path}'")
+    return content
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}'.") from None
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
 
 def _check(content: Any, shape: Shape, where: str) -> None:
@@ -165,45 +179,22 @@ def _check(content: Any, shape: Shape, where: str) -> None:
         raise UserError(f"{where}: {said}. {_NOT_OURS}")
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    """Raises UserError, which begins with `where`, for a line that holds none."""
+def _parsed(data: bytes, where: str, *, of_lines: bool = False) -> Any:
+    """Of a file, or one of its lines. Raises UserError, which begins with `where`."""
     try:
-        row = json.loads(line.decode("utf-8"))
+        return json.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
     except json.JSONDecodeError as error:
-        if not line.endswith(b"\n"):
+        if of_lines and not data.endswith(b"\n"):
             raise UserError(
                 f"{where} the last one, is cut short; whatever wrote the file did not finish. Delete that "
                 "line, or make the file again."
             ) from None
-        raise UserError(f"{where} is not valid JSON: {error.msg} at column {error.colno}.") from None
+        line = "" if of_lines else f"line {error.lineno}, "
+        raise UserError(f"{where} is not valid JSON: {error.msg} at {line}column {error.colno}.") from None
     except RecursionError:
         raise UserError(f"{where} is nested too deeply to be read.") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{where} is not a JSON object.")
-    return row
-
-
-def read_json(path: Path, shape: Shape = object) -> Any:
-    """The parsed file. Raises UserError with the line and column where the JSON is wrong, and for content
-    without the `shape`."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"'{path}' does not exist.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"'{path}' is not UTF-8 text ({error.reason} at byte {error.start}).") from None
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"'{path}' is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
-        ) from None
-    except RecursionError:
-        raise UserError(f"'{path}' is nested too deeply to be read.") from None
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    _check(content, shape, f"'{path}'")
-    return content
 
 
 # --- folders -------------------------------------------------------------------------------------
@@ -228,20 +219,6 @@ def _allowed(path: Path, what: str, work: Callable[[], None]) -> Path:
             f"'{path}' cannot be {what} ({error.strerror or error}); choose a writable folder with --out."
         ) from None
     return path
-
-
-@contextlib.contextmanager
-def scratch_file(folder: Path) -> Iterator[Path]:
-    """An empty file in `folder` until the block ends. Raises UserError where none can be made."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
-    except OSError as error:
-        raise UserError(f"'{folder}' cannot be written to ({error.strerror or error}).") from None
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def cache_root() -> Path:

@@ -58,6 +58,15 @@ class Blocks:
         return itertools.chain.from_iterable(map(self.members, self.numbers))
 
 
+def spans(numbers: Sequence[int]) -> list[range]:
+    """The runs of consecutive numbers among ascending ones."""
+    if isinstance(numbers, range):
+        return [numbers] if numbers else []
+    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    found = ([number for _, number in run] for _, run in runs)
+    return [range(members[0], members[-1] + 1) for members in found]
+
+
 def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
     """A seed in [0, 2**63): the first 63 bits of SHA-256 over "run seed / sample id / repeat". A sample and
     its affirmative twin start from the same noise, so that their difference is paired."""

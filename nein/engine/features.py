@@ -18,6 +18,7 @@ import safetensors
 import safetensors.numpy
 
 from nein.engine import atomic
+from nein.engine.answers import BlockStore
 
 log = logging.getLogger(__name__)
 
@@ -49,28 +50,13 @@ def _path(root: Path, space: str, scope: str) -> Path:
     return root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"
 
 
-class FeatureCache:
-    """`metrics.base.FeatureStore` over the block `scope`: what is put is kept by `flush`. Every thread has
-    its own; they may share the folder."""
+class FeatureCache(BlockStore):
+    """`metrics.base.FeatureStore` over the block `scope`."""
 
     def __init__(self, root: Path, scope: str) -> None:
-        self._root, self._scope = root, scope
-        self._spaces: dict[str, dict[str, np.ndarray]] = {}
-        self._changed: set[str] = set()
-
-    def get(self, space: str, key: str) -> np.ndarray | None:
-        if space not in self._spaces:
-            self._spaces[space] = read(self._root, space, self._scope)
-        return self._spaces[space].get(key)
+        super().__init__(
+            lambda space: read(root, space, scope), lambda space, entries: write(root, space, scope, entries)
+        )
 
     def put(self, space: str, key: str, value: np.ndarray) -> None:
-        self.get(space, key)  # what is kept already stays
-        self._spaces[space][key] = np.asarray(value, dtype=np.float32)
-        self._changed.add(space)
-
-    def flush(self) -> None:
-        """Writes every changed space, whole."""
-        atomic.side_by_side(
-            lambda space: write(self._root, space, self._scope, self._spaces[space]), sorted(self._changed)
-        )
-        self._changed.clear()
+        super().put(space, key, np.asarray(value, dtype=np.float32))

@@ -153,15 +153,17 @@ def repository(need: Need) -> str:
 def snapshot(need: Need) -> Path | None:
     """The folder in the hub's cache that has the files of a need, or some of them; None where there is
     none."""
-    from huggingface_hub import constants
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    if "/" not in need.reference or "://" in need.reference:
+    kind = "dataset" if need.layout == "dataset" else "model"
+    try:
+        found = snapshot_download(
+            need.reference, repo_type=kind, revision=need.revision, local_files_only=True
+        )
+    except (HFValidationError, LocalEntryNotFoundError):
         return None
-    root = Path(constants.HF_HUB_CACHE, repository(need))
-    name = root / "refs" / (need.revision or "main")
-    commit = name.read_text(encoding="utf-8").strip() if name.is_file() else need.revision or ""
-    folder = root / "snapshots" / commit
-    return folder if commit and folder.is_dir() else None
+    return Path(found)
 
 
 def total(sets: Mapping[str, Any]) -> int:

@@ -340,8 +340,8 @@ def left(sets: Iterable[Set], known: Mapping[str, Any], folder: Path) -> int:
     size = 0
     for one in sets:
         entry = known.get(one.need.key, {})
-        there = [name for name in entry.get("files", ()) if (folder / name).is_file()]
-        for file in one.files:
-            known_here = any(name.endswith(f"/{file.name}") for name in there)
-            size += 0 if known_here and entry["commit"] == one.commit else file.size
+        same = entry.get("files", ()) if entry.get("commit") == one.commit else ()
+        there = [name for name in same if (folder / name).is_file()]
+        lacking = (f for f in one.files if not any(name.endswith(f"/{f.name}") for name in there))
+        size += sum(file.size for file in lacking)
     return size

@@ -208,7 +208,7 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     ("--limit 1", "--limit is 1; at least 2 are needed"),
     ("--judge llava", "must be vqa=REFERENCE, ovd=REFERENCE or reward="),
     ("--instances FOLDER/val.json", "is no COCO file"),
-    ("--instances FOLDER/none.json", "does not exist"),
+    ("--instances FOLDER/none.json", "There is no file"),
     ("--judge reward=pairwise:nano:negvqa", "say --judges reward"),
     ("--judges reward --judge reward=best", "'best' is no judge of edits"),
     ("--judges reward --sets instances", "takes sources and pasted"),

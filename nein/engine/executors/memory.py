@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from nein.engine.environment import peak_memory
 from nein.engine.processes import Processes
@@ -36,34 +36,26 @@ def free_share(device: str) -> float:
         return float(device == "cpu")
     import torch
 
-    return (free(device) or 0) / torch.cuda.mem_get_info(device)[1]
+    return free(device) / torch.cuda.mem_get_info(device)[1]
 
 
-def free(device: str) -> int | None:
-    """Bytes that may still be taken; None where the system does not tell."""
-    if device.startswith("cuda"):
-        import torch
+def free(device: str) -> int:
+    """Bytes that may still be taken."""
+    if not device.startswith("cuda"):
+        return int(psutil.virtual_memory().available)
+    import torch
 
-        torch.cuda.empty_cache()
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
+    torch.cuda.empty_cache()
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
-def held(device: str) -> int | None:
-    """Bytes that this process holds now; None where the system does not tell."""
-    if device.startswith("cuda"):
-        import torch
+def held(device: str) -> int:
+    """Bytes that this process holds now."""
+    if not device.startswith("cuda"):
+        return int(psutil.Process().memory_info().rss)
+    import torch
 
-        return int(torch.cuda.memory_allocated(device))
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return int(torch.cuda.memory_allocated(device))
 
 
 def release(device: str) -> None:
@@ -132,12 +124,8 @@ class Fitting:
         reset(self._device)
         result = work()
         used = peak(self._device)
-        left = free(self._device)
-        if used is None or before is None or left is None:
-            self._set(self.most)
-            return result
-        each = max(1, used["bytes"] - before) * Processes().workers(self._device)
-        self._set(max(1, min(self.most, int(SHARE * left / each))))
+        each = max(1, used["bytes"] - before if used else 1) * Processes().workers(self._device)
+        self._set(max(1, min(self.most, int(SHARE * free(self._device) / each))))
         return result
 
     def _set(self, size: int) -> None:

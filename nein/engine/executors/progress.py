@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from nein.engine import atomic
 from nein.engine.attempts import attempts
-from nein.engine.blocks import SEGMENT
+from nein.engine.blocks import SEGMENT, spans
 from nein.engine.folder import COST, Folder
 from nein.engine.scheduler import Scheduler, set_aside
 from nein.engine.stages import Step
@@ -82,8 +82,8 @@ class State:
 def announce(steps: Sequence[Step]) -> None:
     """Writes down what is wanted, for `states`."""
     for place, step in enumerate(steps):
-        stage, spans = step.stage, list(_spans(step.stage.blocks.numbers))
-        note = {"stage": stage.name, "place": place, "outputs": stage.outputs, "blocks": spans}
+        stage, found = step.stage, [(one[0], one[-1]) for one in spans(step.stage.blocks.numbers)]
+        note = {"stage": stage.name, "place": place, "outputs": stage.outputs, "blocks": found}
         step.folder.note(STEPS, stage.name, note)
 
 
@@ -94,23 +94,13 @@ def states(folder: Folder, now: float | None = None) -> list[State]:
     at_work = [attempt.name.rpartition("-")[0] for attempt in attempts(folder.path) if attempt.alive]
     listed = []
     for note in sorted(folder.notes(STEPS).values(), key=lambda note: note["place"]):
-        stage, spans = note["stage"], [range(first, last + 1) for first, last in note["blocks"]]
-        there = sum(_count(folder, note["outputs"], span) for span in spans)
-        apart = sum(name == stage and any(number in span for span in spans) for name, number in aside)
+        stage, wanted = note["stage"], [range(first, last + 1) for first, last in note["blocks"]]
+        there = sum(_count(folder, note["outputs"], span) for span in wanted)
+        apart = sum(name == stage and any(number in span for span in wanted) for name, number in aside)
         running = at_work.count(stage.replace("/", "-"))
         rate = _rate(folder, stage, now) if at_work else None
-        listed.append(State(stage, sum(map(len, spans)), there - apart, running, apart, rate))
+        listed.append(State(stage, sum(map(len, wanted)), there - apart, running, apart, rate))
     return listed
-
-
-def _spans(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, last) of every run of consecutive numbers."""
-    if isinstance(numbers, range):
-        yield from [(numbers[0], numbers[-1])] if numbers else []
-        return
-    for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in run]
-        yield members[0], members[-1]
 
 
 def _count(folder: Folder, outputs: Sequence[str], span: range) -> int:
