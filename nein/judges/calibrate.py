@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
@@ -32,8 +32,7 @@ from nein.models.judges import Word
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
-    from nein.judges.known_edits import Pair
-    from nein.judges.known_presence import Case
+    from nein.judges.known import Case, Pair
 
 log = logging.getLogger(__name__)
 
@@ -41,16 +40,16 @@ log = logging.getLogger(__name__)
 def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
     from nein.benchmarks.nein import score
-    from nein.judges import known_presence
+    from nein.judges import known
     from nein.models import rewards
 
     directory, config = read_config(options.run, options.named)
     out = options.out or directory.out / "calibration"
     atomic.check_writable(out)
     kinds = [kind for kind in options.judges if kind != REWARD]
-    material = read_material(options, directory)
-    cases = gather(material, options) if kinds else []
-    for name, (present, absent) in known_presence.counts(cases).items():
+    dataset, annotations = read_material(options, directory)
+    cases = gather(dataset, annotations, options) if kinds else []
+    for name, (present, absent) in known.counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
     device = Processes().device(options.device or config.device)
@@ -60,30 +59,22 @@ def run(options: CalibrateConfig) -> None:
 
     for kind in kinds:
         file = calibrate(kind, load(kind), cases, config, out, options.block_size)
-        result = atomic.read_json(file)
-        rates = result["rates"]["fixed"]
+        rates = atomic.read_json(file)["rates"]["fixed"]
         parts = [asking.shown(name, rates[name]) for name in ("sensitivity", "specificity")]
         print(f"{kind}: {', '.join(parts)}, unscored {rates['n_unscored']}; {file}")
-    pairs = gather_edits(material, options, config.align_resolution) if options.rewards else []
+    pairs = gather_edits(dataset, annotations, options, config.align_resolution) if options.rewards else []
     for reference in options.rewards:
         judge = rewards.load(
             reference, cache=AnswerCache(out / asking.ANSWERS), device=device, dtype=config.judge_dtype,
             removal=lambda: rewards.RemovalReward(load("vqa"), config.article),
         )  # fmt: skip
-        print(preferences.summary(preferences.calibrate(reference, judge, pairs, out, options.batch_size)))
+        print(preferences.summary(preferences.calibrate(reference, judge, pairs, out, options.block_size)))
 
 
-class Material(NamedTuple):
-    """What cases and pairs are made of: NeIn's samples, and annotated pictures where there are any."""
-
-    dataset: Dataset
-    annotations: coco.Annotations | None
-
-
-def read_material(options: CalibrateConfig, run: RunDir) -> Material:
-    """The data of the run, or those of the options. An instance file may lie beside them. Raises UserError
-    where a set needs one and there is none."""
-    from nein.judges import known_presence
+def read_material(options: CalibrateConfig, run: RunDir) -> tuple[Dataset, coco.Annotations | None]:
+    """NeIn's samples, of the run or of the options, and the annotated pictures beside them where there are
+    any. Raises UserError where a set needs such and there are none."""
+    from nein.judges import known
 
     origin = (run.manifest() or {}).get("data", {})
     dataset = loading.reload(origin, options.data)
@@ -92,48 +83,50 @@ def read_material(options: CalibrateConfig, run: RunDir) -> Material:
         beside = Path(origin["annotations"]).parent / "instances.json"
         file = beside if beside.is_file() else None
     if file is not None:
-        return Material(dataset, known_presence.read_instances(file, options.images or file.parent))
+        return dataset, known.read_instances(file, options.images or file.parent)
     if {"instances", "pasted"} & set(options.sets):
         raise UserError(
             "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
             "--images FOLDER."
         )
-    return Material(dataset, None)
+    return dataset, None
 
 
-def gather(material: Material, options: CalibrateConfig) -> list[Case]:
-    """The cases of the sets asked for, or of all there are."""
-    from nein.judges import known_presence
+def gather(dataset: Dataset, annotations: coco.Annotations | None, options: CalibrateConfig) -> list[Case]:
+    """The cases of `--sets`, or of all that there are."""
+    from nein.judges import known
 
-    made: dict[str, Callable[[], list[Case]]] = {"sources": lambda: known_presence.sources(material.dataset)}
-    if (annotations := material.annotations) is not None:
-        made["instances"] = lambda: known_presence.instances(annotations, options.seed)
-        made["pasted"] = lambda: known_presence.pasted(annotations, options.seed)
+    made: dict[str, Callable[[], list[Case]]] = {"sources": lambda: known.sources(dataset)}
+    if annotations is not None:
+        made["instances"] = lambda: known.instances(annotations, options.seed)
+        made["pasted"] = lambda: known.pasted(annotations, options.seed)
     else:
         log.warning(
             "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
         )
     wanted = [name for name in made if name in (options.sets or SETS)]
-    return [case for name in wanted for case in known_presence.thinned(made[name](), options.limit)]
+    return [case for name in wanted for case in known.thinned(made[name](), options.limit)]
 
 
-def gather_edits(material: Material, options: CalibrateConfig, resolution: int) -> list[Pair]:
-    """Pairs of edits of the sets asked for, or of all there are."""
-    from nein.judges import known_edits, known_presence
+def gather_edits(
+    dataset: Dataset, annotations: coco.Annotations | None, options: CalibrateConfig, resolution: int
+) -> list[Pair]:
+    """Pairs of edits of `--sets`, or of all that there are."""
+    from nein.judges import known
 
     wanted = options.sets or SETS
-    pairs = known_edits.unedited(material.dataset, resolution) if "sources" in wanted else []
-    if material.annotations is not None and "pasted" in wanted:
-        pairs += known_edits.pasted(material.annotations, options.seed)
+    pairs = known.unedited(dataset, resolution) if "sources" in wanted else []
+    if annotations is not None and "pasted" in wanted:
+        pairs += known.pasted_pairs(annotations, options.seed)
     groups = [[pair for pair in pairs if pair.set == name] for name in dict.fromkeys(p.set for p in pairs)]
-    return [pair for group in groups for pair in known_presence.thinned(group, options.limit)]
+    return [pair for group in groups for pair in known.thinned(group, options.limit)]
 
 
 def calibrate(
     kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
 ) -> Path:
     """Asks a judge about the cases and writes what came of it; returns the .json file."""
-    from nein.judges import known_presence
+    from nein.judges import known
 
     how = judges.JudgeOptions(config.article, config.threshold)
     rows = ask_all(kind, judge, cases, how, out, batch_size)
@@ -148,7 +141,7 @@ def calibrate(
     }  # fmt: skip
     result = {
         "kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe(), **how.of(kind),
-        "sets": {name: list(pair) for name, pair in known_presence.counts(cases).items()},
+        "sets": {name: list(pair) for name, pair in known.counts(cases).items()},
         "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
     }  # fmt: skip
     atomic.write_json(target, result)

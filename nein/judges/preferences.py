@@ -15,7 +15,7 @@ from typing import Any
 from nein import statistics
 from nein.engine import atomic
 from nein.judges import asking
-from nein.judges.known_edits import AFFIRMED, NEGATED, Pair
+from nein.judges.known import AFFIRMED, NEGATED, Pair
 from nein.loading.errors import isolated
 from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge

@@ -19,7 +19,7 @@ from nein.engine.processes import Processes
 from nein.judges.asking import read_config
 from nein.judges.calibrate import ask_all
 from nein.judges.config import RetrievedConfig
-from nein.judges.known_presence import Case
+from nein.judges.known import Case
 from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames
 from nein.statistics.calibration import Rates

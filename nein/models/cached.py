@@ -11,7 +11,7 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -164,8 +164,19 @@ class _Cached:
             self._questions.stop()
             self.model.stop()
 
-    def _all(self, asked: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, dict[str, Any] | NoAnswer]:
-        """Key -> the kept answer, or what asking gives."""
+    def _all(
+        self, images: Sequence[np.ndarray], rows: Sequence[Sequence[Item]],
+        words: Callable[[Item], Sequence[Any]], ask: Callable[[np.ndarray, Item], dict[str, Any]],
+    ) -> list[list[dict[str, Any] | NoAnswer]]:  # fmt: skip
+        """Per picture and question the kept answer, or what `ask` gives. `words`: all that decides an answer
+        besides the model and the picture."""
+        keys: list[list[str]] = []
+        for image, row in zip(images, rows, strict=True):
+            picture = pixel_hash(image) if row else ""
+            keys.append([json.dumps([picture, *words(one)]) for one in row])
+        longest = max(map(len, rows), default=0)  # the first questions of all pictures go first
+        places = ((i, k) for k in range(longest) for i, row in enumerate(rows) if k < len(row))
+        asked = {keys[i][k]: functools.partial(ask, images[i], rows[i][k]) for i, k in places}
 
         def work(key: str) -> dict[str, Any] | NoAnswer:
             try:
@@ -173,7 +184,8 @@ class _Cached:
             except NoAnswer as error:
                 return error
 
-        return dict(self.each(work, list(asked)))
+        replies = dict(self.each(work, list(asked)))
+        return [[replies[key] for key in row] for row in keys]
 
 
 class CachedModel(_Cached):
@@ -198,18 +210,13 @@ class CachedModel(_Cached):
         if not self.concurrent:
             return answer_each(self.model, images, asked, scorings)
         check_images(images, asked, "questions")
-        keys: list[list[str]] = []
-        for image, row in zip(images, asked, strict=True):
-            # Everything that decides the answer but the model.
-            picture, ways = pixel_hash(image) if row else "", sorted(scorings)
-            words = ((a.prompt.before, a.prompt.after, a.options, a.question, a.texts) for a in row)
-            keys.append([json.dumps([picture, *parts, ways]) for parts in words])
-        longest = max(map(len, asked), default=0)  # the first questions of all pictures go first
-        places = [(i, k) for k in range(longest) for i, row in enumerate(asked) if k < len(row)]
+        ways = sorted(scorings)
         replies = self._all(
-            {keys[i][k]: functools.partial(self._ask, images[i], asked[i][k], scorings) for i, k in places}
-        )
-        return [[_reply(replies[key]) for key in row] for row in keys]
+            images, asked,
+            lambda a: (a.prompt.before, a.prompt.after, a.options, a.question, a.texts, ways),
+            lambda image, one: self._ask(image, one, scorings),
+        )  # fmt: skip
+        return [[_reply(kept) for kept in row] for row in replies]
 
     def _ask(self, image: np.ndarray, one: Asked, scorings: Sequence[str]) -> dict[str, Any]:
         [[reply]] = answer_each(self.model, [image], [[one]], scorings)
@@ -235,21 +242,15 @@ class CachedJudge(_Cached):
 
     def ask(self, images: Sequence[np.ndarray], questions: Sequence[Sequence[str]]) -> list[list[Answer]]:
         """See `metrics.judges.base`. Raises NoAnswer, and UserError when the endpoint is silent."""
-        asked: dict[str, Callable[[], dict[str, Any]]] = {}
-        keys: list[list[str]] = []
-        for image, row in zip(images, questions, strict=True):
-            picture = pixel_hash(image) if row else ""
-            keys.append([json.dumps([picture, one]) for one in row])
-            for key, one in zip(keys[-1], row, strict=True):
-                asked[key] = functools.partial(self._ask, image, one)
-        replies: dict[str, Any] = self._all(asked)
-        for answer in replies.values():
+        replies = self._all(
+            images, questions,
+            lambda question: (question,),
+            lambda image, question: asdict(self.model.ask([image], [[question]])[0][0]),
+        )  # fmt: skip
+        for answer in (answer for row in replies for answer in row):
             if isinstance(answer, NoAnswer):  # all the others are asked and kept by now
                 raise answer
-        return [[Answer(**replies[key]) for key in row] for row in keys]
-
-    def _ask(self, image: np.ndarray, question: str) -> dict[str, Any]:
-        return asdict(self.model.ask([image], [[question]])[0][0])
+        return [[Answer(**kept) for kept in row] for row in replies]  # type: ignore[arg-type]
 
 
 class CachedSpeaker(_Cached):

@@ -11,7 +11,7 @@ import pytest
 
 from nein.editors import EditResult
 from nein.editors.basic import Identity, Solid
-from nein.judges.contracts import check_editor, check_judge
+from nein.judges.check import check_editor, check_judge
 from nein.metrics.judges.base import Answer
 from tests.helpers import commands
 from tests.rehearsal import ScriptedDetector, ScriptedJudge

@@ -20,7 +20,7 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import decode, pixel_hash, write_png
-from nein.judges import known_edits, known_presence, preferences
+from nein.judges import known, preferences
 from nein.metrics.base import Score
 from nein.models import judges, rewards
 from nein.nano import data as nano_data
@@ -39,11 +39,11 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def annotations(world):
-    return known_presence.read_instances(world / "instances.json", world)
+    return known.read_instances(world / "instances.json", world)
 
 
 @pytest.fixture(scope="module")
-def known():
+def inside():
     """Pixels of every picture of the world -> categories in it: what a perfect judge would see."""
     scenes = (scene for s in nano_data.iter_samples("val", SOURCES) for scene in (s.source, s.sample))
     return {np.asarray(render(scene)).tobytes(): set(scene.categories) for scene in scenes}
@@ -65,30 +65,30 @@ def run(scored, tmp_path):
     return shutil.copytree(scored, tmp_path / "out")
 
 
-def perfect(known):
+def perfect(inside):
     def rule(image, prompt):
         name = prompt.partition("contain ")[2].partition("?")[0]
-        return "Yes" if name in known[image.tobytes()] else "No"
+        return "Yes" if name in inside[image.tobytes()] else "No"
 
     return ScriptedJudge(rule, "perfect")
 
 
-def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, annotations, known):
-    cases = known_presence.sources(loading.load(str(world)))
-    cases += known_presence.instances(annotations, seed=0)
+def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, annotations, inside):
+    cases = known.sources(loading.load(str(world)))
+    cases += known.instances(annotations, seed=0)
     assert {case.set for case in cases} == {"sources", "instances"}
     for case in cases:
-        inside = known[case.picture().tobytes()]
+        there = inside[case.picture().tobytes()]
         for word in (word for word in case.words if word.role == "object"):
-            assert word.present == (word.word in inside), (case.id, word)
-    counts = known_presence.counts(cases)
+            assert word.present == (word.word in there), (case.id, word)
+    counts = known.counts(cases)
     assert min(counts["sources"][1], *counts["instances"]) > 100
-    again, other = ([c.words for c in known_presence.instances(annotations, seed=s)] for s in (0, 1))
+    again, other = ([c.words for c in known.instances(annotations, seed=s)] for s in (0, 1))
     assert again == [case.words for case in cases if case.set == "instances"] != other
 
 
 def test_pasting_puts_the_object_in_and_changes_nothing_else(annotations):
-    cases = known_presence.pasted(replace(annotations, pictures=annotations.pictures[:20]), seed=0)
+    cases = known.pasted(replace(annotations, pictures=annotations.pictures[:20]), seed=0)
     assert cases
     for with_object, without in zip(cases[::2], cases[1::2], strict=True):
         assert (with_object.words[0].present, without.words[0].present) == (True, False)
@@ -96,10 +96,10 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(annotations):
         changed = (with_object.picture() != without.picture()).any(-1).mean()
         assert 0.005 < changed <= 0.31
     canvas, donor = np.zeros((20, 30, 3), np.uint8), np.full((40, 40, 3), 200, np.uint8)
-    pasted = known_presence.paste(canvas, donor, (4, 4, 10, 8), [], (0.0, 1.0))
+    pasted = known.paste(canvas, donor, (4, 4, 10, 8), [], (0.0, 1.0))
     assert (pasted[12:, :10] == 200).all()
     assert pasted.sum() == 200 * 3 * 80
-    triangle = known_presence.paste(canvas, donor, (0, 0, 10, 10), [[0, 0, 10, 0, 0, 10]], (0.0, 0.0))
+    triangle = known.paste(canvas, donor, (0, 0, 10, 10), [[0, 0, 10, 0, 0, 10]], (0.0, 0.0))
     assert 0 < (triangle == 200).all(-1).sum() < 80
 
 
@@ -108,15 +108,15 @@ def test_a_crowd_is_there_but_is_never_cut_out(world, annotations, tmp_path):
     for note in content["annotations"]:
         note["iscrowd"] = 1
     (tmp_path / "instances.json").write_text(json.dumps(content))
-    after = known_presence.read_instances(tmp_path / "instances.json", world)
+    after = known.read_instances(tmp_path / "instances.json", world)
     assert [p.categories for p in after.pictures] == [p.categories for p in annotations.pictures]
-    assert known_presence.instances(after, 0)[0].words == known_presence.instances(annotations, 0)[0].words
-    assert known_presence.pasted(annotations, seed=0)
-    assert known_presence.pasted(after, seed=0) == []
+    assert known.instances(after, 0)[0].words == known.instances(annotations, 0)[0].words
+    assert known.pasted(annotations, seed=0)
+    assert known.pasted(after, seed=0) == []
 
 
 def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
-    world, known, tmp_path, evaluate, monkeypatch
+    world, inside, tmp_path, evaluate, monkeypatch
 ):
     # An editor that truly removes the object in 40 % of the samples: it gives back the source image there.
     rng, gone, samples = random.Random(0), 0, list(nano_data.iter_samples("val", SOURCES))
@@ -125,7 +125,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         gone += removed
         place = f"coco_for_val/{sample.coco}.png" if removed else f"nein_val/{sample.nein}.png"
         write_png(tmp_path / "edited" / "known" / f"{sample.nein}.png", decode(world / place))
-    share, weak = gone / len(samples), Weakened(perfect(known), miss=0.25, invent=0.1)
+    share, weak = gone / len(samples), Weakened(perfect(inside), miss=0.25, invent=0.1)
     monkeypatch.setattr("nein.benchmarks.nein.score.load_models", lambda *_: {"vqa": weak})
     out = tmp_path / "out"
     done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa", "--out",
@@ -145,7 +145,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     assert line["low"] <= share <= line["high"]
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
     labels, twice, page = (tmp_path / name for name in ("labels.csv", "twice.csv", "r.html"))
-    truth = {s.nein: s.object not in known[decode(run.run.image_path(s.nein)).tobytes()] for s in samples}
+    truth = {s.nein: s.object not in inside[decode(run.run.image_path(s.nein)).tobytes()] for s in samples}
     picked = [s.nein for s in random.Random(1).sample(samples, 60)]
     head = "editor,track,id,gone\n"
     labels.write_text(head + "".join(f"known,negative,{name},{int(truth[name])}\n" for name in picked))
@@ -244,8 +244,8 @@ def six(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pairs(six):
-    annotations = known_presence.read_instances(six / "instances.json", six)
-    return [*known_edits.unedited(loading.load(str(six)), 512), *known_edits.pasted(annotations, seed=0)]
+    annotations = known.read_instances(six / "instances.json", six)
+    return [*known.unedited(loading.load(str(six)), 512), *known.pasted_pairs(annotations, seed=0)]
 
 
 class Deaf(rewards.RewardJudge):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from nein import metrics
-from nein.judges.contracts import picture
+from nein.judges.check import picture
 from nein.metrics import MetricError, choices
 from nein.metrics.backends.endpoint import NoAnswer, Turn
 from nein.metrics.backends.vllm import STRANGE

@@ -112,14 +112,18 @@ class NegvqaConfig(
     retries: NonNegativeInt = option(5, "how often a question is asked again after a failure", "Endpoint")
     samples: NonNegativeInt = option(400, "questions shown with their answers in the page", "Output")
 
+    @property
+    def matching(self) -> str | None:
+        """The language model that reads answers without a letter, if one does."""
+        return None if self.matcher == EXACT else self.matcher.removeprefix(LLM)
+
     def needs(self) -> list[Need]:
         from nein.models import needs, references
 
         models = (references.named(name)[1] for name in self.model)
-        matcher = self.matcher.removeprefix(LLM) if self.matcher.startswith(LLM) else None
         return [
             *(need for m in models for need in needs.of_model("vqa", self.judge if m == "judge" else m)),
-            *needs.of_model("llm", matcher),
+            *needs.of_model("llm", self.matching),
             *needs.of_data(self.data),
         ]
 

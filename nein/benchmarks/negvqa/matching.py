@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from nein.benchmarks.negvqa.config import LLM, NegvqaConfig
+from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, MATCHES
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks, sample_seed
@@ -48,11 +48,9 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     def work(client: Any, rows: list[Row], missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return {MATCHES: matched(client, rows, config.letters)}
 
-    matcher = config.matcher.removeprefix(LLM)
-
     def load() -> Any:
         options = llm.LlmOptions(
-            model=matcher, max_tokens=MAX_TOKENS, concurrency=config.concurrency,
+            model=config.matching, max_tokens=MAX_TOKENS, concurrency=config.concurrency,
             timeout=config.timeout, retries=config.retries, dtype=config.dtype,
         )  # fmt: skip
         cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
@@ -70,7 +68,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     def usable(_: str, number: int, rows: list[Row]) -> bool:
         return not any(row["error"] for row in rows)
 
-    place = references.place(matcher)
+    place = references.place(str(config.matching))
     model = Model(config.matcher, load, describe, place, lambda client: usage_of({"matcher": client}))
     return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, depends_on=ANSWERS)
 

@@ -13,7 +13,7 @@ from nein import metrics
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negvqa import matching, paper_numbers, report, scores, sections
-from nein.benchmarks.negvqa.config import EXACT, LLM, NegvqaConfig, ReportConfig
+from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, BLIND, MATCHES, AnswersDir
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
@@ -40,21 +40,22 @@ from nein.reporting.scores import ScoreTable
 
 JUDGE = "judge"
 NO_PICTURE = "no picture: "
+_questions = functools.lru_cache(maxsize=2)(questions.load)  # names of runs are looked up before they begin
 
 
 def runs(config: NegvqaConfig, device: str) -> list[Run]:
     """One run per model, everything looked at and nothing loaded."""
-    columns = tuple(sorted(config.columns.items()))
     asked = _questions(
-        config.data, config.negated, config.images, config.split, columns, config.questions
-    )  # read once
+        config.data, negated=config.negated, pictures=config.images, split=config.split,
+        columns=tuple(sorted(config.columns.items())), questions=config.questions,
+    )  # fmt: skip
     absent = questions.missing_pictures(asked.items)
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
-    if config.matcher != EXACT:
-        check_llm(config.matcher.removeprefix(LLM))
+    if config.matching:
+        check_llm(config.matching)
     people = {name: _answered(name, config, asked, device) for name in config.answers_from}
-    models: dict[str, str] = {}  # name of its run -> as it was asked for
+    models: dict[str, str] = {}  # name of its run -> what was typed
     for model in [*people, *config.model]:
         reference, name = references.named(model)[1], people[model].name if model in people else ""
         if not name:
@@ -78,18 +79,8 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
         load = shared(load_cached)
         for cure in ("", *config.mend):
             remedies.possible(cure, scorings(reference, config), model)
-            named = f"{name}+{cure}" if cure else name
-            made.append(_run(named, reference, config, asked, device, load, cure))
+            made.append(_run(name, reference, config, asked, device, load, cure))
     return [*made, *people.values()]
-
-
-@functools.lru_cache(maxsize=2)
-def _questions(
-    source: str, negated: str | None, images: str | None, split: str, columns: Any, count: int
-) -> Questions:
-    return questions.load(
-        source, negated=negated, pictures=images, split=split, columns=dict(columns), questions=count
-    )
 
 
 def _behind(reference: str, config: NegvqaConfig) -> str:
@@ -126,19 +117,26 @@ def _run(
     if vanishing(config, asked.items):
         identity["missing"] = "not shown"
     if cure:
-        identity["mend"] = cure
+        name, identity["mend"] = f"{name}+{cure}", cure
     if reference == JUDGE:
         identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
-    stages, outputs = _asking(reference, config, asked.items, load, cure), {}
+    stages = _asking(reference, config, asked.items, load, cure)
     # A judge's answers about one option at a time are no texts to match.
-    if reference != JUDGE or config.judge_asking == "letters":
-        outputs = _matched(name, config, identity, stages, device)
-    return Run(name, name, identity, tuple(stages), _facts(reference, config, asked, identity), outputs)
+    texts = reference != JUDGE or config.judge_asking == "letters"
+    return _of_stages(name, reference, config, asked, device, identity, stages, config.limit, texts)
 
 
-def _facts(reference: str, config: NegvqaConfig, asked: Questions, identity: Row) -> dict[str, Any]:
-    """What the manifest says besides the identity."""
-    return {
+def _of_stages(
+    name: str, reference: str, config: NegvqaConfig, asked: Questions, device: str, identity: Row,
+    stages: list[Stage], limit: int | None, texts: bool = True,
+) -> Run:  # fmt: skip
+    """The run, with the matcher's stage where one reads its `texts`."""
+    outputs = {}
+    if config.matching and texts and "generated" in identity["scoring"]:
+        folder = AnswersDir(config.out_dir / name)
+        stages = [*stages, matching.stage(config, folder, stages[0].blocks, device)]
+        outputs = {MATCHES: {"matcher": references.identity(config.matching), "letters": config.letters}}
+    facts = {
         "reference": reference,
         "preset": config.preset,
         "protocol": config.protocol,
@@ -149,20 +147,9 @@ def _facts(reference: str, config: NegvqaConfig, asked: Questions, identity: Row
             **asked.origin, "sha256": asked.sha256, "questions": len(asked.items),
             "subsets": Counter(item.subset for item in asked.items),
         },
-        "limit": config.limit,
+        "limit": limit,
     }  # fmt: skip
-
-
-def _matched(
-    name: str, config: NegvqaConfig, identity: Row, stages: list[Stage], device: str
-) -> dict[str, Any]:
-    """Adds the matcher's stage where one is asked; the identity of its output."""
-    if config.matcher == EXACT or "generated" not in identity["scoring"]:
-        return {}
-    folder = AnswersDir(config.out_dir / name)
-    stages.append(matching.stage(config, folder, stages[0].blocks, device))
-    matcher = references.identity(config.matcher.removeprefix(LLM))
-    return {MATCHES: {"matcher": matcher, "letters": config.letters}}
+    return Run(name, name, identity, tuple(stages), facts, outputs)
 
 
 def _answered(given: str, config: NegvqaConfig, asked: Questions, device: str) -> Run:
@@ -172,7 +159,7 @@ def _answered(given: str, config: NegvqaConfig, asked: Questions, device: str) -
     path = expanded(file)
     said = questions.answers(path, asked.items)
     items = [item for item in asked.items if item.id in said]
-    name = own or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-.") or "answers"
+    blocks = Blocks.first(len(items), config.block_size, config.limit)
     identity = {
         "model": f"answers {json_digest(said)}", "role": "answers", "data": asked.sha256,
         "prompt": "not asked here", "scoring": ["generated"], **runner.machine_identity(config, device),
@@ -192,11 +179,9 @@ def _answered(given: str, config: NegvqaConfig, asked: Questions, device: str) -
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         return work(None, read(number), missing)
 
-    blocks = Blocks.first(len(items), config.block_size, config.limit)
+    name = own or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-.") or "answers"
     stages = [Stage(ANSWERS, (ANSWERS,), blocks, read, work, lost, invalidates=(MATCHES,))]
-    outputs = _matched(name, config, identity, stages, device)
-    facts = {**_facts(path.name, config, asked, identity), "limit": len(blocks.wanted)}
-    return Run(name, name, identity, tuple(stages), facts, outputs)
+    return _of_stages(name, path.name, config, asked, device, identity, stages, len(blocks.wanted))
 
 
 def vanishing(config: NegvqaConfig, items: Sequence[Item]) -> bool:
@@ -218,9 +203,9 @@ def run_name(model: str, config: NegvqaConfig) -> str:
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:
     """Those of --scoring that the model can be read by. Raises UserError where there is none."""
     made = references.offered(reference)
-    possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else choices.SCORINGS
-    possible = possible if made is None else made.scorings
-    usable = sorted(name for name in set(config.scoring) if name in possible)
+    asked_so = choices.ASKINGS[config.judge_asking] if reference == JUDGE else choices.SCORINGS
+    possible = asked_so if made is None else made.scorings
+    usable = sorted(set(config.scoring) & {*possible})
     if not usable and made is not None:
         raise UserError(f"'{reference}' can be read by {' or '.join(possible)} only; add it to scoring.")
     if not usable:
@@ -338,19 +323,20 @@ def _answers(
 ) -> list[Row]:
     """The rows of every question and way of asking, in order."""
     readable = [(item, picture) for item, picture in block if not isinstance(picture, str)]
-    rows: dict[tuple[str, Asking], list[Row]] = {}
+    replies: dict[tuple[str, Asking], Reply] = {}
     for unseen in (False, True):
         these = [one for one in askings if (one.baseline == TEXT_ONLY) == unseen]
-        if not these:
-            continue
-        pictures = [grey() if unseen else picture for _, picture in readable]
-        asked = [[one.asked(item, wording, vanish) for one in these] for item, _ in readable]
-        for (item, _), said in zip(readable, model.answer(pictures, asked, read_by), strict=True):
-            rows |= {(item.id, one): _rows(item, one, reply) for one, reply in zip(these, said, strict=True)}
-    for item, picture in block:
-        if isinstance(picture, str):
-            rows |= {(item.id, one): _rows(item, one, Reply(error=picture)) for one in askings}
-    return [row for item, _ in block for one in askings for row in rows[item.id, one]]
+        if these:
+            pictures = [grey() if unseen else picture for _, picture in readable]
+            asked = [[one.asked(item, wording, vanish) for one in these] for item, _ in readable]
+            for (item, _), row in zip(readable, model.answer(pictures, asked, read_by), strict=True):
+                replies |= {(item.id, one): reply for one, reply in zip(these, row, strict=True)}
+    return [
+        row
+        for item, picture in block
+        for one in askings
+        for row in _rows(item, one, replies.get((item.id, one)) or Reply(error=picture))
+    ]
 
 
 def _rows(item: Item, asking: Asking, reply: Reply) -> list[Row]:

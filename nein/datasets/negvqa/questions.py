@@ -109,7 +109,7 @@ def load(
     negated: str | None = None,
     pictures: str | None = None,
     split: str = "test",
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
     questions: int = NANO_QUESTIONS,
     cache: Path | None = None,
 ) -> Questions:
@@ -123,8 +123,9 @@ def load(
 
     Raises UserError naming the first bad records.
     """
-    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **dict(columns or {})}
-    for key in columns or {}:
+    columns = dict(columns or {})
+    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **columns}
+    for key in columns:
         if key not in FIELDS and key not in LETTERS:
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if is_nano(source):
@@ -147,9 +148,9 @@ def load(
             rows = _joined(rows, atomic.read_lines(expanded(negated)), names, source, negated)
             origin["negated"] = Path(negated).name
     if columns:
-        origin["columns"] = dict(columns)
+        origin["columns"] = columns
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
-    letters = [k for k in LETTERS if k in "AB" or k in (columns or {})]
+    letters = [k for k in LETTERS if k in "AB" or k in columns]
     folder = expanded(pictures) if pictures else folder
     items = _items(rows, names, letters, folder, f"'{source}'")
     return Questions(items, origin, _hash(items))

@@ -190,7 +190,7 @@ CALIBRATION = Table(
     "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are "
     "not seen; ROC-AUC of the soft score. Clustered by picture.",
 )  # fmt: skip
-#: Families of pairs of edits (`nein.judges.known_edits`) -> what the wrong one did.
+#: Families of pairs of edits (`nein.judges.known`) -> what the wrong one did.
 PAIRS = {"unedited": "did nothing", "other": "took another out", "along": "took another along"}
 _WORDINGS = {"metric": ("affirmed", "negated")}
 REWARDS = Table(

@@ -1,8 +1,22 @@
-"""Pictures whose truth is known, for calibrating judges: what is in them, and what is not.
+"""Pictures and edits whose truth is known, for calibrating judges.
+
+Cases, for judges of what is in a picture:
 
 sources    the source images of NeIn: the object of every sample is absent, the caption's objects are there
 instances  pictures with COCO instance annotations: annotated categories are there, others are not
 pasted     source images with an annotated object of another picture pasted in; the picture itself before that
+
+Pairs, for judges of edits, of which one obeys an instruction:
+
+unedited   the sample of NeIn as it is against its target, in which the object is not there
+other      two objects are pasted into a picture; the edit without the one against the edit without the other.
+           Both are asked for in turn, so that a judge which does not hear the instruction is right in half of
+           the cases
+along      the same pictures; the edit without the one against the edit without both, which takes something
+           along that was not to go: a judge that likes the emptier picture is right in none
+
+Every pair is asked about with an affirmative sentence ("Remove the X.") and with a negative one, so that what
+a judge loses by the negation is a difference between the same pictures.
 """
 
 from __future__ import annotations
@@ -13,20 +27,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from nein.datasets import coco
-from nein.datasets.nein.samples import Dataset
+from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.metrics.objects import caption_objects
+from nein.metrics.preprocess import r64_fit, stretch
 from nein.models.judges import CAPTION, OBJECT, Word
+from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence, removal
 
+AFFIRMED, NEGATED = "affirmed", "negated"
 #: Share of its picture that an object must cover to be cut out: visible, yet not everything.
 PASTED_AREA = (0.01, 0.3)
 DONORS_TRIED = 40  # objects looked at for a picture before it goes without
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -44,12 +62,33 @@ class Case:
     words: tuple[Word, ...]
 
 
+class Pictures(NamedTuple):
+    """(H, W, 3) uint8 each: what was edited, the edit that obeys, the edit that does not."""
+
+    source: np.ndarray
+    right: np.ndarray
+    wrong: np.ndarray
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`set`, `id`, `cluster` and `pictures` as those of a `Case`; `sentences`: wording -> what the editor was
+    told."""
+
+    set: str
+    id: str
+    cluster: str
+    object: str
+    pictures: Callable[[], Pictures]
+    sentences: Mapping[str, str]
+
+
 def sources(dataset: Dataset) -> list[Case]:
     """Every source image with the objects of its samples (absent) and the nouns of its captions (present).
 
     Captions are taken at their word: a noun that is not visible counts against the judge.
     """
-    groups: dict[str, list[Any]] = {}
+    groups: dict[str, list[Sample]] = {}
     for sample in dataset.samples:
         groups.setdefault(sample.source_id, []).append(sample)
     flat = [sample for group in groups.values() for sample in group]
@@ -99,29 +138,63 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
 
 
 def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
-    """Every picture once with an object of another one pasted in (present), and once as it is (absent).
-
-    The object is cut along its polygons where there are any, else along its box, and keeps its size in pixels
-    unless that is more than half of the picture it comes into. Crowds are never cut out.
-    """
+    """Every picture once with an object of another one pasted in (present), and once as it is (absent)."""
     cases, every = [], stock(annotations)
     for picture in annotations.pictures:
         rng = random.Random(f"{seed}/pasted/{picture.stem}")
-        donor, instance = next(donors(every, picture, rng), (None, None))
-        if donor is None or instance is None:
-            continue
-        name, cluster, place = instance.category, cluster_of(picture.stem), (rng.random(), rng.random())
-        with_object = partial(_with_object, picture.path, donor.path, instance, place)
-        plain = partial(images.decode, picture.path)
-        for sign, make, present in (("+", with_object, True), ("-", plain, False)):
-            words = (Word(name, present, OBJECT),)
-            cases.append(Case("pasted", f"{picture.stem}{sign}{name}", cluster, make, words))
+        for donor, instance in donors(every, picture, rng):
+            name, part = instance.category, Part(donor.path, instance, (rng.random(), rng.random()))
+            for sign, parts in (("+", [part]), ("-", [])):
+                words, made = (Word(name, bool(parts), OBJECT),), partial(_with, picture.path, parts)
+                case_id, cluster = f"{picture.stem}{sign}{name}", cluster_of(picture.stem)
+                cases.append(Case("pasted", case_id, cluster, made, words))
+            break
     return cases
 
 
-def _with_object(into: Path, donor: Path, what: coco.Instance, place: tuple[float, float]) -> np.ndarray:
-    assert what.box is not None  # read_instances
-    return paste(images.decode(into), images.decode(donor), what.box, what.polygons, place)
+def unedited(dataset: Dataset, resolution: int) -> list[Pair]:
+    """One pair per sample whose object is to be gone. A target of another size than its sample is cropped as
+    NeIn's samples were, at `resolution`."""
+    pairs = []
+    for sample in (sample for sample in dataset.samples if not sample.stays):
+        sentences = {AFFIRMED: removal(sample.object), NEGATED: sample.negative}
+        made = partial(_of_sample, sample, resolution)
+        pairs.append(Pair("unedited", sample.id, sample.source_id, sample.object, made, sentences))
+    return pairs
+
+
+def _of_sample(sample: Sample, resolution: int) -> Pictures:
+    source, target = images.decode(sample.sample_path), images.decode(sample.source_path)
+    if target.shape != source.shape:
+        target = stretch(r64_fit(target, resolution), (source.shape[1], source.shape[0]))
+    return Pictures(source, target, source)
+
+
+def pasted_pairs(annotations: coco.Annotations, seed: int) -> list[Pair]:
+    """Four pairs, two of "other" and two of "along", for every picture into which two objects of other
+    categories can be pasted, one at its left edge and one at its right: neither is wider than half of it, so
+    that they do not touch."""
+    pairs, every = [], stock(annotations)
+    for picture in annotations.pictures:
+        rng = random.Random(f"{seed}/other/{picture.stem}")
+        parts: dict[str, Part] = {}
+        for donor, instance in donors(every, picture, rng):
+            if instance.category not in parts:
+                parts[instance.category] = Part(donor.path, instance, (float(len(parts)), rng.random()))
+            if len(parts) == 2:
+                break
+        for gone, stays in (tuple(parts), tuple(parts)[::-1]) if len(parts) == 2 else ():
+            negative = negative_sentence(rng.randrange(len(NEGATIVE_TEMPLATES)), gone)
+            sentences = {AFFIRMED: removal(gone), NEGATED: negative}
+            name, cluster = f"{picture.stem}-{gone}", cluster_of(picture.stem)
+            for family in ("other", "along"):
+                made = partial(_of_two, picture.path, parts[gone], parts[stays], family == "along")
+                pairs.append(Pair(family, name, cluster, gone, made, sentences))
+    return pairs
+
+
+def _of_two(path: Path, gone: Part, stays: Part, along: bool) -> Pictures:
+    return Pictures(_with(path, [stays, gone]), _with(path, [stays]), _with(path, [] if along else [gone]))
 
 
 Stock: TypeAlias = Sequence[tuple[coco.Picture, coco.Instance]]
@@ -148,6 +221,24 @@ def donors(
             yield donor, instance
 
 
+class Part(NamedTuple):
+    """An object of another picture, and the place that it is pasted to: (left, top), as shares of the room
+    that there is."""
+
+    file: Path
+    what: coco.Instance
+    place: tuple[float, float]
+
+
+def _with(path: Path, parts: Sequence[Part]) -> np.ndarray:
+    picture = images.decode(path)
+    for part in parts:
+        assert part.what.box is not None  # read_instances
+        donor = images.decode(part.file)
+        picture = paste(picture, donor, part.what.box, part.what.polygons, part.place)
+    return picture
+
+
 def paste(
     picture: np.ndarray,
     donor: np.ndarray,
@@ -155,10 +246,8 @@ def paste(
     polygons: Sequence[Sequence[float]],
     place: tuple[float, float],
 ) -> np.ndarray:
-    """`picture` with the part of `donor` inside `box` (and inside the polygons) pasted in; a new array.
-
-    place: (left, top) of the pasted part, as shares of the room there is; each from 0 to 1.
-    """
+    """`picture` with the part of `donor` inside `box` (and inside the polygons) pasted in; a new array. The
+    part keeps its size in pixels unless that is more than half of the picture."""
     from PIL import Image, ImageDraw
 
     x, y, width, height = box
@@ -183,7 +272,7 @@ def cluster_of(name: str) -> str:
     return f"COCO_{name.split('_')[1]}" if name.startswith("NeIn_") else name
 
 
-def thinned(cases: Sequence[Any], limit: int | None) -> list[Any]:
+def thinned(cases: Sequence[Item], limit: int | None) -> list[Item]:
     """At most `limit` cases, evenly spread, so that a small part still covers the whole set."""
     if limit is None or limit >= len(cases):
         return list(cases)
