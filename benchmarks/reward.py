@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 
-from nein import statistics
-from nein.metrics import rewards
+from nein import metrics, statistics
 from nein.metrics.rewards import RewardJudge
 from nein.nano.scenes import TAUGHT, WORLDS, render, rng_for
 from research.nano import reward
@@ -59,7 +58,7 @@ def main() -> None:
     parser.add_argument("--judge", default="matching:nano:reward")
     parser.add_argument("--scenes", type=int, default=150)
     args = parser.parse_args()
-    judge = rewards.load_reward(args.judge)
+    judge = metrics.load_reward(args.judge)
     print("| what is new |", " | ".join(WRONG), "|\n|", "---|" * (len(WRONG) + 1), sep="")
     for label, world, wording in ROWS:
         cells = shares(judge, label, world, wording, args.scenes)

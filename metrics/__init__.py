@@ -1,7 +1,7 @@
 """Metrics and judges: images and strings in, numbers out. Importing this package imports nothing.
 
-METRICS holds every metric by name; `score(metrics, batch)` gives a Score per metric and item. `load_encoder`,
-`load_judge` and `load_dual` load the models. Files are not opened: caches are handed in.
+METRICS holds every metric by name; `score(metrics, batch)` gives a Score per metric and item; `load_encoder`,
+`load_judge` and others (`metrics.models`) load models. Files are not opened: caches are handed in.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
         ORIGINS,
         REFERENCES,
         check_reference,
+        check_reward,
         dual_prefix,
+        load_choices,
         load_dual,
         load_encoder,
         load_judge,
+        load_reward,
         origins,
         special_reference,
+        split_reward,
     )
     from nein.metrics.table import METRICS
 
@@ -36,9 +40,9 @@ _WHERE = {
     "batch": ("Batch", "EditPair", "Settings", "SceneObject"),
     "metric": ("Metric", "score"),
     "models": (
-        "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference",
-        "dual_prefix", "load_dual", "load_encoder", "load_judge", "origins",
-        "special_reference",
+        "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference", "check_reward",
+        "dual_prefix", "load_choices", "load_dual", "load_encoder", "load_judge", "load_reward",
+        "origins", "special_reference", "split_reward",
     ),
     "table": ("METRICS",),
 }  # fmt: skip

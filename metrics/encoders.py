@@ -249,11 +249,10 @@ def load_fid(
     return InceptionEncoder(model, loading.Source("inception", "2015-12-05", digest), device, batch_size)
 
 
-def fid_origins(path_or_id: str, revision: str | None) -> list[Origin]:
-    """clean-fid's network, or the repository of a ViT."""
+def fid_origins(path_or_id: str) -> list[Origin] | None:
+    """clean-fid's network; None for a ViT."""
     if path_or_id != "inception":
-        origin = Origin.of("transformers", path_or_id, revision)
-        return [origin] if origin else []
+        return None
     from cleanfid.downloads_helper import inception_url
 
     return [Origin("torch", inception_url, INCEPTION_SHA256)]
@@ -383,7 +382,7 @@ def load_lpips(
     return LpipsNetwork(module.to(device, torch_dtype(dtype)), source, batch_size)
 
 
-def lpips_origins(path_or_id: str, revision: str | None) -> list[Origin]:
+def lpips_origins(path_or_id: str) -> list[Origin]:
     """The trunk of one of the library's own networks, which torchvision publishes; the rest ships with it."""
     if path_or_id not in NETS:
         return []

@@ -69,8 +69,9 @@ def fill(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], file: Pat
         raise MetricError(f"The weights in '{file}' do not fit: {said}") from None
 
 
-def check_folder(path_or_id: str) -> None:
-    """Raise MetricError for what cannot be a model folder or a hub id."""
+def check_folder(path_or_id: str, revision: str | None = None) -> tuple[str, str | None]:
+    """`split_reference`; raises MetricError for what cannot be a model folder or a hub id."""
+    path_or_id, revision = split_reference(path_or_id, revision)
     path = Path(path_or_id)
     if path.is_file():
         raise MetricError(
@@ -92,6 +93,7 @@ def check_folder(path_or_id: str) -> None:
         raise MetricError(
             f"There is no model folder '{path_or_id}'; give an existing folder or a hub id 'owner/name'."
         )
+    return path_or_id, revision
 
 
 def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
@@ -160,6 +162,7 @@ def type_of(path_or_id: str, revision: str | None) -> str | None:
     """`model_type` of a checkpoint's configuration ("llava_next"). Raises MetricError."""
     from transformers import PretrainedConfig
 
+    path_or_id, revision = check_folder(path_or_id, revision)
     try:
         config, _ = PretrainedConfig.get_config_dict(path_or_id, revision=revision or "main")
     except (OSError, ValueError) as error:
@@ -180,8 +183,7 @@ def load_model(
     Raises MetricError, also where weights are missing, which the library would draw at random.
     """
     number_type = torch_dtype(dtype)
-    path_or_id, revision = split_reference(path_or_id, revision)
-    check_folder(path_or_id)
+    path_or_id, revision = check_folder(path_or_id, revision)
     if model_type is not None and (actual := type_of(path_or_id, revision)) != model_type:
         raise MetricError(
             f"'{path_or_id}' is a '{actual}' checkpoint; {cls.__name__} needs one of type '{model_type}'."

@@ -1,4 +1,4 @@
-"""From a reference to a loaded model: the encoders, judges and duals there are, and where they come from.
+"""From a reference to a loaded model: encoders, judges, duals, models of multiple choice and rewards.
 References are told apart as strings; a loader is imported when it is used.
 """
 
@@ -22,7 +22,7 @@ ENCODERS: dict[str, str] = {
     "fid": "nein.metrics.encoders:load_fid",
 }
 
-#: Kind -> checkpoint type (`model_type` of its config.json) -> what loads it; "": any other type.
+#: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
     "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vlm:load"},
     "ovd": {"owlv2": "nein.metrics.judges.detectors:load_owlv2", "": "nein.metrics.judges.detectors:load"},
@@ -32,7 +32,10 @@ JUDGES: dict[str, dict[str, str]] = {
 #: Options of a judge's class that another one of the kind does without.
 _OF_ONE = ("quantization", "pad", "backend")
 
-#: Models with an encoder for pictures and one for sentences: how a reference begins -> what loads it. Other
+#: Models of multiple choice: whether they are served -> loader.
+CHOICES = {True: "nein.metrics.judges.endpoint:load_choices", False: "nein.metrics.judges.vlm:load_choices"}
+
+#: Models with an encoder for pictures and one for sentences: prefix of a reference -> loader. Other
 #: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
 DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
@@ -42,15 +45,23 @@ DUALS: dict[str, str] = {
     "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
 }
 
+#: Judges of whole edits: prefix of a reference -> (loader, check); None: a model of multiple choice, asked
+#: which of two edits obeys.
+REWARDS: dict[str, tuple[str, str] | None] = {
+    "editscore": ("nein.metrics.rewards.editscore:load", "nein.metrics.rewards.editscore:check"),
+    "editreward": ("nein.metrics.rewards.editreward:load", "nein.metrics.rewards.editreward:check"),
+    "pairwise": None,
+    "matching": ("nein.metrics.judges.blip:load_matching", "nein.metrics.loading:check_folder"),
+}
+
 #: Kinds that are not always a repository in transformers' layout, duals by prefix -> what says their origins.
 ORIGINS: dict[str, str] = {
     "lpips": "nein.metrics.encoders:lpips_origins",
     "fid": "nein.metrics.encoders:fid_origins",
     "open_clip": "nein.metrics.dual.openclip:origins",
-    "sentence": "nein.metrics.dual.hub:origins",
 }
 
-#: Prefix of a judge's reference -> what loads it; "module:attribute" is a reference as well.
+#: Prefix of a judge's reference -> loader; "module:attribute" is a reference as well.
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.judges:load_plugin",
     **dict.fromkeys(backends.PREFIXES, "nein.metrics.judges.endpoint:load"),
@@ -69,14 +80,10 @@ def special_reference(path_or_id: str) -> str | None:
 def check_reference(path_or_id: str, revision: str | None = None) -> None:
     """Checks the reference of a judge, or of a model that answers questions; loads nothing, asks no hub and
     no endpoint, imports what another package offers. Raises MetricError, one sentence."""
-    if backends.is_served(path_or_id):
-        backends.check(path_or_id)
-    elif special_reference(path_or_id) in ("plugin", "module"):
+    if special_reference(path_or_id) in ("plugin", "module"):
         judges.offered(path_or_id)
-    elif special_reference(path_or_id) is None:
-        from nein.metrics.loading import check_folder, split_reference
-
-        check_folder(split_reference(path_or_id, revision)[0])
+    else:
+        backends.check(path_or_id, revision)
 
 
 def load_encoder(
@@ -120,12 +127,10 @@ def load_judge(
     if prefix in backends.PREFIXES and kind != "vqa":
         raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
     if prefix is None:
-        from nein.metrics.loading import check_folder, split_reference, type_of
+        from nein.metrics.loading import type_of
 
-        name, its_revision = split_reference(path_or_id, revision)
-        check_folder(name)
         by_type = JUDGES[kind]
-        load = pkgutil.resolve_name(by_type.get(type_of(name, its_revision) or "", by_type[""]))
+        load = pkgutil.resolve_name(by_type.get(type_of(path_or_id, revision) or "", by_type[""]))
     else:
         load = pkgutil.resolve_name(REFERENCES.get(prefix, REFERENCES["plugin"]))
     if prefix in (None, *backends.PREFIXES):
@@ -138,6 +143,63 @@ def load_judge(
     return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
 
 
+def load_choices(
+    path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Load a model that answers multiple-choice questions (`metrics.choices.ChoiceModel`).
+
+    path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
+                InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL".
+    options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
+                of `metrics.backends.endpoint.Endpoint`.
+
+    Raises MetricError, one sentence.
+    """
+    path_or_id = located(path_or_id)
+    load = pkgutil.resolve_name(CHOICES[backends.is_served(path_or_id)])
+    return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
+
+
+def split_reward(reference: str) -> tuple[str, str]:
+    """(kind, model) of "editscore:owner/name". Raises MetricError for another kind, or none."""
+    kind, _, model = reference.partition(":")
+    if not model:
+        raise MetricError(
+            f"'{reference}' is no reward; expected {', '.join(f'{one}:MODEL' for one in REWARDS)}."
+        )
+    return choose("kind of reward", kind, REWARDS), model
+
+
+def check_reward(reference: str) -> None:
+    """Checks a reference and loads nothing. Raises MetricError, one sentence."""
+    kind, model = split_reward(reference)
+    places = REWARDS[kind]
+    (pkgutil.resolve_name(places[1]) if places else backends.check)(located(model))
+
+
+def load_reward(
+    reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Load a judge of whole edits (`metrics.rewards.RewardJudge`).
+
+    reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
+               "editreward:FOLDER", EditReward's heads on Qwen2.5-VL (arXiv:2509.26346);
+               "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", a BLIP that reads
+               two pictures.
+    options    editscore: `protocol`, `passes`, `reduction`, `temperature`.
+
+    Raises MetricError, one sentence.
+    """
+    kind, model = split_reward(reference)
+    places = REWARDS[kind]
+    how = {"revision": revision, "device": device, "dtype": dtype, **options}
+    if places is None:
+        return pkgutil.resolve_name("nein.metrics.rewards.pairwise:Pairwise")(load_choices(model, **how))
+    return pkgutil.resolve_name(places[0])(located(model), **how)
+
+
 def load_dual(
     reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     batch_size: int = 32,
@@ -148,7 +210,7 @@ def load_dual(
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; the controls
                "random" and "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
 
-    Raises MetricError, one sentence, for anything that cannot be loaded.
+    Raises MetricError, one sentence.
     """
     reference = located(reference)
     prefix = dual_prefix(reference)
@@ -184,12 +246,15 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
         except (OSError, ValueError, AttributeError):
             return []  # the loader says why
         return origins("clip", base) if isinstance(base, str) else []
+    layout = "transformers"
     if kind in ("dual", "text"):
         prefix = dual_prefix(reference)
-        if prefix is not None and prefix not in ORIGINS:
+        if prefix == "sentence":
+            layout, reference = "sentence", reference.removeprefix("sentence:")
+        elif prefix is not None and prefix not in ORIGINS:
             return []
         kind = prefix or kind
-    if kind in ORIGINS:
-        return pkgutil.resolve_name(ORIGINS[kind])(reference, revision)
-    origin = Origin.of("transformers", reference, revision)
+    if kind in ORIGINS and (found := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
+        return found
+    origin = Origin.of(layout, reference, revision)
     return [origin] if origin else []

@@ -61,8 +61,8 @@ API = {
         "Judges and answers",
         (
             "nein.metrics.judges.base", "nein.metrics.judges", "nein.metrics.presence",
-            "nein.metrics.objects", "nein.metrics.letters", "nein.metrics.choices.base",
-            "nein.metrics.rewards", "nein.metrics.rewards.base", "nein.metrics.rewards.editscore",
+            "nein.metrics.objects", "nein.metrics.letters", "nein.metrics.choices",
+            "nein.metrics.rewards", "nein.metrics.rewards.editscore",
             "nein.metrics.rewards.editreward", "nein.metrics.rewards.pairwise",
             "nein.metrics.dual",
         ),

@@ -22,12 +22,17 @@ def in_process(reference: str) -> bool:
     return reference.startswith("vllm:") and not is_endpoint(reference)
 
 
-def check(reference: str) -> None:
-    """Checks a reference and asks nobody. Raises MetricError."""
+def check(reference: str, revision: str | None = None) -> None:
+    """Checks the reference of an image-text model, served or not; loads nothing and asks nobody. Raises
+    MetricError."""
     if is_endpoint(reference):
         split_endpoint(reference)
-    else:
+    elif in_process(reference):
         vllm.check_engine(reference.removeprefix("vllm:"))
+    else:
+        from nein.metrics.loading import check_folder
+
+        check_folder(reference, revision)
 
 
 def connect(

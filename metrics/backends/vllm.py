@@ -284,9 +284,9 @@ def check_engine(reference: str) -> None:
             f"'vllm:{reference}' needs vLLM, which is not installed: pip install 'nein[vllm]', or serve the "
             "model elsewhere and give vllm:http://HOST:8000/v1#MODEL."
         )
-    from nein.metrics.loading import check_folder, split_reference
+    from nein.metrics.loading import check_folder
 
-    check_folder(split_reference(located(reference), None)[0])
+    check_folder(located(reference))
 
 
 def hit_rate(queries: float, hits: float) -> dict[str, float]:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from nein.loading.digests import folder_digest
-from nein.loading.references import Origin
 from nein.metrics import loading
 from nein.metrics.base import Images, MetricError, check_image
 from nein.metrics.encoders import ClipEncoder, in_batches, load_clip, pooled
@@ -114,13 +113,11 @@ def load(
     """Load a two-tower model from a folder (safetensors) or the hub. Raises MetricError, one sentence."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-    name, revision = loading.split_reference(path_or_id, revision)
-    loading.check_folder(name)
-    if loading.type_of(name, revision) == "clip":
-        clip = load_clip(name, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
+    if loading.type_of(path_or_id, revision) == "clip":
+        clip = load_clip(path_or_id, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
         return ClipDual(clip.model, clip.tokenizer._tokenizer, clip.preprocess, clip.source, batch_size)
     model, source = loading.load_model(
-        AutoModel, name, model_type=None, revision=revision, device=device, dtype=dtype
+        AutoModel, path_or_id, model_type=None, revision=revision, device=device, dtype=dtype
     )
     needed = ("get_image_features", "get_text_features", "logit_scale")
     if missing := [part for part in needed if not hasattr(model, part)]:
@@ -163,13 +160,6 @@ class SentenceEncoder:
                 list(texts), batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
             )
         return np.asarray(features, dtype=np.float32)
-
-
-def origins(path_or_id: str, revision: str | None) -> list[Origin]:
-    """Where "sentence:ID" comes from; nothing has to for a folder."""
-    name = path_or_id.removeprefix(PREFIX)
-    origin = Origin.of("sentence", name, revision)
-    return [origin] if origin else []
 
 
 def load_sentences(

@@ -199,7 +199,7 @@ def check(path_or_id: str) -> None:
     _parts(_library(), path_or_id)
 
 
-def origins(path_or_id: str, revision: str | None) -> list[Origin]:
+def origins(path_or_id: str) -> list[Origin]:
     """The repository of a tag's weights or of "hf-hub:OWNER/NAME", and what a text tower of transformers'
     needs; of "hf-hub:" its own configuration says that (`text_origins`). Raises MetricError as `load`."""
     open_clip = _library()

@@ -14,7 +14,7 @@ from nein.loading.errors import choose
 from nein.metrics import loading
 from nein.metrics.base import Images, MetricError, Score, Texts, chunks
 from nein.metrics.judges.base import check_batch, check_finite
-from nein.metrics.rewards.base import SingleJudge
+from nein.metrics.rewards import SingleJudge
 
 
 class BlipMatcher:
@@ -143,11 +143,6 @@ class Matching(SingleJudge):
 def joined(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """(..., 1 + patches, D) twice -> (..., 2 + 2 * patches, D): the edit, then what changed."""
     return torch.cat([after, after - before], -2)
-
-
-def check_matching(reference: str) -> None:
-    """Checks a reference, loads nothing. Raises MetricError."""
-    loading.check_folder(loading.split_reference(reference, None)[0])
 
 
 def load_matching(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Matching:

@@ -10,7 +10,7 @@ from nein.metrics.backends import connect
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Said, Turn
 from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Images, Texts, check_images
-from nein.metrics.choices.base import Asked, Reply
+from nein.metrics.choices import Asked, Reply
 from nein.metrics.judges.base import Answer, check_batch
 from nein.metrics.letters import LETTERS, SCORINGS
 from nein.metrics.loading import fingerprint

@@ -19,7 +19,7 @@ from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
 from nein.metrics import loading
 from nein.metrics.base import Images, MetricError, Texts, alike, check_images
-from nein.metrics.choices.base import Asked, Prompt, Reply
+from nein.metrics.choices import Asked, Prompt, Reply
 from nein.metrics.judges.base import Answer, check_batch
 from nein.metrics.letters import LETTERS, SCORINGS
 

@@ -1,59 +1,144 @@
-"""Judges of edits as wholes: (source, edit, instruction) in, a reward out; and which of two edits is better.
-
-load_reward("editscore:owner/name")      EditScore's questions to an image-text model (arXiv:2509.23909)
-load_reward("editreward:FOLDER")         EditReward's heads on Qwen2.5-VL (arXiv:2509.26346)
-load_reward("pairwise:owner/name")       any model of multiple choice, asked which of two edits obeys
-load_reward("matching:FOLDER")           a BLIP that reads the picture before and the edit side by side
-rank(judge, source, edits, instruction)  a value for each of several edits of one picture
+"""Judges of edits as wholes: (source, edit, instruction) in, a reward out; which of two edits is better; a
+rank of several. `metrics.load_reward` loads one.
 """
 
 from __future__ import annotations
 
-import pkgutil
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from nein.loading.errors import choose
-from nein.loading.references import located
-from nein.metrics.base import MetricError
-from nein.metrics.rewards.base import RewardJudge, rank
+import numpy as np
 
-#: How a reference begins -> what loads, and what checks, the rest of it.
-REWARDS: dict[str, tuple[str, str]] = {
-    "editscore": ("nein.metrics.rewards.editscore:load", "nein.metrics.rewards.editscore:check"),
-    "editreward": ("nein.metrics.rewards.editreward:load", "nein.metrics.rewards.editreward:check"),
-    "pairwise": ("nein.metrics.rewards.pairwise:load", "nein.metrics.rewards.base:check_chat"),
-    "matching": ("nein.metrics.judges.blip:load_matching", "nein.metrics.judges.blip:check_matching"),
-}
+from nein.loading.errors import isolated
+from nein.metrics.base import Images, MetricError, Score, check_images
 
 
-def split(reference: str) -> tuple[str, str]:
-    """(kind, model) of "editscore:owner/name". Raises MetricError for another kind, or none."""
-    kind, _, model = reference.partition(":")
-    if not model:
-        raise MetricError(
-            f"'{reference}' is no reward; expected {', '.join(f'{one}:MODEL' for one in REWARDS)}."
-        )
-    return choose("kind of reward", kind, REWARDS), model
+class RewardJudge(ABC):
+    """Says how good edits are, each (H, W, 3) uint8, given the picture before and what the editor was told.
 
-
-def check_reward(reference: str) -> None:
-    """Looks at a reference and loads nothing. Raises MetricError, one sentence."""
-    kind, model = split(reference)
-    pkgutil.resolve_name(REWARDS[kind][1])(located(model))
-
-
-def load_reward(
-    reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
-    **options: Any,
-) -> RewardJudge:  # fmt: skip
-    """A judge of edits by "KIND:MODEL". options: editscore: `protocol`, `passes`, `reduction`, `temperature`.
-
-    Raises MetricError, one sentence, for what cannot be loaded.
+    model     What it asks.
+    compares  Whether it is asked about two edits at a time: `score` then compares with the picture as it was,
+              and several edits are ranked by their comparisons with each other.
     """
-    kind, model = split(reference)
-    load = pkgutil.resolve_name(REWARDS[kind][0])
-    made: RewardJudge = load(located(model), revision=revision, device=device, dtype=dtype, **options)
-    return made
+
+    fingerprint: str
+    compares = False
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides a score, JSON-serialisable."""
+
+    @abstractmethod
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
+        """One per edit, higher is better; the scale is the judge's own. None with a reason: unscored."""
+
+    def prefer(
+        self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
+    ) -> list[Score]:
+        """One per pair of edits: 1 where the first is better (has the higher score), 0 where the second is,
+        0.5 where neither; None with a reason where that cannot be said."""
+        n, said = len(sources), []
+        both = self.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
+        for one, other in zip(both[:n], both[n:], strict=True):
+            detail = {"scores": [one.value, other.value]}
+            if one.value is None or other.value is None:
+                which, lacking = ("first", one) if one.value is None else ("second", other)
+                said.append(Score(None, f"the {which} edit: {lacking.reason}", detail))
+            else:
+                value = 0.5 if one.value == other.value else float(one.value > other.value)
+                said.append(Score(value, f"{one.value:.4g} and {other.value:.4g}", detail))
+        return said
+
+    def usage(self) -> dict[str, Any]:
+        """What the work of its model has taken, where that says so."""
+        return getattr(self.model, "usage", dict)()
+
+    def stop(self) -> None:
+        """Ends all waiting of a model behind an endpoint."""
+        getattr(self.model, "stop", lambda: None)()
 
 
-__all__ = ["REWARDS", "RewardJudge", "check_reward", "load_reward", "rank", "split"]
+class SingleJudge(RewardJudge):
+    """A judge that scores one edit at a time, so that no padding can change a score."""
+
+    @abstractmethod
+    def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
+        """Of one edit."""
+
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
+        check_edits([sources, edits], instructions)
+        items = list(zip(sources, edits, instructions, strict=True))
+        return each(lambda rows: [self.one(*row) for row in rows], items)
+
+
+def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
+    """A value for each of several edits of one picture, or none, with the reason.
+
+    Of a judge that compares: the mean of its preferences over all others, from 0 to 1, without those that it
+    leaves open.
+    """
+    n = len(edits)
+    if not judge.compares:
+        return each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
+    pairs = [(i, k) for i in range(n) for k in range(i + 1, n)]
+
+    def compare(rows: Sequence[tuple[int, int]]) -> list[Score]:
+        first, second = ([edits[place] for place in column] for column in zip(*rows, strict=True))
+        return judge.prefer([source] * len(rows), first, second, [instruction] * len(rows))
+
+    said = each(compare, pairs)
+    wins: list[list[float]] = [[] for _ in edits]
+    for (i, k), one in zip(pairs, said, strict=True):
+        if one.value is not None:
+            wins[i].append(one.value)
+            wins[k].append(1 - one.value)
+    why = next((one.reason for one in said if one.value is None), "there is nothing to compare it with")
+    return [
+        Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why) for row in wins
+    ]
+
+
+def each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
+    """A score per item; where `work` raises, only the culprit is unscored, with the reason."""
+    said = isolated(work, items)
+    return [Score(None, one) if isinstance(one, str) else one for one in said]
+
+
+def check_edits(pictures: Sequence[Images], instructions: Sequence[str]) -> None:
+    """Raises MetricError unless there are as many pictures of every kind as instructions, all in order."""
+    for row in pictures:
+        if len(row) != len(instructions):
+            raise MetricError(f"{len(row)} pictures but {len(instructions)} instructions were given.")
+        check_images(row, row, "pictures")
+    for sentence in instructions:
+        if not isinstance(sentence, str) or not sentence.strip():
+            raise MetricError(f"The instruction is {sentence!r}; expected a sentence.")
+
+
+def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]:
+    """The texts that the Python files in `folder` assign to `names` at their top; nothing is run.
+
+    source  Where the files come from, for the message. Raises MetricError for a file that is none, and for
+            a name that no file has.
+    """
+    texts: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.py")):
+        try:
+            body = ast.parse(path.read_bytes()).body
+        except (SyntaxError, ValueError) as error:
+            raise MetricError(f"'{path}' is no Python file ({error}); copy it again from {source}.") from None
+        for line in body:
+            if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+                texts |= {one.id: line.value.value for one in line.targets if isinstance(one, ast.Name)}
+    if lacking := [name for name in names if not isinstance(texts.get(name), str)]:
+        raise MetricError(
+            f"No Python file in '{folder}' has the text {lacking[0]}; the judge was trained with its "
+            f"authors' words: copy {source} into the folder. It is read, not run."
+        )
+    return {name: texts[name] for name in names}

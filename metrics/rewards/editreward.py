@@ -38,7 +38,7 @@ from nein.loading.errors import choose
 from nein.loading.references import expanded
 from nein.metrics import loading
 from nein.metrics.base import MetricError, Score
-from nein.metrics.rewards.base import SingleJudge, constants
+from nein.metrics.rewards import SingleJudge, constants
 
 TOKEN = "<|Reward|>"
 #: Tokens of a picture: 256 squares of the processor, 200,704 pixels for Qwen2.5-VL.

@@ -30,7 +30,7 @@ from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Images, MetricError, Score
 from nein.metrics.judges import vlm
 from nein.metrics.loading import Source, fingerprint
-from nein.metrics.rewards.base import RewardJudge, check_chat, check_edits, constants
+from nein.metrics.rewards import RewardJudge, check_edits, constants
 
 #: Largest number that the model may give; a score is a tenth of the numbers' range per point.
 RANGE = 25
@@ -256,7 +256,7 @@ def _paper(answer: str) -> list[float]:
 def check(reference: str) -> None:
     """Checks a reference, loads nothing. Raises MetricError."""
     if not expanded(Path(reference, ADAPTER)).is_file():
-        check_chat(reference)
+        backends.check(reference)
     if backends.in_process(reference):
         raise MetricError(f"'{reference}': EditScore asks vLLM through its server: vllm:URL#MODEL.")
 

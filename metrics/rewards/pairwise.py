@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nein.metrics import choices
 from nein.metrics.base import Images, Score
-from nein.metrics.choices.base import Asked, ChoiceModel, Prompt, Reply, answer_each
+from nein.metrics.choices import Asked, ChoiceModel, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.metrics.loading import fingerprint
-from nein.metrics.rewards.base import RewardJudge, check_edits
+from nein.metrics.rewards import RewardJudge, check_edits
 
 #: Between the pictures of a sheet, as a share of their height; white.
 GAP = 0.06
@@ -104,8 +103,3 @@ def _preference(straight: Reply, swapped: Reply) -> Score:
         return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
     value = {"AB": 1.0, "BA": 0.0}.get("".join(map(str, letters)), 0.5)
     return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
-
-
-def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> Pairwise:
-    """Over any model of `metrics.choices.load`."""
-    return Pairwise(choices.load(path_or_id, revision=revision, device=device, dtype=dtype, **options))

@@ -192,7 +192,7 @@ class CachedModel(_Cached):
     """A `metrics.choices.ChoiceModel` around another one, `answer_each` included: a question the model fails
     on has a reply with the error, and only that one.
 
-        model = CachedModel(choices.load(reference), AnswerCache(folder / "answers.sqlite"))
+        model = CachedModel(metrics.load_choices(reference), AnswerCache(folder / "answers.sqlite"))
         replies = model.answer(pictures, asked, scorings)
 
     A local model's questions (`concurrent` 0) go to it in the batches they come in and are not kept one by

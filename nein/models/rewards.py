@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from nein import metrics
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.loading.errors import isolated
-from nein.metrics import rewards
 from nein.metrics.backends import is_served
 from nein.metrics.base import RecordStore, Score, parse_yes_no
 from nein.metrics.judges.base import Answer, template
 from nein.metrics.rewards import RewardJudge as RewardJudge
-from nein.metrics.rewards.base import check_edits
+from nein.metrics.rewards import check_edits
 from nein.models.cached import CachedModel, CachedSpeaker
 from nein.wording import denials
 
@@ -91,7 +91,7 @@ def check(reference: str) -> None:
         return
     if ":" not in reference:
         raise UserError(f"'{reference}' is no judge of edits; expected {', '.join(FORMS)}.")
-    rewards.check_reward(reference)
+    metrics.check_reward(reference)
 
 
 def load(
@@ -107,8 +107,8 @@ def load(
     from nein.metrics.rewards.editscore import EditScore
     from nein.metrics.rewards.pairwise import Pairwise
 
-    judge = rewards.load_reward(reference, device=device, dtype=dtype)
-    if cache is not None and is_served(rewards.split(reference)[1]):
+    judge = metrics.load_reward(reference, device=device, dtype=dtype)
+    if cache is not None and is_served(metrics.split_reward(reference)[1]):
         if isinstance(judge, Pairwise):
             return Pairwise(CachedModel(judge.model, cache))
         if isinstance(judge, EditScore):

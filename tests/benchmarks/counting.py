@@ -12,7 +12,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage
 from nein.engine.store import Need
-from nein.metrics import choices, letters
+from nein.metrics import choices, letters, load_choices
 from nein.models.needs import of_model
 from nein.models.references import resolve, slug
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
@@ -40,7 +40,7 @@ class CountingConfig(Preset, Limit, RuntimeOptions, Output):
 def runs(config: CountingConfig, device: str) -> list[Run]:
     blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
     where, _ = resolve(config.model)
-    model = Model.one(config.model, lambda: choices.load(where, device=device, dtype=config.dtype))
+    model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
         pairs = [(index, variant) for index in blocks.members(number) for variant in SENTENCES]

@@ -135,7 +135,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qwen: Path) -> None:
-    judge = rewards.load_reward(f"editscore:{qwen}")
+    judge = metrics.load_reward(f"editscore:{qwen}")
     asked = ((42, 0.7), (42, 0.7), (43, 0.7), (42, 0.0), (1, 0.0))
     a, again, b, greedy, same = (judge.model.say([SOURCE, FIRST], "Numbers?", *how) for how in asked)
     assert a == again != b
@@ -159,7 +159,7 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
         "_context_no_delimit_reasoning_first = 'Say it.'\n_prompts_0shot_two_image_edit_rule = 'Two.'\n"
         "_prompts_0shot_tie_rule_SC = 'From 0 to 10: <instruction>'\n_prompts_0shot_rule_PQ = '0 to 10'\n"
     )
-    judge, plain = (rewards.load_reward(f"editscore:{folder}") for folder in (tmp_path, qwen))
+    judge, plain = (metrics.load_reward(f"editscore:{folder}") for folder in (tmp_path, qwen))
     asked = {"SC": "Say it.\nTwo.\nFrom 0 to 25: <instruction>", "PQ": "Say it.\n0 to 25"}
     assert judge.texts == asked  # type: ignore[attr-defined]
     assert judge.fingerprint != plain.fingerprint
@@ -173,7 +173,7 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
 def test_an_endpoint_is_asked_with_pictures_seed_and_temperature() -> None:
     server = Server()
     server.rule = lambda body, count: (200, say(told(20, 10)), {})
-    judge = rewards.load_reward(f"editscore:openai:{server.url}#eye-7b")
+    judge = metrics.load_reward(f"editscore:openai:{server.url}#eye-7b")
     assert judge.score([SOURCE], [FIRST], [TOLD])[0].value == pytest.approx(4)
     assert {(body["seed"], body["temperature"]) for body in server.requests} == {(42, 0.7)}
     contents = [body["messages"][0]["content"] for body in server.requests]
@@ -261,7 +261,7 @@ def by_hand(folder: Path, base: Path, question: str, state: dict[str, torch.Tens
 def test_editreward_reads_the_published_layout_and_is_what_the_library_gives(
     reward_folder: Path, qwen: Path
 ) -> None:
-    judge = rewards.load_reward(f"editreward:{reward_folder}")
+    judge = metrics.load_reward(f"editreward:{reward_folder}")
     one, other = (judge.score([SOURCE], [edit], [TOLD])[0] for edit in (FIRST, SECOND))
     state = load_file(reward_folder / "model.safetensors")
     for k, question in enumerate((f"Is it done? {TOLD}", f"Is it well done? {TOLD}")):
@@ -281,13 +281,13 @@ def test_a_pth_with_tensors_gives_the_same_reward_and_one_with_code_is_not_run(
 ) -> None:
     published(tmp_path / "pth", qwen, suffix=".pth")
     values = [
-        rewards.load_reward(f"editreward:{folder}").score([SOURCE], [FIRST], [TOLD])[0].value
+        metrics.load_reward(f"editreward:{folder}").score([SOURCE], [FIRST], [TOLD])[0].value
         for folder in (reward_folder, tmp_path / "pth")
     ]
     assert values[0] == values[1]
     torch.save({"model": Path("/")}, tmp_path / "pth" / "model.pth")
     with pytest.raises(MetricError, match="is a pickle that holds more than tensors"):
-        rewards.load_reward(f"editreward:{tmp_path / 'pth'}")
+        metrics.load_reward(f"editreward:{tmp_path / 'pth'}")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_heads_are_pooled_as_the_configuration_says(pooling: str, expected: list
 
 def test_a_single_head_is_asked_the_question_of_the_configuration(qwen: Path, tmp_path: Path) -> None:
     published(tmp_path, qwen, rm_head_type="ranknet", rm_head_kwargs=None)
-    judge = rewards.load_reward(f"editreward:{tmp_path}")
+    judge = metrics.load_reward(f"editreward:{tmp_path}")
     [one] = judge.score([SOURCE], [FIRST], [TOLD])
     assert len(one.detail["heads"]) == 1
     assert judge.settings.questions == ("All in all? {text_prompt}\nSay: <|Reward|>\n",)  # type: ignore[attr-defined]
@@ -323,7 +323,7 @@ def test_a_folder_that_lacks_something_is_a_sentence_before_anything_is_loaded(
     folder = shutil.copytree(reward_folder, tmp_path / "copy")
     change(folder)
     with pytest.raises(MetricError, match=said):
-        rewards.check_reward(f"editreward:{folder}")
+        metrics.check_reward(f"editreward:{folder}")
 
 
 # --- pairwise ------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_several_edits_are_ranked_by_their_comparisons() -> None:
 
 
 def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen: Path) -> None:
-    judge = rewards.load_reward(f"pairwise:{qwen}")
+    judge = metrics.load_reward(f"pairwise:{qwen}")
     [one] = judge.prefer([SOURCE], [FIRST], [SECOND], [TOLD])
     [turned] = judge.prefer([SOURCE], [SECOND], [FIRST], [TOLD])
     assert one.value is not None
@@ -412,7 +412,7 @@ def two_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_matching_reads_the_edit_and_what_changed(two_pictures: Path) -> None:
-    judge = rewards.load_reward(f"matching:{two_pictures}")
+    judge = metrics.load_reward(f"matching:{two_pictures}")
     model: Any = BlipForImageTextRetrieval.from_pretrained(two_pictures).eval()
     images: Any = AutoImageProcessor.from_pretrained(two_pictures)
     ids = AutoTokenizer.from_pretrained(two_pictures)([TOLD], return_tensors="pt")
@@ -438,7 +438,7 @@ def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(
     two_pictures: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(MetricError, match="no BLIP whose text encoder reads 2 pictures"):
-        rewards.load_reward(f"matching:{tiny.make_blip(tmp_path / 'blip')}")
+        metrics.load_reward(f"matching:{tiny.make_blip(tmp_path / 'blip')}")
     with pytest.raises(MetricError, match=r"no BLIP whose text encoder reads 1 picture\."):
         metrics.load_judge("itm", str(two_pictures))
 
@@ -450,11 +450,11 @@ def refused() -> EditScore:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: rewards.check_reward("editscore"), "is no reward; expected editscore:MODEL"),
-        (lambda: rewards.check_reward("editscored:a/b"), "did you mean 'editscore'"),
-        (lambda: rewards.check_reward("pairwise:nowhere"), "There is no model folder"),
-        (lambda: rewards.check_reward("editreward:a/b"), "There is no folder"),
-        (lambda: rewards.check_reward("editscore:openai:nowhere"), "is not an endpoint"),
+        (lambda: metrics.check_reward("editscore"), "is no reward; expected editscore:MODEL"),
+        (lambda: metrics.check_reward("editscored:a/b"), "did you mean 'editscore'"),
+        (lambda: metrics.check_reward("pairwise:nowhere"), "There is no model folder"),
+        (lambda: metrics.check_reward("editreward:a/b"), "There is no folder"),
+        (lambda: metrics.check_reward("editscore:openai:nowhere"), "is not an endpoint"),
         (lambda: refused().score([SOURCE], [FIRST], [" "]), "expected a sentence"),
         (lambda: refused().score([SOURCE], [FIRST, SECOND], [TOLD]), "2 pictures but 1 instructions"),
     ],

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from nein import metrics
 from nein.metrics import MetricError, choices
 from nein.metrics.choices import Asked, Reply, answer_each, prompt
 from nein.metrics.judges.vlm import TransformersChoices, letter_tokens
@@ -25,7 +26,7 @@ ASKED = [Asked(prompt("paper", *words)) for words in WORDS]
     scope="module", params=["llava", "llava_next", "qwen", "qwen25", "qwen3", "deepseek", "instructblip"]
 )
 def model(request: Any, classes: Path) -> TransformersChoices:
-    found = choices.load(str(classes / request.param), batch_size=4, max_new_tokens=4)
+    found = metrics.load_choices(str(classes / request.param), batch_size=4, max_new_tokens=4)
     assert isinstance(found, TransformersChoices)
     return found
 
@@ -80,7 +81,7 @@ def test_batches_and_company_change_nothing_but_the_last_digits(model: Transform
 
 
 def test_the_picture_stands_where_the_prompt_has_it_unless_the_template_moves_it(vlms: Path) -> None:
-    found: Any = choices.load(str(vlms / "llava"))
+    found: Any = metrics.load_choices(str(vlms / "llava"))
     assert [part["type"] for part in found._content(ASKED[0].prompt, "x")] == ["text", "image", "text"]
     first = "{% for m in messages %}<image>{% for p in m['content'] if p['type'] == 'text' %}{{ p['text'] }}"
     found.processor.chat_template = f"{first}{{% endfor %}}{{% endfor %}}"
@@ -157,9 +158,9 @@ def test_a_model_without_a_chat_template_is_refused_in_a_sentence(vlms: Path, tm
     for file in (tmp_path / "plain").glob("chat_template*"):
         file.unlink()
     with pytest.raises(MetricError, match=r"has no chat template.*openai:URL#MODEL"):
-        choices.load(str(tmp_path / "plain"))
+        metrics.load_choices(str(tmp_path / "plain"))
     with pytest.raises(MetricError, match="There is no model folder"):
-        choices.load(str(tmp_path / "nowhere"))
+        metrics.load_choices(str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_a_chat_template_that_takes_no_picture_or_no_words_is_refused(
     shutil.copytree(vlms / "llava", tmp_path / "odd")
     (tmp_path / "odd" / "chat_template.jinja").write_text(template)
     with pytest.raises(MetricError, match="does not take a picture and a question"):
-        choices.load(str(tmp_path / "odd"))
+        metrics.load_choices(str(tmp_path / "odd"))
 
 
 class Failing:
@@ -211,7 +212,7 @@ def test_a_tie_or_a_lack_of_probabilities_has_no_likeliest_letter() -> None:
 
 
 def test_letters_are_told_apart_by_tokens_that_no_other_letter_begins_with(classes: Path) -> None:
-    found: Any = choices.load(str(classes / "qwen"))
+    found: Any = metrics.load_choices(str(classes / "qwen"))
     tokenizer = found.processor.tokenizer
     letters = letter_tokens(tokenizer)
     assert tokenizer.convert_tokens_to_ids("A") in letters["A"]

@@ -109,7 +109,7 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
     before = (folder_of(out).path / "scores.csv").read_bytes()
-    monkeypatch.setattr("nein.metrics.choices.load", lambda *a, **k: pytest.fail("loaded again"))
+    monkeypatch.setattr("nein.metrics.load_choices", lambda *a, **k: pytest.fail("loaded again"))
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
     assert (folder_of(out).path / "scores.csv").read_bytes() == before
     where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")

@@ -17,7 +17,6 @@ from torch import nn
 
 from nein import editors, metrics
 from nein.engine.errors import Terminated, UserError, exit_with
-from nein.metrics import rewards
 from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import source_scene
@@ -260,5 +259,5 @@ def test_trained_models_edit_encode_and_answer(
     scores = metrics.load_judge("itm", str(trained / "blip")).match(seen, [["dog"], ["cat", "car"]])
     assert [len(row) for row in scores] == [1, 2]
     whole = zoo.continued("reward", trained / "blip", trained)
-    [one] = rewards.load_reward(f"matching:{whole}").score(seen[:1], seen[:1], ["No dog."])
+    [one] = metrics.load_reward(f"matching:{whole}").score(seen[:1], seen[:1], ["No dog."])
     assert one.value is not None

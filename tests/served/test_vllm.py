@@ -281,7 +281,7 @@ def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process() -> N
     server = serve(Brain("nano:negvqa"), "negvqa")
     words = [prompt("vlmevalkit", f"What is {word}there?", ["cat", "dog"]) for word in ("", "not ")]
     asked = [[Asked(one) for one in words]] * 3
-    models = [choices.load(name) for name in (f"vllm:{server.url}#negvqa", "nano:negvqa")]
+    models = [metrics.load_choices(name) for name in (f"vllm:{server.url}#negvqa", "nano:negvqa")]
     rows = (model.answer(PICTURES, asked, ["generated", "logprob"]) for model in models)
     for a, b in zip(*(itertools.chain.from_iterable(one) for one in rows), strict=True):
         assert a.text == b.text

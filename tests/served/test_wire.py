@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from nein import metrics
 from nein.engine.folder import Folder
-from nein.metrics import MetricError, choices
+from nein.metrics import MetricError
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
@@ -153,7 +153,7 @@ def test_what_is_no_answer_is_never_a_verdict(server: Server, ask: Caller, reply
     "load",
     [
         lambda name: metrics.load_judge("vqa", name),
-        choices.load,
+        metrics.load_choices,
         lambda name: llm.load(llm.LlmOptions(name), cache=None),
     ],
 )

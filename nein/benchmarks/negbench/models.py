@@ -1,7 +1,7 @@
 """NegBench's models by name, and how `--model`, `--vlm` and `--match` are read.
 
 A model is a name of `MODELS`, NAME=REFERENCE (that row's published figures with other weights), or a
-reference as `metrics.load_dual`, `metrics.choices.load` or `metrics.load_judge` ("itm") takes it.
+reference as `metrics.load_dual`, `metrics.load_choices` or `metrics.load_judge` ("itm") takes it.
 """
 
 from __future__ import annotations
@@ -281,5 +281,5 @@ def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
         judge = where.removeprefix(JUDGE)
         if judge != where or (metrics.special_reference(where) is not None and not is_served(where)):
             return choices.JudgeChoices(metrics.load_judge("vqa", judge, **how))
-        return choices.load(where, batch_size=batch_size, **how)
+        return metrics.load_choices(where, batch_size=batch_size, **how)
     return metrics.load_dual(choice.reference, batch_size=batch_size, **how)

@@ -31,7 +31,7 @@ from nein.metrics import choices
 from nein.metrics.backends import is_served
 from nein.metrics.backends.endpoint import is_endpoint
 from nein.metrics.choices import Asked, Reply
-from nein.metrics.letters import MISSING, without_missing
+from nein.metrics.letters import MISSING, SCORINGS, without_missing
 from nein.models import references
 from nein.models.cached import CachedModel, batched
 from nein.models.llm.loading import check as check_llm
@@ -203,7 +203,7 @@ def run_name(model: str, config: NegvqaConfig) -> str:
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:
     """Those of --scoring that the model can be read by. Raises UserError where there is none."""
     made = references.offered(reference)
-    asked_so = choices.ASKINGS[config.judge_asking] if reference == JUDGE else choices.SCORINGS
+    asked_so = choices.ASKINGS[config.judge_asking] if reference == JUDGE else SCORINGS
     possible = asked_so if made is None else made.scorings
     usable = sorted(set(config.scoring) & {*possible})
     if not usable and made is not None:
@@ -234,7 +234,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
     if not is_endpoint(where) and metrics.special_reference(where) and not is_served(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     longest = manner(reference, config).max_new_tokens
-    return choices.load(where, batch_size=config.block_size, max_new_tokens=longest, **options)
+    return metrics.load_choices(where, batch_size=config.block_size, max_new_tokens=longest, **options)
 
 
 # --- asking ------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""What a model that answers multiple-choice questions is asked, how it is worded, and what it says; and a VQA
-judge, or a function, as such a model."""
+"""Multiple-choice questions about pictures: what a model is asked, the wordings, and its replies; a VQA judge
+or a function as such a model. `metrics.load_choices` loads others; `metrics.letters` reads their replies.
+"""
 
 from __future__ import annotations
 
