@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from pydantic import BaseModel
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.metrics import MetricError
-from nein.models import llm
-from nein.models.llm.client import HOPELESS
-from nein.models.llm.loading import EndpointModel
+from nein.models.llm import client as llm
 from tests.loopback import HANG_UP, Reply, Server, say
 
 
@@ -40,7 +37,7 @@ def measured(outcomes: list[llm.Outcome[Length]]) -> list[int]:
 
 def client(server: Server, folder: Path | None = None, **options: Any) -> llm.Client:
     sending = {key: options.pop(key) for key in ("concurrency", "timeout", "retries") if key in options}
-    backend = EndpointModel(server.url, options.pop("model", "mind-7b"), **{"retries": 1, **sending})
+    backend = llm.EndpointModel(server.url, options.pop("model", "mind-7b"), **{"retries": 1, **sending})
     cache = AnswerCache(folder / "answers.sqlite") if folder else None
     return llm.Client(backend, cache=cache, **options)
 
@@ -103,13 +100,11 @@ def test_every_failure_keeps_its_kind_and_none_becomes_a_value(server: Server) -
         return replies.get(asked(body), (200, say('{"length": 4}'), {}))
 
     server.rule = rule
-    patient = client(server, timeout=0.3)
-    found = patient.complete([llm.Request(word) for word in (*replies, "slow")], Length)
+    found = client(server, timeout=0.3).complete([llm.Request(word) for word in (*replies, "slow")], Length)
     kinds = ["", "nonsense", "wrong schema", "refused", "connection", "server error", "no chat completion"]
     assert [outcome.failure for outcome in found] == [*kinds, "withheld", "cut off", "timeout"]
     assert [outcome.value is None for outcome in found] == [False] + [True] * 9
     assert all(outcome.reason for outcome in found[1:])
-    assert patient.counts == Counter(outcome.failure or "ok" for outcome in found)
 
 
 def test_nothing_is_asked_twice_neither_now_nor_by_a_later_command(server: Server, tmp_path: Path) -> None:
@@ -162,8 +157,6 @@ def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server: Serv
     assert len({body["seed"] for body in server.requests}) == len(server.requests) == 2
     assert drawing.complete([llm.Request("word", seed=3)], Length) == found
     assert len(server.requests) == 2
-    with pytest.raises(UserError, match="attempts at temperature 0"):
-        client(server, attempts=2)
 
 
 def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(
@@ -175,7 +168,7 @@ def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(
     with pytest.raises(UserError, match=r"20 questions in a row without an answer.*kept"):
         first.complete(many, Length)
     # Of four in flight, three may fail before the last answer is counted; three come after the last failure.
-    assert len(server.requests) <= 5 + HOPELESS + 2 * (4 - 1)
+    assert len(server.requests) <= 5 + llm.HOPELESS + 2 * (4 - 1)
     server.rule = measure
     answered = [asked(body) for body in server.requests[:5]]
     before = len(server.requests) + 4  # requests that were still under way
@@ -222,9 +215,5 @@ def test_loading_checks_the_name_the_address_and_the_model(server: Server, tmp_p
     loaded = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b"), cache=AnswerCache(tmp_path / "a"))
     assert loaded.complete(REQUESTS[:1], Length)[0].value == Length(length=1)
     assert "http" not in json.dumps(loaded.describe())
-    for name, sentence in {
-        None: "No language model is named",
-        "./nowhere": "There is no language model './nowhere'",
-    }.items():
-        with pytest.raises((UserError, MetricError), match=sentence):
-            llm.load(llm.LlmOptions(name), cache=None)
+    with pytest.raises(MetricError, match=r"There is no language model '\./nowhere'"):
+        llm.load(llm.LlmOptions("./nowhere"), cache=None)

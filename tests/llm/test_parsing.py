@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from nein.models.llm.parsing import (
+from nein.models.llm.client import (
     CUT_OFF,
     NONSENSE,
     WRONG_SCHEMA,

@@ -116,7 +116,7 @@ def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
     text: str, told: list[str], note: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Scripted(text)
-    monkeypatch.setattr("nein.models.llm.loading.backend", lambda options, device: model)
+    monkeypatch.setattr("nein.models.llm.client.backend", lambda options, device: model)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
             arm = remedies.load(f"{remedies.LLM}owner/name", cache=cache, device="cpu")
@@ -150,7 +150,7 @@ def test_every_editor_is_followed_by_its_cures_under_names_of_their_own() -> Non
             (name, "negative-prompt", f"'{re.escape(name)}', which takes no negative prompt; use")
             for name in ("flux2", "flux2-klein", "flux2-klein-kv", "omnigen", "ledits++", "ledits++-xl")
         ),
-        ("ip2p", "rewrite:llm:", "No language model is named"),
+        ("ip2p", "rewrite:llm:", "There is no language model ''"),
     ],
 )
 def test_what_cannot_be_mended_is_a_sentence(editor: str, arm: str, said: str) -> None:

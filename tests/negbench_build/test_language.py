@@ -10,8 +10,7 @@ from typing import Any
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.generate.negbench import language
-from nein.models.llm import Client
-from nein.models.llm.loading import EndpointModel
+from nein.models.llm.client import Client, EndpointModel
 from tests.loopback import Reply, Server, say
 
 IMAGES = [

@@ -17,7 +17,7 @@ from nein.datasets.negbench.sentences import Negation
 from nein.engine.errors import UserError
 from nein.generate.negbench import language
 from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
-from nein.models.llm.parsing import AnswerError, parse
+from nein.models.llm.client import AnswerError, parse
 from nein.train.clip_finetuning import table
 from tests.loopback import Reply, Server
 from tests.negbench_build.test_language import BROKEN, answer, client, prompt

@@ -11,7 +11,7 @@ import pytest
 
 from nein.benchmarks.negvqa import matching
 from nein.metrics.letters import EDITIONS
-from nein.models.llm import Outcome, Request
+from nein.models.llm.client import Outcome, Request
 from tests.loopback import Server, say
 from tests.negvqa.tiny import figure, run, write_questions
 from tests.negvqa.tiny import scores as scores_of

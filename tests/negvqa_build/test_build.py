@@ -177,7 +177,7 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
     ("more", "sentence"),
     [
         (["--source", "nowhere.jsonl"], "neither nano"),
-        (["--negator", "llm"], "needs --llm.model"),
+        (["--negator", "llm"], "--negator llm asks a language model"),
         (["--llm.model", "openai:http://127.0.0.1:9/v1#x"], "add --negator llm"),
         (["--negator", "llm", "--llm.model", "openai:http://127.0.0.1:9/v1#x"], "Nobody answers"),
         (["--negator", "llm", "--llm.model", "nowhere"], "no language model 'nowhere'"),

@@ -27,8 +27,7 @@ from nein.metrics import MetricError
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
-from nein.models import llm
-from nein.models.llm.loading import EndpointModel
+from nein.models.llm import client as llm
 from tests.helpers import commands
 from tests.loopback import HANG_UP, Reply, Server, say
 
@@ -60,7 +59,7 @@ def by_choices(server: Server, count: int, **sending: Any) -> list[str]:
 
 
 def by_llm(server: Server, count: int, **sending: Any) -> list[str]:
-    client = llm.Client(EndpointModel(server.url, "eye-7b", **sending))
+    client = llm.Client(llm.EndpointModel(server.url, "eye-7b", **sending))
     found = client.complete([llm.Request(f"word {k}") for k in range(count)], Form)
     return [one.reason if one.value is None else YES for one in found]
 

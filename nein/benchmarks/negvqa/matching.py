@@ -18,8 +18,8 @@ from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, usage_of
 from nein.metrics import choices
 from nein.metrics.letters import LETTERS, parse, without_missing
-from nein.models import llm, references
-from nein.models.llm.parsing import Plain
+from nein.models import references
+from nein.models.llm import client as llm
 
 ATTEMPTS = 3
 MAX_TOKENS = 2048  # of the toolkit's client
@@ -27,7 +27,7 @@ READ = "no letter by the rule; the matcher reads one"
 DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
 
 
-class Said(Plain):
+class Said(llm.Plain):
     """All that a language model says, whatever it is."""
 
     END: ClassVar[str] = "\0"
@@ -74,7 +74,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
 
 
 def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
-    """See `stage`. `client`: a `nein.models.llm.Client`."""
+    """See `stage`. `client`: a `nein.models.llm.client.Client`."""
     open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, letters)}
     options = {key: without_missing(row["options"]) for key, row in open_.items()}
     done: dict[tuple[str, str], Row] = {}

@@ -34,7 +34,7 @@ from nein.metrics.choices import Asked, Reply
 from nein.metrics.letters import MISSING, SCORINGS, without_missing
 from nein.models import references
 from nein.models.cached import CachedModel, batched
-from nein.models.llm.loading import check as check_llm
+from nein.models.llm.client import check as check_llm
 from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 

@@ -46,9 +46,9 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     _media(config)
     prompts = _prompts(config)
     if config.asks_llm:  # models are looked at, not loaded: hours may pass before one is needed
-        from nein.models.llm import loading
+        from nein.models.llm import client
 
-        loading.check(config.llm.model)
+        client.check(str(config.llm.model))
     if config.detects:
         metrics.check_reference(references.resolve(config.detector)[0])
     if config.source == "pairs" and config.edits:
@@ -176,7 +176,7 @@ def _model(config: BuildConfig, folder: Folder, device: str, kind: str) -> Model
 
 
 def _client(config: BuildConfig, folder: Folder, device: str) -> Any:
-    from nein.models import llm
+    from nein.models.llm import client as llm
 
     return llm.load(config.llm, cache=AnswerCache(folder.answers), device=device)
 

@@ -12,7 +12,7 @@ from nein.config.groups import Limit, Output, Preset, RuntimeOptions, Seed
 from nein.config.options import Names, UnitInterval, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
-from nein.models.llm.options import LlmOptions
+from nein.models.llm import LlmOptions
 
 MEDICAL_SOURCES = ("chexpert", "ham10000")
 #: All stages in order. Those that a configuration does not need pass their input on.
@@ -170,9 +170,7 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         pairs, source = self.source == "pairs", f"--source {self.source}"
         asks = {"--concepts llm": self.concepts == "llm", "--validate": self.validate,
                 "--paraphrase": self.paraphrase}  # fmt: skip
-        who = next((flag for flag, given in asks.items() if given), "--maker")
         braces = set(self.query.replace("{object}", "")) & set("{}")
-        fixed_llm = self.asks_llm and self.llm.attempts > 1 and self.llm.temperature == 0
         for wrong, sentence in (
             (self.source == "captions" and self.concepts == "annotations",
              f"{source} has no annotated objects; say --concepts llm with an --llm.model, or take "
@@ -183,14 +181,9 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
              f"{source} is for evaluation; say --form evaluation."),
             (pairs and (kind not in ("editor", "text") or not name),
              f"--maker is '{self.maker}'; it must be editor:NAME or text:ID."),
-            (self.asks_llm and not self.llm.model,
-             f"{who} asks a language model, and --llm.model names none; give openai:URL#MODEL, a hub id "
-             "owner/name or a folder."),
             ("{object}" not in self.query or braces,
              f"--query is '{self.query}'; it must contain {{object}} and no other braces: "
              "'A photo of {object}'."),
-            (fixed_llm, f"--llm.attempts {self.llm.attempts} at --llm.temperature 0 would draw one answer "
-             "again and again; raise the temperature or take 1 attempt."),
             (pairs and self.edits and self.captions and not self.instances,
              f"{source} with --captions needs --instances as well (COCO's JSON): what a picture shows has to "
              "be known before something is added."),
@@ -203,6 +196,8 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         ):  # fmt: skip
             if wrong:
                 raise UserError(sentence)
+        if self.asks_llm:
+            self.llm.check(next((flag for flag, given in asks.items() if given), "--maker"))
 
 
 #: Fields that decide records; the rest may differ between commands on one folder.

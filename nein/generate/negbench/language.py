@@ -20,8 +20,7 @@ from nein.datasets.negbench.sentences import WORDINGS, Negation, Protocol
 from nein.engine.blocks import sample_seed
 from nein.generate.negbench.pairs import Plan
 from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
-from nein.models.llm import Client, Outcome, Request
-from nein.models.llm.client import SILENT
+from nein.models.llm.client import SILENT, Client, Outcome, Request
 
 #: How a problem begins that a later command may mend, since the model gave no answer at all.
 NO_ANSWER = "the language model gave no answer"

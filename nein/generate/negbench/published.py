@@ -17,7 +17,7 @@ from typing import Any
 
 from nein.datasets.negbench.sentences import Negation
 from nein.engine.errors import UserError
-from nein.models.llm.parsing import NONSENSE, AnswerError, Plain
+from nein.models.llm.client import NONSENSE, AnswerError, Plain
 
 SOURCE = "github.com/m1k2zoo/negbench"
 EXAMPLES, VIDEO_EXAMPLES = 3, 5  # of a negated caption and of concepts; of a paraphrase about a video

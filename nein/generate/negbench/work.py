@@ -32,7 +32,7 @@ from nein.generate.negbench.listing import Listing
 from nein.generate.negbench.pairs import Verifier, verify
 from nein.generate.negbench.published import Published
 from nein.generate.shards import make_stage, output
-from nein.models.llm import Client
+from nein.models.llm.client import Client
 
 #: Stage -> the model it needs.
 MODELS = {

@@ -12,7 +12,7 @@ from nein.config.groups import Limit, OnDevice, Output, Preset, Seed
 from nein.config.options import Options, Paths, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
-from nein.models.llm.options import LlmOptions
+from nein.models.llm import LlmOptions
 
 
 @dataclass(kw_only=True)
@@ -58,10 +58,8 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Output):
     def check(self) -> None:
         if self.negator == "rules" and self.llm.model is not None and self.preset != "paper":
             raise UserError("--llm.model is given but --negator is rules; add --negator llm.")
-        if self.negator == "llm" and not self.llm.model:
-            raise UserError(
-                "--negator llm needs --llm.model openai:URL#MODEL, a hub id owner/name, or a local folder."
-            )
+        if self.negator == "llm":
+            self.llm.check("--negator llm")
 
 
 @dataclass(kw_only=True)

@@ -30,8 +30,7 @@ from nein.generate.negvqa import check, sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice, load
 from nein.metrics.backends.endpoint import is_endpoint
-from nein.models import llm
-from nein.models.llm.client import SILENT
+from nein.models.llm import client as llm
 
 #: First bytes of a picture -> the ending of its name.
 ENDINGS = {
@@ -45,9 +44,7 @@ def build(config: ConversionConfig) -> str:
     folder = Folder(config.out_dir, "questions")
     atomic.check_writable(folder.path)
     if config.negator == "llm":
-        from nein.models.llm.loading import check
-
-        check(config.llm.model)
+        llm.check(str(config.llm.model))
     choices = load(
         config.source, pictures=config.images, split=config.split, columns=config.columns,
         questions=config.questions,
@@ -70,7 +67,6 @@ def build(config: ConversionConfig) -> str:
     else:
         from nein.engine import attempts, processes
         from nein.engine.answers import AnswerCache
-        from nein.models import llm
 
         device = "cpu" if is_endpoint(str(config.llm.model)) else processes.Processes().device(config.device)
         with AnswerCache(folder.answers) as cache:
@@ -274,7 +270,7 @@ class Negation:
 
     @property
     def again(self) -> bool:
-        return self.kind in SILENT
+        return self.kind in llm.SILENT
 
 
 def by_rules(items: Sequence[Choice]) -> list[Negation]:

@@ -1,33 +1,49 @@
-"""Asking a language model for facts in a fixed form, a thousand times, without losing or inventing one.
-
-    options = llm.LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B")
-    client = llm.load(options, cache=AnswerCache(OUT / "answers.sqlite"))
-    for outcome in client.complete([llm.Request("...", seed=7)], Verdict):
-        outcome.value      # a Verdict (a pydantic model), or None
-        outcome.failure    # "" or one of llm.FAILURES, explained in outcome.reason
-
-`client.py` asks, remembers and counts; `parsing.py` reads answers; `loading.py` and `local.py` are models.
-"""
+"""Asking a language model for facts in a fixed form. `client.py` asks, reads, remembers and counts."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from nein.models.llm.client import FAILURES, Backend, Client, Outcome, Request
-    from nein.models.llm.loading import load
-    from nein.models.llm.options import LlmOptions
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-#: Module -> what it has for others; imported when it is used.
-_PLACES = {"client": ("FAILURES", "Backend", "Client", "Outcome", "Request"), "options": ("LlmOptions",),
-           "loading": ("load",)}  # fmt: skip
+from nein.config.options import option
+from nein.engine.errors import UserError
 
-__all__ = ["FAILURES", "Backend", "Client", "LlmOptions", "Outcome", "Request", "load"]
+MODEL_FAILED = "model failed"
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _PLACES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class Answer(NamedTuple):
+    """The text of an answer; finished: the model ended it itself, not the limit of tokens."""
+
+    text: str
+    finished: bool = True
+
+
+@dataclass
+class LlmOptions:
+    """Which language model, and how it is asked; the defaults are NegVQA's (temperature 0)."""
+
+    model: str | None = option(None, "openai:URL#MODEL, a hub id owner/name[@revision], or a local folder")
+    temperature: NonNegativeFloat = option(
+        0.0, "0: the likeliest answer; above: drawn with the sample's own seed"
+    )
+    max_tokens: PositiveInt = option(512, "length of an answer")
+    attempts: PositiveInt = option(1, "how often an unusable answer is drawn again (temperature above 0)")
+    concurrency: PositiveInt = option(8, "endpoint: questions in flight at a time")
+    timeout: PositiveFloat = option(60.0, "endpoint: seconds to wait for an answer")
+    retries: NonNegativeInt = option(5, "endpoint: how often a failed request is sent again")
+    dtype: Literal["float32", "float16", "bfloat16"] = option("float32", "local model: number type")
+
+    def check(self, asks: str) -> None:
+        """Raises UserError where the option `asks` would ask nobody, or the same answer several times."""
+        if not self.model:
+            raise UserError(
+                f"{asks} asks a language model, and --llm.model names none; give openai:URL#MODEL, a hub id "
+                "owner/name or a folder."
+            )
+        if self.attempts > 1 and self.temperature == 0:
+            raise UserError(
+                f"--llm.attempts {self.attempts} at --llm.temperature 0 would draw one answer again and "
+                "again; raise the temperature or take 1 attempt."
+            )

@@ -1,58 +1,68 @@
-"""Many questions, one call: every result is a checked object or a counted failure, and no answer is lost."""
+"""Many questions, one call: every result is a checked object or a counted failure, and no answer is lost.
+
+client = load(LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B"), cache=AnswerCache(FILE))
+for outcome in client.complete([Request("...", seed=7)], Verdict):
+    outcome.value      # a Verdict (a pydantic model), or None
+    outcome.failure    # "" or the kind of failure, explained in outcome.reason
+"""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections import Counter
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from nein.engine.blocks import sample_seed
-from nein.engine.errors import UserError
-from nein.metrics.backends.endpoint import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WITHHELD, NoAnswer
-from nein.metrics.base import RecordStore
+from nein.loading.references import expanded
+from nein.metrics.backends import is_served
+from nein.metrics.backends.endpoint import (
+    CONNECTION,
+    PROTOCOL,
+    REFUSED,
+    SERVER,
+    TIMEOUT,
+    Endpoint,
+    NoAnswer,
+    is_endpoint,
+    key,
+    split_endpoint,
+)
+from nein.metrics.base import MetricError, RecordStore
 from nein.models.cached import Questions
-from nein.models.llm.parsing import CUT_OFF, NONSENSE, WRONG_SCHEMA, AnswerError, Schema, instructions, parse
+from nein.models.llm import MODEL_FAILED, Answer, LlmOptions
 
-MODEL_FAILED = "model failed"
+#: Failures of an answer that did arrive.
+NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
 #: Nobody to answer: after HOPELESS such failures, one after the other, the rest is not tried.
 SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
 HOPELESS = 20
-#: Every kind of failure. The first three are answers that cannot be used.
-FAILURES = (NONSENSE, WRONG_SCHEMA, CUT_OFF, WITHHELD, *SILENT)
+
+Schema = TypeVar("Schema", bound=BaseModel)
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 
 class Request(NamedTuple):
-    """A prompt, and the seed of its answer where the temperature is above 0 (take `nein.engine.blocks`)."""
+    """A prompt, and the seed of its answer where the temperature is above 0."""
 
     prompt: str
     seed: int = 0
 
 
-class Answer(NamedTuple):
-    """The text of an answer; finished: the model ended it itself, not the limit of tokens."""
-
-    text: str
-    finished: bool = True
-
-
 @dataclass(frozen=True)
 class Outcome(Generic[Schema]):
-    """What became of a request: `value`, or else `failure` (of FAILURES) with its `reason`.
-
-    text  The answer as it came, of the last attempt; None where none came.
-    """
+    """What became of a request: `value`, or else the kind of `failure` with its `reason`."""
 
     value: Schema | None
     failure: str = ""
     reason: str = ""
-    text: str | None = None
 
 
 class Backend(Protocol):
-    """A model. `answer` raises `NoAnswer` (of a kind in FAILURES) where there is no answer.
+    """A model. `answer` raises `NoAnswer` where there is no answer.
 
     identity    What decides an answer besides prompt, temperature and seed; part of every cache key.
     concurrent  Calls of `answer` that may run at once, in threads; 0: one, in the thread that asks.
@@ -72,42 +82,20 @@ class Backend(Protocol):
 class Client:
     """Asks a backend and remembers its answers.
 
-    cache        Where answers are kept (`nein.engine.answers.AnswerCache`), or None. Failures to answer (a
-                 timeout, a refusal) are asked again; unusable answers are kept, being the model's answers.
-    temperature  0 for the likeliest answer; above, the seed of the request decides.
-    max_tokens   Length of an answer.
-    attempts     How often a request is asked, with further seeds, until an answer can be used. More than one
-                 needs a temperature above 0.
-
-    `counts` adds up over all calls: "ok" and every kind of failure, once per request.
+    cache     Where answers are kept (`nein.engine.answers.AnswerCache`), or None. Failures to answer (a
+              timeout, a refusal) are asked again; unusable answers are kept, being the model's answers.
+    attempts  How often a request is asked, with further seeds, until an answer can be used.
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        *,
-        cache: RecordStore | None = None,
-        temperature: float = 0.0,
-        max_tokens: int = 512,
-        attempts: int = 1,
-    ) -> None:
-        if temperature < 0 or max_tokens < 1 or attempts < 1:
-            raise UserError(
-                f"temperature {temperature}, max_tokens {max_tokens} and attempts {attempts} of a language "
-                "model must be at least 0, 1 and 1."
-            )
-        if attempts > 1 and temperature == 0:
-            raise UserError(
-                f"{attempts} attempts at temperature 0 would give one answer {attempts} times; "
-                "raise the temperature or take 1 attempt."
-            )
+        self, backend: Backend, *, cache: RecordStore | None = None, temperature: float = 0.0,
+        max_tokens: int = 512, attempts: int = 1,
+    ) -> None:  # fmt: skip
         self.backend = backend
         self.temperature, self.max_tokens, self.attempts = temperature, max_tokens, attempts
-        self.counts: Counter[str] = Counter()
         facts = {**backend.identity, "temperature": temperature, "max_tokens": max_tokens}
         space = json.dumps(facts, sort_keys=True)
         self._questions = Questions(cache, space, at_once=backend.concurrent, limit=HOPELESS)
-        self._mutex = threading.Lock()
 
     def complete(
         self, requests: Sequence[Request], schema: type[Schema], *, progress: str = ""
@@ -128,8 +116,6 @@ class Client:
             for request, outcome in self._questions.each(lambda one: self._one(one, schema), unique):
                 outcomes[request] = outcome
                 bar.update()
-        with self._mutex:
-            self.counts.update(outcomes[request].failure or "ok" for request in requests)
         return [outcomes[request] for request in requests]
 
     def stop(self) -> None:
@@ -149,17 +135,16 @@ class Client:
 
     def _one(self, request: Request, schema: type[Schema]) -> Outcome[Schema]:
         outcome: Outcome[Schema] = Outcome(None, NONSENSE, "not asked")
+        prompt = "\n\n".join(filter(None, (request.prompt, instructions(schema))))
         for attempt in range(self.attempts):
             seed = request.seed if attempt == 0 else sample_seed(request.seed, "attempt", attempt)
             try:
-                parts = filter(None, (request.prompt, instructions(schema)))
-                answer = self._ask("\n\n".join(parts), schema, seed)
+                answer = self._ask(prompt, schema, seed)
+                return Outcome(parse(answer.text, schema, finished=answer.finished))
             except NoAnswer as error:
                 return Outcome(None, error.kind, str(error))
-            try:
-                return Outcome(parse(answer.text, schema, finished=answer.finished), text=answer.text)
             except AnswerError as error:
-                outcome = Outcome(None, error.kind, str(error), answer.text)
+                outcome = Outcome(None, error.kind, str(error))
         return outcome
 
     def _ask(self, prompt: str, schema: type[Schema], seed: int) -> Answer:
@@ -174,3 +159,171 @@ class Client:
             return answer._asdict()
 
         return Answer(**self._questions.answer(json.dumps([prompt, seed]), ask))
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def load(options: LlmOptions, *, cache: RecordStore | None, device: str = "cpu") -> Client:
+    """The client of `options`; its answers are kept in `cache`.
+
+    An endpoint is looked at (address, key, model), a local model is loaded. Raises MetricError.
+    """
+    return Client(
+        backend(options, device), cache=cache, temperature=options.temperature,
+        max_tokens=options.max_tokens, attempts=options.attempts,
+    )  # fmt: skip
+
+
+def backend(options: LlmOptions, device: str) -> Backend:
+    """The model itself. Raises MetricError when it is not there."""
+    reference = options.model or ""
+    check(reference)
+    if is_endpoint(reference):
+        remote = EndpointModel(
+            *split_endpoint(reference), key=key(), concurrency=options.concurrency, timeout=options.timeout,
+            retries=options.retries,
+        )  # fmt: skip
+        remote.endpoint.check()
+        return remote
+    from nein.metrics.loading import split_reference
+    from nein.models.llm import local
+
+    where, revision = split_reference(str(expanded(reference)), None)
+    return local.load(where, revision=revision, device=device, dtype=options.dtype)
+
+
+def check(reference: str) -> None:
+    """Says what is wrong with a name before anything is loaded. Raises MetricError."""
+    if is_endpoint(reference):
+        split_endpoint(reference)
+    elif is_served(reference):
+        raise MetricError(f"'{reference}': language models are asked through vLLM's server: vllm:URL#MODEL.")
+    elif reference.count("/") != 1 or reference.startswith((".", "/", "~")):
+        if not reference or not expanded(reference).exists():
+            raise MetricError(
+                f"There is no language model '{reference}'; give openai:URL#MODEL, a hub id owner/name, or "
+                "an existing folder."
+            )
+
+
+class EndpointModel:
+    """Chat completions of `model`; `sending` are the options of `metrics.backends.endpoint.Endpoint`.
+
+    The server is asked for structured output (`response_format` with a JSON schema) and a seed. One that
+    refuses a request with them is asked without the format, then without both; for a plain answer no format
+    is asked for. The identity is the model's name, not the address: a server that moved is the same.
+    """
+
+    def __init__(self, url: str, model: str, **sending: Any) -> None:
+        self.endpoint = Endpoint(url, model, **sending)
+        self.concurrent, self.stop = self.endpoint.concurrency, self.endpoint.stop
+        self.usage = self.endpoint.usage
+        self.identity = {"backend": "endpoint", "model": model}
+
+    def answer(
+        self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
+    ) -> Answer:
+        optional: list[dict[str, Any]] = [{"seed": seed % 2**31}]  # servers differ in how wide a seed may be
+        if not issubclass(schema, Plain):
+            shape = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
+            optional.insert(0, {"response_format": {"type": "json_schema", "json_schema": shape}})
+        reply = self.endpoint.chat(prompt, optional, max_tokens=max_tokens, temperature=temperature)
+        return Answer(reply.text, reply.finished)
+
+
+# --- answers: what is not plainly there is a failure -----------------------------------------------
+
+
+class Plain(BaseModel):
+    """An answer that is no JSON object, for prompts that say themselves what they want.
+
+    END  Where the answer ends: what the model says behind it is not read.
+    """
+
+    END: ClassVar[str] = "\n\n"
+
+    @classmethod
+    def read(cls, text: str) -> Any:
+        """The answer, from a text without white space around it. Raises AnswerError."""
+        raise NotImplementedError
+
+
+class AnswerError(ValueError):
+    """An answer that cannot be used. `kind` is NONSENSE, WRONG_SCHEMA or CUT_OFF."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
+    """The one JSON object of an answer, checked against `schema` without any conversion of types; or what a
+    `Plain` schema reads.
+
+    finished  Whether the model ended the answer itself; an unusable one is otherwise CUT_OFF.
+
+    Text around the object, a code fence and a leading <think> block are allowed, a second object is not: it
+    would be unclear which one is meant. So is a key that occurs twice. Raises AnswerError.
+    """
+    body = _THOUGHT.sub("", text).strip()
+    try:
+        if issubclass(schema, Plain):
+            return schema.read(body.partition(schema.END)[0].strip())
+        return schema.model_validate_json(json.dumps(_only_object(body)), strict=True)
+    except AnswerError as error:
+        if not finished:
+            raise AnswerError(CUT_OFF, f"the answer was cut off before its end ({error})") from None
+        raise
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise AnswerError(WRONG_SCHEMA, f"{place + ': ' if place else ''}{first['msg']}") from None
+
+
+def instructions(schema: type[BaseModel]) -> str:
+    """The end of a prompt, which asks for the form; "" for a `Plain` answer."""
+    if issubclass(schema, Plain):
+        return ""
+    shape = json.dumps(wire_schema(schema), ensure_ascii=False, sort_keys=True)
+    return f"Answer with exactly one JSON object and no other text. It must match this JSON schema:\n{shape}"
+
+
+def wire_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema as servers with structured output take it: every key required, no further keys."""
+    shape = schema.model_json_schema()
+    for part in (shape, *shape.get("$defs", {}).values()):
+        if part.get("type") == "object":
+            part["additionalProperties"] = False
+            part["required"] = sorted(part.get("properties", {}))
+    return shape
+
+
+def _only_object(body: str) -> dict[str, Any]:
+    def constant(name: str) -> Any:
+        raise AnswerError(NONSENSE, f"{name} is no JSON value")
+
+    def no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise AnswerError(NONSENSE, "a key occurs twice in the answer")
+        return dict(pairs)
+
+    decoder = json.JSONDecoder(object_pairs_hook=no_repetition, parse_constant=constant)
+    objects: list[dict[str, Any]] = []
+    place = body.find("{")
+    while place >= 0:
+        try:
+            value, end = decoder.raw_decode(body, place)
+        except json.JSONDecodeError:
+            break
+        except AnswerError:
+            raise
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
+            raise AnswerError(NONSENSE, f"the JSON of the answer cannot be read ({error})") from None
+        objects.append(value)
+        place = body.find("{", end)
+    if place >= 0 or not objects:
+        raise AnswerError(NONSENSE, f"no JSON object in the answer {body[:80]!r}")
+    if len(objects) > 1:
+        raise AnswerError(NONSENSE, f"{len(objects)} JSON objects in one answer")
+    return objects[0]

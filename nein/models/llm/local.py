@@ -14,7 +14,7 @@ from nein.loading.errors import MODEL_ERRORS, choose, reason
 from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.base import MetricError
 from nein.metrics.loading import exact, from_pretrained, library, load_model
-from nein.models.llm.client import MODEL_FAILED, Answer
+from nein.models.llm import MODEL_FAILED, Answer
 
 
 class LocalModel:
@@ -30,12 +30,9 @@ class LocalModel:
         self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self._eos)
         self._lock = threading.Lock()  # the generator for drawing is global; fast tokenizers keep state
         self.identity = {
-            "backend": "transformers",
-            "class": type(model).__name__,
-            "weights": weights,
-            "library": library(),
-            "dtype": str(model.dtype).removeprefix("torch."),
-        }
+            "backend": "transformers", "class": type(model).__name__, "weights": weights,
+            "library": library(), "dtype": str(model.dtype).removeprefix("torch."),
+        }  # fmt: skip
 
     def answer(
         self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
@@ -48,12 +45,9 @@ class LocalModel:
 
     def _generate(self, prompt: str, temperature: float, max_tokens: int, seed: int) -> Answer:
         inputs = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            return_tensors="pt",
-        ).to(self.model.device)
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=True,
+            return_dict=True, return_tensors="pt",
+        ).to(self.model.device)  # fmt: skip
         length = inputs["input_ids"].shape[1]
         room = getattr(self.model.config, "max_position_embeddings", None)
         if room is not None and length + max_tokens > room:

@@ -17,7 +17,8 @@ from nein import editors
 from nein.engine.errors import UserError, chosen
 from nein.loading.digests import json_digest
 from nein.metrics.base import RecordStore
-from nein.models import llm, rewards
+from nein.models import rewards
+from nein.models.llm import client as llm
 from nein.models.remedies import best_of
 from nein.wording import denials
 from nein.wording.families import removal
@@ -121,9 +122,7 @@ def check(arm: str, row: str) -> None:
     if arm.startswith(best_of.PREFIX):
         return best_of.check(arm)
     if arm.startswith(LLM):
-        from nein.models.llm.loading import check
-
-        return check(arm.removeprefix(LLM))
+        return llm.check(arm.removeprefix(LLM))
     _, needs = BY_RULE[chosen("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{best_of.PREFIX}N:JUDGE"])]
     if needs and not editors.can(row, needs):
         what = "weights of attention" if needs == "weights" else "negative prompt"

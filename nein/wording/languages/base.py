@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 #: Families of `nein.wording.families`, in order.
 CONSTRUCTIONS = ("except_one", "neither_nor", "scoped", "not_all", "past", "clause")
@@ -35,10 +36,24 @@ class Named:
     second: str
 
 
-@dataclass(frozen=True)
 class Language:
-    """code     As BCP 47 has it, "de".     title  In English.
-    sentences  What is named -> per family of CONSTRUCTIONS a sentence and its twin, in this order:
+    """As much grammar as the sentences need.
+
+    code     As BCP 47 has it, "de".     title  In English.
+    untrue   A denial of a whole sentence, {}, which leaves its order of words alone.
+    sources  Grammars that have the rules; a number in brackets in a comment says which.
+    nouns, colours  The forms of THINGS and COLOURS that the sentences need.
+    """
+
+    code: str
+    title: str
+    untrue: str
+    sources: tuple[str, ...]
+    nouns: ClassVar[Mapping[str, Any]]
+    colours: ClassVar[Mapping[str, Any]]
+
+    def sentences(self, a: Any, b: Any, colour: Any, second: Any) -> Sequence[tuple[str, str]]:
+        """Per family of CONSTRUCTIONS a sentence and its twin, of the forms of two nouns and two colours:
 
         except_one   There are no cups except the red one. / There are cups other than the red one.
         neither_nor  There is neither a cup nor a dog. / There is a dog but no cup.
@@ -46,22 +61,20 @@ class Language:
         not_all      Not all cups are red. / All cups are red.
         past         There used to be a cup. / There is still a cup.
         clause       There is a cup that is not blue. / There is a cup that is blue.
-
-    untrue     A denial of a whole sentence, {}, which leaves its order of words alone.
-    sources    Grammars that have the rules, in the order in which the module names them.
-    """
-
-    code: str
-    title: str
-    sentences: Callable[[Named], Sequence[tuple[str, str]]]
-    untrue: str
-    sources: tuple[str, ...]
+        """
+        raise NotImplementedError
 
     def pair(self, construction: str, named: Named, depth: int = 0) -> tuple[str, str]:
         """A sentence and its twin, below `depth` denials of the whole, each of which makes either what the
         other was."""
-        said = self.sentences(named)[CONSTRUCTIONS.index(construction)]
-        first, second = (f"{text[:1].upper()}{text[1:]}" for text in said)
+        nouns, colours = self.nouns, self.colours
+        said = self.sentences(
+            nouns[named.thing], nouns[named.other], colours[named.colour], colours[named.second]
+        )
+        first, second = (self.capital(text[0]) + text[1:] for text in said[CONSTRUCTIONS.index(construction)])
         for _ in range(depth):
             first, second = self.untrue.format(second), self.untrue.format(first)
         return first, second
+
+    def capital(self, letter: str) -> str:
+        return letter.upper()
