@@ -58,9 +58,9 @@ def cases(objects: list[str]) -> Iterator[Case]:
                     yield Case(group, data.said(template, name), (name,))
 
 
-def verdict(case: Case, sent: remedies.Sent | str) -> str:
+def verdict(case: Case, sent: remedies.Sent) -> str:
     """ "right", or what is wrong."""
-    if isinstance(sent, str):
+    if sent.error:
         return "no answer"
     told = "" if sent.request is None else sent.request.instruction
     names = [case.absent, tuple(nouns.plural(name) for name in case.absent)]
@@ -85,9 +85,7 @@ def main() -> None:
         said = verdict(case, sent)
         counts.setdefault(case.group, Counter())[said] += 1
         if said != "right":
-            told = (
-                sent if isinstance(sent, str) else sent.request.instruction if sent.request else "(nothing)"
-            )
+            told = sent.request.instruction if sent.request else sent.error or "(nothing)"
             examples.setdefault((case.group, said), f"{case.sentence} -> {told}")
     kinds = ["right", "another command", "not noticed", "left alone", "no answer"]
     rows = [

@@ -21,7 +21,7 @@ from nein.engine import images
 from nein.engine.errors import UserError, shortlist
 from nein.loading.references import expanded
 from nein.models import references
-from nein.models.references import folder_of, resolve, slug
+from nein.models.references import resolve, slug
 from nein.models.remedies import editors as remedies
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class EditorChoice:
     def _further(self) -> dict[str, str]:
         """The options that name a model, with the folders of embedded ones."""
         named = (name for name in editors.model_options(self.row) if name in self.options)
-        return {name: folder_of(self.options[name]) for name in named}
+        return {name: "@".join(filter(None, resolve(self.options[name]))) for name in named}
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""

@@ -113,11 +113,6 @@ def moved(reference: str) -> str | None:
     return slug(identity(reference).replace(":#", "-")) if is_endpoint(reference) else None
 
 
-def folder_of(reference: str) -> str:
-    """The reference with an embedded model's name turned into its folder, and `~` into the home folder."""
-    return "@".join(filter(None, resolve(reference)))
-
-
 def spelled_editor(name: str) -> str:
     """What `--editor` takes, with the editor's name as our tables write it: "ip2p" of "InstructPix2Pix".
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,20 +23,18 @@ class Deaf:
 
     fingerprint, scorings, concurrent = "deaf", ("generated", "logprob"), 0
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, **changes):
         self.asked: list[Asked] = []
         self.changes = changes
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"class": "Deaf"}
 
-    def answer(
-        self, images: Any, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
-    ) -> list[list[Reply]]:
+    def answer(self, images, asked, scorings):
         self.asked += [one for row in asked for one in row]
         return [[self._reply(one, scorings) for one in row] for row in asked]
 
-    def _reply(self, one: Asked, scorings: Sequence[str]) -> Reply:
+    def _reply(self, one, scorings):
         sure = 0.9 if one.question == THERE else 0.6
         logprobs = (math.log(sure), math.log(1 - sure))
         made = Reply(
@@ -47,16 +43,14 @@ class Deaf:
         return Reply(**{**made.__dict__, **self.changes})
 
 
-def ask(
-    model: Deaf, arm: str, scorings: Sequence[str] = ("generated", "logprob"), texts: int = 2
-) -> list[Reply]:
+def ask(model, arm, scorings=("generated", "logprob"), texts=2):
     names = ("cat", "dog", "cow")[:texts]
     row = [Asked(choices.prompt("paper", text, names), texts, text, names) for text in (THERE, NOT_THERE)]
     [replies] = answers.WithRemedy(model, arm, "paper").answer([PICTURE], [row], scorings)
     return replies
 
 
-def test_a_negated_question_is_asked_without_its_negation_and_the_other_option_taken() -> None:
+def test_a_negated_question_is_asked_without_its_negation_and_the_other_option_taken():
     model = Deaf()
     told, denied = ask(model, "flip")
     assert [one.question for one in model.asked] == [THERE, THERE]
@@ -65,7 +59,7 @@ def test_a_negated_question_is_asked_without_its_negation_and_the_other_option_t
     assert (told.likeliest, denied.likeliest) == ("A", "B")
 
 
-def test_a_pair_is_made_consistent_by_the_likelier_of_the_two_ways() -> None:
+def test_a_pair_is_made_consistent_by_the_likelier_of_the_two_ways():
     told, denied = ask(Deaf(), "consistent")
     assert (told.text, denied.text) == ("A", "B")  # 0.9 x 0.4 beats 0.1 x 0.6
     assert told.logprobs == denied.logprobs[::-1]
@@ -73,7 +67,7 @@ def test_a_pair_is_made_consistent_by_the_likelier_of_the_two_ways() -> None:
     assert (told.text, told.logprobs) == ("A", None)
 
 
-def test_a_chain_of_thought_is_asked_for_first_and_stands_before_the_letter() -> None:
+def test_a_chain_of_thought_is_asked_for_first_and_stands_before_the_letter():
     model = Deaf()
     told, _ = ask(model, "chain-of-thought")
     thinking, concluding = model.asked[0].prompt.text, model.asked[2].prompt.text
@@ -84,12 +78,12 @@ def test_a_chain_of_thought_is_asked_for_first_and_stands_before_the_letter() ->
 
 
 @pytest.mark.parametrize("arm", ["flip", "consistent"])
-def test_what_cannot_be_exchanged_is_unscored_with_the_reason(arm: str) -> None:
+def test_what_cannot_be_exchanged_is_unscored_with_the_reason(arm):
     assert ask(Deaf(), arm, texts=3)[1].error == answers.NOT_TWO
     assert ask(Deaf(text=None, error="it is away"), arm)[1].error == "it is away"
 
 
-def test_without_probabilities_no_pair_is_made_consistent() -> None:
+def test_without_probabilities_no_pair_is_made_consistent():
     assert {reply.error for reply in ask(Deaf(logprobs=None), "consistent")} == {answers.NO_PROBABILITIES}
     with pytest.raises(UserError, match="gives no probabilities of letters"):
         answers.possible("consistent", ["generated"], "owner/name")
@@ -107,7 +101,7 @@ OTHERWISE = {
 }
 
 
-def test_the_rule_undoes_the_negations_of_the_drawn_questions_and_leaves_other_questions_alone() -> None:
+def test_the_rule_undoes_the_negations_of_the_drawn_questions_and_leaves_other_questions_alone():
     for world in (sentences.WORDINGS, sentences.MORE, sentences.NEGATORS):
         for question, negated in (pair for pairs in world.values() for pair in pairs):
             assert affirmed(question) is None
@@ -123,5 +117,5 @@ def test_the_rule_undoes_the_negations_of_the_drawn_questions_and_leaves_other_q
         ("What can't be seen?", "What can be seen?"),
     ],
 )
-def test_denied_denials_and_partial_ones_are_left_alone(asked: str, said: str | None) -> None:
+def test_denied_denials_and_partial_ones_are_left_alone(asked, said):
     assert affirmed(asked) == said

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from nein.metrics.base import MemoryRecords, MetricError, Score
 from nein.models import editor_choice, rewards
 from nein.models.remedies import best_of
 from nein.models.remedies import editors as remedies
-from tests.loopback import Server, say
+from tests.loopback import say
 from tests.rehearsal import ScriptedJudge
 
 CUP = "The image doesn't have any cup."
@@ -28,10 +26,10 @@ CUP = "The image doesn't have any cup."
 class Seeded(Identity):
     """Paints the whole picture in a grey that follows from the seed."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(name="seeded")
 
-    def _paint(self, request: EditRequest) -> np.ndarray:
+    def _paint(self, request):
         return np.full_like(request.image, request.seed % 251)
 
 
@@ -40,37 +38,35 @@ class Brightest(rewards.RewardJudge):
 
     fingerprint = "brightest"
 
-    def __init__(self, unreadable: int = 0) -> None:
+    def __init__(self, unreadable=0):
         super().__init__(None)
         self.unreadable = unreadable
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {}
 
-    def score(
-        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
-    ) -> list[Score]:
+    def score(self, sources, edits, instructions):
         means = [float(edit.mean()) for edit in edits]
         return [Score(None, "too dark") if m < self.unreadable else Score(m) for m in means]
 
-    def prefer(self, *pairs: Any) -> list[Score]:
+    def prefer(self, *pairs):
         raise AssertionError("a judge that scores is not asked to compare")
 
 
-def requests(n: int) -> list[EditRequest]:
+def requests(n):
     picture = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     return [EditRequest(f"NeIn_{k}", picture, CUP, 1000 + k) for k in range(n)]
 
 
-def best(judge: Any, count: int = 4) -> best_of.Best:
+def best(judge, count=4):
     return best_of.Best(Seeded(), judge, count, f"best-of:{count}:test")
 
 
-def shades(results: Sequence[EditResult]) -> list[int]:
+def shades(results):
     return [int(one.image[0, 0, 0]) for one in results if one.image is not None]
 
 
-def test_the_candidate_that_the_judge_likes_best_is_taken_and_the_first_is_the_plain_edit() -> None:
+def test_the_candidate_that_the_judge_likes_best_is_taken_and_the_first_is_the_plain_edit():
     asked = requests(5)
     results = best(Brightest()).edit(asked)
     every = [[best_of.seed_of(one, k) % 251 for k in range(4)] for one in asked]
@@ -80,9 +76,9 @@ def test_the_candidate_that_the_judge_likes_best_is_taken_and_the_first_is_the_p
     assert len({seed for one in asked for seed in (best_of.seed_of(one, k) for k in range(4))}) == 20
 
 
-def test_a_choice_depends_neither_on_the_batch_nor_on_the_order_and_of_equals_the_first_is_taken() -> None:
+def test_a_choice_depends_neither_on_the_batch_nor_on_the_order_and_of_equals_the_first_is_taken():
     class Indifferent(Brightest):
-        def score(self, sources: Any, edits: Any, instructions: Any) -> list[Score]:
+        def score(self, sources, edits, instructions):
             return [Score(0.5)] * len(edits)
 
     asked = requests(6)
@@ -92,7 +88,7 @@ def test_a_choice_depends_neither_on_the_batch_nor_on_the_order_and_of_equals_th
     assert shades(best(Indifferent()).edit(asked)) == shades(Seeded().edit(asked))
 
 
-def test_what_cannot_be_judged_is_counted_and_never_taken() -> None:
+def test_what_cannot_be_judged_is_counted_and_never_taken():
     asked = requests(1)
     every = sorted(best_of.seed_of(asked[0], k) % 251 for k in range(4))
     editor = best(Brightest(unreadable=every[2]))
@@ -105,9 +101,9 @@ def test_what_cannot_be_judged_is_counted_and_never_taken() -> None:
     assert nothing.error == "none of 4 edits could be judged: too dark"
 
 
-def test_a_candidate_without_a_picture_is_not_judged() -> None:
+def test_a_candidate_without_a_picture_is_not_judged():
     class Half(Seeded):
-        def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+        def edit(self, requests):
             made = super().edit(requests)
             return [
                 EditResult(one.id, None, "not this one") if request.seed == 1000 else one
@@ -120,10 +116,10 @@ def test_a_candidate_without_a_picture_is_not_judged() -> None:
     assert [best_of.asks_the_run(choice.remedy) for choice in (plain, arm)] == [False, True]
 
 
-def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it() -> None:
+def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it():
     said: list[str] = []
 
-    def rule(image: np.ndarray, prompt: str) -> str:
+    def rule(image, prompt):
         said.append(prompt)
         return "No" if image[0, 0, 0] > 100 else "Yes" if image[0, 0, 0] else "Perhaps"
 
@@ -141,9 +137,7 @@ def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it()
     ]
 
 
-def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(
-    tmp_path: Path, server: Server
-) -> None:
+def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(tmp_path, server):
     server.rule = lambda body, count: (200, say(json.dumps({"reasoning": "", "score": [20, 20]})), {})
     name = f"best-of:2:editscore:openai:{server.url}#eye-7b"
     for _ in range(2):
@@ -174,6 +168,6 @@ def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(
         ("best-of:4:pairwise:nowhere", "There is no model folder"),
     ],
 )
-def test_an_arm_that_cannot_be_is_a_sentence(arm: str, said: str) -> None:
+def test_an_arm_that_cannot_be_is_a_sentence(arm, said):
     with pytest.raises((UserError, MetricError), match=said):
         editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=[arm])

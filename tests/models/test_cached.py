@@ -3,9 +3,6 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,22 +22,20 @@ class Model:
     fingerprint = "model"
     scorings = ("generated", "logprob")
 
-    def __init__(self, concurrent: int = 3) -> None:
+    def __init__(self, concurrent=3):
         self.concurrent = concurrent
         self.calls: list[list[str]] = []
         self.inside = self.most = 0
         self.stopped = threading.Event()
         self._mutex = threading.Lock()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"kind": "choice"}
 
-    def stop(self) -> None:
+    def stop(self):
         self.stopped.set()
 
-    def answer(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
-    ) -> list[list[Reply]]:
+    def answer(self, images, asked, scorings):
         with self._mutex:
             self.calls.append([one.prompt.text for row in asked for one in row])
             self.inside += 1
@@ -51,7 +46,7 @@ class Model:
             with self._mutex:
                 self.inside -= 1
 
-    def reply(self, text: str) -> Reply:
+    def reply(self, text):
         time.sleep(0.01)
         if text == "broken":
             raise ValueError("a bad question")
@@ -60,17 +55,17 @@ class Model:
         return Reply(text.upper(), (None, -0.1), ("Yes", "No"))
 
 
-def asked(*texts: str) -> list[Asked]:
+def asked(*texts):
     return [Asked(Prompt("", text)) for text in texts]
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Any:
+def cache(tmp_path):
     with AnswerCache(tmp_path / "answers.sqlite") as opened:
         yield opened
 
 
-def test_replies_come_in_place_side_by_side_and_the_same_from_the_cache(cache: AnswerCache) -> None:
+def test_replies_come_in_place_side_by_side_and_the_same_from_the_cache(cache):
     model = Model()
     questions = [asked("a", "b", "c", "d"), asked("a", "a")]  # equal ones of a call are asked once
     first = CachedModel(model, cache).answer(PICTURES, questions, ["generated"])
@@ -82,7 +77,7 @@ def test_replies_come_in_place_side_by_side_and_the_same_from_the_cache(cache: A
 
 
 @pytest.mark.parametrize("change", ["prompt", "picture", "scoring", "options", "model"])
-def test_an_answer_serves_only_the_question_it_answers(cache: AnswerCache, change: str) -> None:
+def test_an_answer_serves_only_the_question_it_answers(cache, change):
     CachedModel(Model(), cache).answer(PICTURES[:1], [asked("a")], ["generated"])
     model = Model()
     if change == "model":
@@ -93,7 +88,7 @@ def test_an_answer_serves_only_the_question_it_answers(cache: AnswerCache, chang
     assert len(model.calls) == 1
 
 
-def test_a_failure_is_one_reply_and_asked_again(cache: AnswerCache) -> None:
+def test_a_failure_is_one_reply_and_asked_again(cache):
     for _ in range(2):
         model = Model()
         found = CachedModel(model, cache).answer(PICTURES[:1], [asked("a", "broken")], ["generated"])[0]
@@ -102,7 +97,7 @@ def test_a_failure_is_one_reply_and_asked_again(cache: AnswerCache) -> None:
     assert model.calls == [["broken"]] * len(model.calls)
 
 
-def test_silence_is_counted_over_calls_and_ends_every_one(cache: AnswerCache) -> None:
+def test_silence_is_counted_over_calls_and_ends_every_one(cache):
     model = Model()
     cached, many = CachedModel(model, cache), asked(*(f"silent {number}" for number in range(99)))
     for one in many[:9]:
@@ -115,11 +110,9 @@ def test_silence_is_counted_over_calls_and_ends_every_one(cache: AnswerCache) ->
         cached.answer(PICTURES[:1], [asked("later")], ["generated"])
 
 
-def test_an_answer_is_kept_before_the_next_question_and_a_mistake_of_ours_is_raised(
-    cache: AnswerCache,
-) -> None:
+def test_an_answer_is_kept_before_the_next_question_and_a_mistake_of_ours_is_raised(cache):
     class Broken(Model):
-        def reply(self, text: str) -> Reply:
+        def reply(self, text):
             if text == "c":
                 raise AssertionError("defect")
             return super().reply(text)
@@ -131,9 +124,9 @@ def test_an_answer_is_kept_before_the_next_question_and_a_mistake_of_ours_is_rai
     assert sorted(model.calls) == [["c"], ["d"]]
 
 
-def test_stop_ends_calls_that_wait_in_other_threads_and_later_ones(cache: AnswerCache) -> None:
+def test_stop_ends_calls_that_wait_in_other_threads_and_later_ones(cache):
     class Slow(Model):
-        def reply(self, text: str) -> Reply:
+        def reply(self, text):
             self.stopped.wait(30)
             return Reply(error="not tried again", silent=True)
 
@@ -150,7 +143,7 @@ def test_stop_ends_calls_that_wait_in_other_threads_and_later_ones(cache: Answer
         remembered.answer(PICTURES[:1], [asked("later")], ["generated"])
 
 
-def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(cache: AnswerCache) -> None:
+def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(cache):
     model = Model()
     cached = CachedModel(model, cache)
     parts = [asked(*(f"{name} {number}" for number in range(6))) for name in "abcd"]
@@ -160,7 +153,7 @@ def test_calls_side_by_side_share_the_questions_that_may_be_in_flight(cache: Ans
     assert 2 <= model.most <= 3
 
 
-def test_a_local_models_questions_stay_together_and_are_not_kept(cache: AnswerCache) -> None:
+def test_a_local_models_questions_stay_together_and_are_not_kept(cache):
     model = Model(concurrent=0)
     for _ in range(2):
         found = CachedModel(model, cache).answer(PICTURES, [asked("a", "b"), asked("c")], ["generated"])
@@ -171,14 +164,12 @@ def test_a_local_models_questions_stay_together_and_are_not_kept(cache: AnswerCa
 
 
 @pytest.mark.parametrize("at_once", [1, 4])  # it waits for the only place, or for its equal
-def test_a_question_that_is_in_flight_or_answered_meanwhile_is_asked_once(
-    cache: AnswerCache, at_once: int
-) -> None:
+def test_a_question_that_is_in_flight_or_answered_meanwhile_is_asked_once(cache, at_once):
     questions = Questions(cache, "model", at_once=at_once, limit=10)
     begun, go_on = threading.Event(), threading.Event()
     asked: list[str] = []
 
-    def ask() -> dict[str, Any]:
+    def ask():
         asked.append("again")
         begun.set()
         assert go_on.wait(10)
@@ -195,13 +186,11 @@ def test_a_question_that_is_in_flight_or_answered_meanwhile_is_asked_once(
     assert len(asked) == 1
 
 
-def test_of_equal_questions_in_flight_the_second_is_asked_where_the_first_has_no_answer(
-    cache: AnswerCache,
-) -> None:
+def test_of_equal_questions_in_flight_the_second_is_asked_where_the_first_has_no_answer(cache):
     questions = Questions(cache, "model", at_once=4, limit=10)
     begun, go_on = threading.Event(), threading.Event()
 
-    def fail() -> dict[str, Any]:
+    def fail():
         begun.set()
         assert go_on.wait(10)
         raise NoAnswer("not now")

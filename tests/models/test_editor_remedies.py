@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,16 +23,16 @@ CUP = "The image doesn't have any cup."
 class Listening(Identity):
     """Remembers what it is sent."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(name="listening")
         self.sent: list[EditRequest] = []
 
-    def _paint(self, request: EditRequest) -> np.ndarray:
+    def _paint(self, request):
         self.sent.append(request)
         return 255 - request.image
 
 
-def edit(arm: str, *sentences: str) -> tuple[list[EditRequest], list]:
+def edit(arm, *sentences):
     editor = Listening()
     mended = remedies.WithRemedy(editor, remedies.load(arm, cache=None, device="cpu"), arm)
     requests = [EditRequest(str(k), PICTURE, sentence, k) for k, sentence in enumerate(sentences)]
@@ -57,13 +56,13 @@ def edit(arm: str, *sentences: str) -> tuple[list[EditRequest], list]:
         ("The table is not without a cup.", [], ["table", "cup"]),
     ],
 )
-def test_what_a_sentence_says_is_absent(sentence: str, absent: list[str], present: list[str]) -> None:
+def test_what_a_sentence_says_is_absent(sentence, absent, present):
     [read] = denials.read([sentence])
     assert list(read.absent) == absent
     assert set(present) <= set(read.present)
 
 
-def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_not_sent() -> None:
+def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_not_sent():
     neither, twice = "Neither a bus nor a dog is in the image.", "The image is not without a cup."
     sent, results = edit("rewrite", CUP, neither, twice, "Add a cup.")
     assert [(request.id, request.instruction, request.seed) for request in sent] == [
@@ -75,7 +74,7 @@ def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_
     assert (results[2].image == PICTURE).all()
 
 
-def test_what_is_absent_is_what_guidance_goes_away_from() -> None:
+def test_what_is_absent_is_what_guidance_goes_away_from():
     [beside], _ = edit("negative-prompt", CUP)
     [alone], _ = edit("negative-prompt-alone", CUP)
     [weighted], _ = edit("attention", CUP)
@@ -89,10 +88,10 @@ class Scripted:
 
     concurrent = 0
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         self.text, self.identity, self.asked = text, {"backend": text}, 0
 
-    def answer(self, prompt: str, **settings: object) -> Answer:
+    def answer(self, prompt, **settings):
         assert CUP in prompt
         self.asked += 1
         return Answer(self.text)
@@ -113,8 +112,8 @@ class Scripted:
     ],
 )
 def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
-    text: str, told: list[str], note: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    text, told, note, error, tmp_path, monkeypatch
+):
     model = Scripted(text)
     monkeypatch.setattr("nein.models.llm.client.backend", lambda options, device: model)
     for _ in range(2):
@@ -129,7 +128,7 @@ def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
     assert model.asked == 1
 
 
-def test_every_editor_is_followed_by_its_cures_under_names_of_their_own() -> None:
+def test_every_editor_is_followed_by_its_cures_under_names_of_their_own():
     mend = ["rewrite", "best-of:4:removal"]
     choices = editor_choice.resolve_editors(["ip2p", "magicbrush"], "nano", {}, mend=mend)
     assert [choice.slug for choice in choices] == [
@@ -153,7 +152,7 @@ def test_every_editor_is_followed_by_its_cures_under_names_of_their_own() -> Non
         ("ip2p", "rewrite:llm:", "There is no language model ''"),
     ],
 )
-def test_what_cannot_be_mended_is_a_sentence(editor: str, arm: str, said: str) -> None:
+def test_what_cannot_be_mended_is_a_sentence(editor, arm, said):
     preset = "nano" if editor in ("ip2p", "identity", "solid") else "paper"
     with pytest.raises(UserError, match=said):
         editor_choice.resolve_editors([editor], preset, {}, mend=[arm])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from nein.benchmarks.negbench import models
 from nein.datasets.negbench import remedy_texts
 from nein.datasets.negbench.polarity import denies
 from nein.engine.errors import UserError
-from nein.metrics.dual import DualEncoder, normalise, prepare, products
+from nein.metrics.dual import normalise, prepare, products
 from nein.metrics.dual.objects import ControlEncoder
 from nein.models.remedies.encoders import Decomposed, Remedy, Steered, direction
 from nein.nano import zoo
@@ -25,17 +24,17 @@ PICTURES = [np.full((4, 4, 3), level, np.uint8) for level in (0, 90, 250)]
 
 
 @pytest.fixture(scope="module")
-def nano_clip() -> DualEncoder:
+def nano_clip():
     return metrics.load_dual(str(zoo.path("clip")), device="cpu", dtype="float32")
 
 
-def cosines(*texts: str) -> np.ndarray:
+def cosines(*texts):
     """(pictures, texts) float64 of the model as it is."""
     return normalise(MODEL.encode(PICTURES)) @ normalise(MODEL.encode_text(texts)).T
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
-def test_the_score_is_that_of_what_is_affirmed_less_that_of_what_is_denied(weight: float) -> None:
+def test_the_score_is_that_of_what_is_affirmed_less_that_of_what_is_denied(weight):
     texts = ["A cat on a mat. There is no dog in the image.", "There is no dog", "A cat on a mat.",
              "We see a cat, but no dog and no bus"]  # fmt: skip
     mended = Decomposed(MODEL, weight)
@@ -48,7 +47,7 @@ def test_the_score_is_that_of_what_is_affirmed_less_that_of_what_is_denied(weigh
     np.testing.assert_allclose(scores.T, expected, atol=1e-6)  # features are float32
 
 
-def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_row() -> None:
+def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_row():
     half, whole = Decomposed(MODEL, 0.5), Decomposed(MODEL, 1.0)
     assert len({MODEL.fingerprint, half.fingerprint, whole.fingerprint}) == 3
     assert half.describe()["mended"] == {"arm": "decompose", "lambda": 0.5}
@@ -60,7 +59,7 @@ def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_
 
 
 @pytest.mark.parametrize("arm", "decomposed decompose: decompose:-1 decompose:11 steer:2 decompose@a".split())
-def test_an_arm_that_there_is_not_is_a_sentence(arm: str) -> None:
+def test_an_arm_that_there_is_not_is_a_sentence(arm):
     with pytest.raises(UserError, match=r"takes decompose\[:LAMBDA\].*, steer\[:ALPHA\].*, or neat\["):
         models.with_remedy(models.choose("random"), arm)
 
@@ -77,11 +76,11 @@ def test_an_arm_that_there_is_not_is_a_sentence(arm: str) -> None:
         ("A quiet street.", "A quiet street."),
     ],
 )
-def test_what_a_caption_affirms_is_the_caption_without_what_it_denies(caption: str, affirmed: str) -> None:
+def test_what_a_caption_affirms_is_the_caption_without_what_it_denies(caption, affirmed):
     assert denials.read([caption])[0].affirmed == affirmed
 
 
-def test_a_direction_is_that_of_a_logistic_regression_with_c_1() -> None:
+def test_a_direction_is_that_of_a_logistic_regression_with_c_1():
     linear_model = pytest.importorskip("sklearn.linear_model")
     rng = np.random.default_rng(3)
     affirmed, denied = rng.normal(size=(40, 5)), rng.normal((1, 0, 0, 0.5, 0), size=(30, 5))
@@ -91,7 +90,7 @@ def test_a_direction_is_that_of_a_logistic_regression_with_c_1() -> None:
     np.testing.assert_allclose(direction(affirmed, denied), expected, atol=1e-3)  # two stopping rules
 
 
-def test_only_captions_that_deny_something_are_steered(nano_clip: DualEncoder) -> None:
+def test_only_captions_that_deny_something_are_steered(nano_clip):
     steered = Steered(nano_clip, 0.5, remedy_texts.drawn_pairs()[:40])
     texts = ["A cat on a mat.", "There is no dog.", "A dog."]
     plain, moved = nano_clip.encode_text(texts), steered.encode_text(texts)
@@ -101,7 +100,7 @@ def test_only_captions_that_deny_something_are_steered(nano_clip: DualEncoder) -
     assert steered.describe()["mended"]["pairs"] == 40
 
 
-def test_pairs_decide_what_a_steered_model_is(tmp_path: Path) -> None:
+def test_pairs_decide_what_a_steered_model_is(tmp_path):
     (tmp_path / "a").write_text('{"a dog": "no dog", "a cat": "no cat"}')
     (tmp_path / "b").write_text('{"a dog": "no dog", "x": "y"}')
     arms = [Remedy.parse(f"steer:0.13@{tmp_path / name}") for name in "ab"]
@@ -112,7 +111,7 @@ def test_pairs_decide_what_a_steered_model_is(tmp_path: Path) -> None:
         _ = arms[0].identity
 
 
-def test_no_pair_of_ours_is_in_a_held_out_wording_or_about_a_held_out_object() -> None:
+def test_no_pair_of_ours_is_in_a_held_out_wording_or_about_a_held_out_object():
     said = " ".join(text.lower() for pair in remedy_texts.drawn_pairs() for text in pair)
     assert not re.search(rf"\b(includes?|lacks|{'|'.join(HELD_OUT)})\b", said)
     assert all(denies(denied) and not denies(affirmed) for affirmed, denied in remedy_texts.drawn_pairs())

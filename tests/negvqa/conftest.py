@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.metrics import tiny
@@ -10,7 +8,7 @@ from tests.negvqa.tiny import make_instructblip
 
 
 @pytest.fixture(scope="session")
-def vlms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def vlms(tmp_path_factory):
     """A folder with a tiny checkpoint: llava (1.5)."""
     root = tmp_path_factory.mktemp("vlms")
     tiny.make_llava_15(root / "llava", seed=1)
@@ -18,7 +16,7 @@ def vlms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def classes(vlms: Path) -> Path:
+def classes(vlms):
     """The same folder with one of every class: llava_next, qwen (2), qwen25, qwen3, deepseek and
     instructblip beside it."""
     tiny.make_qwen2_vl(vlms / "qwen", seed=1)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from nein.benchmarks.baselines import LEVEL
@@ -21,14 +18,14 @@ class Model:
 
     fingerprint, scorings, concurrent = "model", ("generated", "logprob"), 0
 
-    def __init__(self, rule: Any) -> None:
+    def __init__(self, rule):
         self.rule = rule
         self.heard: list[tuple[bool, str]] = []
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"model": "Model"}
 
-    def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
+    def answer(self, images, asked, scorings):
         replies = []
         for image, row in zip(images, asked, strict=True):
             seen = not (image == LEVEL).all()
@@ -38,7 +35,7 @@ class Model:
         return replies
 
 
-def evaluated(tmp_path: Path, model: Model, *more: object) -> Path:
+def evaluated(tmp_path, model, *more):
     data = write_questions(tmp_path / "data")
     with references.offering({"model": model}):
         asked = ("--model", "model", "--data", data, "--out", tmp_path / "out", "--batch-size", 4)
@@ -46,12 +43,12 @@ def evaluated(tmp_path: Path, model: Model, *more: object) -> Path:
     return runs_below(tmp_path / "out")[0]
 
 
-def share(folder: Path, metric: str, variant: str, category: str = "Average") -> dict[str, Any]:
+def share(folder, metric, variant, category="Average"):
     what = {"task": "blind", "metric": metric, "variant": variant, "scoring": "generated"}
     return figure(folder, **what, category=category)
 
 
-def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture(tmp_path: Path) -> None:
+def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture(tmp_path):
     model = Model(lambda seen, question, texts: int("not" in question))
     folder = evaluated(tmp_path, model)
     for variant in ("original", "negated"):
@@ -63,7 +60,7 @@ def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture(tmp_path: Pa
         assert share(folder, "gain over text", variant)["value"] == 0
 
 
-def test_without_the_question_one_answer_counts_for_it_and_for_its_negation(tmp_path: Path) -> None:
+def test_without_the_question_one_answer_counts_for_it_and_for_its_negation(tmp_path):
     model = Model(lambda seen, question, texts: 0 if question else 1)
     folder = evaluated(tmp_path, model)
     shares = [share(folder, "picture only", variant)["value"] for variant in ("original", "negated")]
@@ -75,7 +72,7 @@ def test_without_the_question_one_answer_counts_for_it_and_for_its_negation(tmp_
     assert {row["metric"] for row in rows} == {"text only", "picture only"}
 
 
-def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tmp_path: Path) -> None:
+def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tmp_path):
     model = Model(lambda seen, question, texts: 0)
     folder = evaluated(tmp_path, model, "--blind", 5)
     assert share(folder, "text only", "original")["n"] == 8  # two whole blocks of three
@@ -83,7 +80,7 @@ def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tm
     assert "--blind" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
 
 
-def test_baselines_are_exported_beside_the_accuracy(tmp_path: Path) -> None:
+def test_baselines_are_exported_beside_the_accuracy(tmp_path):
     folder = evaluated(tmp_path, Model(lambda seen, question, texts: 0))
     results = report.exported(folder).results
     assert {"accuracy", "text only", "picture only"} <= {result.metric for result in results}
@@ -91,7 +88,7 @@ def test_baselines_are_exported_beside_the_accuracy(tmp_path: Path) -> None:
     assert len(keys) == len(set(keys))
 
 
-def test_a_cure_has_baselines_of_its_own(tmp_path: Path) -> None:
+def test_a_cure_has_baselines_of_its_own(tmp_path):
     model = Model(lambda seen, question, texts: 0)
     evaluated(tmp_path, model, "--mend", "flip,consistent")
     plain, flipped, consistent = (tmp_path / "out" / f"model{arm}" for arm in ("", "+flip", "+consistent"))
@@ -110,7 +107,7 @@ def test_a_cure_has_baselines_of_its_own(tmp_path: Path) -> None:
     assert len(answers(consistent, "blind")) == 12 * 2
 
 
-def test_baselines_are_marks_on_the_bars_of_accuracy(tmp_path: Path) -> None:
+def test_baselines_are_marks_on_the_bars_of_accuracy(tmp_path):
     folder = evaluated(tmp_path, Model(lambda seen, question, texts: int(seen and "not" in question)))
     made = frames.label(frames.read(folder / "figures.csv"), model="model")
     [axis, *_] = sections.ORIGINAL_AND_NEGATED.canvas(made).axes

@@ -14,13 +14,12 @@ from nein.engine import images
 from nein.engine.errors import UserError
 from nein.nano.draw import CATEGORIES
 from nein.nano.sentences import KINDS, SIDES, WORDINGS, iter_questions, question_scene
-from tests.helpers.memory import Peak
 from tests.metrics.tiny import picture
 from tests.nano.words import NEGATED
 from tests.negvqa.tiny import records, write_questions
 
 
-def test_a_file_in_the_released_layout_is_read_whole(tmp_path: Path) -> None:
+def test_a_file_in_the_released_layout_is_read_whole(tmp_path):
     found = questions.load(str(write_questions(tmp_path)))
     assert len(found.items) == 12
     item = found.items[3]
@@ -33,7 +32,7 @@ def test_a_file_in_the_released_layout_is_read_whole(tmp_path: Path) -> None:
     assert len({item.source for item in found.items}) == 6
 
 
-def test_any_change_of_words_or_letters_changes_the_hash(tmp_path: Path) -> None:
+def test_any_change_of_words_or_letters_changes_the_hash(tmp_path):
     before = questions.load(str(write_questions(tmp_path))).sha256
     assert questions.load(str(write_questions(tmp_path))).sha256 == before
     for key, value in (
@@ -47,9 +46,7 @@ def test_any_change_of_words_or_letters_changes_the_hash(tmp_path: Path) -> None
         assert questions.load(str(write_questions(tmp_path, rows))).sha256 != before
 
 
-def test_a_picture_may_be_base64_and_fields_may_have_other_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     rows = records(1)
     inside = base64.b64encode(images.encode_png(picture(7))).decode()
@@ -65,7 +62,7 @@ def test_a_picture_may_be_base64_and_fields_may_have_other_names(
         questions.load(str(tmp_path / "q.jsonl"), columns={"subset": "set"})
 
 
-def test_two_files_are_joined_by_index(tmp_path: Path) -> None:
+def test_two_files_are_joined_by_index(tmp_path):
     rows = records(2)
     for variant in ("original", "negated"):
         own = [
@@ -84,19 +81,17 @@ def test_two_files_are_joined_by_index(tmp_path: Path) -> None:
         questions.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
 
 
-def test_left_over_columns_of_the_source_are_no_options_unless_named(tmp_path: Path) -> None:
+def test_left_over_columns_of_the_source_are_no_options_unless_named(tmp_path):
     rows = [{**row, "C": "owl", "D": None} for row in records(1)]
     file = str(write_questions(tmp_path, rows))
     assert questions.load(file).items[0].options == ("cat 0", "dog 0")
     assert questions.load(file, columns={"C": "C"}).items[0].options == ("cat 0", "dog 0", "owl")
 
 
-def test_pictures_in_records_are_not_held_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: Peak
-) -> None:
+def test_pictures_in_records_are_not_held_in_memory(tmp_path, monkeypatch, peak):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
 
-    def of(count: int) -> int:
+    def of(count):
         there = records(count // 2)
         pictures = [base64.b64encode(bytes([n]) * 30_000).decode() for n in range(count)]
         file = write_questions(
@@ -104,7 +99,7 @@ def test_pictures_in_records_are_not_held_in_memory(
         )
         del there, pictures
 
-        def load() -> None:
+        def load():
             shutil.rmtree(tmp_path / "cache", ignore_errors=True)
             assert len(questions.load(str(file)).items) == count
 
@@ -113,9 +108,7 @@ def test_pictures_in_records_are_not_held_in_memory(
     assert (of(44) - of(4)) / 40 < 5000  # bytes; the picture alone takes 30,000
 
 
-def test_a_data_set_of_the_hub_is_read_with_its_picture_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path, monkeypatch):
     import datasets
 
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
@@ -135,10 +128,8 @@ def test_a_data_set_of_the_hub_is_read_with_its_picture_files(
 
 
 @pytest.mark.parametrize("name", ["../secret.png", "/etc/secret.png", "x/../../secret.png"])
-def test_a_data_set_names_no_picture_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    def load(name: str, source: str, pictures: Path | None) -> Path:
+def test_a_data_set_names_no_picture_elsewhere(tmp_path, monkeypatch, name):
+    def load(name, source, pictures):
         rows = [{**record, "image": name} for record in records(1)]
         monkeypatch.setattr(questions.hub, "read", lambda *given: rows)
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -167,7 +158,7 @@ def test_a_data_set_names_no_picture_elsewhere(
         ({"negated_question": {"text": "What?"}}, "options are no texts"),
     ],
 )
-def test_bad_records_are_named(tmp_path: Path, change: dict, sentence: str) -> None:
+def test_bad_records_are_named(tmp_path, change, sentence):
     rows = records()
     rows[3] = {**rows[3], "original_answer": "B", "negated_answer": "A", **change}
     file = write_questions(tmp_path, rows)
@@ -175,7 +166,7 @@ def test_bad_records_are_named(tmp_path: Path, change: dict, sentence: str) -> N
         questions.load(str(file))
 
 
-def test_wrong_files_are_answered_in_a_sentence(tmp_path: Path) -> None:
+def test_wrong_files_are_answered_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match="There is no file"):
         questions.load(str(tmp_path / "nothing.jsonl"))
     with pytest.raises(UserError, match="is a folder"):
@@ -191,7 +182,7 @@ def test_wrong_files_are_answered_in_a_sentence(tmp_path: Path) -> None:
 # --- the embedded questions ----------------------------------------------------------------
 
 
-def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path: Path) -> None:
+def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path):
     found = questions.load("nano", questions=48, cache=tmp_path)
     again = questions.load("nano", questions=48, cache=tmp_path)
     assert found.sha256 == again.sha256
@@ -200,11 +191,11 @@ def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path: Path) 
         own = [item for item in found.items if item.subset == kind]
         assert Counter(item.answers["original"] for item in own) == {"A": 6, "B": 6}
         assert all(item.answers["negated"] != item.answers["original"] for item in own)
-    assert questions.missing_pictures(found.items) == []
+    assert all(item.picture.is_file() for item in found.items)
     assert found.items[0].load().shape == (64, 64, 3)
 
 
-def test_the_answers_are_true_of_the_drawn_scenes() -> None:
+def test_the_answers_are_true_of_the_drawn_scenes():
     seen = Counter()
     for _, scene, question in iter_questions("dev", 240):
         seen[question.kind] += 1
@@ -224,7 +215,7 @@ def test_the_answers_are_true_of_the_drawn_scenes() -> None:
     assert set(seen.values()) == {60}
 
 
-def _check_position(scene, question) -> None:
+def _check_position(scene, question):
     centres = {item.category: item.centre for item in scene.items}
     side = next((s for s in SIDES if f"{s} the" in question.question), None)
     if side is None:
@@ -239,7 +230,7 @@ def _check_position(scene, question) -> None:
         assert (centres[question.wrong][axis] - centres[thing][axis]) * sign < 0
 
 
-def test_only_the_negated_wording_holds_a_negated_word() -> None:
+def test_only_the_negated_wording_holds_a_negated_word():
     for forms in WORDINGS.values():
         for question, negated in forms:
             assert not NEGATED.search(question)
@@ -249,7 +240,7 @@ def test_only_the_negated_wording_holds_a_negated_word() -> None:
             assert rest == re.findall(r"[\w{}]+", question)
 
 
-def test_splits_share_no_scene() -> None:
+def test_splits_share_no_scene():
     scenes = {
         split: {question_scene(split, index) for index in range(60)} for split in ("train", "dev", "val")
     }

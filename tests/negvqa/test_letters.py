@@ -113,16 +113,14 @@ FIXED: list[tuple[list[str], str | None, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize("options, letter, answers", FIXED)
-def test_the_fixed_rule_reads_what_a_person_would(
-    options: list[str], letter: str | None, answers: tuple[str, ...]
-) -> None:
+def test_the_fixed_rule_reads_what_a_person_would(options, letter, answers):
     for answer in answers:
         found = parse(answer, options)
         assert (found.letter, bool(found.reason)) == (letter, letter is None), (answer, found)
 
 
 @pytest.mark.parametrize("edition", EDITIONS)
-def test_each_edition_of_the_published_rule_reads_what_the_toolkit_reads(edition: str) -> None:
+def test_each_edition_of_the_published_rule_reads_what_the_toolkit_reads(edition):
     rows = [json.loads(line) for line in READ_BY_THE_TOOLKIT.read_text(encoding="utf-8").splitlines()]
     assert len({(row["answer"], *row["options"]) for row in rows}) == 560
     for row in rows:
@@ -130,7 +128,7 @@ def test_each_edition_of_the_published_rule_reads_what_the_toolkit_reads(edition
         assert ("Z" if found.declined else found.letter) == row[edition], row
 
 
-def test_the_editions_of_the_published_rule_differ_where_it_changed() -> None:
+def test_the_editions_of_the_published_rule_differ_where_it_changed():
     read = {
         answer: [parse(answer, ANIMALS, edition).letter for edition in EDITIONS]
         for answer in (
@@ -143,7 +141,7 @@ def test_the_editions_of_the_published_rule_differ_where_it_changed() -> None:
     assert list(read.values()) == [["B", None, None], ["A", None, None], ["B", None, "B"], ["B", None, "A"]]
 
 
-def test_reasons_tell_refusals_contradictions_and_strange_letters_apart() -> None:
+def test_reasons_tell_refusals_contradictions_and_strange_letters_apart():
     assert "empty" in parse("  ", ANIMALS).reason
     assert "several" in parse("A and B", ANIMALS).reason
     assert "'C' is no option" in parse("C", ANIMALS).reason
@@ -163,24 +161,24 @@ PARTS = (
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("begin, end", [("", ""), ("answer", "9"), ("A", "9"), ("<answer>", "x")])
-def test_the_fixed_rule_takes_time_in_proportion_to_the_answer(begin: str, part: str, end: str) -> None:
+def test_the_fixed_rule_takes_time_in_proportion_to_the_answer(begin, part, end):
     before = time.process_time()
     parse(begin + part * (20_000 // len(part)) + end, ANIMALS)
     assert time.process_time() - before < 2  # at most 0.4; in proportion to the square 50 and more
 
 
-def test_swapping_the_options_swaps_the_letter_of_a_text_but_not_of_a_letter() -> None:
+def test_swapping_the_options_swaps_the_letter_of_a_text_but_not_of_a_letter():
     assert parse("a dog", ANIMALS).letter == "B"
     assert parse("a dog", ANIMALS[::-1]).letter == "A"
     assert parse("The answer is B.", ANIMALS[::-1]).letter == "B"
 
 
-def test_more_options_allow_more_letters() -> None:
+def test_more_options_allow_more_letters():
     assert parse("D", FOUR).letter == "D"
     assert parse("D", FOUR[:3]).letter is None
 
 
-def test_of_answers_about_one_option_each_the_only_yes_is_the_letter() -> None:
+def test_of_answers_about_one_option_each_the_only_yes_is_the_letter():
     assert by_option(["No", "Yes."]).letter == "B"
     assert by_option(["Yes, it is", "no"]).letter == "A"
     for answers, why in (
@@ -198,7 +196,7 @@ def test_of_answers_about_one_option_each_the_only_yes_is_the_letter() -> None:
         by_option(["Yes", "No"], "vlmevalkit")
 
 
-def test_an_unknown_rule_and_a_single_option_are_refused() -> None:
+def test_an_unknown_rule_and_a_single_option_are_refused():
     with pytest.raises(MetricError, match="Allowed: fixed, vlmevalkit-2025-05"):
         parse("A", ANIMALS, rule="fixd")
     with pytest.raises(MetricError, match="2 to 26 options"):

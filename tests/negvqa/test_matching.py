@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nein.benchmarks.negvqa import matching
 from nein.metrics.letters import EDITIONS
 from nein.models.llm.client import Outcome, Request
-from tests.loopback import Server, say
+from tests.loopback import say
 from tests.negvqa.tiny import figure, run, write_questions
 from tests.negvqa.tiny import scores as scores_of
 
@@ -25,15 +24,15 @@ MATCHED_BY_THE_TOOLKIT = Path(__file__).parent / "matches.jsonl"
 class Scripted:
     """A client whose answers are written down."""
 
-    def __init__(self, replies: list[str]) -> None:
+    def __init__(self, replies):
         self.replies, self.asked = list(replies), list[Request]()
 
-    def complete(self, requests: list[Request], schema: type[matching.Said]) -> list[Outcome[matching.Said]]:
+    def complete(self, requests, schema):
         self.asked += requests
         return [Outcome(schema.read(self.replies.pop(0))) for _ in requests]
 
 
-def test_the_matcher_asks_and_reads_as_the_toolkit_does() -> None:
+def test_the_matcher_asks_and_reads_as_the_toolkit_does():
     rows = [json.loads(line) for line in MATCHED_BY_THE_TOOLKIT.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 150
     for row in rows:
@@ -51,13 +50,13 @@ def test_the_matcher_asks_and_reads_as_the_toolkit_does() -> None:
             assert (found["letter"] or "Z") == row["option"]
 
 
-def test_what_is_drawn_belongs_to_the_question_and_is_none_as_often_as_a_letter() -> None:
+def test_what_is_drawn_belongs_to_the_question_and_is_none_as_often_as_a_letter():
     drawn = [matching.draw((str(number), "negated"), ["a", "b"]) for number in range(600)]
     assert [drawn.count(letter) for letter in ("A", "B", None)] == pytest.approx([200] * 3, abs=50)
     assert drawn == [matching.draw((str(number), "negated"), ["a", "b"]) for number in range(600)]
 
 
-def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about() -> None:
+def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about():
     asked = {"question": "What is it?", "options": ["cat", "dog"]}
     client = Scripted([])
     for text, error in (("B", ""), ("Z", ""), (None, "HTTP 503")):
@@ -65,14 +64,14 @@ def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about() -> None
         assert matching.matched(client, [answer], EDITIONS[0]) == []
 
 
-def ask(server: Server, questions: Path, out: Path, *more: object) -> int:
+def ask(server, questions, out, *more):
     return run(
         "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out, "--retries", 0,
         "--formats", "csv", "--scoring", "generated", *more,
     )  # fmt: skip
 
 
-def rule(body: dict[str, Any], count: int) -> Any:
+def rule(body, count):
     """The model says what it likes; the matcher finds B in it, and fails at one picture's question."""
     content = body["messages"][0]["content"]
     if isinstance(content, str):
@@ -80,9 +79,7 @@ def rule(body: dict[str, Any], count: int) -> Any:
     return 200, say("The second one, I should say."), {}
 
 
-def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_failed(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_failed(server, tmp_path):
     server.rule, rule.fails = rule, True  # type: ignore[attr-defined]
     questions, out = write_questions(tmp_path), tmp_path / "out"
     assert ask(server, questions, out) == 0
@@ -112,7 +109,7 @@ def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_faile
     assert counted["value"] == 12
 
 
-def test_another_edition_of_the_rule_is_read_from_the_same_answers(server: Server, tmp_path: Path) -> None:
+def test_another_edition_of_the_rule_is_read_from_the_same_answers(server, tmp_path):
     said = "B because nothing else than that could be what is asked about in this picture"
     server.rule = lambda body, count: (200, say(said), {})
     questions, out = write_questions(tmp_path), tmp_path / "out"
@@ -125,9 +122,7 @@ def test_another_edition_of_the_rule_is_read_from_the_same_answers(server: Serve
     assert figure(out / "openai-eye-7b", **what)["value"] == 0.0
 
 
-def test_a_matcher_that_is_none_is_answered_in_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_matcher_that_is_none_is_answered_in_one_sentence(tmp_path, capsys):
     common = ("--model", "nano:negvqa", "--out", tmp_path / "out")
     assert run(*common, "--matcher", "gpt") == 2
     assert "--matcher is 'gpt'; allowed: exact, llm:MODEL" in capsys.readouterr().err

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pytest
 
 from nein.benchmarks.negvqa import paper_numbers, scores, sections
@@ -17,7 +14,7 @@ from nein.reporting import figures as frames
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 
 
-def answers(letters: tuple[str, str]) -> list[dict[str, Any]]:
+def answers(letters):
     return [
         {
             "id": str(number), "variant": variant, "subset": "VQAv2", "category": "General",
@@ -32,17 +29,17 @@ def answers(letters: tuple[str, str]) -> list[dict[str, Any]]:
 BOTH = ["generated", "logprob"]
 
 
-def figured(rows: list[dict[str, Any]], asking: str | None = None) -> pd.DataFrame:
+def figured(rows, asking=None):
     return scores.figures(scores.table(scores.score(rows, BOTH)), asking)
 
 
-def frame(said: dict[str, list[dict[str, Any]]], asking: str | None = None) -> pd.DataFrame:
+def frame(said, asking=None):
     made = {name: figured(rows, asking) for name, rows in said.items()}
     beside = [paper_numbers.beside(found, name, name) for name, found in made.items()]
     return frames.concat([*(frames.label(found, model=name) for name, found in made.items()), *beside])
 
 
-def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> None:
+def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path):
     said = {"good": answers(("A", "B")), "flat": answers(("A", "A")), "mute": answers(("A", "?"))}
     asked = {name: (partial(iter, rows), BOTH) for name, rows in said.items()}
     questions = own.questions(asked, None, 100, {})
@@ -68,7 +65,7 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path: Path) -> 
     assert "default-src &#39;none&#39;" in html
 
 
-def test_a_known_model_stands_beside_table_1_and_on_its_familys_line() -> None:
+def test_a_known_model_stands_beside_table_1_and_on_its_familys_line():
     name = "openai:http://host/v1#Qwen/Qwen2-VL-7B-Instruct"
     found = frame({name: answers(("A", "A"))})
     beside = frames.select(found, task="beside", variant="negated", category="Average")
@@ -89,7 +86,7 @@ def test_a_known_model_stands_beside_table_1_and_on_its_familys_line() -> None:
     assert not sections.BESIDE.sheet(frame({"a/b": answers(("A", "B"))})).rows
 
 
-def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat() -> None:
+def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat():
     printed = sections.TABLE_1.sheet(paper_numbers.table_1({}))
     assert printed.columns == [
         "model", "figures", "questions", "General", "Reasoning", "OCR", "Doc & Chart", "Average", "n",
@@ -111,7 +108,7 @@ def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat() -> None
     assert [row[0] for row in rows[-2:]] == ["new", "new"]
 
 
-def test_the_best_model_and_the_mean_drop_over_models_are_figures() -> None:
+def test_the_best_model_and_the_mean_drop_over_models_are_figures():
     own = {name: figured(answers(letters)) for name, letters in {"a": ("A", "A"), "b": ("A", "B")}.items()}
     found = paper_numbers.over_models(own)
     drops = {row["source"]: row for row in frames.records(frames.select(found, metric="mean drop"))}
@@ -121,7 +118,7 @@ def test_the_best_model_and_the_mean_drop_over_models_are_figures() -> None:
     assert not len(frames.select(paper_numbers.over_models({"a": own["a"]}), source="here"))
 
 
-def test_plots_are_drawn_also_where_nothing_could_be_read() -> None:
+def test_plots_are_drawn_also_where_nothing_could_be_read():
     found = frame({"good": answers(("A", "B")), "mute": answers(("?", "?"))})
     for plot in (sections.BARS, sections.OUTCOMES_OF_PAIRS, sections.SCALING):
         drawing = plots.draw(plot, found)

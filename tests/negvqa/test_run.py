@@ -7,8 +7,6 @@ import json
 import re
 import shutil
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,25 +25,23 @@ from tests.negvqa.tiny import figure, records, run, scores, write_questions
 
 
 @pytest.fixture
-def questions(tmp_path: Path) -> Path:
+def questions(tmp_path):
     return write_questions(tmp_path / "data")
 
 
-def ask(vlms: Path, questions: Path, out: Path, *more: object, formats: str = "csv") -> int:
+def ask(vlms, questions, out, *more, formats="csv"):
     return run(
         "--model", vlms / "llava", "--data", questions, "--out", out, "--batch-size", 4,
         "--max-new-tokens", 3, "--device", "cpu", "--formats", formats, *more,
     )  # fmt: skip
 
 
-def folder_of(out: Path) -> Folder:
+def folder_of(out):
     [folder] = map(AnswersDir, runs_below(out))
     return folder
 
 
-def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
-    vlms: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(vlms, questions, tmp_path, capsys):
     out = tmp_path / "out"
     assert ask(vlms, questions, out, formats="html,md,csv,tex,plots") == 0
     folder = folder_of(out)
@@ -86,9 +82,7 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(
 
 
 @pytest.mark.parametrize("preset", ["nano", "paper"])
-def test_only_the_data_decide_what_stands_beside_table_1(
-    vlms: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
-) -> None:
+def test_only_the_data_decide_what_stands_beside_table_1(vlms, questions, tmp_path, monkeypatch, preset):
     model = shutil.copytree(vlms / "llava", tmp_path / "Qwen2-VL-7B-Instruct")
     more = ("--model", model, "--preset", preset, "--dtype", "float32", "--scoring", "logprob")
     out = tmp_path / "out"
@@ -104,8 +98,8 @@ def test_only_the_data_decide_what_stands_beside_table_1(
 
 
 def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
-    vlms: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    vlms, questions, tmp_path, monkeypatch
+):
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
     before = (folder_of(out).path / "scores.csv").read_bytes()
@@ -117,9 +111,7 @@ def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
     assert (tmp_path / "again.csv").read_text() == (out / "figures.csv").read_text()
 
 
-def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
-    vlms: Path, questions: Path, tmp_path: Path
-) -> None:
+def test_a_missing_and_a_broken_picture_are_unscored_and_counted(vlms, questions, tmp_path):
     (questions.parent / "p1.png").unlink()
     (questions.parent / "p2.png").write_bytes(b"no picture")
     out = tmp_path / "out"
@@ -157,10 +149,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(
         (["report", "nowhere"], "There is no run in"),
     ],
 )
-def test_mistakes_are_answered_in_one_sentence(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_mistakes_are_answered_in_one_sentence(arguments, sentence, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     base = [] if arguments[0] == "report" else ["--questions", "4"]
@@ -173,9 +162,7 @@ def test_mistakes_are_answered_in_one_sentence(
     assert len([line for line in error.splitlines() if line.startswith("error:")]) == 1
 
 
-def test_pictures_that_are_nowhere_are_noticed_at_once(
-    vlms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures_that_are_nowhere_are_noticed_at_once(vlms, tmp_path, capsys):
     file = tmp_path / "q.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in records()))
     assert run("--model", vlms / "llava", "--data", file, "--out", tmp_path / "out") == 2
@@ -188,21 +175,19 @@ class Seer:
 
     template, fingerprint = "plain", "seer"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"kind": "vqa", "class": "Seer"}
 
-    def ask(self, images: Any, questions: Any) -> list[list[Answer]]:
+    def ask(self, images, questions):
         self.asked = [question for row in questions for question in row]
         return [[self._one(question) for question in row] for row in questions]
 
-    def _one(self, question: str) -> Answer:
+    def _one(self, question):
         yes = 0.9 if "cat" in question else 0.4 if "not" in question else 0.6
         return Answer("Yes" if yes > 0.5 else "No", 1, yes * 0.5, (1 - yes) * 0.5)
 
 
-def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(
-    questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(questions, tmp_path, monkeypatch):
     seer, out = Seer(), tmp_path / "out"
     monkeypatch.setattr("nein.metrics.load_judge", lambda *a, **k: seer)
     asked = ("--model", "judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out)
@@ -235,7 +220,7 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(
     assert {path.parent.name for path in out.glob("*/figures.csv")} == {"judge", "judge-letters"}
 
 
-def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vlms: Path) -> None:
+def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path, vlms):
     rows = records(2)
     for number, row in enumerate(rows):
         row["image"] = f"{'xy'[number % 2]}/p.png"
@@ -255,9 +240,7 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path: Path, vl
     assert str(tmp_path) not in absolute != inside
 
 
-def test_a_report_of_a_model_with_a_name_finds_the_pictures_of_two_files_with_other_columns(
-    tmp_path: Path,
-) -> None:
+def test_a_report_of_a_model_with_a_name_finds_the_pictures_of_two_files_with_other_columns(tmp_path):
     rows = records(2)
     write_questions(tmp_path, rows)
     for variant in ("original", "negated"):
@@ -277,9 +260,7 @@ def test_a_report_of_a_model_with_a_name_finds_the_pictures_of_two_files_with_ot
     assert (tmp_path / "page.html").read_text().count('"pictures":[[') == 4
 
 
-def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(
-    questions: Path, tmp_path: Path
-) -> None:
+def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(questions, tmp_path):
     file = tmp_path / "people.csv"
     file.write_text('index,original,negated\n10,A,the dog 0\n11,"(A)",A\n13,B,\n')
     out = tmp_path / "out"
@@ -311,9 +292,7 @@ def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(
         ("index,original,negated\n10,A,B\n10,A,B\n", "one already: line 3"),
     ],
 )
-def test_a_bad_file_of_answers_is_refused_in_one_sentence(
-    text: str | None, sentence: str, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_file_of_answers_is_refused_in_one_sentence(text, sentence, questions, tmp_path, capsys):
     file = tmp_path / "people.csv"
     if text is not None:
         file.write_text(text)
@@ -323,7 +302,7 @@ def test_a_bad_file_of_answers_is_refused_in_one_sentence(
     assert error.count("error:") == 1
 
 
-def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path: Path) -> None:
+def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path):
     rows = [{**row, "A": "None"} for row in records(1)]
     [item, _] = data.load(str(write_questions(tmp_path, rows))).items
     shown, hidden = (Asking("original").asked(item, "paper", vanish).prompt.text for vanish in (False, True))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
-from typing import Any
 
 from nein.benchmarks.negvqa.scores import AnswersDir
 from nein.benchmarks.runner import selected
@@ -15,7 +13,7 @@ from tests.helpers import commands
 from tests.metrics.tiny import picture, seeded, tokenizer
 
 
-def make_instructblip(folder: Path, seed: int = 0) -> Path:
+def make_instructblip(folder, seed=0):
     """An `InstructBlipForConditionalGeneration` on a tiny Llama."""
     from transformers import (
         BertTokenizerFast,
@@ -63,7 +61,7 @@ def make_instructblip(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def records(count: int = 6) -> list[dict[str, Any]]:
+def records(count=6):
     """Questions in NegVQA's layout about `count` pictures, two for each, of two subsets."""
     subsets = ("VQAv2", "GQA")
     return [
@@ -82,7 +80,7 @@ def records(count: int = 6) -> list[dict[str, Any]]:
     ]
 
 
-def write_questions(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path:
+def write_questions(folder, rows=None):
     """questions.jsonl with its pictures beside it."""
     rows = records() if rows is None else rows
     for number, name in enumerate(dict.fromkeys(str(row["image"]) for row in rows)):
@@ -93,24 +91,24 @@ def write_questions(folder: Path, rows: list[dict[str, Any]] | None = None) -> P
     return file
 
 
-def run(*arguments: object) -> int:
+def run(*arguments):
     """Exit code of `nein negvqa ARGUMENTS`."""
     return commands.exit_code("negvqa", *arguments)
 
 
-def figure(folder: Path, **where: Any) -> dict[str, Any]:
+def figure(folder, **where):
     """The one such figure of a run's folder."""
     found = frames.pick(frames.read(folder / "figures.csv"), **where)
     assert found is not None, where
     return found
 
 
-def answers(folder: Path, stage: str = "answers") -> list[dict[str, Any]]:
+def answers(folder, stage="answers"):
     """What was asked and answered, of the selected questions."""
     return list(selected(AnswersDir(folder), stage))
 
 
-def scores(folder: Path) -> list[dict[str, str]]:
+def scores(folder):
     """The lines of a run's scores.csv, as texts."""
     with (folder / "scores.csv").open(newline="") as file:
         return list(csv.DictReader(file))

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from tests.metrics.tiny import TEMPLATE, loud, make_llava, seeded, speaking, tokenizer
 
 _ROPE = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}
 
 
-def make_llava_next(folder: Path, seed: int = 0) -> Path:
+def make_llava_next(folder, seed=0):
     """A `LlavaNextForConditionalGeneration` with a chat template."""
     make_llava(folder, seed=seed)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
 
 
-def make_qwen25_vl(folder: Path, seed: int = 0) -> Path:
+def make_qwen25_vl(folder, seed=0):
     """A `Qwen2_5_VLForConditionalGeneration` with windows smaller than the picture."""
     vision = {"depth": 2, "window_size": 16, "fullatt_block_indexes": [1]}
     return _make_qwen(folder, seed, ("Qwen2_5_VL", "Qwen2VL"), vision, {"rope_parameters": _ROPE})
 
 
-def make_qwen3_vl(folder: Path, seed: int = 0) -> Path:
+def make_qwen3_vl(folder, seed=0):
     """A `Qwen3VLForConditionalGeneration`; its first layers are given features of the tower's layers too."""
     vision = {"depth": 3, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
     text = {"head_dim": 12, "rope_parameters": {**_ROPE, "mrope_interleaved": True}}
     return _make_qwen(folder, seed, ("Qwen3VL", "Qwen3VL"), vision, text)
 
 
-def _make_qwen(folder: Path, seed: int, names: tuple[str, str], vision: dict, text: dict) -> Path:
+def _make_qwen(folder, seed, names, vision, text):
     """names: beginnings of the classes of the model, and of its processor of videos."""
     import transformers
 
@@ -58,7 +57,7 @@ def _make_qwen(folder: Path, seed: int, names: tuple[str, str], vision: dict, te
     return folder
 
 
-def make_deepseek_vl(folder: Path, seed: int = 0) -> Path:
+def make_deepseek_vl(folder, seed=0):
     """A `DeepseekVLForConditionalGeneration`."""
     from transformers import (
         DeepseekVLConfig,

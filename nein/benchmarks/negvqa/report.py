@@ -153,23 +153,22 @@ def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item
 
 @dataclass(frozen=True)
 class Questions:
-    """What was asked, said and read, of the questions that are shown.
+    """The questions that are shown, with what every model replied.
 
     asked     Question id -> its two lines, of the first model.
-    replies   (model, question id, variant) -> its row in a block.
-    verdicts  The same -> how it was read under the protocol "fixed", the scoring that decides first.
+    replies   (model, question id, variant) -> its row in a block, and how it was read under the protocol
+              "fixed", by the scoring that decides first.
     pictures  Question id -> its picture; empty: no pictures.
     """
 
     asked: Mapping[str, Sequence[Line]]
     models: Sequence[str]
-    replies: Mapping[tuple[str, str, str], Line]
-    verdicts: Mapping[tuple[str, str, str], Sequence[Line]]
+    replies: Mapping[tuple[str, str, str], tuple[Line, Sequence[Line]]]
     pictures: Mapping[str, Item]
 
     def value(self, model: str, identity: str, variant: str) -> float | None:
         """1.0 right, 0.0 wrong, None unscored or not asked."""
-        read = self.verdicts.get((model, identity, variant))
+        _, read = self.replies.get((model, identity, variant), ({}, ()))
         return read[0]["value"] if read else None
 
     def outcome(self, model: str, identity: str) -> str:
@@ -203,20 +202,16 @@ class Questions:
                     pictures = [("", cards.of_picture(self.pictures[name].load(), SIDE))]
                 except images.ImageError as error:
                     pictures = [("", {"none": str(error)})]
-            yield cards.Detail(
-                pictures,
-                [*texts, "   ".join(f"{letter}: {text}" for letter, text in options)],
-                [self._said(model, name) for model in self.models],
-            )
+            texts.append("   ".join(f"{letter}: {text}" for letter, text in options))
+            yield cards.Detail(pictures, texts, [self._said(model, name) for model in self.models])
 
     def _said(self, model: str, name: str) -> cards.Said:
         cells, rows = [], []
         for variant in VARIANTS:
-            row = self.replies.get((model, name, variant))
-            if row is None:
+            if (model, name, variant) not in self.replies:
                 cells.append(Cell("not asked", mark="none"))
                 continue
-            verdicts = self.verdicts[model, name, variant]
+            row, verdicts = self.replies[model, name, variant]
             read = ", ".join(f"{r['scoring']} {r['letter'] or r['reason']}" for r in verdicts)
             said = row["error"] or row["text"] or ""
             logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
@@ -252,17 +247,15 @@ def questions(
 
     drawn = sorted(heapq.nsmallest(limit, pairs(), key=lambda pair: sample_seed(0, pair[1])))
     asked = {name: both for _, name, both in drawn}
-    replies, verdicts = {}, {}
+    replies = {}
     for model, (read, scorings) in answers.items():
         order = sorted(scorings, key=lambda scoring: (scoring != headlines.get(model), scoring))
         rows = itertools.chain.from_iterable(asked.values()) if model == first else read()
-        for row in rows:
-            if row["id"] in asked:
-                key = model, row["id"], row["variant"]
-                replies[key] = row
-                verdicts[key] = [{"scoring": s, **scores.read(row, s, "fixed", "fixed")} for s in order]
+        for row in (row for row in rows if row["id"] in asked):
+            verdicts = [{"scoring": s, **scores.read(row, s, "fixed", "fixed")} for s in order]
+            replies[model, row["id"], row["variant"]] = row, verdicts
     pictures = {item.id: item for item in items or () if item.id in asked}
-    return Questions(asked, list(answers), replies, verdicts, pictures)
+    return Questions(asked, list(answers), replies, pictures)
 
 
 # --- for other programs ------------------------------------------------------------------------
@@ -298,10 +291,9 @@ def exported(path: Path) -> Exported:
 
 
 def _key(row: dict[str, Any]) -> str:
-    baseline = row.get("metric", "") if row.get("metric") in BASELINES else ""
-    return "/".join(
-        filter(None, (row["variant"], row["scoring"], row["protocol"], row["category"], baseline))
-    )
+    baseline = row["metric"] if row["metric"] in BASELINES else ""
+    parts = (row["variant"], row["scoring"], row["protocol"], row["category"], baseline)
+    return "/".join(filter(None, parts))
 
 
 def _samples(path: Path) -> Iterator[Sample]:

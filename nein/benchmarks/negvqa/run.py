@@ -49,7 +49,7 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
         config.data, negated=config.negated, pictures=config.images, split=config.split,
         columns=tuple(sorted(config.columns.items())), questions=config.questions,
     )  # fmt: skip
-    absent = questions.missing_pictures(asked.items)
+    absent = [item.picture for item in asked.items if not item.picture.is_file()]
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
     if config.matching:

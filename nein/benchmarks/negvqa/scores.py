@@ -319,14 +319,13 @@ def agreement(scored: ScoreTable) -> dict[str, Any] | None:
     """Share of questions whose generated and likeliest letters are the same, of those that have both; None
     where one way of scoring was not asked for."""
     fixed = scored.where(protocol="fixed").frame
-    letters = [
-        part.set_index(["id", "variant"])["letter"] for _, part in fixed.groupby("scoring", observed=True)
-    ]
-    if len(letters) < 2:
+    letters = fixed.astype({"scoring": str}).pivot(
+        index=["id", "variant"], columns="scoring", values="letter"
+    )
+    if letters.shape[1] < 2:
         return None
-    first, second = (each.dropna() for each in letters)
-    both = first.to_frame("first").join(second.rename("second"), how="inner")
-    same, n = int((both["first"] == both["second"]).sum()), len(both)
+    both = letters.dropna()
+    same, n = int((both.iloc[:, 0] == both.iloc[:, 1]).sum()), len(both)
     return frames.number(same / n if n else None, unit="%", n=n, task="agreement", metric="same")
 
 

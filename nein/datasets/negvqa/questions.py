@@ -39,7 +39,6 @@ FIELDS = {
 }  # fmt: skip
 VARIANTS = ("original", "negated")
 HUB = "yuhuizhang/NegVQA"
-NANO_QUESTIONS = 640
 SPLIT = "val"
 FILE = "questions.jsonl"
 AVERAGE = "Average"
@@ -110,7 +109,7 @@ def load(
     pictures: str | None = None,
     split: str = "test",
     columns: Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
-    questions: int = NANO_QUESTIONS,
+    questions: int = 640,
     cache: Path | None = None,
 ) -> Questions:
     """Reads "nano" or "nano:WORLD", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file.
@@ -180,11 +179,6 @@ def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     return made
 
 
-def missing_pictures(items: Sequence[Item]) -> list[str]:
-    """Names of files that are not there."""
-    return [str(item.picture) for item in items if not item.picture.is_file()]
-
-
 def _items(
     rows: Iterable[Mapping[str, Any]],
     names: Mapping[str, str],
@@ -233,8 +227,7 @@ def _items(
 def _source(picture: Path, cell: Any) -> str:
     """A name for a picture: the file as the record names it, or a hash of its bytes. Of a file named from the
     root, its last name and a hash of the whole one, which nobody else need know."""
-    named = _named(cell)
-    if named is None:
+    if (named := _named(cell)) is None:
         return picture.name[:20]
     name = posixpath.normpath(named.replace("\\", "/"))
     if not Path(name).is_absolute():
@@ -307,17 +300,16 @@ def drawn(count: int, parent: Path | None = None, world: World = NANO) -> Path:
     """A folder with `count` drawn questions in NegVQA's layout (`FILE`, images/), made on first use; below
     `parent`, or in the user's cache."""
     name = f"negvqa-{world.name.replace(':', '-')}-{count}"
-    return nano.drawn(name, lambda draft: _write(draft, count, world), proof=FILE, parent=parent)
 
+    def write(draft: Path) -> None:
+        atomic.write_lines(draft / FILE, _drawn_rows(draft, count, world))
 
-def _write(root: Path, count: int, world: World = NANO) -> None:
-    """Draws the questions and their pictures. Options are in random order, each letter right for half of the
-    questions of a kind."""
-    atomic.write_lines(root / FILE, _drawn_rows(root, count, world))
+    return nano.drawn(name, write, proof=FILE, parent=parent)
 
 
 def _drawn_rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]]:
-    """A row per question, once its picture is there."""
+    """A row per question, once its picture is there. Options are in random order, each letter right for half
+    of the questions of a kind."""
     asked = dict.fromkeys(KINDS, 0)
     for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
         name = f"images/{index:05d}.png"

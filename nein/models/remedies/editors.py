@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -41,13 +41,13 @@ _PROMPT = (
 )
 
 
-@dataclass(frozen=True)
-class Sent:
-    """What an editor is sent in place of a request: `request`; None leaves the picture as it is. `note` says
-    what was done."""
+class Sent(NamedTuple):
+    """What an editor is sent in place of a request; without one the picture stays as it is, or there is an
+    `error`. `note` says what was done."""
 
     request: editors.EditRequest | None
-    note: str
+    note: str = ""
+    error: str | None = None
 
 
 class Command(BaseModel):
@@ -79,9 +79,8 @@ class ByRule:
         """What decides the requests, and so belongs to the editor's fingerprint."""
         return {"arm": self.name, "reads": "nein.wording.denials"}
 
-    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
-        """Per request what is sent, or why nothing can be."""
-        sent: list[Sent | str] = []
+    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
+        sent = []
         for request, reading in zip(requests, denials.read([r.instruction for r in requests]), strict=True):
             if reading.absent:
                 sent.append(_sent(request, **BY_RULE[self.name][0](reading.absent)))
@@ -100,12 +99,12 @@ class ByLanguageModel:
     def facts(self) -> dict[str, Any]:
         return {"arm": "rewrite", "prompt": _PROMPT, **self._client.describe()}
 
-    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent | str]:
+    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
         asked = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
-        sent: list[Sent | str] = []
+        sent = []
         for request, outcome in zip(requests, self._client.complete(asked, Command), strict=True):
             if outcome.value is None:
-                sent.append(f"no rewriting: {outcome.failure}, {outcome.reason}")
+                sent.append(Sent(None, error=f"no rewriting: {outcome.failure}, {outcome.reason}"))
             else:
                 command = outcome.value.command.strip()
                 sent.append(_sent(request, instruction=command) if command else Sent(None, AFFIRMED))
@@ -190,14 +189,13 @@ class WithRemedy:
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
         sent = self._arm.send(requests)
-        asked = [one.request for one in sent if isinstance(one, Sent) and one.request is not None]
+        asked = [one.request for one in sent if one.request is not None]
         edited = iter(self._editor.edit(asked) if asked else [])
         results = []
         for request, one in zip(requests, sent, strict=True):
-            if isinstance(one, str):
-                results.append(editors.EditResult(request.id, None, one))
-            elif one.request is None:
-                results.append(editors.EditResult(request.id, request.image.copy(), note=one.note))
+            if one.request is None:
+                image = None if one.error else request.image.copy()
+                results.append(editors.EditResult(request.id, image, one.error, note=one.note))
             else:
                 result = next(edited)
                 note = "; ".join(filter(None, (one.note, result.note)))
