@@ -171,7 +171,7 @@ def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
     words = ["--data=nano", "--nano-sources=60", "--steps=1", "--target-align=none"]
     plain, _ = parse([*words, f"--resolution={options.resolution}"])
     pairs = load(plain)
-    pictures = [prepare(plain, *pairs.pictures.read(e.pair)) for e in pairs.negative]
+    pictures = [prepare(plain, *pairs.pictures[e.pair].read()) for e in pairs.negative]
     pixels = torch.from_numpy(np.stack([np.stack(pair) for pair in pictures])).permute(0, 1, 4, 2, 3)
     pixels = pixels.float() / 127.5 - 1
     pipeline: Any = load_pipeline(base).pipeline

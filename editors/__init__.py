@@ -61,23 +61,22 @@ _OURS = frozenset({*BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
 
 
 def plugins() -> dict[str, metadata.EntryPoint]:
-    """Name -> entry point of every editor that installed packages offer."""
     return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in _OURS}
 
 
 def available() -> list[str]:
-    """Every name `get_editor` knows, sorted; local folders and hub ids work besides."""
+    """Every name `get_editor` knows, sorted."""
     return sorted({*_OURS, *plugins()})
 
 
 def is_known(name: str) -> bool:
-    """Whether it is a name of `available`, however it is written; else it may be a place or a checkpoint."""
+    """Whether it is a name of `available`, however it is written."""
     return canonical(name, available()) is not None
 
 
 def spelled(name: str) -> str:
-    """The name as `available` has it, also by the papers' names ("InstructPix2Pix" is "ip2p"); a place or a
-    checkpoint as it is. Raises EditorError."""
+    """The name as `available` has it ("InstructPix2Pix" is "ip2p"); a place or a checkpoint as it is. Raises
+    EditorError."""
     if is_place(name) or is_checkpoint(name):
         return name
     match = canonical(name, sorted(_OURS)) or canonical(name, plugins())
@@ -87,7 +86,7 @@ def spelled(name: str) -> str:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether the editor is code from elsewhere: an installed package's, or named by its place."""
+    """Whether the editor is an installed package's, or named by its place."""
     return is_place(name) or (name not in _OURS and not is_checkpoint(name) and name in plugins())
 
 
@@ -112,14 +111,14 @@ def model_options(name: str) -> tuple[str, ...]:
 
 
 def check_models(name: str, **models: str) -> None:
-    """Raise EditorError when a file that has to be on this machine is not; `models` by option, loads none."""
+    """Raise EditorError when a file that has to be on this machine is not; `models` by option."""
     for option, reference in models.items():
         if _row(name).layouts.get(option, "") is None and (missing := find_missing(reference)):
             raise EditorError(missing)
 
 
 def check(name: str, **overrides: Any) -> None:
-    """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads no model, no torch."""
+    """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads nothing."""
     if is_place(name):
         at_place(name)
     if is_foreign(name):
@@ -131,7 +130,7 @@ def check(name: str, **overrides: Any) -> None:
 
 
 def options_of(name: str) -> list[str]:
-    """The options `get_editor(name, ...)` takes besides those of every editor; EditorError if unknown."""
+    """The options `get_editor(name, ...)` takes besides those of every editor."""
     return list(_row(name).values)
 
 
@@ -180,16 +179,14 @@ def get_editor(
     batch_size: int = 8,
     **overrides: Any,
 ) -> Editor:
-    """Build an editor. Raises EditorError for an unknown name or option and for an unusable checkpoint.
+    """Build an editor. Raises EditorError.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), an installed package's
-                editor (`plugins`), a place ("module:attribute" or "file.py:attribute") with something that
-                `as_editor` takes, or a checkpoint: a diffusers folder or hub id, or one file in the original
-                format.
+                editor, a place ("module:attribute" or "file.py:attribute") of what `as_editor` takes, or a
+                checkpoint: a diffusers folder or hub id, or one file in the original format.
     checkpoint  Local path, "nano:ip2p" or hub id ("owner/name[@revision]") in place of the row's.
-    device      Anything torch.device accepts.
-    dtype       "float32", "bfloat16" or "float16".
-    batch_size  Samples per forward pass (of three guidance branches each).
+    device      Anything torch.device accepts. dtype: "float32", "bfloat16" or "float16".
+    batch_size  Samples per forward pass.
     overrides   What `options_of(name)` lists.
     """
     name = spelled(name)

@@ -27,14 +27,13 @@ class EditRequest:
 
     image        (H, W, 3) uint8 RGB. Never modified.
     instruction  Given to the model verbatim.
-    seed         0 <= seed < 2**63. The same seed, image, instruction and editor give the same result whatever
-                 else is in the batch.
-    object       What is to be removed, for editors that take no instruction ("reads": "object" in
-                 `describe`).
-    maps         Whether an editor that has intermediate pictures should return them; the edit is the same.
+    seed         0 <= seed < 2**63; with image, instruction and editor it decides the result, whatever else is
+                 in the batch.
+    object       What is to be removed, for editors that take no instruction ("reads": "object").
+    maps         Whether an editor that has intermediate pictures returns them.
     negative_prompt  What the edit is guided away from; with it the instruction may be empty (`editors.can`).
-    weights      Words of the instruction -> factor of the attention to them (Prompt-to-Prompt,
-                 arXiv:2208.01626, section 3.2: -2 to 2) (`editors.can`).
+    weights      Words of the instruction -> factor of the attention to them, -2 to 2 (Prompt-to-Prompt,
+                 arXiv:2208.01626, section 3.2) (`editors.can`).
     """
 
     id: str
@@ -109,8 +108,7 @@ _NAMES = ("editor", "checkpoint", "revision", "published")
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """Of an editor that describes itself so: the digest of what decides its results. Names and places do
-    not; of weights only their hash does."""
+    """Digest of what decides the results of an editor; of weights only their hash does."""
     deciding = {key: value for key, value in facts.items() if key not in _NAMES}
     if "weights" in deciding:
         deciding["weights"] = deciding["weights"]["sha256"]
@@ -135,9 +133,8 @@ def edit_in_batches(
     """One result per request, in order.
 
     prepare  The group of a request and what `edit` needs of it, or why it cannot be done, given or raised.
-    edit     Results for at most `batch_size` requests of one group. When it fails, they are tried one by one.
-
-    Out of memory goes through: smaller batches would differ in the last bits from an undisturbed run's.
+    edit     Results for at most `batch_size` requests of one group. When it fails, they are tried one by one;
+             out of memory goes through, since smaller batches would change last bits.
     """
     results: dict[int, EditResult] = {}
     groups: dict[Hashable, list[tuple[int, Prepared]]] = {}

@@ -1,7 +1,6 @@
 """Reading a StableDiffusionInstructPix2PixPipeline from a folder, the hub or one file, with clear errors.
-
-Weights are read from safetensors, or else as plain tensors from PyTorch's .bin and .ckpt files, of which
-nothing runs (torch.load with weights_only=True).
+Weights are safetensors, or else plain tensors of .bin and .ckpt files, of which nothing runs
+(weights_only=True).
 """
 
 from __future__ import annotations
@@ -71,10 +70,9 @@ def load_pipeline(
     """Load `checkpoint`: a folder in diffusers' layout, a hub id, optionally "owner/name@revision", or one
     .safetensors or .ckpt file in the original format, for which alone `ema` and `config` are (`editors.ldm`).
 
-    The class is always StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
-    MagicBrush copies declare StableDiffusionPipeline), and the safety checker is left out: it would black
-    out pictures and count as an edit. `channels` are the numbers of input channels its UNet may have.
-    Raises EditorError.
+    The class is StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
+    MagicBrush copies declare StableDiffusionPipeline), without the safety checker, which would black out
+    pictures. channels: what its UNet may have as input. Raises EditorError.
     """
     path = expanded(checkpoint)
     single = path.is_file()
@@ -92,7 +90,7 @@ def load_pipeline(
         if single:
             pipeline, origin = ldm.read_pipeline(path, ema=ema, config=config, channels=channels)
             weights_format = "ldm safetensors" if path.suffix == ".safetensors" else "ldm pickle"
-            published = {"single_file": origin.as_dict()}
+            published = {"single_file": origin}
         else:
             source, revision = locate(checkpoint, revision)
             if path.exists():
@@ -108,8 +106,7 @@ def load_pipeline(
 
 
 def in_memory(pipeline: Any) -> LoadedPipeline:
-    """A StableDiffusionInstructPix2PixPipeline that the caller has made, as it is: in its own number type,
-    where it lies. Raises EditorError for one that is no instruction editor."""
+    """A StableDiffusionInstructPix2PixPipeline that the caller has made, as it is. Raises EditorError."""
     ldm.check_channels(pipeline.unet.config.in_channels, "the pipeline in memory")
     return _checked(pipeline, "the pipeline in memory", "memory", {})
 
@@ -149,7 +146,7 @@ def _check_folder(path: Path, checkpoint: str) -> None:
 
 
 def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
-    """(folder, None) or (hub id, revision or None) of `reference`. Raises EditorError when it is neither."""
+    """(folder, None) or (hub id, revision or None). Raises EditorError."""
     path = expanded(reference)
     if path.exists():
         return str(path), None
@@ -190,8 +187,8 @@ def _read(
 def whole(
     cls: Any, checkpoint: str, source: str, revision: str | None, use_safetensors: bool, **arguments: Any
 ) -> Any:
-    """A model of diffusers or transformers from a folder or the hub. Raises EditorError for one that lacks
-    weights, which the library would draw at random and say so in a warning only."""
+    """A model from a folder or the hub. Raises EditorError for one that lacks weights, which the library
+    would draw at random."""
     model, found = cls.from_pretrained(
         source, revision=revision, use_safetensors=use_safetensors, output_loading_info=True, **arguments
     )
@@ -225,7 +222,6 @@ def _unusable(checkpoint: str, error: Exception) -> EditorError:
 
 
 def _checked(pipeline: Any, checkpoint: str, kind: str, published: dict[str, Any]) -> LoadedPipeline:
-    """Raises EditorError where the parts do not fit together."""
     width, hidden = pipeline.unet.config.cross_attention_dim, pipeline.text_encoder.config.hidden_size
     if width != hidden:
         raise EditorError(

@@ -35,11 +35,11 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 class FunctionEditor(Editor):
     """Edits by a function of yours.
 
-    function  Called with a `PIL.Image.Image` in mode RGB and the instruction; gives a picture in mode RGB, or
-              (H, W, 3) uint8. One call at a time. A parameter `seed`, where it has one, gets the sample's.
+    function  Called with a `PIL.Image.Image` in mode RGB, the instruction, and the sample's seed where it has
+              a parameter `seed`; gives a picture in mode RGB, or (H, W, 3) uint8. One call at a time.
 
-    What the function raises, and a result that is no picture, is the error of that sample. The fingerprint is
-    `content_of` the function, as it was given. Raises EditorError for what cannot be called so.
+    What it raises, and a result that is no picture, is the error of that sample. Raises EditorError for what
+    cannot be called so.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
@@ -82,7 +82,7 @@ class FunctionEditor(Editor):
 
 
 def as_picture(made: Any) -> np.ndarray | str:
-    """(H, W, 3) uint8 of a picture in mode RGB or of such an array; else what was given and is expected."""
+    """(H, W, 3) uint8; else a sentence: what was given and is expected."""
     import numpy as np
     from PIL import Image
 
@@ -129,7 +129,7 @@ def at_place(reference: str) -> Any:
 
 
 def _module_of(file: Path) -> Any:
-    """The module in a file, run once; files beside it can be imported by it."""
+    """The module in a file, run once; it can import files beside it."""
     name = f"_file_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -161,11 +161,10 @@ def as_editor(
     preset: str = "paper",
     **options: Any,
 ) -> Editor:
-    """An editor from an object. Raises EditorError for anything else.
+    """An editor from an editor; a class or function that makes one, called with those of `name`, `device`,
+    `dtype` and `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
+    image`; or a pipeline of diffusers, which keeps its number type. Raises EditorError.
 
-    thing    An editor; a class or function that makes one, called with those of `name`, `device`, `dtype` and
-             `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
-             image`; or a pipeline of diffusers, which keeps its number type.
     preset   "paper" or "nano": whose values a pipeline gets, by its class, where `options` say nothing.
     """
     if is_editor(thing):
@@ -208,19 +207,17 @@ def as_editor(
 
 
 def is_editor(thing: Any) -> bool:
-    """Whether an object (and not its class) has what an editor has."""
     return not isinstance(thing, type) and all(hasattr(thing, part) for part in _PARTS)
 
 
 def takes_options(thing: Any) -> bool:
-    """Whether `as_editor` has a use for options: for a pipeline, and for what makes an editor."""
+    """Whether `as_editor` has a use for options."""
     if is_editor(thing) or not callable(thing):
         return False
     return isinstance(thing, type) or _is_pipeline(thing) or _is_factory(thing)
 
 
 def name_of(thing: Any) -> str:
-    """What a function, class or object calls itself; a lambda is "lambda"."""
     name = getattr(thing, "__name__", None) or getattr(thing, "name", None) or type(thing).__name__
     return str(name).strip("<>")
 
@@ -244,7 +241,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _takes_seed(function: Callable[..., Any], name: str) -> bool:
-    """Whether it has a parameter `seed`; EditorError where it cannot be called with two others."""
+    """Whether it has a parameter `seed`. Raises EditorError."""
     parameters = _parameters(function)
     seeded = any(p.name == "seed" for p in parameters)
     try:
@@ -259,18 +256,18 @@ def _takes_seed(function: Callable[..., Any], name: str) -> bool:
 
 
 class Content(NamedTuple):
-    """What tells a function or an object from another: a hash, and the types of what it holds that the hash
-    knows by its type alone, for the manifest."""
+    """What tells a function or an object from another: a hash, and the types of what the hash knows by its
+    type alone, for the manifest."""
 
     sha256: str
     by_type: tuple[str, ...]
 
 
 def content_of(thing: Any) -> Content:
-    """Of a function, a method, or an object: its source (that of its class), and the values that it was made
-    with: of its closure, its defaults, partial arguments, globals that it names, attributes of the object.
+    """Of a function or an object: its source (that of its class), and the values in its closure, defaults,
+    partial arguments, globals that it names, and attributes.
 
-    Of a value counts itself if it is plain or a tuple, the weights of a torch module, tensor or array, also
+    A value counts itself if it is plain or a tuple; else the weights of a torch module, tensor or array, also
     of one that it holds, and the content of a held function. All else goes by its type: it may change.
     """
     reader = _Reader()
@@ -314,7 +311,6 @@ class _Reader:
 
 
 def _held(inner: Any) -> list[Any]:
-    """The values that something was made with."""
     if isinstance(inner, type):
         return []
     if _is_partial(inner):
@@ -345,8 +341,7 @@ def _is_partial(value: Any) -> bool:
 
 
 def _tensors(value: Any) -> str:
-    """The hash of a torch module's weights, of a tensor, or of an array of numbers; "" of anything else, and
-    where it cannot be read (no memory behind it, state that is no tensor)."""
+    """The hash of a torch module's weights, of a tensor, or of an array of numbers; "" of anything else."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         return hashlib.sha256(f"{value.shape}:{value.dtype}:".encode() + value.tobytes()).hexdigest()

@@ -1,15 +1,14 @@
-"""InstructPix2Pix and every model of its architecture: one adapter, many rows in `editors.presets`.
-
-The sampling loop is our own: each picture and each distinct instruction is encoded once, and the guidance
-branches of a whole batch go through the UNet together. It gives what diffusers' own pipeline gives for the
-same noise (tested), except that latents and guidance stay in float32, as under the original code's autocast.
+"""InstructPix2Pix and every model of its architecture. The loop gives what diffusers' pipeline gives for the
+same noise (tested), except that latents and guidance stay in float32, as under the original code's autocast;
+pictures and distinct instructions are encoded once, and the guidance branches of a batch share a forward.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,10 +28,9 @@ from nein.editors.sampling import (
 )
 from nein.loading.errors import choose
 
-T = TypeVar("T")
 OUTPUTS = ("resized", "input")
 ROUNDINGS = ("round", "truncate")
-_CACHED = 512
+CACHED_TEXTS = 512
 # Pictures per pass through the VAE, whose activations at full resolution outweigh the UNet's.
 _VAE_CHUNK = 8
 #: A request with its resized picture.
@@ -116,12 +114,11 @@ class InstructPix2Pix(Editor):
         self._scheduler: Any = self._new_sampler(pipeline.scheduler.config)
         self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         self.resolution = resolution or int(self._unet.config.sample_size) * self._vae_factor
-        self._texts: dict[str, tuple[torch.Tensor, str]] = {}
         # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
         self._text_lock = threading.Lock()
+        self._encode_text = functools.lru_cache(CACHED_TEXTS)(self._read_text)
 
     def _new_sampler(self, config: Any) -> Any:
-        """A sampler ready for `steps` steps, for a checkpoint whose own scheduler has `config`."""
         scheduler = self._SAMPLER(config)
         scheduler.set_timesteps(self.steps, device=self._device)
         return scheduler
@@ -154,7 +151,6 @@ class InstructPix2Pix(Editor):
         )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, Item] | str:
-        """(size, item), or why the model cannot take it."""
         resized = self._rule(request.image, self.resolution)
         height, width = resized.shape[:2]
         if height % self._vae_factor or width % self._vae_factor:
@@ -186,8 +182,8 @@ class InstructPix2Pix(Editor):
         return EditResult(request.id, picture, note=note)
 
     def _condition(self, items: list[Item]) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-        """What the UNet is told in its K guidance branches: texts (K * B, tokens, width), pictures
-        (K * B, 4, h, w), and a note per sample."""
+        """Of K guidance branches: texts (K * B, tokens, width), pictures (K * B, 4, h, w), a note per
+        sample."""
         texts = [self._encode_text(request.instruction) for request, _ in items]
         instructions = torch.cat([embedding for embedding, _ in texts])
         sources = self._encode_images(np.stack([image for _, image in items]))
@@ -199,7 +195,7 @@ class InstructPix2Pix(Editor):
         return embeddings, conditions, [note for _, note in texts]
 
     def _attention(self, items: list[Item]) -> dict[str, Any]:
-        """Arguments of the UNet for the weights that requests give to words; none where no request does."""
+        """Arguments of the UNet for the weights that requests give to words."""
         if not any(request.weights for request, _ in items):
             return {}
         with self._text_lock:
@@ -225,15 +221,12 @@ class InstructPix2Pix(Editor):
             parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
         return torch.cat(parts).float()
 
-    def _encode_text(self, text: str) -> tuple[torch.Tensor, str]:
-        """((1, tokens, width) hidden states, note). Alone, so its bits do not depend on the batch."""
-        with self._text_lock:
-            return cached(self._texts, text, self._read_text)
-
     def _read_text(self, text: str) -> tuple[torch.Tensor, str]:
+        """((1, tokens, width) hidden states, note). Alone, so its bits do not depend on the batch."""
         encoded = self._tokens(text)
         limit = encoded["input_ids"].shape[1]
-        length = len(self._tokenizer(text, padding=False, truncation=False)["input_ids"])
+        with self._text_lock:
+            length = len(self._tokenizer(text, padding=False, truncation=False)["input_ids"])
         note = f"the instruction has {length} tokens, the text encoder read {limit}" if length > limit else ""
         masked = getattr(self._text_encoder.config, "use_attention_mask", False)
         mask = encoded["attention_mask"] if masked else None
@@ -243,9 +236,10 @@ class InstructPix2Pix(Editor):
     def _tokens(self, text: str) -> Any:
         """Token ids and attention mask on the device, each (1, tokens)."""
         limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
-        encoded = self._tokenizer(
-            text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
-        )
+        with self._text_lock:
+            encoded = self._tokenizer(
+                text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
+            )
         return encoded.to(self._device)
 
     def _encode_images(self, images: np.ndarray) -> torch.Tensor:
@@ -261,8 +255,7 @@ class InstructPix2Pix(Editor):
     def _sample(
         self, embeddings: torch.Tensor, conditions: torch.Tensor, seeds: list[int], **options: Any
     ) -> torch.Tensor:
-        """(K * B, tokens, width) and (K * B, 4, h, w) to clean latents (B, 4, h, w) float32; options: further
-        arguments of the UNet."""
+        """(K * B, tokens, width), (K * B, 4, h, w) to (B, 4, h, w) float32; options: of the UNet."""
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
         noise = SampleNoise(seeds, tuple(conditions.shape[1:]), self._device)
@@ -293,12 +286,3 @@ class InstructPix2Pix(Editor):
         inputs = torch.cat([torch.cat([scaled.to(conditions.dtype)] * count), conditions], dim=1)
         output = unet(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False, **options)[0]
         return self._guidance.combine(output.float(), self.guidance_scale, self.image_guidance_scale)
-
-
-def cached(store: dict[str, T], text: str, make: Callable[[str], T]) -> T:
-    """`make(text)`, kept in `store`; of many texts the oldest goes."""
-    if text not in store:
-        if len(store) >= _CACHED:
-            del store[next(iter(store))]
-        store[text] = make(text)
-    return store[text]

@@ -8,7 +8,6 @@ tensor arrives, is checked here. Layout: `model.diffusion_model.*` the UNet, `mo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,24 +35,6 @@ _UNET, _EMA = "model.diffusion_model.", "model_ema."
 Tensors = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Origin:
-    """What a pipeline was made of.
-
-    ema       Whether the UNet's weights are the moving average; None where the file has one set only.
-    left_out  Classes of the file that were not read ("module.Class").
-    """
-
-    file: str
-    ema: bool | None
-    both: bool
-    config: str
-    left_out: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "left_out": list(self.left_out)}
-
-
 def read_pipeline(
     path: Path,
     *,
@@ -61,17 +42,16 @@ def read_pipeline(
     config: str | None = None,
     vouched: bool = False,
     channels: tuple[int, ...] = (8,),
-) -> tuple[Any, Origin]:
-    """A StableDiffusionInstructPix2PixPipeline on the CPU from one file.
+) -> tuple[Any, dict[str, Any]]:
+    """A StableDiffusionInstructPix2PixPipeline on the CPU from one file, and what it was made of.
 
     ema       Which set of UNet weights, where the file holds both; None is an error then, "auto" the average.
     config    Folder or hub id with the files named in `CONFIG_FILES`; None is `DEFAULT_CONFIG`.
-    vouched   The user answers for the file: what is not a tensor or a plain container is left out instead of
-              being a reason to refuse it. Either way nothing in the file is executed.
+    vouched   The user answers for the file: what is not a tensor or a plain container is left out and not
+              refused. Either way nothing in the file is executed.
     channels  Numbers of input channels that the UNet may have.
 
-    Raises EditorError for an unreadable file, a UNet of other channels, and tensors that are missing or do
-    not fit the configuration.
+    Raises EditorError.
     """
     advice = (
         f"if you vouch for where it comes from, write a copy of its tensors once with `nein convert "
@@ -92,7 +72,8 @@ def read_pipeline(
     others = {name: tensor for name, tensor in tensors.items() if not name.startswith((_UNET, _EMA))}
     reference = config or DEFAULT_CONFIG
     pipeline = _assemble({**others, **unet}, reference, path)
-    return pipeline, Origin(path.name, averaged, averaged is not None, reference, tuple(left_out))
+    origin = {"file": path.name, "ema": averaged, "both": averaged is not None, "config": reference}
+    return pipeline, {**origin, "left_out": left_out}
 
 
 def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...] = (8,)) -> None:

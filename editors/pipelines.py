@@ -1,7 +1,6 @@
-"""Diffusers' own editing pipelines behind one adapter; presets.yaml says how each of them is called.
-
-The pipelines run as they are, with a generator on the CPU for every sample, one picture per call unless the
-pipeline gives the same for several, and the instruction verbatim.
+"""Diffusers' own editing pipelines behind one adapter; presets.yaml says how each of them is called. They get
+a generator on the CPU for every sample, one picture per call unless several give the same, and the
+instruction verbatim.
 """
 
 from __future__ import annotations
@@ -93,7 +92,6 @@ RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}
 
 
 def get_recipe(name: str) -> Recipe:
-    """How diffusers' class `name` is called; EditorError for a class that is no known editor."""
     if name not in RECIPES:
         raise EditorError(
             f"{name!r} is not an editing pipeline that can be called here; there are "
@@ -217,7 +215,6 @@ class DiffusersPipeline(Editor):
         )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
-        """(what calls have in common, the request and the size to ask for), or why it cannot be done."""
         if request.negative_prompt and self._recipe.negative is None:
             return f"{self._class} takes no negative prompt"
         if self._recipe.reads == "object" and not request.object.strip():
@@ -255,7 +252,7 @@ class DiffusersPipeline(Editor):
     def _edit_instruction(
         self, requests: list[EditRequest], pictures: list[Image.Image], size: Size
     ) -> list[np.ndarray]:
-        """(H, W, 3) float in [0, 1] each, of a pipeline that takes an instruction."""
+        """(H, W, 3) float in [0, 1] each."""
         recipe = self._recipe
         generators = [_generator(request) for request in requests]
         prompts = [_PROMPTS[recipe.prompt](request.instruction) for request in requests]
@@ -309,7 +306,7 @@ def _load(
     config: str | None,
     machine: RuntimeOptions,
 ) -> tuple[Any, dict[str, Any]]:
-    """(pipeline, on the CPU unless it was in memory; what the checkpoint declares). Raises EditorError."""
+    """(pipeline, what the checkpoint declares). Raises EditorError."""
     if not isinstance(checkpoint, str):
         get_recipe(type(checkpoint).__name__)
         return checkpoint, {"class": type(checkpoint).__name__}
@@ -350,7 +347,7 @@ def _load(
 def _guidance(
     recipe: Recipe, name: str, guidance_scale: float | None, image_guidance_scale: float | None
 ) -> dict[str, float]:
-    """The guidance as the class's arguments; EditorError for a scale the class has no argument for."""
+    """The guidance as the class's arguments. Raises EditorError."""
     arguments: dict[str, float] = {}
     for what, argument, value in (
         ("guidance_scale", recipe.guidance, guidance_scale),

@@ -50,7 +50,6 @@ class EditorPreset:
         return {option: self.values[option] for option in self.layouts}
 
     def options(self) -> dict[str, Any]:
-        """The keyword arguments of the editor's class that this row decides."""
         return {name: value for name, value in self.values.items() if value is not None}
 
 
@@ -90,10 +89,8 @@ def is_checkpoint(name: str) -> bool:
 
 
 def preset_row(name: str, preset: str) -> EditorPreset:
-    """The row for `--editor NAME --preset PRESET`, of any model reference too. Raises EditorError.
-
-    A reference gets the values of the row of the pipeline class it declares, else InstructPix2Pix's.
-    """
+    """The row for `--editor NAME --preset PRESET`; a model reference gets the values of the row of the
+    pipeline class it declares, else InstructPix2Pix's. Raises EditorError."""
     choose("preset", preset, sorted({row.preset for row in PRESETS.values()}))
     if (name, preset) in DEFAULT_ROWS:
         return PRESETS[DEFAULT_ROWS[name, preset]]
@@ -122,7 +119,6 @@ def preset_row(name: str, preset: str) -> EditorPreset:
 
 
 def _of_class(declared: str | None, preset: str) -> EditorPreset:
-    """The row of a pipeline class, or InstructPix2Pix's with the checkpoint's own resolution."""
     if declared in PIPELINES:
         return next(row for row in PRESETS.values() if row.pipeline == declared)
     row = PRESETS[DEFAULT_ROWS["ip2p", preset]]
@@ -130,15 +126,11 @@ def _of_class(declared: str | None, preset: str) -> EditorPreset:
 
 
 def class_options(declared: str, preset: str) -> dict[str, Any]:
-    """The values that a checkpoint of the user's gets in a preset, by its pipeline class."""
     return _of_class(declared, preset).options()
 
 
 def declared_class(name: str) -> str | None:
-    """The pipeline class that a local folder or a repository on the hub declares; None if it tells none.
-
-    Looks at model_index.json only, on the hub after what is cached; without a network that is all it knows.
-    """
+    """The pipeline class in the model_index.json of a local folder or a repository on the hub, or None."""
     folder = expanded(name)
     local = folder.exists() or name.startswith(("nano:", ".", "~", "/"))
     file = folder / "model_index.json" if local else _index_on_hub(name)

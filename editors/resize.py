@@ -1,8 +1,4 @@
-"""Named rules that bring a picture to the size an editor works at.
-
-A rule's name is part of an editor's description, because it decides what the model sees and what a metric
-compares.
-"""
+"""Named rules that bring a picture to the size an editor works at."""
 
 from __future__ import annotations
 
@@ -59,8 +55,7 @@ def squash(image: np.ndarray, resolution: int) -> np.ndarray:
 
 
 class Frame(NamedTuple):
-    """How rule "zone" sets a picture into its working size: its own size in the frame, the frame's, both
-    (width, height) in pixels, and where its (left, top) corner is."""
+    """How rule "zone" sets a picture into its working size; sizes (width, height), corner (left, top)."""
 
     scaled: tuple[int, int]
     size: tuple[int, int]
@@ -94,21 +89,17 @@ def zone(image: np.ndarray, resolution: int) -> np.ndarray:
 
 
 def none(image: np.ndarray, resolution: int) -> np.ndarray:
-    """Leave the picture as it is; the model then needs sides it can halve often enough."""
-    del resolution
+    """The picture as it is; the model then needs sides it can halve often enough."""
     return image
 
 
 RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "r64": r64,
-    "squash": squash,
-    "zone": zone,
-    "none": none,
-}
+    "r64": r64, "squash": squash, "zone": zone, "none": none,
+}  # fmt: skip
 
 
 def get_rule(name: str) -> Callable[[np.ndarray, int], np.ndarray]:
-    """The rule called `name`: (H, W, 3) uint8 and a resolution in pixels to (H', W', 3) uint8."""
+    """(H, W, 3) uint8 and a resolution in pixels to (H', W', 3) uint8."""
     return RULES[choose("resize rule", name, RULES)]
 
 

@@ -33,12 +33,9 @@ _switch = threading.Lock()
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """The checked choice. Raises EditorError for what is unknown or not available here.
+    """The checked choice. Raises EditorError.
 
-    device         Anything torch.device accepts.
-    dtype          One of `nein.loading.digests.DTYPES`.
     channels_last  Memory layout of convolutions; faster on some GPUs.
-    attention      Key of `ATTENTIONS`.
     compile        Pass the denoiser through torch.compile; the first batch of every size takes minutes.
     offload        "none"; "model": each part is on the device only while it works; "sequential": each layer
                    (pipelines only; slow). Needs a GPU.
@@ -82,7 +79,6 @@ class RuntimeOptions:
         return torch_dtype(self.dtype)
 
     def describe(self) -> dict[str, Any]:
-        """What may change the last bits of a picture."""
         return {name: getattr(self, name) for name in ("dtype", "channels_last", "attention", "compile")}
 
     def place(self, module: Any) -> Any:
@@ -116,7 +112,6 @@ class RuntimeOptions:
 
 
 def usable_device(name: str) -> torch.device:
-    """torch.device(name); EditorError when it is unknown or this machine has none."""
     try:
         device = torch.device(name)
     except RuntimeError as error:

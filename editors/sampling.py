@@ -1,8 +1,4 @@
-"""Noise per sample, Euler-ancestral sampling, guidance; cross-attention, recorded or weighted.
-
-Noise belongs to a sample: one CPU generator each, float32, whatever the batch, device or dtype. It is a
-function of the seed and the latent shape alone; the global random state is not touched.
-"""
+"""Noise per sample, Euler-ancestral sampling, guidance; cross-attention, recorded or weighted."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ def dpm_solver(config: Mapping[str, Any]) -> Any:
 
 
 def effective_config(scheduler: Any) -> dict[str, Any]:
-    """The scheduler's class and the settings it really uses, JSON-serialisable."""
+    """The scheduler's class and the settings it uses."""
     names = (
         "num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas", "prediction_type",
         "timestep_spacing", "steps_offset", "rescale_betas_zero_snr", "algorithm_type", "solver_order",
@@ -74,22 +70,19 @@ def guide_two_conditions(prediction: torch.Tensor, text_scale: float, image_scal
 
 @dataclass(frozen=True)
 class Guidance:
-    """What the UNet is asked, and how its answers become one.
+    """The branches of the UNet's batch, each (instruction given, picture given), and their combination.
 
-    branches     Per branch, in the order of the UNet's batch: (instruction given, picture given).
-    combine      (B * branches, ...), s_T and s_I to (B, ...).
-    above, least s_T has to be > `above` and s_I >= `least`.
-    reason       Why smaller ones are refused.
+    above, least, reason   Smaller s_T and s_I than these are refused, and why.
     """
 
     branches: tuple[tuple[bool, bool], ...]
-    combine: Callable[[torch.Tensor, float, float], torch.Tensor]
+    combine: Callable[[torch.Tensor, float, float], torch.Tensor]  # of (B * branches, ...), s_T, s_I
     above: float
     least: float
     reason: str
 
     def check(self, text_scale: float, image_scale: float) -> None:
-        """Raise EditorError for scales the formula is not defined or not agreed upon for."""
+        """Raises EditorError."""
         fits = isinstance(text_scale, numbers.Real) and isinstance(image_scale, numbers.Real)
         if not fits or not (self.above < text_scale < math.inf and self.least <= image_scale < math.inf):
             raise EditorError(
@@ -145,13 +138,8 @@ def ancestral_step(
 
 
 class SampleNoise:
-    """Successive standard-normal draws for a batch of samples.
-
-    seeds   One per sample, 0 <= seed < 2**63.
-    shape   Shape of one sample's latent, e.g. (4, 64, 64).
-    device  Where the draws are wanted; they are always made on the CPU, since generators of different
-            devices give different numbers.
-    """
+    """Successive standard-normal draws for a batch: one CPU generator per sample, float32, whatever the batch
+    and the device, since generators of different devices give different numbers."""
 
     def __init__(self, seeds: Sequence[int], shape: tuple[int, ...], device: torch.device) -> None:
         self._generators = [torch.Generator("cpu").manual_seed(int(seed)) for seed in seeds]
@@ -159,7 +147,7 @@ class SampleNoise:
         self._device = device
 
     def draw(self) -> torch.Tensor:
-        """The next draw: (B, *shape) float32 on the device."""
+        """(B, *shape) float32 on the device."""
         # Pinned memory lets the copy run while the GPU is still busy with the previous step.
         batch = torch.empty((len(self._generators), *self._shape), pin_memory=self._device.type == "cuda")
         for row, generator in zip(batch, self._generators, strict=True):
@@ -172,12 +160,8 @@ BRANCHES = {"text": (0,), "uncond": (1, 2), "all": (0, 1, 2)}
 
 
 class AttentionRecord:
-    """Sum of attention probabilities over layers, heads, branches and steps.
-
-    batch     B, samples per pass; a UNet call has 3 B rows, branch by branch.
-    grid      (h, w): only layers with h * w query positions are recorded.
-    branches  A key of `BRANCHES`.
-    """
+    """Sum of attention probabilities over heads, branches (a key of `BRANCHES`), steps, and layers with h * w
+    query positions (`grid`). A UNet call has 3 * `batch` rows, branch by branch."""
 
     def __init__(self, batch: int, grid: tuple[int, int], branches: str) -> None:
         self.batch, self.grid = batch, grid
@@ -196,10 +180,7 @@ class AttentionRecord:
         self._count += len(self._branches) * heads
 
     def mean(self) -> torch.Tensor:
-        """(B, h, w, T) float32: for each cell, how its attention was spread over the tokens.
-
-        Raises ValueError when the UNet had no layer of this grid.
-        """
+        """(B, h, w, T) float32: how each cell's attention was spread over the tokens. Raises ValueError."""
         if self._sum is None:
             raise ValueError(
                 f"the UNet has no cross-attention of {self.grid[0]} x {self.grid[1]} cells on its way down "

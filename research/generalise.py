@@ -20,7 +20,9 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.negbench.report import NANO_LABEL
+from nein.config import options
 from nein.engine import atomic
+from nein.engine.errors import UserError
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.reporting import format, plots
@@ -167,3 +169,20 @@ def write(
     if drawing is not None:
         atomic.write_bytes(out / "generalise.png", drawing.png)
     return text
+
+
+def check_seeds(words: Sequence[str]) -> None:
+    """Raises UserError for a seed that is no whole number."""
+    for word in words:
+        if not word.isdecimal():
+            raise UserError(f"--seed has '{word}'; seeds are whole numbers from 0 on: --seed 0,1,2.")
+
+
+def command_line(program: str, config: options.Options) -> str:
+    """What is typed for a configuration: options that are not as by default, but not where results go."""
+    usual, words = vars(type(config)()), [program]
+    for name, value in vars(config).items():
+        if value != usual[name] and name not in ("out", "overwrite"):
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            words.append(f"--{name.replace('_', '-')} {text}")
+    return " ".join(words)

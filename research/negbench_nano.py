@@ -43,9 +43,8 @@ from nein.engine.executors.threads import Threads
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.train.clip_finetuning.options import ContrastConfig, parse, spelled
-from nein.train.options import check_seeds, command_line
 from research import generalise
-from research.generalise import BEFORE, HEADLINE, Model, spread
+from research.generalise import BEFORE, HEADLINE, Model, check_seeds, command_line, spread
 
 
 @dataclass(kw_only=True)

@@ -31,9 +31,8 @@ from nein.engine.folder import Folder
 from nein.nano import zoo
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
-from nein.train.options import check_seeds, command_line
 from research import generalise
-from research.generalise import BEFORE, Model
+from research.generalise import BEFORE, Model, check_seeds, command_line
 from research.nano.job import run
 from research.nano.negvqa import negvqa_job
 

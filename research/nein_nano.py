@@ -40,9 +40,8 @@ from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.train.editor_finetuning.options import NANO_RECIPES, parse
 from nein.train.editor_finetuning.validate import assess, subset, swapped
-from nein.train.options import check_seeds, command_line
 from research import generalise
-from research.generalise import BEFORE, Model
+from research.generalise import BEFORE, Model, check_seeds, command_line
 
 COMMAND = Command(
     "how a nano editor that was taught negation generalises: recipes, seeds and worlds",

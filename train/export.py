@@ -21,7 +21,7 @@ MODEL = "model"  # the folder in OUT
 @contextlib.contextmanager
 def finished_model(out: Path, facts: Mapping[str, Any], card: str) -> Iterator[Path]:
     """A folder to write a model into; when the block ends well it becomes OUT/model, with `facts` as
-    training.json and the card beside the weights. Raises UserError when the disk does not take it."""
+    training.json and the card. Raises UserError."""
     target = out / MODEL
     draft = Path(tempfile.mkdtemp(prefix=".model-", dir=out))
     try:
@@ -83,8 +83,8 @@ def card(
 def teach(tokenizer: Any, model: Any, words: Sequence[str]) -> int:
     """Adds `words` to a fast tokenizer of transformers, and their rows to the model's embeddings; how many.
 
-    model  Has `resize_token_embeddings`. A new row, also of an output layer, is the mean of the rows of the
-           pieces that the word was cut into. Words that are one token already are passed over.
+    A new row, also of an output layer, is the mean of the rows of the word's pieces. Words that are one token
+    already are passed over.
     """
     from tokenizers import AddedToken
 

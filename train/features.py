@@ -31,7 +31,7 @@ OPEN = 4096  # files mapped at a time: they cost no memory of their own
 
 
 def stamp(*files: Path) -> str:
-    """Size and time of files; another one when a file is replaced."""
+    """Size and time of files."""
     try:
         return ",".join(f"{info.st_size}:{info.st_mtime_ns}" for info in (file.stat() for file in files))
     except OSError:
@@ -41,8 +41,8 @@ def stamp(*files: Path) -> str:
 class FeatureFiles:
     """The features of numbered things, `size` to a file.
 
-    key   Number of a thing -> what tells it from all others in the folder, and changes when its files do.
-    read  Number of a thing -> what an encoder takes. Raises ImageError.
+    key   Number -> what tells a thing from all others in the folder, and changes when its files do.
+    read  Number -> what an encoder takes. Raises ImageError.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class FeatureFiles:
         ahead: int = 1,
         at_once: int | None = None,
     ) -> None:
-        """Makes what is missing. Every process calls it and makes its share.
+        """Makes what is missing; every process makes its share.
 
         encode   Things that were read -> tensors by name, each with a row per thing.
         at_once  Blocks in work at the same time, each on one of PyTorch's threads; None: one after the other,
-                 on the calling thread, `ahead` blocks being read in threads meanwhile.
+                 `ahead` blocks being read in threads meanwhile.
         """
         if processes.is_main:
             atomic.check_writable(self.folder)
@@ -137,12 +137,10 @@ class FeatureFiles:
 
 
 class Passes:
-    """Which thing stands at a position: all of them in a new order, before any comes again.
+    """Which thing stands at a position: all in a new order before any comes again. Threads may share one.
 
     length    Positions that a pass takes.
-    shuffled  Number of a pass -> the things in its order, (at least `length`,) of whole numbers.
-
-    Threads may share one.
+    shuffled  Number of a pass -> at least `length` things, in its order.
     """
 
     def __init__(self, length: int, shuffled: Callable[[int], np.ndarray]) -> None:
@@ -161,7 +159,7 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 
 def share(step: int, batch: int, rank: int, size: int) -> range:
-    """The positions of one process in one step: of the step's `batch` the r-th part for process r of R."""
+    """The positions of process `rank` of `size` in one step of `batch` positions."""
     per_process = batch // size
     first = step * batch + rank * per_process
     return range(first, first + per_process)

@@ -1,9 +1,8 @@
 """The training loop of everything that learns here, and its checkpoints: resume, step, log, save, terminate.
 
-OUT/checkpoints/step-00000500 is whole or not at all, safetensors and JSON only: weights and average hold the
-parameters that learn and their moving average, modules what follows them without learning, optimizer every
-tensor of its state by parameter number, state.json the rest. There is no random state to keep: every number
-drawn is a function of the seed and the step.
+OUT/checkpoints/step-00000500 is whole or not at all, safetensors and JSON only: the parameters that learn,
+their moving average, modules that follow without learning, the optimiser's tensors by parameter number, and
+state.json. There is no random state to keep: every number drawn is a function of the seed and the step.
 """
 
 from __future__ import annotations
@@ -50,14 +49,12 @@ def run(
     """Takes the steps that are left of a run, from its newest checkpoint on; returns how many are done.
 
     read      Number of a step -> what `step` takes; called in threads, ahead of training.
-    step      Forward and backward, to be seeded by the number of the step. The gradients stay where they are.
-    after     Called when the weights have moved.
+    step      Forward and backward, to be seeded by the number of the step.
     validate  Figures by name; called before the first step, every `validate_every` steps, and at the end.
     stop      Leave after so many steps, though the schedule goes on.
     skipped   What could not be read so far: its number is logged.
 
-    Every process calls it. Raises Terminated after a SIGTERM, once all is saved; UserError for an infinite
-    loss.
+    Every process calls it. Raises Terminated after a SIGTERM, once all is saved; UserError.
     """
     config, world, accelerator = record.config, record.session.processes, record.session.accelerator
     last = min(record.steps, stop or record.steps)
@@ -142,26 +139,19 @@ _FACTS = {
     "format": int, "step": int, "schedule": {}, "average_steps?": int, "optimizer": {}, "scaler": ({}, None),
     "bytes": {},
 }  # fmt: skip
-NO_ROOM = ("no space left", "file too large", "quota exceeded", "os error 28", "os error 27", "os error 122")
 
 
 @dataclass(frozen=True)
 class State:
-    """All that a next step depends on, beside the data and the number of the step.
+    """All that a next step depends on, beside the data and the number of the step."""
 
-    names      Of the parameters that learn; `parameters` in the same order.
-    optimizer  Of PyTorch, as it is or as accelerate prepared it; its state is flat per parameter.
-    average    Of the parameters: `shadow_params` and `optimization_step`, as diffusers' EMAModel has them.
-    modules    What changes without learning, by name. `scaler`: the loss scale of fp16.
-    """
-
-    names: Sequence[str]
+    names: Sequence[str]  # of the parameters that learn
     parameters: Sequence[torch.nn.Parameter]
-    optimizer: Any
+    optimizer: Any  # its state is flat per parameter
     schedule: Any
-    average: Any = None
-    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
-    scaler: Any = None
+    average: Any = None  # has `shadow_params` and `optimization_step`, as diffusers' EMAModel
+    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)  # change without learning
+    scaler: Any = None  # of fp16
 
 
 class Checkpoints:
@@ -179,10 +169,8 @@ class Checkpoints:
         return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").is_file())
 
     def save(self, step: int) -> Path:
-        """Writes the state after `step` steps, then removes the oldest beyond the number to keep.
-
-        Raises UserError when there is no room; earlier checkpoints are then untouched.
-        """
+        """Writes the state after `step` steps, then removes the oldest beyond the number to keep. Raises
+        UserError when there is no room; earlier checkpoints are then untouched."""
         target = self.folder / f"step-{step:08d}"
         draft = self.folder / f".draft-{step:08d}"
         try:
@@ -198,12 +186,9 @@ class Checkpoints:
             shutil.rmtree(draft, ignore_errors=True)
             last, text = self.latest(), " ".join(str(error).split())
             safe = f"the last good checkpoint is '{last}'" if last else "there is no earlier checkpoint"
-            why, what = f"'{self.folder}' cannot be written to ({text})", "make it writable"
-            if any(word in text.lower() for word in NO_ROOM):
-                why, what = f"The disk is full ({text})", "free some space"
             raise UserError(
-                f"{why}: the checkpoint at step {step} was not written, {safe}; {what} and run the same "
-                "command again."
+                f"The checkpoint at step {step} was not written to '{self.folder}' ({text}), {safe}; "
+                "free some space, or make it writable, and run the same command again."
             ) from None
         for old in self._whole()[: -self._keep]:
             shutil.rmtree(old)

@@ -29,11 +29,7 @@ def setting(default: Any, text: str, group: str) -> Any:
 
 @dataclass(kw_only=True)
 class RunOptions(OfflineOptions, TrackerOptions):
-    """What `Session`, `Record` and `loop.run` read of every run.
-
-    Subclasses have `base`, where the weights come from, `batch_size`, examples per step over all processes,
-    and `clip`, the largest norm of the gradient (0: no limit).
-    """
+    """What `Session`, `Record` and `loop.run` read of every run."""
 
     #: What to do where the folder holds another run, and where the loss is not finite.
     ANOTHER: ClassVar[str] = "choose another --out, or --overwrite to discard it"
@@ -102,10 +98,7 @@ class Learning(RunOptions):
 
     @classmethod
     def from_line(cls, argv: Sequence[str], prog: str) -> tuple[Any, bool]:
-        """The options of a command line, and whether `--dry-run` was given.
-
-        Raises UserError for anything wrong with them; prints and raises SystemExit(0) for `--help`.
-        """
+        """The options of a command line, and whether `--dry-run` was given. Raises UserError."""
         config, dry_run = options.read(cls, argv, prog=prog, description=cls.DESCRIPTION)
         config._set_length(argv)
         return config, dry_run
@@ -126,20 +119,3 @@ class Learning(RunOptions):
         if (self.epochs is None) == (self.steps is None):
             brings = self.preset_option
             raise UserError(f"Say either --epochs or --steps, not both (a --{brings} brings one of them).")
-
-
-def check_seeds(words: Sequence[str]) -> None:
-    """Raises UserError for a seed that is no whole number."""
-    for word in words:
-        if not word.isdecimal():
-            raise UserError(f"--seed has '{word}'; seeds are whole numbers from 0 on: --seed 0,1,2.")
-
-
-def command_line(program: str, config: options.Options) -> str:
-    """What is typed for a configuration: options that are not as by default, but not where results go."""
-    usual, words = vars(type(config)()), [program]
-    for name, value in vars(config).items():
-        if value != usual[name] and name not in ("out", "overwrite"):
-            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            words.append(f"--{name.replace('_', '-')} {text}")
-    return " ".join(words)

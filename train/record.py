@@ -11,7 +11,6 @@ import dataclasses
 import datetime
 import json
 import math
-import resource
 import shutil
 import sys
 import time
@@ -38,12 +37,8 @@ _LINE = {"step": int, "seconds?": float}
 
 
 class Record:
-    """What one run writes about itself; files are written by the main process only.
-
-    data         JSON-serialisable: what is learned from, with `records_sha256`.
-    base_sha256  Of the weights at the beginning.
-    steps        Of the whole run. With the options these three are its identity.
-    """
+    """What one run writes about itself, in the main process. Its identity: options, data (with
+    `records_sha256`), the weights at the beginning, and the steps of the whole run."""
 
     def __init__(
         self, config: RunOptions, session: Session, data: Mapping[str, Any], base_sha256: str, steps: int
@@ -61,10 +56,8 @@ class Record:
     # --- manifest ----------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begins or continues the run; `finished` says whether nothing is left to do.
-
-        Raises UserError where an earlier part of it was another run.
-        """
+        """Begins or continues the run; `finished` says whether nothing is left to do. Raises UserError for
+        another run in the folder."""
         if self.session.processes.is_main:
             self._write_manifest()
         self.session.processes.barrier()
@@ -152,17 +145,15 @@ class Record:
     # --- steps -------------------------------------------------------------------------------
 
     def tally(self, step: int, tally: torch.Tensor, checkpoint: Path | None) -> bool:
-        """Takes a step's (loss, gradient norm, stop asked), averaged over processes; whether to stop.
-
-        Raises UserError when the loss is not finite.
-        """
+        """Takes a step's (loss, gradient norm, stop wanted), averaged over processes; whether to stop. Raises
+        UserError when the loss is not finite."""
         loss, norm, asked = tally.tolist()
         # Under fp16 a gradient may overflow now and then: that step is skipped and the loss scale lowered.
         if not math.isfinite(loss) or (not math.isfinite(norm) and self.config.precision != "fp16"):
             what = "loss" if not math.isfinite(loss) else "gradient"
-            good = (
-                f"the last good checkpoint is '{checkpoint}'" if checkpoint else "no checkpoint was written"
-            )
+            good = "no checkpoint was written"
+            if checkpoint:
+                good = f"the last good checkpoint is '{checkpoint}'"
             raise UserError(
                 f"The {what} is not finite between steps {self._last_finite + 1} and {step + 1}; {good}. "
                 f"{self.config.CALMER}"
@@ -215,11 +206,9 @@ class Record:
 
 
 def memory_gib() -> float:
-    """Most memory in use so far: the GPU's where there is one, else this process's."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**30
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**30 if sys.platform == "darwin" else 2**20)
+    """Most memory in use so far: the GPU's where one is in use, else this process's."""
+    peaks = environment.peak_memory()
+    return peaks.get("device", peaks.get("host", 0)) / 2**30
 
 
 #: Of PyTorch, on any machine there is.
@@ -272,7 +261,7 @@ class Session:
         return self
 
     def forget(self) -> None:
-        """Closes the trackers and lets go of what one run has prepared, so that another may follow."""
+        """Closes the trackers and frees what one run has prepared, so that another may follow."""
         for tracker in self.accelerator.trackers:
             tracker.finish()
         self.accelerator.trackers = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import re
-import threading
 from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from nein.editors.base import EditorError, EditRequest, EditResult
 from nein.editors.checkpoint import load_pipeline, quiet
-from nein.editors.instruct_pix2pix import InstructPix2Pix, Item, cached
+from nein.editors.instruct_pix2pix import CACHED_TEXTS, InstructPix2Pix, Item
 from nein.editors.resize import zone_frame
 from nein.editors.sampling import AttentionRecord, SampleNoise, dpm_solver, install
 from nein.editors.zone import masks
@@ -170,8 +170,7 @@ class Zone(InstructPix2Pix):
             "action": {"checkpoint": action, "sha256": json_digest(weights)},
         }
         self._classifier.to(self._device)
-        self._readings: dict[str, Reading] = {}
-        self._reading_lock = threading.Lock()
+        self._read = functools.lru_cache(CACHED_TEXTS)(self._read_action)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "models": self._others, **asdict(self.settings)}
@@ -206,20 +205,14 @@ class Zone(InstructPix2Pix):
             )
         ]
 
-    def _read(self, text: str) -> Reading:
+    def _read_action(self, text: str) -> Reading:
         """Step 1. Alone per text, so that it does not depend on the batch."""
-
-        def read(text: str) -> Reading:
-            with self._text_lock:
-                encoded = self._tokens(text)
-            mask = encoded["attention_mask"]
-            with self._machine.using(self._text_encoder):
-                states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]
-            logits, tokens = self._classifier(states[0].float()).cpu(), int(mask.sum())
-            return Reading(decide(logits, tokens, self.settings.protocol), tokens)
-
-        with self._reading_lock:
-            return cached(self._readings, text, read)
+        encoded = self._tokens(text)
+        mask = encoded["attention_mask"]
+        with self._machine.using(self._text_encoder):
+            states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]
+        logits, tokens = self._classifier(states[0].float()).cpu(), int(mask.sum())
+        return Reading(decide(logits, tokens, self.settings.protocol), tokens)
 
     def _compose(
         self,

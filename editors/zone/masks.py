@@ -15,29 +15,25 @@ CONTRAST = 2
 
 
 def difference(first: np.ndarray, other: np.ndarray, floor: str = "zero") -> np.ndarray:
-    """Attention to the first token minus attention to another, (h, w) uint8, never below 0.
-
-    first, other: (h, w) float, >= 0, each stretched before (see `stretch`).
-    """
+    """Attention to the first token minus attention to another, each (h, w) float and stretched before; (h, w)
+    uint8."""
     a, b = (stretch(one, floor).astype(np.int16) for one in (first, other))
     return np.clip(a - b, 0, 255).astype(np.uint8)
 
 
 def stretch(attention: np.ndarray, floor: str = "zero") -> np.ndarray:
-    """(h, w) float >= 0 to uint8, cut to integers, so that its largest value is 255; all 0 stays 0.
-
-    floor  What becomes 0: "zero", or the map's own "least" value.
-    """
+    """(h, w) float >= 0 to uint8, cut to integers: the largest value becomes 255; 0, or by floor "least" the
+    smallest, becomes 0."""
     low = float(attention.min()) if floor == "least" else 0.0
     top = float(attention.max()) - low
     return (255 * ((attention - low) / top) if top > 0 else np.zeros_like(attention)).astype(np.uint8)
 
 
 def rival(attention: np.ndarray, tokens: int, against: str) -> np.ndarray:
-    """The map (h, w) that the first token's is compared with.
+    """The map (h, w) that the first token's is compared with: that of the mark at the end of the sentence
+    ("last"), or of everything between the marks together ("words").
 
-    attention  (h, w, T) over all positions, of which the first `tokens` are the sentence with both end marks.
-    against    "last" is the mark at the end of the sentence; "words" everything between the marks together.
+    attention  (h, w, T) over all positions; the first `tokens` are the sentence with both marks.
     """
     if against == "last" or tokens < 3:
         return attention[..., tokens - 1]
@@ -95,9 +91,7 @@ def grey(mask: np.ndarray) -> np.ndarray:
 
 
 def paint(segments: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """(H, W, 3) uint8: each segment in a colour of its own, small ones on top of large ones, black
-    elsewhere.
-    """
+    """(H, W, 3) uint8: each segment in a colour of its own, small ones on top."""
     canvas = np.zeros((*shape, 3), np.uint8)
     for segment in sorted(segments, key=lambda one: -int(one.sum())):
         # A colour from the shape of the segment, so that it does not depend on the others.
@@ -108,12 +102,10 @@ def paint(segments: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
 
 
 def layer(fine: np.ndarray, dilated: np.ndarray, action: str) -> np.ndarray:
-    """Where edited pixels are pasted: on the dilated segment for REMOVE, on the segment itself otherwise."""
     return dilated if action == "REMOVE" else fine
 
 
 def composite(source: np.ndarray, edited: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """The source with edited pixels where `where`."""
     return np.where(where[..., None], edited, source)
 
 
@@ -141,11 +133,8 @@ def smoother(
     closing: int,
     protocol: str,
 ) -> np.ndarray:
-    """The edge smoother's mask M: where edit and source differ coarsely within the dilated segment.
-
-    radius     Frequencies kept, in cycles per picture (a low-pass, although the released code calls it high).
-    threshold  Grey levels beyond which the two count as different.
-    closing    Side of the square that closes gaps, in pixels, odd; holes are filled afterwards.
+    """The edge smoother's mask M: where edit and source differ coarsely within the dilated segment
+    (`Settings` of the adapter: smooth_radius, smooth_threshold, smooth_closing).
 
     "paper" weighs grey as if RGB were BGR, lets values above 255 wrap around, and has the disk of `disk`;
     "fixed" does none of that.
@@ -178,10 +167,7 @@ def final(
     protocol: str,
 ) -> np.ndarray:
     """The result: the layer with its edge mixed as alpha * edited + (1 - alpha) * source, cut to integers.
-
-    fine    The segment.
-    where   Where the layer was pasted, from `layer`.
-    smooth  The mask M of `smoother`.
+    fine: the segment; where: from `layer`; smooth: M of `smoother`.
 
     "paper" starts from the source, pastes the edit on M, and mixes wherever exactly one of M and the segment
     is true: it subtracts the masks as bytes, and 0 - 255 wraps to 1. The layer of step 10 has no part in it.

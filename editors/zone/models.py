@@ -63,7 +63,6 @@ def decide(logits: torch.Tensor, tokens: int, protocol: str) -> str:
 
 
 def save_classifier(classifier: ActionClassifier, folder: Path) -> None:
-    """Write `folder`/config.json and model.safetensors (fp16)."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {
         name: tensor.detach().half().cpu().contiguous() for name, tensor in classifier.state_dict().items()
@@ -109,11 +108,10 @@ def fuse(
     first: tuple[Any, Predict],
     second: tuple[Any, Predict],
 ) -> torch.Tensor:
-    """Clean latents (B, 4, h, w) float32 of the first model.
+    """Clean latents (B, 4, h, w) float32 of the first model, from noise.
 
-    start   (B, 4, h, w) standard-normal noise.
-    share   (B,) weight b of the second model: after each step z <- (z + b y) / (1 + b), where y is the
-            second model's own latent, which nothing flows back to.
+    share   (B,) weight b of the second model: after each step z <- (z + b y) / (1 + b), where y is the second
+            model's own latent, to which nothing flows back.
     first, second   A sampler with its steps set (it has a memory), and the model's guided prediction.
     """
     (sampler, predict), (other_sampler, other_predict) = first, second
@@ -131,11 +129,10 @@ def fuse(
 class Segmenter:
     """Every segment of a picture, by SAM (arXiv:2304.02643) asked at a grid of `points` squared.
 
-    quality, stability  Lowest IoU that a segment predicts for itself, and has with itself at shifted
-                        cut-offs.
+    quality, stability  Lowest IoU that a segment predicts, and has with itself at shifted cut-offs.
 
-    The rest is as in SamAutomaticMaskGenerator of github.com/facebookresearch/segment-anything, which ZONE
-    leaves as it is: cut-off shift 1, boxes suppressed at an IoU of 0.7, no crops. Always float32.
+    The rest is as in SamAutomaticMaskGenerator of github.com/facebookresearch/segment-anything: cut-off shift
+    1, boxes suppressed at an IoU of 0.7, no crops. Always float32.
     """
 
     def __init__(

@@ -89,7 +89,7 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
             draft.chmod(0o755)
             pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
             pipeline.save_pretrained(draft, safe_serialization=True)
-            facts = {**origin.as_dict(), "sha256": file_sha256(source)}
+            facts = {**origin, "sha256": file_sha256(source)}
             if config is not None and Path(config).exists():
                 facts["config"] = Path(config).name  # a path means nothing on another machine
             (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -83,7 +83,7 @@ def test_every_tensor_arrives_and_of_two_sets_the_chosen_one(name, ema, shift, f
     assert_same(loaded.unet, pipeline.unet, shift)
     assert_same(loaded.vae, pipeline.vae)
     assert_same(loaded.text_encoder, pipeline.text_encoder)
-    assert (origin.ema, origin.both) == (ema, name == "both")
+    assert (origin["ema"], origin["both"]) == (ema, name == "both")
 
 
 def test_two_sets_without_a_choice_and_a_choice_without_two_sets_are_refused(files, checkpoint):

@@ -41,16 +41,12 @@ BLOCK = 256  # pictures per file of features
 
 @dataclass(frozen=True)
 class Corpus:
-    """The two files of a run with the pictures behind them.
-
-    caption_media, question_media  One object where a reference names the same picture in both files.
-    facts  JSON-serialisable: where they come from, how many there are, `records_sha256`.
-    """
+    """The two files of a run with the pictures behind them, and facts for the manifest."""
 
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
     caption_media: Media
-    question_media: Media
+    question_media: Media  # the same object where a reference names the same picture in both files
     facts: dict[str, Any]
 
     @property
@@ -133,13 +129,9 @@ def _digest(records: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Members:
-    """One process's part of a step, read.
+    """One process's part of a step, read."""
 
-    pictures, question_pictures  (H, W, 3) uint8 arrays, or numbers of pictures where features are kept.
-    captions   One per picture. `options`: per question; `correct`: the index of the right one.
-    """
-
-    pictures: list[Any]
+    pictures: list[Any]  # (H, W, 3) uint8, or numbers of pictures where features are kept
     captions: list[str]
     question_pictures: list[Any]
     options: list[tuple[str, ...]]
@@ -147,12 +139,8 @@ class Members:
 
 
 class Features:
-    """One (D,) float32 row per distinct picture of a corpus, addressed by the model and the picture.
-
-    dual  The model, whose `encode` takes (H, W, 3) uint8 pictures.
-
-    Memory holds 8 bytes of each row of both files and 8 of each picture.
-    """
+    """One (D,) float32 row per distinct picture of a corpus, addressed by the model and the picture. Memory
+    holds 8 bytes of each row of both files and 8 of each picture."""
 
     def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
         self._dual, self._parts, self._starts = dual, corpus.parts, [0, len(corpus.captions)]
@@ -224,10 +212,7 @@ class Features:
 
 
 class Reader:
-    """Reads the parts of a step. Threads may share one.
-
-    stored  Features of the pictures: these are not read then, `Members` holds their numbers.
-    """
+    """Reads the parts of a step; where features are stored, numbers of pictures. Threads may share one."""
 
     def __init__(self, config: ContrastConfig, corpus: Corpus, stored: Features | None = None) -> None:
         self._config, self._corpus, self._stored = config, corpus, stored
@@ -245,7 +230,7 @@ class Reader:
         return rng.permutation(len(self._corpus.parts[part][0]))
 
     def read(self, step: int, rank: int, size: int) -> Members:
-        """The members of process `rank` of `size`: its contiguous part of both batches of the step."""
+        """Of process `rank` of `size`: its contiguous part of both batches of the step."""
         members = Members([], [], [], [], [])
         for position in share(step, self._sizes[0], rank, size):
             item, picture = self._picture(0, position)
@@ -283,11 +268,8 @@ class Reader:
 
 
 def random_crop(picture: np.ndarray, rng: random.Random, low: float = 0.9) -> np.ndarray:
-    """A crop of `low` to 100 % of the area with a side ratio of 3/4 to 4/3, squashed to a square.
-
-    That is torchvision's RandomResizedCrop with scale (0.9, 1), which open_clip trains with. The square has
-    the length of the shorter side; the model's own preprocessing then makes it the size it needs.
-    """
+    """A crop of `low` to 100 % of the area with a side ratio of 3/4 to 4/3, squashed to a square with the
+    length of the shorter side: torchvision's RandomResizedCrop with scale (0.9, 1), as open_clip trains."""
     height, width = picture.shape[:2]
     for _ in range(10):
         area = height * width * rng.uniform(low, 1.0)

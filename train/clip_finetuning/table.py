@@ -1,7 +1,5 @@
-"""NegCap and NegMCQ as files too long for memory: a row is read from the file when it is asked for.
-
-A file is looked through once, which checks every row and notes where it ends: 8 bytes a row, kept in the
-user's cache and mapped into memory.
+"""NegCap and NegMCQ as files too long for memory: a row is read when it is wanted. A file is looked through
+once, which checks every row and notes where it ends: 8 bytes a row, in the user's cache, mapped into memory.
 """
 
 from __future__ import annotations
@@ -36,13 +34,12 @@ Record = TypeVar("Record", RetrievalItem, Question)
 
 
 class Table(Sequence[Record], Generic[Record]):
-    """The rows of a file of captions or of questions; threads may share one.
+    """The rows (the first `limit`) of a file of captions or of questions; threads may share one.
 
     sha256   Over the rows. `options`: the numbers of options that occur among questions.
-    limit    Only the first rows, which alone are looked at.
 
-    A row of which `record` makes nothing is left out, which is said and counted (`left_out`). Raises
-    UserError, naming file and line, for the first row that cannot be used.
+    A row for which `record` gives None is left out and counted (`left_out`). Raises UserError, naming file
+    and line, for the first row that cannot be used.
     """
 
     needed: tuple[str, ...] = ()
@@ -118,9 +115,7 @@ class Table(Sequence[Record], Generic[Record]):
 
 class Captions(Table[RetrievalItem]):
     """Pictures with one caption or a list of them per row; what `*_neg_captions.csv` lost is left out.
-
-    image, captions  Columns; captions None: the first of `official.CAPTIONS` that is there.
-    """
+    captions None: the first column of `official.CAPTIONS` that is there."""
 
     def __init__(
         self,

@@ -34,16 +34,13 @@ from nein.train.export import MODEL, card, finished_model, portable, teach, with
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
 VISION = ("vision_model.", "visual_projection.", "visual.")
-MAX_SCALE = 100.0  # CLIP clips the logit scale there (arXiv:2103.00020, section 2.5)
+MAX_SCALE = 100.0  # of CLIP (arXiv:2103.00020, section 2.5)
 
 Tensors = dict[str, torch.Tensor]
 
 
 class Tower(nn.Module):
-    """One module for both kinds of batch, so that data-parallel training sees a single forward.
-
-    dual  ClipDual, HubDual or OpenClipDual in float32.
-    """
+    """One module for both kinds of batch, so that data-parallel training sees a single forward."""
 
     def __init__(self, dual: Any, reference: str) -> None:
         super().__init__()
@@ -55,14 +52,13 @@ class Tower(nn.Module):
         self.model, self.dual = dual.model, dual
 
     def learn(self, trainable: str) -> None:
-        """Chooses the weights that move: "all", or "text" (everything but the vision tower)."""
         for name, parameter in self.model.named_parameters():
             frozen = trainable == "text" and name.startswith(VISION)
             # A sigmoid model's bias shifts all logits alike: the losses do not depend on it.
             parameter.requires_grad_(not frozen and not name.endswith("logit_bias"))
 
     def teach(self, words: Sequence[str]) -> None:
-        """Words become tokens of their own (`train.export`). Raises UserError where that cannot be."""
+        """Words become tokens of their own. Raises UserError."""
         if not isinstance(self.dual, ClipDual):
             raise UserError("--words needs a CLIP of transformers; leave it out for this model.")
         tokenizer = self.dual.tokenizer._tokenizer
@@ -139,7 +135,7 @@ class Tower(nn.Module):
     # --- what comes out ----------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Writes the model into an existing folder, in the layout of its library, float32 safetensors."""
+        """Writes the model into an existing folder, in the layout of its library."""
         if isinstance(self.dual, OpenClipDual):
             return self._save_open_clip(folder)
         from transformers import AutoImageProcessor, AutoTokenizer
@@ -181,7 +177,6 @@ class Tower(nn.Module):
 
 
 def load(reference: str, device: str = "cpu") -> Tower:
-    """The tower of `--base`: nano:NAME, a hub id, a folder, or open_clip:NAME/TAG. Raises one sentence."""
     there = reference.startswith("open_clip:")
     where, revision = (reference, None) if there else references.resolve(reference)
     dual = metrics.load_dual(where, revision=revision, device=device, dtype="float32", batch_size=64)
@@ -197,7 +192,6 @@ NANO = (
 
 
 def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Path:
-    """Writes OUT/model, whole or not at all, and returns it."""
     facts = portable(facts)
     with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
         tower.save(draft)
@@ -206,7 +200,6 @@ def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Pa
 
 
 def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
-    """The model card: what it is, what it learned from, how to use it."""
     data, alpha = facts["data"], config.alphas[0]
     words = [
         f"Started from `{facts['base']}` (weights {facts['base_weights_sha256'][:12]}). Trained with "
@@ -224,11 +217,8 @@ def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenation over processes whose gradient is summed over processes.
-
-    Every process's loss depends on every process's features; averaging parameter gradients afterwards, as
-    data-parallel training does, then gives the gradient of the mean of the losses.
-    """
+    """Concatenation over processes. Every process's loss depends on it, so its gradient is summed over them;
+    averaged afterwards, as data-parallel training does, that is the gradient of the mean of the losses."""
 
     @staticmethod
     def forward(ctx: Any, features: torch.Tensor) -> torch.Tensor:
@@ -244,21 +234,17 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(features: torch.Tensor) -> torch.Tensor:
-    """(B, D) of this process -> (B x processes, D) of all, in order of rank. All must have the same B."""
+    """(B, D) of this process -> (B x processes, D) of all, in order of rank."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return features
     return _Gather.apply(features)
 
 
 def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Symmetric cross-entropy over cosine x `scale` of all pictures and captions (CLIP, arXiv:2103.00020).
+    """Symmetric cross-entropy over cosine x `scale` of the pictures and captions of all processes (CLIP,
+    arXiv:2103.00020), the mean over this process's rows.
 
-    image, text  (B, D) of this process, of any length: normalised here. Row i of one belongs to row i of the
-                 other; everything else in the joint batch is a wrong partner.
-    scale        The logit scale itself, not its logarithm.
-
-    The scalar is the mean over this process's rows; its mean over processes is the loss of the joint batch,
-    and so are the gradients once they are averaged. A process holds B x (B x processes) similarities.
+    image, text  (B, D) of this process, normalised here; row i of one belongs to row i of the other.
     """
     image, text = F.normalize(image.float(), dim=-1), F.normalize(text.float(), dim=-1)
     all_images, all_texts = gather(image), gather(text)  # B, D => B x processes, D
@@ -276,16 +262,12 @@ def choice_loss(
     scale: torch.Tensor,
     protocol: str = "fixed",
 ) -> torch.Tensor:
-    """Cross-entropy over the options of each question.
-
-    image    (B, D), of any length.
-    options  (B, C, D): C options for each of the B pictures.
-    correct  (B,) int64, the index of the right option.
+    """Cross-entropy over C options of each question. image (B, D), options (B, C, D), correct (B,) int64.
 
     "fixed" takes cosine x `scale` as logits, as the paper says. "paper" takes dot product x `scale`, since
     the released code calls encode_image and encode_text without `normalize=True` (process_mcq_batch in
-    train.py of github.com/m1k2zoo/negbench @ 2ac009b). Raises ValueError for another layout: with B = C
-    nothing would show that (C, B, D) was given.
+    train.py of github.com/m1k2zoo/negbench @ 2ac009b). Raises ValueError for another layout, which B = C
+    would hide.
     """
     if options.ndim != 3 or image.ndim != 2 or (len(options), options.shape[2]) != tuple(image.shape):
         raise ValueError(
@@ -302,9 +284,7 @@ def choice_loss(
 
 
 def steps(config: ContrastConfig, corpus: Corpus) -> int:
-    """Steps of the run: as asked for, or so many that the shorter file is passed `epochs` times.
-
-    How many a pass has, and over how many the rate falls:
+    """Steps of the run: `--steps`, or so many that the shorter file is passed `epochs` times.
 
                     protocol "paper"                            protocol "fixed"
     steps a pass    35 % (`--epoch-share`) of the batches of    that share of the rows of the shorter file,
@@ -323,8 +303,7 @@ def steps(config: ContrastConfig, corpus: Corpus) -> int:
 
 
 def span(config: ContrastConfig, corpus: Corpus) -> int:
-    """Steps over which the rate falls: those of the run, by paper the whole captions' file as often as it is
-    passed."""
+    """Steps over which the rate falls (see `steps`)."""
     taken = steps(config, corpus)
     if config.protocol == "fixed":
         return taken
@@ -333,7 +312,7 @@ def span(config: ContrastConfig, corpus: Corpus) -> int:
 
 
 def make_schedule(config: ContrastConfig, optimizer: Any, corpus: Corpus) -> Any:
-    """The schedule of the learning rate. By paper it is open_clip's own."""
+    """By paper it is open_clip's own."""
     if config.protocol == "fixed":
         return loop.make_schedule(config.schedule, config.warmup, optimizer, steps(config, corpus))
     warmup, whole = int(config.warmup), span(config, corpus)

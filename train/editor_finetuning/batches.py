@@ -38,8 +38,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 
 def placed(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
-    """The module itself where it is on the device in that number type, else a copy that is: a pipeline's own
-    modules stay where they are."""
+    """The module where it is on the device in that number type, else a copy that is."""
     tensors = [*module.parameters(), *module.buffers()]
     as_wanted = (
         one.device == torch.device(device) and (one.dtype == dtype or not one.is_floating_point())
@@ -63,7 +62,7 @@ class Encoder:
         self.scaling_factor = float(self._vae.config.scaling_factor)
 
     def latent_shape(self, resolution: int) -> tuple[int, int, int]:
-        """(C, h, w) of a picture's latent. Raises UserError for a side the VAE cannot halve often enough."""
+        """(C, h, w) of a picture's latent. Raises UserError."""
         factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         if resolution % factor:
             raise UserError(f"--resolution {resolution} is not a multiple of {factor}, as the VAE needs it.")
@@ -100,10 +99,7 @@ def frozen_hash(pipeline: Any) -> str:
 
 
 class Features:
-    """The stored features of a configuration: makes what is missing, reads what is there.
-
-    frozen  Hash of VAE, text encoder and tokenizer (`frozen_hash`).
-    """
+    """The stored features of a configuration. frozen: hash of VAE, text encoder and tokenizer."""
 
     def __init__(self, config: TuneConfig, pairs: Pairs, frozen: str) -> None:
         self._config, self._pairs = config, pairs
@@ -125,13 +121,12 @@ class Features:
         }
         root = Path(config.features) if config.features else atomic.cache_root() / "features"
         self.folder = root / identity_hash(facts)
-        read, key = pairs.pictures.read, pairs.pictures.key
         self._pictures = FeatureFiles(
             self.folder,
             "pictures",
             len(chosen),
-            lambda row: key(chosen[row]),
-            lambda row: prepare(config, *read(chosen[row])),
+            lambda row: pairs.pictures[chosen[row]].key(),
+            lambda row: prepare(config, *pairs.pictures[chosen[row]].read()),
             config.feature_block,
         )
         self._texts = FeatureFiles(self.folder, "texts", len(texts), text, text, TEXT_BLOCK)
@@ -160,7 +155,7 @@ class Features:
         """Raises a UserError that names every pair without features."""
         pairs, problems = list(self._rows), Problems()
         for row, reason in self._pictures.unreadable.items():
-            problems.add("unreadable pair", f"{self._pairs.pictures.name(pairs[row])}: {reason}")
+            problems.add("unreadable pair", f"{self._pairs.pictures[pairs[row]].name}: {reason}")
         try:
             problems.raise_if_any(where)
         except UserError as error:
@@ -169,10 +164,8 @@ class Features:
             ) from None
 
     def pair(self, pair: int, *, swapped: bool, flip: bool) -> dict[str, torch.Tensor]:
-        """`condition`, `mean`, `logvar` of one example, each (C, h, w) float32 on the CPU.
-
-        Raises ImageError for a pair that had no readable pictures.
-        """
+        """`condition`, `mean`, `logvar` of one example, each (C, h, w) float32 on the CPU. Raises
+        ImageError."""
         row, view = self._rows[pair], int(flip)
         first, second = ("target", "input") if swapped else ("input", "target")
         return {
@@ -192,8 +185,8 @@ PARTS = 1_000_000  # the share of affirmative pairs is kept in millionths: exact
 class Order:
     """Which example stands at a position. The share `mix` of them is affirmative, evenly spread.
 
-    Negative and affirmative examples each go through all of theirs, newly shuffled, before any comes again:
-    shuffled are the groups of pictures that are read together (shards), and the examples within a group.
+    A pass over negative or affirmative examples shuffles the groups of pictures that are read together
+    (shards), and the examples within a group.
     """
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
@@ -223,7 +216,7 @@ class Order:
         return "negative", self._passes["negative"].at(position - before)
 
     def example(self, position: int, shift: int = 0) -> Example:
-        """The example at a position, or the `shift`-th after it in the data (for one that is unreadable)."""
+        """The example at a position, or the `shift`-th after it in the data."""
         stream, number = self.place(position)
         examples: Sequence[Example] = self._streams[stream]
         return examples[(number + shift) % len(examples)]
@@ -231,7 +224,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Draw:
-    """The random numbers of one position; posterior, noise: (C, h, w) standard normal float32, on the CPU."""
+    """The random numbers of one position; posterior, noise: (C, h, w) standard normal float32 on the CPU."""
 
     flip: bool
     drop_text: bool
@@ -244,10 +237,8 @@ class Draw:
 def draw(
     seed: int, position: int, *, shape: tuple[int, ...], timesteps: int, flip: float, dropout: float
 ) -> Draw:
-    """The draws of a position, from a generator of its own, on the CPU whatever the device.
-
-    With p = `dropout` and one uniform r per pair: no text if r < 2p, no picture if p <= r < 3p, so that text
-    alone, both and the picture alone are each withheld in p of the pairs. Source: InstructPix2Pix,
+    """With p = `dropout` and one uniform r per pair: no text if r < 2p, no picture if p <= r < 3p, so that
+    text alone, both and the picture alone are each withheld in p of the pairs. Source: InstructPix2Pix,
     arXiv:2211.09800, section 3.2.1, and `ddpm_edit.py` of its repository @ 0dffd1e (p = 0.05).
     """
     numbers = torch.Generator().manual_seed(sample_seed(seed, f"draw/{position}"))
@@ -265,22 +256,15 @@ TRIES = 100
 
 @dataclass
 class Batch:
-    """What the objective takes; B pairs.
+    """What the objective takes; B pairs, latents not scaled."""
 
-    condition   (B, C, h, w) mode of the input's posterior, not scaled; zero where the picture is dropped.
-    mean, logvar   (B, C, h, w) posterior of the target, not scaled.
-    states      (B, tokens, width) text states; those of "" where the text is dropped.
-    changed     (B, 1, h, w) bool: where input and target differ, whatever is dropped.
-    timestep    (B,) int64; posterior, noise (B, C, h, w) standard normal.
-    """
-
-    condition: torch.Tensor
-    mean: torch.Tensor
+    condition: torch.Tensor  # (B, C, h, w) mode of the input's posterior; zero where the picture is dropped
+    mean: torch.Tensor  # (B, C, h, w) of the target's posterior
     logvar: torch.Tensor
-    states: torch.Tensor
-    changed: torch.Tensor
-    timestep: torch.Tensor
-    posterior: torch.Tensor
+    states: torch.Tensor  # (B, tokens, width); those of "" where the text is dropped
+    changed: torch.Tensor  # (B, 1, h, w) bool: where input and target differ, whatever is dropped
+    timestep: torch.Tensor  # (B,) int64
+    posterior: torch.Tensor  # (B, C, h, w) standard normal
     noise: torch.Tensor
 
     def to(self, device: torch.device) -> Batch:
@@ -305,10 +289,8 @@ def changed(condition: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
 
 
 class Loader:
-    """Makes batches. `read` may run in threads ahead of training; `to_batch` runs on the training thread.
-
-    features  Stored features, or None to encode pictures with `encoder` in every step.
-    """
+    """Makes batches of stored `features`, or of pictures that `encoder` encodes in every step. `read` may run
+    in threads ahead of training."""
 
     def __init__(
         self,
@@ -356,14 +338,14 @@ class Loader:
     def _fetch(self, example: Example, flip: bool) -> dict[str, torch.Tensor]:
         if self._features is not None:
             return self._features.pair(example.pair, swapped=example.swapped, flip=flip)
-        pair = prepare(self._config, *self._pairs.pictures.read(example.pair))
+        pair = prepare(self._config, *self._pairs.pictures[example.pair].read())
         pictures = [torch.from_numpy(p.copy()) for p in (pair[::-1] if example.swapped else pair)]
         # Mirrored together, or the edit would also move the object.
         source, target = (p.flip(1) if flip else p for p in pictures)
         return {"source": source, "target": target}
 
     def to_batch(self, members: list[Member], device: torch.device) -> Batch:
-        """The batch on the device; encodes pictures here when nothing is stored."""
+        """The batch on the device."""
         examples, contents, draws = zip(*members, strict=True)
         texts = ["" if d.drop_text else e.instruction for e, d in zip(examples, draws, strict=True)]
         if self._features is not None:

@@ -7,11 +7,10 @@ to three examples: its negative sentence and "Remove the X." lead from F to I, "
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -23,34 +22,33 @@ from nein.engine import images
 from nein.engine.errors import UserError, unknown
 from nein.nano import data as nano_data
 from nein.nano.scenes import is_nano, world
-from nein.train.editor_finetuning.drawn import DrawnPictures
+from nein.train.editor_finetuning.drawn import DrawnPair, draw_pairs
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.editor_finetuning.shards import ShardPictures
+from nein.train.editor_finetuning.shards import ShardPair, Shards
 from nein.train.features import stamp
 
 
-class Pictures(Protocol):
-    """Numbered pairs (F, I) of pictures, both (H, W, 3) uint8 RGB; `read` raises ImageError.
+@dataclass(frozen=True, slots=True)
+class FilePair:
+    """A pair (F, I) in image files. `key` is another one where a file is replaced (`train.features`); `read`
+    gives two (H, W, 3) uint8 RGB pictures and raises ImageError. So have `DrawnPair` and `ShardPair`."""
 
-    groups  Sizes of consecutive parts that are cheapest to read together.
-    key     Another one where a file is replaced (see `train.features`).
-    """
+    sample: Sample
 
     @property
-    def groups(self) -> Sequence[int]: ...
+    def name(self) -> str:
+        return self.sample.id
 
-    def __len__(self) -> int: ...
+    def key(self) -> str:
+        return f"{self.name} {stamp(self.sample.sample_path, self.sample.source_path)}"
 
-    def name(self, index: int) -> str: ...
-
-    def key(self, index: int) -> str: ...
-
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        return images.decode(self.sample.sample_path), images.decode(self.sample.source_path)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One thing to learn: pair number, whether the way is from I to F, and the sentence."""
+    """One thing to learn: pair number, whether it leads from I to F, and the sentence."""
 
     id: str
     pair: int
@@ -60,77 +58,44 @@ class Example:
 
 @dataclass
 class Pairs:
-    """Everything to learn from. `facts` are JSON-serialisable and go into the manifest and the card."""
+    """Everything to learn from. `facts` are JSON-serialisable and go into the manifest and the card.
 
-    pictures: Pictures
+    pictures  Pairs of pictures; `parts`: how many after each other are cheapest to read together.
+    """
+
+    pictures: Sequence[FilePair | DrawnPair | ShardPair]
+    parts: Sequence[int]
     negative: list[Example]
     affirmative: list[Example]
     facts: dict[str, Any]
 
     def sentences(self) -> list[str]:
-        """Every distinct sentence, in order of first appearance; the empty one first."""
+        """Every distinct sentence, the empty one first."""
         return list(dict.fromkeys(["", *(e.instruction for e in (*self.negative, *self.affirmative))]))
 
     def groups(self, examples: Sequence[Example]) -> list[np.ndarray]:
         """Positions in `examples`, gathered by the group of pictures they need."""
-        ends = list(itertools.accumulate(self.pictures.groups))
+        ends = list(itertools.accumulate(self.parts))
         members: list[list[int]] = [[] for _ in ends]
         for position, example in enumerate(examples):
             members[bisect.bisect_right(ends, example.pair)].append(position)
         return [np.asarray(part) for part in members if part]
 
 
-class FilePictures(list[Sample]):
-    """Pairs in image files, named by samples."""
-
-    @property
-    def groups(self) -> list[int]:
-        return [len(self)]
-
-    def name(self, index: int) -> str:
-        return self[index].id
-
-    def key(self, index: int) -> str:
-        return f"{self[index].id} {stamp(self[index].sample_path, self[index].source_path)}"
-
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        return images.decode(self[index].sample_path), images.decode(self[index].source_path)
-
-
-class JoinedPictures:
-    """Several collections, numbered one after the other."""
-
-    def __init__(self, parts: Sequence[Pictures]) -> None:
-        self._parts = parts
-        self._starts = list(itertools.accumulate((len(part) for part in parts), initial=0))
-        self.groups = [size for part in parts for size in part.groups]
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def _ask(self, what: str, index: int) -> Any:
-        number = bisect.bisect_right(self._starts, index) - 1
-        return getattr(self._parts[number], what)(index - self._starts[number])
-
-    name = functools.partialmethod(_ask, "name")
-    key = functools.partialmethod(_ask, "key")
-    read = functools.partialmethod(_ask, "read")
-
-
 # ---------------------------------------------------------------------------------------------------- loading
 
 
 def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
-    """The pairs of a configuration. Raises UserError naming everything that is wrong with the data."""
-    pictures: Pictures
+    """The pairs of a configuration. Raises UserError."""
+    pictures: list[FilePair | DrawnPair | ShardPair]
     if config.data.startswith("shards:"):
-        shards = ShardPictures(config.data.removeprefix("shards:"))
-        samples, pictures = list(shards.samples), shards
-        origin: dict[str, Any] = {"kind": "shards", "where": config.data, "shards": len(shards.groups)}
+        shards = Shards(config.data.removeprefix("shards:"))
+        samples, pictures, parts = shards.samples, [*shards.pairs()], shards.sizes
+        origin: dict[str, Any] = {"kind": "shards", "where": config.data, "shards": len(parts)}
     else:
         dataset = _dataset(config)
         samples, origin = list(dataset.samples[: config.limit]), dict(dataset.origin)
-        pictures = FilePictures(samples)
+        pictures, parts = [FilePair(sample) for sample in samples], [len(samples)]
     chosen = _chosen(samples, config)
     if check_images and not config.data.startswith("shards:"):
         validate_images([samples[index] for index in chosen], f"The data set '{config.data}'")
@@ -145,20 +110,20 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     }
     affirmative: list[Example] = []
     if config.mix_affirmative and is_nano(config.data):
-        drawn = DrawnPictures(config.affirmative_pairs, config.base, tuple(config.hold_out_objects))
-        first = len(pictures)
+        drawn, described = draw_pairs(config.affirmative_pairs, config.base, tuple(config.hold_out_objects))
         affirmative = [
-            Example(drawn.name(i), first + i, False, text) for i, text in enumerate(drawn.instructions)
+            Example(pair.name, number, False, pair.edit.instruction)
+            for number, pair in enumerate(drawn, start=len(pictures))
         ]
-        pictures = JoinedPictures([pictures, drawn])
-        facts["affirmative"] = drawn.describe()
+        pictures, parts = [*pictures, *drawn], [*parts, len(drawn)]
+        facts["affirmative"] = described
     elif config.mix_affirmative:
         for i in chosen:
             sample = samples[i]
             affirmative.append(Example(f"{sample.id}/add", i, True, sample.instruction("add")))
             affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
         facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
-    return Pairs(pictures, negative, affirmative, facts)
+    return Pairs(pictures, parts, negative, affirmative, facts)
 
 
 def _dataset(config: TuneConfig) -> Any:

@@ -125,8 +125,8 @@ def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
 
 
 def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = False) -> Item | None:
-    """A new object where there is most room, which is where people put things: of some random places, the one
-    farthest from what is there. None when the scene is full.
+    """A new object where there is most room: of some random places, the one farthest from what is there. None
+    when the scene is full.
 
     usual  It has its category's usual look and size, and more places are tried: less is left to chance.
     """
@@ -226,16 +226,14 @@ def _moved(rng: random.Random, item: Item, most: int) -> Item:
 
 
 def rerender(rng: random.Random, scene: Scene) -> Scene:
-    """The same things in a newly drawn picture: other colours, sizes and places nearby, another light."""
+    """The same things in a newly drawn picture: other colours and places nearby."""
     items: list[Item] = []
     for item in scene.items:
         moved = replace(item, colour=rng.choice(LOOKS[item.category].colours))
         for _ in range(20):
             candidate = replace(_moved(rng, item, 28), colour=moved.colour)
-            cx0, cy0, cx1, cy1 = candidate.extent
-            if all(
-                cx0 >= a[2] or a[0] >= cx1 or cy0 >= a[3] or a[1] >= cy1 for a in (o.extent for o in items)
-            ):
+            x0, y0, x1, y1 = candidate.extent
+            if all(x0 >= a[2] or a[0] >= x1 or y0 >= a[3] or a[1] >= y1 for a in (o.extent for o in items)):
                 moved = candidate
                 break
         items.append(moved)
@@ -273,52 +271,47 @@ def pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarra
     return source, target
 
 
-class DrawnPictures:
-    """`count` affirmative pairs: the mixture and the style of the base editor's own recipe.
+@dataclass(frozen=True, slots=True)
+class DrawnPair:
+    """A pair of drawn pictures. world: its version, with recipe and style."""
+
+    name: str
+    edit: Pair
+    world: str
+    style: str
+    state: Any
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = random.Random()
+        rng.setstate(self.state)
+        return pair_images(self.edit, rng, self.style)
+
+    def key(self) -> str:
+        shown = repr((self.edit.source, self.edit.target, self.edit.effect))
+        return f"{self.world}/{hashlib.sha256(shown.encode()).hexdigest()[:16]}"
+
+
+def draw_pairs(
+    count: int, base: str, hold_out: tuple[str, ...] = ()
+) -> tuple[list[DrawnPair], dict[str, Any]]:
+    """`count` affirmative pairs, in the mixture and the style of the base editor's own recipe, and what they
+    are, for the manifest.
 
     hold_out  Objects that no instruction may name, under any of their names.
     """
-
-    def __init__(self, count: int, base: str, hold_out: tuple[str, ...] = ()) -> None:
-        name = base.removeprefix("nano:")
-        self._recipe = name if name in MIXTURES else "ip2p"
-        self._weights, self._style = MIXTURES[self._recipe]
-        self._version = world_version()
-        words = [word for noun in hold_out for form in names(noun) for word in (form, plural(form))]
-        self._pairs: list[tuple[Pair, Any]] = []
-        for index in range(count):
-            rng = rng_for("train", index, f"affirmative/{self._recipe}")
-            pair = sample_pair(rng, self._weights)
-            while mentions(pair.instruction, words):
-                pair = sample_pair(rng, self._weights)
-            self._pairs.append((pair, rng.getstate()))
-        self.groups = [count]
-
-    def describe(self) -> dict[str, Any]:
-        kinds = dict(self._weights)
-        return {"pairs": len(self), "kinds": kinds, "style": self._style, "recipe": self._recipe}
-
-    @property
-    def instructions(self) -> list[str]:
-        return [pair.instruction for pair, _ in self._pairs]
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def name(self, index: int) -> str:
-        return f"affirmative_{index + 1:06d}"
-
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        pair, state = self._pairs[index]
-        rng = rng_for("train", index, "pictures")
-        rng.setstate(state)
-        return pair_images(pair, rng, self._style)
-
-    def key(self, index: int) -> str:
-        pair = self._pairs[index][0]
-        shown = repr((pair.source, pair.target, pair.effect))
-        digest = hashlib.sha256(shown.encode()).hexdigest()[:16]
-        return f"{self._version}/{self._recipe}/{self._style}/{digest}"
+    name = base.removeprefix("nano:")
+    recipe = name if name in MIXTURES else "ip2p"
+    weights, style = MIXTURES[recipe]
+    words = [word for noun in hold_out for form in names(noun) for word in (form, plural(form))]
+    pairs = []
+    for index in range(count):
+        rng = rng_for("train", index, f"affirmative/{recipe}")
+        edit = sample_pair(rng, weights)
+        while mentions(edit.instruction, words):
+            edit = sample_pair(rng, weights)
+        world = f"{world_version()}/{recipe}/{style}"
+        pairs.append(DrawnPair(f"affirmative_{index + 1:06d}", edit, world, style, rng.getstate()))
+    return pairs, {"pairs": count, "kinds": dict(weights), "style": style, "recipe": recipe}
 
 
 def mentions(sentence: str, words: Iterable[str]) -> bool:

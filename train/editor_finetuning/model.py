@@ -30,10 +30,9 @@ PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
 
 
 def load_base(config: TuneConfig) -> LoadedPipeline:
-    """The pipeline to start from, on the CPU in float32; its UNet takes 8 channels.
+    """The pipeline to start from, on the CPU in float32; a text-to-image UNet (4 channels) is widened to 8.
 
-    An InstructPix2Pix checkpoint keeps its UNet; a text-to-image checkpoint (4 channels) is widened. Of a
-    file in the original format the averaged weights are taken where it has them, as its own command line
+    Of a file in the original format the averaged weights are taken where it has them, as its own command line
     does (`ema_scope`). Raises UserError.
     """
     if Path(config.base).suffix in SUFFIXES:
@@ -52,10 +51,8 @@ def load_base(config: TuneConfig) -> LoadedPipeline:
 
 
 def widen(unet: Any) -> None:
-    """Gives a UNet of 4 input channels 8, in place: the new weights are zero, old weights and bias are kept.
-
-    With a zero picture it computes what it did before. Source: `ddpm_edit.py` of InstructPix2Pix @ 0dffd1e.
-    """
+    """Gives a UNet of 4 input channels 4 more, in place, whose weights are zero. Source: `ddpm_edit.py` of
+    InstructPix2Pix @ 0dffd1e."""
     old = unet.conv_in
     new = torch.nn.Conv2d(8, old.out_channels, old.kernel_size, old.stride, old.padding)
     with torch.no_grad():
@@ -78,7 +75,7 @@ def noise_scheduler(pipeline: Any) -> Any:
 
 
 def choose_weights(unet: Any, config: TuneConfig) -> None:
-    """Freezes what does not learn; adds LoRA matrices where asked. Raises UserError without peft."""
+    """Freezes what does not learn, adds LoRA matrices. Raises UserError."""
     unet.requires_grad_(False)
     if config.trainable == "all":
         unet.requires_grad_(True)
@@ -109,7 +106,6 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
 
 
 def trainable(unet: Any) -> list[tuple[str, torch.nn.Parameter]]:
-    """Names and parameters that learn, in the module's order."""
     return [(name, p) for name, p in unet.named_parameters() if p.requires_grad]
 
 
@@ -150,11 +146,7 @@ def losses(
     snr_gamma: float | None = None,
     changed_weight: float = 1.0,
 ) -> torch.Tensor:
-    """(B,) float32: mean squared error of every pair.
-
-    z = (mean + std * posterior) * scaling_factor, noised to the timestep; the condition is concatenated,
-    unscaled (InstructPix2Pix, arXiv:2211.09800, eq. 2). The UNet predicts the noise or the velocity, as the
-    scheduler of the checkpoint says (`prediction_type`).
+    """(B,) float32: mean squared error of every pair (InstructPix2Pix, arXiv:2211.09800, eq. 2).
 
     snr_gamma       Min-SNR weights (arXiv:2303.09556, eq. 6): min(SNR, g) / SNR for noise prediction and
                     min(SNR, g) / (SNR + 1) for velocity.
@@ -185,10 +177,8 @@ ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "em
 
 
 def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Mapping[str, Any]) -> Path:
-    """Writes OUT/model, whole or not at all, and returns it: a plain diffusers folder with a card.
-
-    Where LoRA was trained its matrices are merged into the UNet, and written apart as well, in `lora/`.
-    """
+    """Writes OUT/model, whole or not at all: a plain diffusers folder with a card. Matrices of LoRA are
+    merged into the UNet, and written apart as well, in `lora/`."""
     facts = portable(facts)
     with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
         save_pipeline(pipeline, averaged_copy(unet, average), draft)
@@ -206,11 +196,8 @@ def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Ma
 
 
 def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
-    """The pipeline with another UNet, all in float32; neither is changed.
-
-    The scheduler becomes Euler-ancestral with linspace spacing, the sampler of the original code: the base's
-    own may start at a lower noise level.
-    """
+    """Saves the pipeline with another UNet, all in float32, with the sampler of the original code (the base's
+    own may start at a lower noise level)."""
     made = copy.copy(pipeline)
     made.scheduler = euler_ancestral(pipeline.scheduler.config)
     with quiet():

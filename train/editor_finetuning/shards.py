@@ -13,13 +13,15 @@ import functools
 import hashlib
 import http.client
 import io
+import itertools
 import json
 import re
 import sys
 import tarfile
 import threading
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,7 @@ def _key(sample: Sample) -> str:
     return sample.id.replace(".", "_")
 
 
-class ShardPictures:
+class Shards:
     """The pairs of a folder or URL of shards, and their samples (which have no paths)."""
 
     def __init__(self, where: str) -> None:
@@ -101,41 +103,32 @@ class ShardPictures:
             raise UserError(
                 f"'{where}/index.json' names a shard '{odd[0]}'; a shard is a file beside it, NAME.tar."
             )
-        self.groups = [int(entry["samples"]) for entry in self._shards]
+        self.sizes = [int(entry["samples"]) for entry in self._shards]
         records = self._read_json("records.json")
-        if shapes.fault(records, [dict.fromkeys(FIELDS, str)]) or len(records) != sum(self.groups):
+        if shapes.fault(records, [dict.fromkeys(FIELDS, str)]) or len(records) != sum(self.sizes):
             raise UserError(
-                f"'{where}/records.json' does not hold the {sum(self.groups)} samples that index.json counts."
+                f"'{where}/records.json' does not hold the {sum(self.sizes)} samples that index.json counts."
             )
         try:
             self.samples = [_sample(*(record[name] for name in FIELDS)) for record in records]
         except ValueError as error:
             raise UserError(f"'{where}/records.json' has an unusable record: {error}.") from None
-        self._starts = np.cumsum([0, *self.groups])
+        self._starts = list(itertools.accumulate(self.sizes[:-1], initial=0))
         self._lock = threading.Lock()
         self._read_shard = functools.lru_cache(IN_MEMORY)(self._load_shard)
 
-    def __len__(self) -> int:
-        return len(self.samples)
+    def pairs(self) -> Iterator[ShardPair]:
+        for shard, (start, size) in enumerate(zip(self._starts, self.sizes, strict=True)):
+            for inner in range(size):
+                yield ShardPair(self, shard, inner, self.samples[start + inner].id)
 
-    def name(self, index: int) -> str:
-        return self.samples[index].id
-
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        shard, inner = self._place(index)
+    def content(self, shard: int, inner: int) -> tuple[bytes, bytes]:
+        """Both files of a pair."""
         with self._lock:  # one thread reads a shard, the others wait for it
-            first, second = self._read_shard(shard)[inner]
-        name = self.name(index)
-        sample = images.decode(io.BytesIO(first), f"{name}, the sample, in the shards")
-        return sample, images.decode(io.BytesIO(second), f"{name}, the source, in the shards")
+            return self._read_shard(shard)[inner]
 
-    def key(self, index: int) -> str:
-        shard, inner = self._place(index)
-        return f"{self._shards[shard]['sha256']}/{inner}"
-
-    def _place(self, index: int) -> tuple[int, int]:
-        shard = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return shard, index - int(self._starts[shard])
+    def sha256(self, shard: int) -> str:
+        return str(self._shards[shard]["sha256"])
 
     def _load_shard(self, shard: int) -> list[tuple[bytes, bytes]]:
         entry = self._shards[shard]
@@ -152,7 +145,7 @@ class ShardPictures:
                     found.setdefault(key, {})[suffix.partition(".")[0]] = file.read() if file else b""
         except tarfile.TarError as error:
             raise UserError(f"The shard '{url}' cannot be read: {error}.") from None
-        first = int(self._starts[shard])
+        first = self._starts[shard]
         wanted = [_key(sample) for sample in self.samples[first : first + entry["samples"]]]
         if list(found) != wanted:
             raise UserError(f"The shard '{url}' does not hold the samples that records.json lists for it.")
@@ -178,6 +171,24 @@ class ShardPictures:
                 return bytes(reply.read())
         except (OSError, http.client.HTTPException) as error:
             raise UserError(f"'{where}' cannot be read: {' '.join(str(error).split())}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPair:
+    shards: Shards
+    shard: int
+    inner: int
+    name: str
+
+    def key(self) -> str:
+        return f"{self.shards.sha256(self.shard)}/{self.inner}"
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        sample, source = self.shards.content(self.shard, self.inner)
+        return (
+            images.decode(io.BytesIO(sample), f"{self.name}, the sample, in the shards"),
+            images.decode(io.BytesIO(source), f"{self.name}, the source, in the shards"),
+        )
 
 
 def _sample(coco: str, caption: str, negative: str, generated: str, nein: str) -> Sample:

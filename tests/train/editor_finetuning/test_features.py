@@ -77,7 +77,7 @@ def test_flips_turn_input_and_target_together_and_add_goes_from_the_source_to_th
     members = s.batch(False)[1].read(range(24))
     assert len({example.swapped for example, _, _ in members}) == 2
     for example, found, drawn in members:
-        pair = s.pairs.pictures.read(example.pair)
+        pair = s.pairs.pictures[example.pair].read()
         assert example.swapped == example.instruction.startswith("Add ")
         assert drawn.flip == bool(flip)
         for side, picture in zip(("source", "target"), pair[::-1] if example.swapped else pair, strict=True):

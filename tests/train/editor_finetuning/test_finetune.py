@@ -361,16 +361,16 @@ def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
     packed = loading.load(config(data=f"shards:{tmp_path / 'shards'}"))
     assert packed.negative == files.negative
     assert packed.facts["records_sha256"] == files.facts["records_sha256"]
-    assert sum(packed.pictures.groups) == len(files.pictures)
-    assert set(packed.pictures.groups[:-1]) == {5}
+    assert sum(packed.parts) == len(files.pictures)
+    assert set(packed.parts[:-1]) == {5}
     for index in reversed(range(len(files.pictures))):
-        for one, other in zip(packed.pictures.read(index), files.pictures.read(index), strict=True):
+        for one, other in zip(packed.pictures[index].read(), files.pictures[index].read(), strict=True):
             assert np.array_equal(one, other)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "shards")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         streamed = loading.load(config(data=f"shards:http://127.0.0.1:{server.server_port}"))
-        assert np.array_equal(streamed.pictures.read(3)[0], packed.pictures.read(3)[0])
+        assert np.array_equal(streamed.pictures[3].read()[0], packed.pictures[3].read()[0])
         server.shutdown()
     run = tune(data=f"shards:{tmp_path / 'shards'}", mix_affirmative=0.4)
     assert len(losses_of(run)) == 6
@@ -426,15 +426,15 @@ def test_held_out_objects_and_templates_are_in_no_instruction(config):
 
 def test_drawn_affirmative_pairs_never_name_what_is_held_out():
     from nein.nano.sentences import names, plural
-    from nein.train.editor_finetuning.drawn import DrawnPictures, mentions
+    from nein.train.editor_finetuning.drawn import draw_pairs, mentions
 
-    drawn = DrawnPictures(300, "nano:ip2p", ("bus", "cup"))
+    drawn, _ = draw_pairs(300, "nano:ip2p", ("bus", "cup"))
     words = [w for n in ("bus", "cup") for form in names(n) for w in (form, plural(form))]
-    sentences = drawn.instructions
+    sentences = [pair.edit.instruction for pair in drawn]
     assert not any(mentions(s, words) for s in sentences)
     assert any(mentions(s, ["car"]) for s in sentences)
-    first, second = drawn.read(7)
-    again, _ = DrawnPictures(300, "nano:ip2p", ("bus", "cup")).read(7)
+    first, second = drawn[7].read()
+    again, _ = draw_pairs(300, "nano:ip2p", ("bus", "cup"))[0][7].read()
     assert np.array_equal(first, again)
     assert first.shape == second.shape == (64, 64, 3)
     kinds = {s.split()[0] for s in sentences}
@@ -529,7 +529,7 @@ def test_a_full_disk_at_checkpoint_time_is_one_sentence_and_the_last_checkpoint_
         patch.setattr(checkpointing.Checkpoints, "save", limited)
         with pytest.raises(UserError) as caught:
             tune(out=tmp_path / "full", save_every=2)
-    assert "The disk is full" in str(caught.value)
+    assert "The checkpoint at step 4 was not written" in str(caught.value)
     assert "step-00000002" in str(caught.value)
     assert [p.name for p in (tmp_path / "full" / "checkpoints").iterdir()] == ["step-00000002"]
     assert same(weights(whole), weights(tune(out=tmp_path / "full", save_every=2)))
