@@ -206,7 +206,7 @@ def _finish(
     figures = frames.label(made, benchmark=benchmark.name, model=run.name)
     frames.write(folder.path / FIGURES, figures)
     folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-    return Finished(folder, run.name, figures, run), reasons, failed
+    return Finished(folder, run.name, figures, run, table), reasons, failed
 
 
 def selection(blocks: Blocks) -> dict[str, Any]:

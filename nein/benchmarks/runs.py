@@ -48,12 +48,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run, by its name in tables. run: as the command at hand asked for it, if it did."""
+    """A finished run, by its name in tables. run, scores: as the command at hand asked for it and read them,
+    if it did."""
 
     folder: Folder
     name: str
     figures: pd.DataFrame
     run: Run | None = None
+    scores: ScoreTable | None = None
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from nein.benchmarks.nein import figures
@@ -14,6 +13,7 @@ from nein.benchmarks.nein.evaluate import evaluate
 from nein.benchmarks.nein.runs import EDIT, RunDir, of_folder, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
+from nein.engine.executors.threads import Debug
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
@@ -59,9 +59,7 @@ def finish(run: RunDir) -> None:
 
 def report(out: Path) -> str:
     """What `nein eval --stages report` writes and prints of the runs in a folder."""
-    text = evaluate(
-        EvalConfig.parse(["--out", str(out), "--stages", "report"]), SimpleNamespace(is_main=True)
-    )
+    text = evaluate(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Debug("cpu"))
     assert isinstance(text, str)
     return text
 

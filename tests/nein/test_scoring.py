@@ -1,28 +1,21 @@
-"""Everything together on tiny models of the real classes: every metric, and an interruption."""
+"""Everything together on tiny models of the real classes: every metric, and what is made again."""
 
 from __future__ import annotations
 
-import itertools
-import shutil
 import sys
 
 import pytest
 
-from nein import cli
 from nein.benchmarks.nein import runs
 from nein.editors import EditResult
-from nein.engine.folder import Folder
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from tests.editors.tiny import build_pipeline
-from tests.helpers import killing
 from tests.helpers.runs import scores_in
 from tests.loopback import say
 from tests.metrics import tiny
 from tests.nein.conftest import write_data
 from tests.rehearsal import Flaky
-
-FILES = ("scores.csv", "corpus.json", "figures.csv")
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +36,14 @@ def options(tmp_path_factory):
     return line
 
 
-def contents(out):
-    return {str(p.relative_to(out)): p.read_bytes() for name in FILES for p in sorted(out.rglob(name))}
-
-
-def test_every_metric_is_there_and_an_interruption_leaves_no_trace(options, evaluate, tmp_path, monkeypatch):
+def test_every_metric_is_there(options, evaluate, tmp_path):
     done = evaluate(*options, "--out", tmp_path / "whole")
     assert done.code == 0, done.stderr
-    expected = contents(tmp_path / "whole")
     measured = [name for name in METRICS if name != "obeyed"]  # which needs to know what has to go
-    assert len(expected) == 4 * 3 + 1  # two editors, two tracks, and the figures of all
-    for name in (name for name in expected if name.endswith("/figures.csv")):
-        found = frames.select(frames.read_csv(expected[name].decode()), task="results")
+    files = [*(tmp_path / "whole").glob("*/*/figures.csv")]
+    assert len(files) == 4  # two editors, two tracks
+    for file in files:
+        found = frames.select(frames.read(file), task="results")
         assert list(found["metric"]) == measured
         for entry in frames.records(found):
             metric, value = entry["metric"], entry["value"]
@@ -69,19 +58,6 @@ def test_every_metric_is_there_and_an_interruption_leaves_no_trace(options, eval
     assert len({manifest["models"]["editor"]["fingerprint"] for manifest in manifests}) == 2
     rows = [row for run in runs.find(tmp_path / "whole") for row in run.scores()]
     assert len(rows) == 4 * 4 * (len(measured) - 1)  # FID has no value of its own for a sample
-
-    write, written = Folder.write, itertools.count(1)  # which threads that write side by side count together
-
-    def interrupted(self, output, number, rows):
-        if output.startswith("scores") and next(written) == 40:
-            raise KeyboardInterrupt
-        write(self, output, number, rows)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "write", interrupted)
-        assert evaluate(*options, "--out", tmp_path / "cut").code == 130
-    assert evaluate(*options, "--out", tmp_path / "cut").code == 0
-    assert contents(tmp_path / "cut") == expected
 
 
 ASKED = "l1,removal_vqa,retention_vqa"
@@ -134,35 +110,21 @@ def test_only_what_an_endpoint_did_not_answer_is_asked_again(
     assert server.requests == []
 
 
-CANONICAL = ("scores.csv", "corpus.json", "figures.csv", "table.md")
-
-
-SCORED = "l1,l2,removal_vqa,removal_ovd,auc_removal"
-
-
-def canonical(out):
-    """Every file of the run directories that must not depend on how the work was done."""
-    return {
-        str(path.relative_to(out)): path.read_bytes()
-        for path in sorted(out.rglob("*"))
-        if path.name in CANONICAL
-        or path.suffix == ".png"
-        or (path.suffix == ".jsonl" and path.stem.isdigit())
-    }
-
-
 def test_scores_of_edits_that_were_deleted_and_came_out_otherwise_are_those_of_the_new_edits(
     make_data, evaluate, tmp_path, monkeypatch
 ):
     data, out = make_data(4, 2), tmp_path / "out"
 
-    def line(out, metrics=SCORED):
-        given = ("--data", data, "--out", out, "--metrics", metrics)
-        judges = ("--models.vqa", "tests.rehearsal:no", "--models.ovd", "tests.rehearsal:score_025")
-        return ["--editor", "flaky", *given, "--device", "cpu", "--batch-size", 2, *judges]
+    def line(out, metrics="l1,l2,removal_ovd"):
+        given = ("--data", data, "--out", out, "--metrics", metrics, "--device", "cpu", "--batch-size", 2)
+        return ["--editor", "flaky", *given, "--control", "none", "--models.ovd", "tests.rehearsal:score_025"]
+
+    def contents(out):
+        files = (path for path in (out / "flaky/negative").rglob("*") if path.suffix in (".csv", ".png"))
+        return {path.name: path.read_bytes() for path in files}
 
     assert evaluate(*line(out)).code == 0
-    before = canonical(out)
+    before = contents(out)
 
     def other(self, request):
         """Fails where it did not and the other way round, as an endpoint may, and edits otherwise."""
@@ -170,38 +132,10 @@ def test_scores_of_edits_that_were_deleted_and_came_out_otherwise_are_those_of_t
         return EditResult(request.id, None if fails else 255 - request.image, "now" if fails else None)
 
     monkeypatch.setattr(Flaky, "_edit_one", other)
-    for block in (
-        block
-        for track in ("negative", "remove")
-        for block in (out / "flaky" / track / "edit").rglob("*.jsonl")
-    ):
+    for block in (out / "flaky/negative/edit").rglob("*.jsonl"):
         block.unlink()
-    few = line(out, "l1,removal_vqa")
+    few = line(out, "l1,removal_ovd")
     for command in ([*few, "--stages", "edit"], few, line(out), line(tmp_path / "new")):
         assert evaluate(*command).code == 0
-    expected = canonical(tmp_path / "new")
-    assert {name: canonical(out).get(name) for name in expected} == expected != before
-
-
-def test_a_diffusion_editor_resumes_to_the_same_bytes(make_data, evaluate, tmp_path):
-    data, model = make_data(2, 2), build_pipeline(tmp_path / "model")
-    options = ["--editor", str(model), "--data", str(data), "--device", "cpu", "--batch-size", "2"]
-    options += ["--steps", "2", "--metrics", "l1", "--control", "none"]
-    done = evaluate(*options, "--out", tmp_path / "whole")
-    assert done.code == 0, done.stderr
-    expected = canonical(tmp_path / "whole")
-    assert len({value for name, value in expected.items() if name.endswith(".png")}) == 4
-    out = ["--out", str(tmp_path / "killed")]
-    moment = killing.File("*/edit/*.jsonl", 2, "torn")
-    assert killing.run(cli.main, ["eval", *options, *out], moment) == killing.KILLED
-    again = evaluate(*options, *out)
-    assert again.code == 0, again.stderr
-    assert canonical(tmp_path / "killed") == expected
-    [run] = runs.find(tmp_path / "killed")
-    assert run.manifest()["models"]["editor"]["steps"] == 2
-    shutil.rmtree(model)
-    build_pipeline(model, seed=1)  # other weights under the same name
-    shutil.rmtree(next((tmp_path / "killed").glob("*/negative/images")))
-    refused = evaluate(*options, *out)
-    assert refused.code == 2
-    assert "weights or settings behind 'editor' have changed" in refused.stderr
+    expected = contents(tmp_path / "new")
+    assert {name: contents(out).get(name) for name in expected} == expected != before

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from nein.benchmarks.nein.runs import identity_hash
 from nein.editors.checkpoint import content_hash, quiet
 from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import Problems, UserError
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes
+from nein.loading.digests import json_digest
 from nein.train.editor_finetuning.data import Example, Pairs, prepare
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.features import FeatureFiles, Passes, generator
@@ -120,7 +120,7 @@ class Features:
             "origin": pairs.facts["origin"]["kind"],
         }
         root = Path(config.features) if config.features else atomic.cache_root() / "features"
-        self.folder = root / identity_hash(facts)
+        self.folder = root / json_digest(facts)[:16]
         self._pictures = FeatureFiles(
             self.folder,
             "pictures",

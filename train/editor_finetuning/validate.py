@@ -77,7 +77,7 @@ def assess(
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
         selected = {EDIT: runner.selection(plan.blocks)}
-        facts = {"config": config.as_dict(), "data": plan.facts(), "selected": selected}
+        facts = {"config": dataclasses.asdict(config), "data": plan.facts(), "selected": selected}
         run.open(identity, facts, overwrite=True)
         for name in names:
             run.open_output(

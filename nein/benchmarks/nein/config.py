@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -109,12 +108,14 @@ class EvalConfig(
         return Path(self.cache) if self.cache else self.out_dir / "cache"
 
     @property
+    def computes(self) -> bool:
+        """Whether it asks for more than a report of what is there."""
+        return bool({"edit", "score"} & set(self.stages))
+
+    @property
     def tracks(self) -> list[str]:
         """Minimal pairs have instructions of their own, and no control."""
         return ["negative"] if MINIMAL_PAIRS in self.families else ["negative", *self.control]
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     def needs(self) -> list[Need]:
         from nein.models import needs

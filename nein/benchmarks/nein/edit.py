@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,41 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
     def read(number: int) -> list[tuple[Sample, np.ndarray | str]]:
         return [(sample, _decode(sample)) for sample in plan.members(number)]
 
-    def work(loaded: editors.Editor, members: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {EDIT: edit_block(loaded, run, members, run_seed=run_seed, maps=maps)}
+    def work(editor: editors.Editor, members: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        requests = [
+            editors.EditRequest(
+                sample.id, image, sample.instruction(run.track), sample_seed(run_seed, sample.id),
+                sample.object, maps,
+            )
+            for sample, image in members
+            if not isinstance(image, str)
+        ]  # fmt: skip
+        results = editor.edit(requests) if requests else []
+        if [result.id for result in results] != [request.id for request in requests]:
+            raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
+        by_id = {result.id: result for result in results}
+        made = [(run.image_path(result.id), result.image) for result in results if result.image is not None]
+        atomic.side_by_side(lambda one: images.write_png(*one), made)
+        rows = []
+        for sample, image in members:
+            row = _row(sample, run.track, run_seed)
+            if isinstance(image, str):
+                rows.append({**row, "error": image})
+                continue
+            result = by_id[sample.id]
+            row |= {"sample_sha256": images.pixel_hash(image), "note": result.note}
+            if maps:
+                write_sheet(run.sheet_path(sample.id), row["instruction"], result)
+            if result.image is None:
+                row["error"] = result.error or "the editor gave no picture and no reason"
+            else:
+                height, width = result.image.shape[:2]
+                row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
+                row["sha256"] = images.pixel_hash(result.image)
+                if (turned := getattr(editor, "orientation", lambda _: 1)(sample.id)) != 1:
+                    row["orientation"] = turned
+            rows.append(row)
+        return {EDIT: rows}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         rows = [_row(sample, run.track, run_seed) for sample in plan.members(number)]
@@ -57,45 +90,6 @@ def editor_model(name: str, load: Callable[[], editors.Editor], *, fits: bool = 
         fits=(lambda editor: (editor,)) if fits else None,
         usage=lambda editor: usage_of({"editor": editor}),
     )
-
-
-def edit_block(
-    editor: editors.Editor, run: RunDir, members: Sequence[tuple[Sample, np.ndarray | str]], *, run_seed: int,
-    maps: bool = False,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """One batch through the editor. `members`: samples with their picture, or the reason why it has none."""
-    track, requests = run.track, []
-    for sample, image in members:
-        if not isinstance(image, str):
-            seed = sample_seed(run_seed, sample.id)
-            told = sample.instruction(track), seed, sample.object
-            requests.append(editors.EditRequest(sample.id, image, *told, maps))
-    results = editor.edit(requests) if requests else []
-    if [result.id for result in results] != [request.id for request in requests]:
-        raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
-    by_id = {result.id: result for result in results}
-    made = [(run.image_path(result.id), result.image) for result in results if result.image is not None]
-    atomic.side_by_side(lambda one: images.write_png(*one), made)
-    rows = []
-    for sample, image in members:
-        row = _row(sample, run.track, run_seed)
-        if isinstance(image, str):
-            rows.append({**row, "error": image})
-            continue
-        row["sample_sha256"] = images.pixel_hash(image)
-        result = by_id[sample.id]
-        if maps:
-            write_sheet(run.sheet_path(sample.id), row["instruction"], result)
-        if result.image is None:
-            reason = result.error or "the editor gave no picture and no reason"
-            rows.append({**row, "error": reason, "note": result.note})
-            continue
-        height, width = result.image.shape[:2]
-        row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
-        if (turned := getattr(editor, "orientation", lambda _: 1)(sample.id)) != 1:
-            row["orientation"] = turned
-        rows.append({**row, "sha256": images.pixel_hash(result.image), "note": result.note})
-    return rows
 
 
 def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:

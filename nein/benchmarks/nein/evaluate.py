@@ -50,23 +50,13 @@ log = logging.getLogger(__name__)
 
 def evaluate(config: EvalConfig, executor: Executor) -> str | int | None:
     """Runs the stages that `config` asks for; the table as text on the main process if "report" is among
-    them. What can be wrong with names and folders is found before a model is loaded. Raises UserError,
-    EditorError or MetricError."""
-    if not {"edit", "score"} & set(config.stages):
-        if not executor.is_main:
-            return None
-        there = {run.path: run.is_complete for run in folders.below([config.out_dir])}
-        done = runner.of_folders(NEIN, [path for path, complete in there.items() if complete])
-        unfinished = [path for path, complete in there.items() if not complete]
-        return runner.write_report(NEIN, config.out_dir, done, config, unfinished)[0]
+    them. Raises UserError, EditorError or MetricError."""
     _dataset.cache_clear()  # a command sees the data as they are now
-    if executor.is_main:
+    if not config.computes:
+        folders.below([config.out_dir])
+    elif executor.is_main:
         _say_missing(load_plan(config).dataset, config.data)
-    held: dict[Path, Records] = {}  # what is read of the runs, for their report
-    benchmark = dataclasses.replace(
-        NEIN, scores=functools.partial(scores, held=held), page=functools.partial(report.page, held=held)
-    )
-    return runner.evaluate(benchmark, config, executor)
+    return runner.evaluate(NEIN, config, executor)
 
 
 def _say_missing(dataset: Dataset, name: str) -> None:
@@ -101,7 +91,9 @@ def _dataset(given: str) -> Dataset:
 
 
 def runs(config: EvalConfig, device: str) -> list[Run]:
-    """One run per editor and track, everything looked at and nothing loaded."""
+    """One run per editor and track, everything looked at and nothing loaded; none for a report alone."""
+    if not config.computes:
+        return []
     choices = editor_choice.resolve_editors(
         config.editor, config.preset, config.editor_overrides(), config.edited, config.mend,
         config.protocol == "paper",
@@ -151,7 +143,12 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             identity |= runner.machine_identity(config, device)
             wanted = config.metrics if "score" in config.stages else []
             outputs = {scores_of(name): score.score_identity(name, config, device) for name in wanted}
-            facts = {"editor": choice.slug, "track": track, "config": config.as_dict(), "data": plan.facts()}
+            facts = {
+                "editor": choice.slug,
+                "track": track,
+                "config": dataclasses.asdict(config),
+                "data": plan.facts(),
+            }
             partial = "score" not in config.stages and not folder.whole_metrics(plan.blocks)
             made.append(Run(folder.label, folder.label, identity, stages, facts, outputs, partial))
     return made
@@ -185,9 +182,9 @@ def _stages(
     return tuple(stages)
 
 
-def scores(folder: Folder, held: dict[Path, Records] | None = None) -> ScoreTable:
+def scores(folder: Folder) -> ScoreTable:
     """The scores of a run whose blocks are there, by every metric that the whole selection has; also works
-    out what exists only for the whole. held: takes what was read."""
+    out what exists only for the whole."""
     run = of_folder(folder)
     names = run.whole_metrics(run.selection())
     if partial := [name for name in run.metrics() if name not in names and run.done(scores_of(name))]:
@@ -197,8 +194,6 @@ def scores(folder: Folder, held: dict[Path, Records] | None = None) -> ScoreTabl
     whole = {name: figures.of_whole(name, read) for name in names if METRICS[name].kind == "corpus"}
     if whole:
         atomic.write_json(run.path / "corpus.json", whole)
-    if held is not None:
-        held[run.path] = read
     return read.every
 
 

@@ -32,9 +32,10 @@ import safetensors
 
 from nein import statistics
 from nein.benchmarks.nein import paper_numbers
-from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records, RunDir, asked, identity_hash, scores_of
+from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records, RunDir, asked, scores_of
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
+from nein.loading.digests import json_digest
 from nein.metrics import METRICS, MetricError
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
@@ -300,10 +301,10 @@ def of_whole(metric: str, run: Records) -> dict[str, Any]:
     paper, folder, blocks = run.manifest["config"]["protocol"] == "paper", run.run, run.run.selection()
     rows = (row for number in blocks.numbers for row in folder.chosen(scores_of(metric), number, blocks))
     reasons = [row["reason"] for row in rows if row["reason"]]
-    seal = identity_hash({
+    seal = json_digest({
         "samples": [edit["id"] for edit in run.edits], "identity": folder.metrics()[metric],
         "features": [_features(folder, metric, number)[1] for number in blocks.numbers], "reasons": reasons,
-    })  # fmt: skip
+    })[:16]  # fmt: skip
     if (earlier := folder.read_corpus().get(metric, {})).get("seal") == seal:
         return dict(earlier)
     features = read_features(run, metric)
@@ -323,7 +324,7 @@ def of_whole(metric: str, run: Records) -> dict[str, Any]:
     ends = {name: getattr(made, name) for name in ("value", "low", "high", "standard_error")}
     return {
         **entry, **ends, "clusters": len(set(sources)), "columns": features.edited.shape[1],
-        "left_out": list(made.left_out), "sources": identity_hash({"sources": sorted(set(sources))}),
+        "left_out": list(made.left_out), "sources": json_digest({"sources": sorted(set(sources))})[:16],
     }  # fmt: skip
 
 

@@ -16,15 +16,12 @@ Stages, limits and metrics may be added at any time; another identity is refused
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from nein.benchmarks.nein import paper_numbers
@@ -184,11 +181,6 @@ def find(out: Path) -> list[RunDir]:
     return [of_folder(Folder(path)) for path in runs_below(out)]
 
 
-def identity_hash(identity: Mapping[str, Any]) -> str:
-    """16 hex digits of SHA-256 over the canonical JSON of an identity."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-
-
 # --- what a run says -------------------------------------------------------------------------
 
 REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
@@ -293,8 +285,9 @@ def asked(every: ScoreTable) -> ScoreTable:
     return ScoreTable(every.frame[~nothing])
 
 
-def read(run: RunDir) -> Records:
-    """The records of one run, complete or under way. Raises UserError for a score without an edit."""
+def read(run: RunDir, scores: ScoreTable | None = None) -> Records:
+    """The records of one run, complete or under way. scores: those that were read already. Raises UserError
+    for a score without an edit."""
     edits = run.read_edits()
     by_id = {edit["id"]: edit for edit in edits}
 
@@ -310,7 +303,7 @@ def read(run: RunDir) -> Records:
                 "before": row["detail"].get("present_before"), "failed": row.get(AGAIN),
             }  # fmt: skip
 
-    return Records(run, run.editor, edits, ScoreTable.of(rows(), DETAILS))
+    return Records(run, run.editor, edits, ScoreTable.of(rows(), DETAILS) if scores is None else scores)
 
 
 def of_edit(edit: Row, track: str) -> Row:
@@ -328,7 +321,7 @@ def load(paths: Sequence[Path]) -> tuple[list[Records], list[str]]:
     """(complete runs below the paths, labels of the others). Raises UserError: none, or of different data."""
     there = below(paths)
     complete = [run for run in there if run.is_complete]
-    loaded = in_order(complete)
+    loaded = in_order([read(run) for run in complete])
     check_same_data(loaded, "report them apart")
     return loaded, [run.label for run in there if run not in complete]
 
@@ -341,25 +334,25 @@ def below(paths: Sequence[Path]) -> list[RunDir]:
     return list(found.values())
 
 
-def in_order(runs: Sequence[RunDir], held: Mapping[Path, Records] = MappingProxyType({})) -> list[Records]:
-    """The records of runs in the order of tables: editors as in the paper, then by name; of an editor the
-    instruction under test first. held: runs that were read already, by their folder."""
+def in_order(loaded: Sequence[Records]) -> list[Records]:
+    """Runs as in tables, told apart by their names: editors as in the paper, then by name; of an editor the
+    instruction under test first."""
     editors = list(paper_numbers.ROW_OF)
-
-    def order(run: RunDir) -> tuple[int, str, int]:
-        place = editors.index(run.editor) if run.editor in editors else len(editors)
-        return place, run.editor, TRACKS.index(run.track)
-
-    several = len({run.out.resolve() for run in runs}) > 1
-    read_ = [held.get(run.path) or read(run) for run in sorted(runs, key=order)]
-    for one in read_:
+    several = len({one.run.out.resolve() for one in loaded}) > 1
+    for one in loaded:
         one.name = f"{one.run.out.name}/{one.run.editor}" if several else one.run.editor
-    names = Counter(one.label for one in read_)
-    for one in read_:
+    names = Counter(one.label for one in loaded)
+    for one in loaded:
         if names[one.label] > 1:
             one.name = str(one.run.out / one.run.editor)
-    seen = list(dict.fromkeys(one.name for one in read_))
-    return sorted(read_, key=lambda one: (seen.index(one.name), TRACKS.index(one.track)))
+
+    seen = list(dict.fromkeys(one.name for one in loaded))
+
+    def order(one: Records) -> tuple[int, str, int, int]:
+        place = editors.index(one.run.editor) if one.run.editor in editors else len(editors)
+        return place, one.run.editor, seen.index(one.name), TRACKS.index(one.track)
+
+    return sorted(loaded, key=order)
 
 
 def check_same_data(loaded: Sequence[Records], advice: str) -> None:

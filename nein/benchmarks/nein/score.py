@@ -59,11 +59,10 @@ class Scorer:
         self._settings = dataclasses.replace(self._settings, batch_size=size)
 
     def score(
-        self, items: Sequence[metrics.EditPair], names: Iterable[str], among: Iterable[str]
+        self, items: Sequence[metrics.EditPair], names: Sequence[str], among: Iterable[str]
     ) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
         an interrupted block is asked about as a whole one is."""
-        names = list(names)
         with self._loading:  # another command may just have finished this block when models were chosen
             if any(kind not in self.loaded for kind in model_kinds(names)):
                 self.loaded = {**self._load(names), **self.loaded}
@@ -85,13 +84,11 @@ class Scorer:
 
 def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[str]]) -> Model:
     """The scorer as the engine loads it. `names()`: the metrics that are still to be scored anywhere."""
-
-    def load(wanted: Iterable[str]) -> dict[str, Any]:
-        return load_models(wanted, config, device)
-
     return Model(
         "scoring",
-        lambda: Scorer(load, names(), settings(config), config.cache_dir),
+        lambda: Scorer(
+            lambda wanted: load_models(wanted, config, device), names(), settings(config), config.cache_dir
+        ),
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
         place="device" if model_kinds(config.metrics) else "host",
         usage=lambda scorer: usage_of(scorer.loaded),

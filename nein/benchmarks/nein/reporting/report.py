@@ -8,9 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -42,19 +40,15 @@ FEW = 30
 NOT_EDITED = "not edited: "
 
 
-def page(
-    finished: Sequence[Finished],
-    options: EvalConfig | ReportConfig,
-    held: Mapping[Path, Records] = MappingProxyType({}),
-) -> Page | None:
+def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Page | None:
     """What a report says of runs: that of `nein eval` their tables, if it is asked for; that of `nein report`
-    everything. held: runs that were read already, by their folder. Raises UserError."""
+    everything. Raises UserError."""
     if isinstance(options, EvalConfig) and "report" not in options.stages:
         return None
-    done = [run for one in finished if (run := runs.of_folder(one.folder)).is_complete]
+    done = [(run, one.scores) for one in finished if (run := runs.of_folder(one.folder)).is_complete]
     if not done:
         raise UserError("No run is complete, so there is nothing to report; run the stages edit and score.")
-    loaded = runs.in_order(done, held)
+    loaded = runs.in_order([runs.read(*one) for one in done])
     presets = sorted({str(run.manifest.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
     results, gaps = figures.together(loaded), figures.gaps(loaded)
