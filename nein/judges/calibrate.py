@@ -2,7 +2,7 @@
 
 OUT/calibration/<kind>-<fingerprint>.json    the judge, how it was asked, its error rates
 OUT/calibration/<kind>-<fingerprint>.jsonl   one line per question: truth, answer, verdicts, soft score
-OUT/calibration/answers.sqlite               finished batches; the same command goes on where it was killed
+OUT/calibration/answers.sqlite               finished batches
 """
 
 from __future__ import annotations
@@ -151,10 +151,7 @@ def calibrate(
 def ask_all(
     kind: str, judge: Any, cases: Sequence[Case], how: judges.JudgeOptions, out: Path, batch_size: int = 16
 ) -> list[dict[str, Any]]:
-    """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
-
-    Finished batches are kept in OUT/answers.sqlite; only what is missing is asked.
-    """
+    """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply."""
 
     def key(case: Case, word: Word) -> str:
         return json.dumps([case.set, case.id, word.word])

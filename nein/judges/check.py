@@ -52,27 +52,20 @@ class Failed(AssertionError):
 def run(options: CheckConfig) -> int:
     """Prints what passed and what failed; 0 when everything passes, 1 otherwise. Raises UserError."""
     from nein.engine.processes import Processes
-    from nein.models import editor_choice, references
+    from nein.models import editor_choice, judges
 
-    kind, against = options.judge, options.against
-
-    def judge(reference: str) -> Any:
-        from nein import metrics
-
-        where, revision = references.resolve(reference)
-        return metrics.load_judge(str(kind), where, revision=revision, device=device, dtype=options.dtype)
-
-    device, shown = Processes().device(options.device), ""
+    kind, against, shown = options.judge, options.against, ""
+    how: dict[str, Any] = {"device": Processes().device(options.device), "dtype": options.dtype}
     if kind:
-        subject = judge(options.subject)
+        subject = judges.load(kind, options.subject, cache=None, **how)
         outcomes = check_judge(kind, subject, options.number)
         if against:
-            pairs = compare(kind, subject, judge(against), options.number)
+            pairs = compare(kind, subject, judges.load(kind, against, cache=None, **how), options.number)
             outcomes = itertools.chain(outcomes, agreement(pairs, against))
             shown = f"\n{table(pairs, options.subject, against)}\n"
     else:
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
-        subject = choice.load(device=device, dtype=options.dtype, batch_size=4)
+        subject = choice.load(batch_size=4, **how)
         outcomes = check_editor(subject, options.number)
     failed = 0
     for name, passed, reason in outcomes:

@@ -2,7 +2,7 @@
 
 OUT/rewards/<kind>-<fingerprint>.json    the judge, how often it prefers the right edit, by set and wording
 OUT/rewards/<kind>-<fingerprint>.jsonl   one line per question: sentence, preference, what was said
-OUT/answers.sqlite                       finished batches; the same command goes on where it was killed
+OUT/answers.sqlite                       finished batches
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ Row = dict[str, Any]
 def calibrate(
     reference: str, judge: RewardJudge, pairs: Sequence[Pair], out: Path, batch_size: int = 16
 ) -> Path:
-    """Asks a judge about the pairs and writes what came of it; returns the .json file.
-
-    Running again asks only what is missing, and what stayed without an answer.
-    """
+    """Asks a judge about the pairs and writes what came of it; returns the .json file."""
     kind = reference.partition(":")[0]
     rows = asking.answered(
         out,

@@ -1,7 +1,4 @@
-"""Questions to a model that answers them one by one, several at a time: nothing twice, and never for ever.
-
-`Questions` keeps, counts and ends them; the classes below it are models around models behind an endpoint.
-"""
+"""Questions to a model behind an endpoint, several at a time: nothing twice, and never for ever."""
 
 from __future__ import annotations
 
@@ -31,19 +28,16 @@ Result = TypeVar("Result")
 
 
 class SilentError(UnavailableError):
-    """Nobody answers; what isolates a failing question lets that through."""
+    """Nobody answers: what isolates a failing question lets this through."""
 
 
 class Questions:
     """All questions to one model; threads may share it.
 
-    cache    Where answers are kept, or None; one is there before `answer` returns. Failures are not kept.
+    cache    Where answers are kept before `answer` returns, or None. Failures are not kept.
     space    Their address: everything about the model that decides an answer.
     at_once  Questions in flight side by side, over all calls; 0: one, in the thread of the caller.
-    limit    So many questions in a row, over all calls, without an answer end the work.
-
-    After that, and after `stop`, nothing is asked any more: every call that is still waiting, and every later
-    one, raises at once.
+    limit    So many questions in a row without an answer, and `stop`, end the work: every call raises.
     """
 
     def __init__(self, cache: RecordStore | None, space: str, *, at_once: int, limit: int) -> None:
@@ -141,13 +135,8 @@ class Questions:
 
 
 class _Cached:
-    """A model whose questions are asked one by one (`Questions`): `concurrent` at a time, given up where
-    `2 * concurrent + 4` in a row stay without an answer.
-
-    The model's fingerprint is part of the address of an answer: its name, and not the URL, for servers move.
-    `stop` is to be called when the program ends early (Ctrl-C) and calls are made in threads that the
-    interpreter would wait for.
-    """
+    """A model whose questions are asked one by one, `concurrent` at a time. The address of an answer has the
+    model's name and not the URL: servers move."""
 
     def __init__(self, model: Any, cache: RecordStore, space: str) -> None:
         self.model, self.concurrent, self.fingerprint = model, model.concurrent, space
@@ -189,11 +178,8 @@ class _Cached:
 
 
 class CachedModel(_Cached):
-    """A `metrics.choices.ChoiceModel` around another one, `answer_each` included: a question the model fails
-    on has a reply with the error, and only that one.
-
-        model = CachedModel(metrics.load_choices(reference), AnswerCache(folder / "answers.sqlite"))
-        replies = model.answer(pictures, asked, scorings)
+    """A `metrics.choices.ChoiceModel` around another one: a question that it fails on has a reply with the
+    error, and only that one.
 
     A local model's questions (`concurrent` 0) go to it in the batches they come in and are not kept one by
     one: the last bits of an answer depend on the batch.
@@ -233,8 +219,8 @@ def _reply(kept: dict[str, Any] | NoAnswer) -> Reply:
 
 
 class CachedJudge(_Cached):
-    """A VQA judge behind an endpoint (`metrics.judges.endpoint.EndpointJudge`); one question without an
-    answer raises NoAnswer for all of a call, and the others are remembered when they are asked again."""
+    """A VQA judge behind an endpoint; a question without an answer raises NoAnswer for its whole call, whose
+    other answers are kept."""
 
     def __init__(self, judge: Any, cache: RecordStore) -> None:
         super().__init__(judge, cache, judge.fingerprint)
@@ -248,7 +234,7 @@ class CachedJudge(_Cached):
             lambda image, question: asdict(self.model.ask([image], [[question]])[0][0]),
         )  # fmt: skip
         for answer in (answer for row in replies for answer in row):
-            if isinstance(answer, NoAnswer):  # all the others are asked and kept by now
+            if isinstance(answer, NoAnswer):
                 raise answer
         return [[Answer(**kept) for kept in row] for row in replies]  # type: ignore[arg-type]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -63,10 +62,6 @@ class EditorChoice:
         """The editor as it was asked for, without its remedy."""
         return self.asked.removesuffix(f"+{self.remedy}") if self.remedy else self.asked
 
-    def with_remedy(self, editor: editors.Editor, **parts: Any) -> editors.Editor:
-        """The editor that `load` gave, with the remedy; parts: those of `remedies.editors.with_remedy`."""
-        return remedies.with_remedy(editor, self.remedy, **parts) if self.remedy else editor
-
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, without its remedy, with its weights in memory. Raises EditorError."""
         if self.made is not None:
@@ -81,10 +76,7 @@ class EditorChoice:
         )  # fmt: skip
 
     def check_references(self) -> None:
-        """Looks for the embedded models and local files among the editor's models, loading none.
-
-        Raises UserError or EditorError for one that is not there.
-        """
+        """Raises UserError or EditorError where an embedded model or a local file is not there."""
         if self.made is not None:
             return
         if self.checkpoint is not None:
@@ -121,12 +113,11 @@ def resolve_editors(
 ) -> list[EditorChoice]:
     """The editors of a command, in its order. Loads nothing.
 
-    A name is an editor, a row, a reference, or "row=reference": that row's settings with another checkpoint.
-    Any of them may have a name of the user's before it: "mine=magicbrush=FOLDER".
-    `all` is every editor of the paper that is there in the preset, and the controls; a warning names those
-    that are not there. An option of `overrides` has to be known to at least one editor, and goes to those
-    that know it. `edited`: a folder of pictures made elsewhere, which stand in for editors, read
-    `as_released` (`ExternalEdits.plain`). `mend`: remedies, with each of which every editor follows again.
+    names      An editor, a row, a reference, or "row=reference": that row's settings with another checkpoint;
+               each may stand behind a name of the user's: "mine=magicbrush=FOLDER". `all`: `every_editor`.
+    overrides  Options, each known to at least one editor; it goes to those that know it.
+    edited     A folder of pictures made elsewhere, which stand in for editors, read `as_released`.
+    mend       Remedies, with each of which every editor follows again.
     """
     if edited is not None:
         return [
@@ -150,17 +141,11 @@ def resolve_editors(
         choices.append(plain)
         for remedy in mend:
             remedies.check(remedy, plain.row)
-            names_it: dict[str, Any] = {
-                "asked": f"{plain.asked}+{remedy}",
-                "slug": f"{plain.slug}+{_as_folder(remedy)}",
-            }
-            choices.append(replace(plain, **names_it, remedy=remedy))
-    for folder, count in Counter(choice.slug for choice in choices).items():
-        if count > 1:
-            twins = [choice.asked for choice in choices if choice.slug == folder]
-            raise UserError(
-                f"{' and '.join(map(repr, twins))} have one name, '{folder}'; evaluate one of them."
-            )
+            name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_as_folder(remedy)}"
+            choices.append(replace(plain, asked=name, slug=folder, remedy=remedy))
+    for folder in (choice.slug for choice in choices):
+        if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
+            raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; evaluate one of them.")
     return choices
 
 
@@ -198,10 +183,7 @@ def every_editor(preset: str) -> list[str]:
 
 
 def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
-    """One editor by name, hub id, folder or "row=reference", with the values of `preset`; loads nothing.
-
-    Of `overrides` it takes what it knows. Raises EditorError or UserError.
-    """
+    """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
     if (made := references.offered(asked)) is not None:
         return EditorChoice(asked, asked, asked, made=made)
     if editors.is_place(asked):

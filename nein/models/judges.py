@@ -23,12 +23,8 @@ VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 @dataclass(frozen=True)
 class Word:
-    """One question with its truth.
-
-    present  None where it is not known.
-    role     "object": a name that an instruction would use; "caption": a noun of a caption; "question": a
-             whole question.
-    """
+    """One question with its truth, None where it is not known. role: `OBJECT`, a name that an instruction
+    would use; `CAPTION`, a noun of a caption; `QUESTION`, a whole question."""
 
     word: str
     present: bool | None
@@ -48,30 +44,29 @@ class JudgeOptions:
 
 
 def check(reference: str) -> None:
-    """Looks at a judge without loading it. Raises UserError or MetricError for one that cannot be."""
+    """Raises UserError or MetricError for a judge that cannot be; loads nothing."""
     from nein import metrics
 
     metrics.check_reference(*resolve(reference))
 
 
-def load(kind: str, reference: str, *, cache: Path, device: str, dtype: str, **options: Any) -> Any:
-    """A judge of a kind of `metrics.JUDGES`; what one behind an endpoint answers is kept in the folder
-    `cache`. Raises UserError or MetricError."""
+def load(kind: str, reference: str, *, cache: Path | None, device: str, dtype: str, **options: Any) -> Any:
+    """A judge of a kind of `metrics.JUDGES`; answers of one behind an endpoint are kept in `cache`.
+    Raises UserError or MetricError."""
     from nein import metrics
 
     where, revision = resolve(reference)
     judge = metrics.load_judge(kind, where, revision=revision, device=device, dtype=dtype, **options)
-    return CachedJudge(judge, AnswerCache(cache / "answers.sqlite")) if is_served(where) else judge
+    if cache is None or not is_served(where):
+        return judge
+    return CachedJudge(judge, AnswerCache(cache / "answers.sqlite"))
 
 
 def ask(
     kind: str, judge: Any, pictures: Sequence[np.ndarray], words: Sequence[Sequence[Word]], how: JudgeOptions
 ) -> list[list[dict[str, Any]]]:
     """Per picture, (H, W, 3) uint8 RGB, and word: the verdicts, None where there is none, the soft score
-    for "it is there", and the `reply`, which has an "error" where the judge failed.
-
-    A judge that fails is asked picture by picture, so that only the culprit's questions go without an answer.
-    """
+    for "it is there", and the `reply`, which has an "error" where the judge failed on this picture."""
     from nein.loading.errors import isolated
 
     replies = isolated(
@@ -85,7 +80,7 @@ def ask(
 
 
 def unanswered(reason: str) -> dict[str, Any]:
-    """In place of what `ask` gives for a word that has no answer."""
+    """What stands in place of an answer."""
     return {**dict.fromkeys(VERDICTS), "score": None, "reply": {"error": reason}}
 
 

@@ -1,9 +1,5 @@
 """Whose weights a CLIP has: what is plain CLIP under another name, and what was trained with QuickGELU and is
-not computed with it.
-
-Weights are compared by value, across the layouts of transformers and open_clip: projections of attention that
-one keeps together the other keeps apart, and some matrices lie the other way round.
-"""
+not computed with it. Weights are compared by value, across the layouts of transformers and open_clip."""
 
 from __future__ import annotations
 
@@ -24,8 +20,7 @@ OPENAI = (
     "openai/clip-vit-base-patch32", "timm/vit_base_patch32_clip_224.openai", "openai/clip-vit-large-patch14",
     "timm/vit_large_patch14_clip_224.openai",
 )  # fmt: skip
-#: The embedding of words, by the layouts' names for it; it has the shape of the vocabulary and says who a
-#: model is.
+#: The embedding of words, by the layouts' names for it.
 WORDS = (
     "text_model.embeddings.token_embedding.weight", "token_embedding.weight", "text.token_embedding.weight",
 )  # fmt: skip
@@ -153,8 +148,8 @@ def _distance(one: Tower, other: Tower) -> float:
 
 
 def _digests(tower: Tower) -> set[str]:
-    """SHA-256 of every weight as float32, whichever layout has it: the same for a vector with and without an
-    axis of length 1, and for a matrix either way round."""
+    """SHA-256 of every weight as float32, whichever layout has it: projections of attention lie together or
+    apart, vectors have an axis of length 1 or not, and matrices lie either way round."""
     found = set()
     for name, tensor in _tensors(tower):
         if not name.endswith(_ASIDE):

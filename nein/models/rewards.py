@@ -27,12 +27,9 @@ NAMES_NOTHING = "the sentence names nothing that is to be gone"
 
 
 class RemovalReward(RewardJudge):
-    """The share of "no" when a yes/no judge is asked for what the instruction wants gone: P(no) / (P(yes) +
-    P(no)), or 1 and 0 where the judge gives no probabilities. Of several objects the least.
-
-    The objects are read from the sentence, by the rule of `nein.wording.denials` and "Remove the X."; a
-    sentence without one, and an answer that is neither yes nor no, leaves an edit unscored.
-    """
+    """The share of "no" when a yes/no judge is asked for what the instruction wants gone (`to_be_gone`):
+    P(no) / (P(yes) + P(no)), or 1 and 0 where the judge gives no probabilities. Of several objects the least.
+    A sentence without one, and an answer that is neither yes nor no, leaves an edit unscored."""
 
     def __init__(self, judge: Any, article: str = "none") -> None:
         super().__init__(judge)

@@ -1,8 +1,6 @@
-"""VLMEvalKit's second step: a language model is asked about answers in which the letter rule finds none.
-
-It is asked three times at most; then one of the letters or none is drawn. The paper does not say whether one
-was asked: that none was (`--matcher exact`) is our assumption.
-"""
+"""VLMEvalKit's second step: a language model is asked about answers in which the letter rule finds none,
+three times at most; then one of the letters or none is drawn. That the paper did without (`--matcher exact`)
+is our assumption."""
 
 from __future__ import annotations
 

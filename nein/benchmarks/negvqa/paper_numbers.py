@@ -110,10 +110,7 @@ def is_negvqa(data: Mapping[str, Any]) -> bool:
 
 def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
     """Table 1 (task "table1", `source` "printed"), and below each of its models those measured here ("here",
-    protocol "paper"), which stand at the end where the table has no such model.
-
-    runs  Name -> (figures, reference) of what was asked NegVQA's own questions.
-    """
+    protocol "paper"); others stand at the end. runs: name -> (figures, reference)."""
     rows: list[dict[str, Any]] = []
     for printed in (*dict.fromkeys(cell["model"] for cell in cells()), None):
         rows += [{**there, "source": "printed"} for there in cells() if there["model"] == printed]
@@ -146,9 +143,6 @@ def over_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
     """Figures of Table 1 beside a model's own (task "beside"), and its own by size (task "scaling"); both
     of protocol "paper", with `source` "here" or "printed"; and its subsets by size (task "subset scaling").
-    Empty for a model that is neither in the table nor says its size.
-
-    figures  Of one model on NegVQA's own questions, as `nein.benchmarks.negvqa.figures` makes them.
     """
     printed, size = printed_as(reference), family(printed_as(reference) or reference)
     rows: list[dict[str, Any]] = []

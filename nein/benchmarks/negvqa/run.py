@@ -243,7 +243,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
 def _asking(
     reference: str, config: NegvqaConfig, items: Sequence[Item], load: Callable[[], CachedModel], cure: str
 ) -> list[Stage]:
-    """Every question and its negation; and for some of them the baselines."""
+    """Every question and its negation; for some of them the baselines."""
     by_id = {item.id: item for item in items}
     read_by, wording = scorings(reference, config), manner(reference, config).prompt
     vanish = vanishing(config, items)

@@ -93,10 +93,8 @@ def score(
     """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored), `reason`, and
     `asked`, the answer's own row.
 
-    answers  Rows of blocks (`nein.benchmarks.negvqa.run`), those of baselines too.
     letters  The edition of VLMEvalKit's rule for "paper" (`metrics.letters.EDITIONS`).
-    matches  What the matcher made of some of the answers, in their order: rows of
-             `nein.benchmarks.negvqa.matching`.
+    matches  What the matcher made of some of the answers, in their order.
     """
     waiting = iter(matches)
     match = next(waiting, None)
@@ -115,9 +113,7 @@ def score(
 
 def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None = None) -> dict[str, Any]:
     """The letter of one answer, with its value or the reason why it has none; `failed`: there is no answer.
-
-    match  What the matcher made of it, if it was asked.
-    """
+    match: what the matcher made of it."""
     failed = bool(row["error"])
     if failed:
         letter, reason = None, str(row["error"])
@@ -158,8 +154,7 @@ OUTCOMES = {
 
 
 def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
-    """Every figure of one model; columns besides the usual: scoring, protocol, category, subset, interval,
-    reason, headline ("yes": of the scoring that stands for the model).
+    """Every figure of one model.
 
     task        metric
     accuracy    "accuracy" per variant and category, with either interval
@@ -191,7 +186,7 @@ def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
 
 def headline(frame: pd.DataFrame, asking: str | None) -> str:
     """The scoring that stands for a model: what is written, unless no letter could be read there; of a judge
-    asked about one option at a time, which seldom says yes to just one, the likeliest yes."""
+    that is asked about each option, and seldom says yes to just one, the likeliest yes."""
     there = frames.select(frame, task="accuracy", protocol="fixed")
     scored = there.groupby("scoring", sort=False)["n"].sum()
     order = ("logprob", "generated") if asking == "options" else ("generated", "logprob")
@@ -221,11 +216,8 @@ def _accuracies(rows: ScoreTable, protocol: str) -> Iterator[dict[str, Any]]:
 
 
 def accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
-    """Share of right answers of the rows of a category, or of all (`AVERAGE`).
-
-    protocol  "fixed": over all questions of the category. "paper": the unweighted mean of its subsets'
-              accuracies, as the released notebook has it; the average is over all questions in both.
-    """
+    """Share of right answers over all questions of a category; under "paper", but for the average, the
+    unweighted mean of its subsets' accuracies, as the released notebook has it."""
     scored = rows.scored
     if protocol != "paper" or category == AVERAGE or not len(scored):
         return rows.estimate()
@@ -270,8 +262,7 @@ def _blind(rows: ScoreTable, blind: ScoreTable) -> Iterator[dict[str, Any]]:
 
 def paired(rows: ScoreTable, category: str) -> list[dict[str, Any]]:
     """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's,
-    which takes pairs for independent. "ratio": accuracy on the original over that on the negated questions.
-    """
+    which takes pairs for independent."""
     first, second = (rows.where(variant=variant) for variant in VARIANTS)
     original, negated, clusters = first.pair(second)
     n = len(original)

@@ -39,6 +39,7 @@ from nein.models.editor_choice import EditorChoice, check_names
 from nein.models.references import identity as identity_of
 from nein.models.references import resolve
 from nein.models.remedies import best_of
+from nein.models.remedies import editors as remedies
 from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
 from nein.reporting import interchange
@@ -160,7 +161,8 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
     def removal() -> RemovalReward:
         return RemovalReward(score.load_models(["removal_vqa"], config, device)["vqa"], config.article)
 
-    return choice.with_remedy(plain(), cache=cache, device=device, dtype=config.judge_dtype, removal=removal)
+    how: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
+    return remedies.with_remedy(plain(), choice.remedy, cache=cache, removal=removal, **how)
 
 
 def _stages(

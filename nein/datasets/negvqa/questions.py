@@ -73,8 +73,8 @@ _INDEX = {_plain(name): category for category, names in CATEGORIES.items() for n
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question with its negation. source: names the picture, which several questions may be about;
-    options: texts behind A, B, ...; `questions` and `answers` (letters) by variant."""
+    """One question with its negation. source: names the picture, which several may be about; options: texts
+    behind A, B, ...; `questions` and `answers` (letters) by variant."""
 
     id: str
     subset: str

@@ -44,11 +44,9 @@ def asks_the_run(arm: str) -> bool:
 class Best:
     """An `editors.Editor`: another one that edits every request `count` times, of which a judge chooses one.
 
-    Candidate 1 has the sample's own seed, so it is the edit of the editor as it is; the others have seeds
-    that follow from it. The candidates of a sample are judged together and apart from all other samples: no
-    batch and no order changes a choice. Of equals the first is taken. A candidate that cannot be judged is
-    not taken, and counted; where none can be, the sample has no edit, with the reason. The note of a result
-    has all scores.
+    Candidate 1 is the edit of the editor as it is. The candidates of a sample are judged together and apart
+    from all other samples: no batch and no order changes a choice. Of equals the first is taken. A candidate
+    that cannot be judged is counted; where none can be, the sample has no edit. The note has all scores.
     """
 
     def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, arm: str) -> None:

@@ -139,11 +139,13 @@ def with_remedy(
     dtype: str,
     removal: Callable[[], rewards.RewardJudge],
 ) -> editors.Editor:
-    """`editor` with a remedy before it or, of `best-of`, behind it.
+    """`editor` with a remedy before it or, of `best-of`, behind it; "": as it is.
 
     cache    Where answers of a language model, or of a judge behind an endpoint, are kept.
     dtype, removal  Of the judge that chooses: see `nein.models.rewards.load`.
     """
+    if not name:
+        return editor
     if name.startswith(best_of.PREFIX):
         count, reference = best_of.parse(name)
         judge = rewards.load(reference, cache=cache, device=device, dtype=dtype, removal=removal)

@@ -37,13 +37,8 @@ _KINDS: dict[str, tuple[float, float, Callable[[Path], Any] | None]] = {
 
 @dataclass(frozen=True)
 class Remedy:
-    """A remedy with what decides it.
-
-    kind    "decompose", "steer" or "neat".
-    number  Lambda or alpha.
-    file    Of the sentences that steering learns from; None: `remedy_texts.drawn_pairs`. Of captions taken
-            apart, for NEAT; None: `remedy_texts.invert`.
-    """
+    """`number`: lambda or alpha. `file`: of the sentences that steering learns from (None: drawn ones), or of
+    captions taken apart, for NEAT (None: by `remedy_texts.invert`)."""
 
     kind: str
     number: float
@@ -116,17 +111,14 @@ def _digest(content: Any) -> str:
 
 
 class Decomposed(_Around):
-    """A query is taken apart: the score of a picture and a caption is that of what the caption affirms minus
-    `weight` times that of what it denies.
+    """The score of a picture i and a caption c is that of what the caption affirms minus that of what it
+    denies (`nein.wording.denials`); a term without words is 0:
 
         score(i, c) = cos(i, affirmed(c)) - weight * mean of cos(i, "a photo of X") over the denied X
 
-    affirmed(c) is the caption without what it denies, `nein.wording.denials`; where it affirms nothing the
-    first term is 0, where it denies nothing the second. Needs to know nothing that a user would not say.
-
-    The score is a product with one vector per caption. One more dimension, in which pictures are 0, gives all
-    of these one length, so that whoever normalises features leaves the scores as they are but for the factor
-    1 / (1 + weight), which is in `scale`.
+    That is a product with one vector per caption. One more dimension, in which pictures are 0, gives all of
+    these one length, so that normalising leaves the scores as they are but for the factor 1 / (1 + weight),
+    which is in `scale`.
     """
 
     def __init__(self, model: DualEncoder, weight: float) -> None:
@@ -155,12 +147,10 @@ class Decomposed(_Around):
 
 
 class Steered(_Around):
-    """The text encoder is moved towards denial, layer by layer, in captions that deny something.
-
-    The state x at the end of a sentence after layer l becomes (1 - alpha) x + alpha |x| v_l; v_l, of length
-    1, is normal to the plane by which a logistic regression without intercept tells denied from affirmed
-    sentences by these states (arXiv:2603.20554). The published code steers every query, all of which deny;
-    here those are steered in which `nein.wording.denials` reads something absent.
+    """In captions that deny something the state x at the end after layer l becomes (1 - alpha) x +
+    alpha |x| v_l; v_l, of length 1, is normal to the plane by which a logistic regression without intercept
+    tells denied from affirmed sentences by these states (arXiv:2603.20554). The published code steers every
+    query, all of which deny.
     """
 
     def __init__(self, model: DualEncoder, alpha: float, pairs: remedy_texts.Pairs) -> None:
@@ -210,10 +200,8 @@ class Adapted(_Around):
     The model goes through these captions once, `BATCH` at a time, in an order drawn with `seed`, always from
     its own weights and over whole data, so that no feature depends on the order of the work.
 
-    protocol   "fixed": every caption is encoded with the weights at the end. "paper": each of those that are
-               adapted to has its feature from when it was its turn (`steering.adapt`), and is read as the
-               released code reads it (`steering.cleaned`); only others are encoded with the weights at the
-               end.
+    protocol   "fixed": every caption is encoded with the weights at the end. "paper": a caption that is
+               adapted to has its feature from when it was its turn, and is read as by the released code.
     published  Caption -> its parts; others are taken apart by `remedy_texts.invert`.
     """
 
