@@ -6,8 +6,10 @@ import math
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,6 +88,24 @@ class MemoryFeatures(_Memory):
         import numpy as np  # not for a command line, which needs the words of this package alone
 
         super().put(space, key, np.array(value, dtype=np.float32))
+
+
+def fingerprint(description: dict[str, Any]) -> str:
+    """20 hexadecimal digits over `description` without path, device and batch size, which change no result
+    beyond rounding."""
+    decides = {k: v for k, v in description.items() if k not in ("reference", "device", "batch_size")}
+    return json_digest(decides)[:20]
+
+
+class Described:
+    """A model; its `describe()`, JSON-serialisable, holds all that decides a result."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        raise NotImplementedError
 
 
 def check_image(image: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from nein.loading.errors import choose, isolated, out_of_memory, reason
-from nein.metrics.base import Images, MetricError, check_images
+from nein.metrics.base import Images, MetricError, check_images, fingerprint
 from nein.metrics.judges.base import TEMPLATES, Answer, check_finite
 from nein.metrics.letters import LETTERS, SCORINGS
 
@@ -129,8 +129,6 @@ class JudgeChoices:
         self.asking = choose("way of asking a judge", asking, ASKINGS)
         self.scorings = ASKINGS[asking]
         self.concurrent: int = getattr(judge, "concurrent", 0)
-        from nein.metrics.loading import fingerprint  # which imports torch
-
         self.fingerprint = fingerprint({"kind": "choice", "judge": judge.fingerprint, "asking": asking})
 
     def describe(self) -> dict[str, Any]:

@@ -17,18 +17,66 @@ from nein.loading.digests import DTYPES, file_sha256, folder_digest, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import Origin
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, alike, chunks
+from nein.metrics.base import Described, Images, MetricError, alike, chunks
 from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalised
+
+
+class TwoTowers(Described):
+    """A model with an encoder of pictures and one of sentences: see `metrics.dual.DualEncoder`."""
+
+    model: Any
+    batch_size: int
+
+    def measure(self) -> None:
+        """Sets what follows from the model, at the end of `__init__`."""
+        with loading.exact():
+            self.width = self.text_features(["."]).shape[1]
+        self.scale = float(self.model.logit_scale.detach().exp())
+        bias = getattr(self.model, "logit_bias", None)
+        self.bias = 0.0 if bias is None else float(bias)
+        self.quick_gelu = any(type(one).__name__.startswith("QuickGELU") for one in self.model.modules())
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""
+        return in_batches(self.text_features, texts, self.batch_size, self.width)
+
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, width) of sentences in one pass, on the device and in the model's dtype."""
+        raise NotImplementedError
+
+
+class PixelEncoder(Described):
+    """Features of pictures behind one of our transforms. batch_size: pictures per forward pass."""
+
+    model: Any
+    width: int
+    preprocess: ResizeCrop | CleanResize
+    batch_size: int
+
+    def encode(self, images: Images) -> np.ndarray:
+        """(H, W, 3) uint8 pictures -> (N, width) float32, not normalised."""
+        device = next(self.model.parameters()).device
+
+        def run(crops: Images) -> torch.Tensor:
+            return self.features(torch.from_numpy(np.stack(crops)).to(device))  # N S S 3
+
+        return in_batches(run, map_images(self.preprocess, images), self.batch_size, self.width)
+
+    def features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """(N, S, S, 3), 0 to 255 -> (N, width)."""
+        raise NotImplementedError
+
 
 # --- CLIP ------------------------------------------------------------------------------------------------
 
 
-class ClipEncoder:
+class ClipEncoder(PixelEncoder, TwoTowers):
     """A `transformers.CLIPModel` behind the transform that OpenAI published for it.
 
     The checkpoint's own image processor gives its numbers only: its crop can sit one pixel off.
-    batch_size: pictures or sentences per forward pass.
     """
+
+    preprocess: ResizeCrop
 
     def __init__(
         self, model: Any, tokenizer: Any, preprocess: ResizeCrop, source: loading.Source, batch_size: int = 32
@@ -36,7 +84,7 @@ class ClipEncoder:
         self.model, self.preprocess, self.source, self.batch_size = model, preprocess, source, batch_size
         self.tokenizer = loading.SharedTokenizer(tokenizer)
         self._text_limit = int(model.config.text_config.max_position_embeddings)
-        self.fingerprint = loading.fingerprint(self.describe())
+        self.measure()
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -46,16 +94,9 @@ class ClipEncoder:
             "text": f"truncated at {self._text_limit} tokens",
         }
 
-    def encode(self, images: Images) -> np.ndarray:
-        """(H, W, 3) uint8 pictures -> (N, D) float32, projected, not normalised."""
-
-        def run(crops: Images) -> torch.Tensor:
-            pixels = torch.from_numpy(np.stack(crops)).to(self.model.device)  # N S S 3
-            x = self.preprocess.normalise(pixels).to(self.model.dtype)  # N 3 S S
-            return pooled(self.model.get_image_features(pixel_values=x))  # N D
-
-        crops = map_images(self.preprocess, images)
-        return in_batches(run, crops, self.batch_size, self.model.config.projection_dim)
+    def features(self, pixels: torch.Tensor) -> torch.Tensor:
+        x = self.preprocess.normalise(pixels).to(self.model.dtype)  # N 3 S S
+        return pooled(self.model.get_image_features(pixel_values=x))  # N D
 
     def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
         """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
@@ -64,12 +105,7 @@ class ClipEncoder:
             return_tensors="pt",
         ).to(self.model.device)  # fmt: skip
 
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences, cut at the model's limit -> (N, D) float32, projected, not normalised."""
-        return in_batches(self.text_features, texts, self.batch_size, self.model.config.projection_dim)
-
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, D) of sentences in one pass, on the device and in the model's dtype."""
         tokens = self.tokens(texts)
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         return pooled(self.model.get_text_features(input_ids=ids, attention_mask=mask))
@@ -114,7 +150,7 @@ def load_clip(
 # --- ViT: DINO, and FID offline --------------------------------------------------------------------------
 
 
-class ViTEncoder:
+class ViTEncoder(PixelEncoder):
     """The class token of a `transformers.ViTModel` after its last LayerNorm.
 
     kind        "dino": behind the transform of facebookresearch/dino (hubconf.py, eval_knn.py): Resize 256,
@@ -129,7 +165,7 @@ class ViTEncoder:
     ) -> None:  # fmt: skip
         self.kind, self.model, self.preprocess, self.source = kind, model, preprocess, source
         self.mean, self.std, self.batch_size = tuple(mean), tuple(std), batch_size
-        self.fingerprint = loading.fingerprint(self.describe())
+        self.width = model.config.hidden_size
 
     def describe(self) -> dict[str, Any]:
         name = self.preprocess.name
@@ -140,16 +176,9 @@ class ViTEncoder:
             "feature": "class token of last_hidden_state",
         }
 
-    def encode(self, images: Images) -> np.ndarray:
-        """(H, W, 3) uint8 pictures -> (N, D) float32, not normalised."""
-
-        def run(crops: Images) -> torch.Tensor:
-            pixels = torch.from_numpy(np.stack(crops)).to(self.model.device)  # N S S 3
-            x = normalised(pixels, self.mean, self.std).to(self.model.dtype)  # N 3 S S
-            return self.model(pixel_values=x).last_hidden_state[:, 0]  # N T D => N D
-
-        crops = map_images(self.preprocess, images)
-        return in_batches(run, crops, self.batch_size, self.model.config.hidden_size)
+    def features(self, pixels: torch.Tensor) -> torch.Tensor:
+        x = normalised(pixels, self.mean, self.std).to(self.model.dtype)  # N 3 S S
+        return self.model(pixel_values=x).last_hidden_state[:, 0]  # N T D => N D
 
 
 def load_vit(
@@ -178,7 +207,7 @@ INCEPTION_FILE = "inception-2015-12-05.pt"
 INCEPTION_SHA256 = "f58cb9b6ec323ed63459aa4fb441fe750cfe39fafad6da5cb504a16f19e958f4"
 
 
-class InceptionEncoder:
+class InceptionEncoder(PixelEncoder):
     """Clean-FID's Inception (2048 features) on its `clean` resize to 299x299.
 
     Source: https://github.com/GaParmar/clean-fid, mode="clean", model_name="inception_v3".
@@ -186,8 +215,7 @@ class InceptionEncoder:
 
     def __init__(self, model: Any, source: loading.Source, device: str, batch_size: int = 32) -> None:
         self.model, self.source, self.device, self.batch_size = model, source, device, batch_size
-        self.preprocess = CleanResize(299)
-        self.fingerprint = loading.fingerprint(self.describe())
+        self.preprocess, self.width = CleanResize(299), 2048
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -200,14 +228,8 @@ class InceptionEncoder:
             "device": self.device,
         }
 
-    def encode(self, images: Images) -> np.ndarray:
-        """(H, W, 3) uint8 pictures -> (N, 2048) float32."""
-
-        def run(resized: Images) -> torch.Tensor:
-            x = torch.from_numpy(np.stack(resized)).to(self.device)
-            return self.model(x.permute(0, 3, 1, 2).contiguous())  # N 3 299 299
-
-        return in_batches(run, map_images(self.preprocess, images), self.batch_size, 2048)
+    def features(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.model(pixels.permute(0, 3, 1, 2).contiguous())  # N 3 299 299
 
 
 def load_fid(
@@ -264,7 +286,7 @@ NETS = ("alex", "vgg", "squeeze")
 _KEYS = {"net", "lpips", "version"}
 
 
-class LpipsNetwork:
+class LpipsNetwork(Described):
     """An `lpips.LPIPS` module, taken apart at its own seams: trunk, normalisation, linear layers.
 
     `distances` equals `module(a, b)` on pictures in [-1, 1]; the trunk sees a shared target once.
@@ -275,7 +297,6 @@ class LpipsNetwork:
     def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
         self.module, self.source, self.batch_size = module, source, batch_size
         self._parameter = next(module.parameters())
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from nein.loading.digests import folder_digest, json_digest, torch_dtype
+from nein.loading.digests import folder_digest, torch_dtype
 from nein.loading.weights import aligned, read_checkpoint
 from nein.metrics.base import MetricError
 
@@ -31,13 +32,6 @@ class Source:
     reference: str
     revision: str | None
     digest: str
-
-
-def fingerprint(description: dict[str, Any]) -> str:
-    """20 hexadecimal digits over `description` without path, device and batch size, which change no result
-    beyond rounding."""
-    decides = {k: v for k, v in description.items() if k not in ("reference", "device", "batch_size")}
-    return json_digest(decides)[:20]
 
 
 def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | None]:
@@ -237,6 +231,19 @@ def model_fields(model: Any, source: Source) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
     }
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to be filled, which gets its name once it is complete. Raises MetricError where `folder`
+    exists."""
+    if folder.exists():
+        raise MetricError(f"'{folder}' exists already; give a folder that does not.")
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as temporary:
+        draft = Path(temporary, "folder")
+        draft.mkdir()
+        yield draft
+        draft.rename(folder)
 
 
 def library() -> str:

@@ -11,9 +11,8 @@ import numpy as np
 
 from nein.editors import EditRequest, EditResult
 from nein.editors.basic import Identity
-from nein.metrics.base import parse_yes_no
+from nein.metrics.base import fingerprint, parse_yes_no
 from nein.metrics.judges.base import Answer, Detection, check_batch
-from nein.metrics.loading import fingerprint
 
 Rule = Callable[[np.ndarray, str], Any]
 Images = Sequence[np.ndarray]

@@ -13,8 +13,8 @@ import torch
 
 from nein.loading.digests import folder_digest
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, check_image
-from nein.metrics.encoders import ClipEncoder, in_batches, load_clip, pooled
+from nein.metrics.base import Described, Images, MetricError, check_image
+from nein.metrics.encoders import TwoTowers, in_batches, load_clip, pooled
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
 #: other kind, and not every tokenizer sees to it. Sources: transformers, docs/model_doc/siglip2 (padded to 64
@@ -22,25 +22,7 @@ from nein.metrics.encoders import ClipEncoder, in_batches, load_clip, pooled
 FULL_LENGTH = ("siglip", "siglip2")
 
 
-class ClipDual(ClipEncoder):
-    """`ClipEncoder`, which has the published transform, with the score of its model."""
-
-    @property
-    def width(self) -> int:
-        return int(self.model.config.projection_dim)
-
-    @property
-    def scale(self) -> float:
-        return float(self.model.logit_scale.exp())
-
-    @property
-    def quick_gelu(self) -> bool:
-        return _quick_gelu(self.model)
-
-    bias = 0.0
-
-
-class HubDual:
+class HubDual(TwoTowers):
     """Any other two-tower model of transformers, behind its own image processor (PIL) and tokenizer.
 
     batch_size  Pictures or sentences per forward pass.
@@ -54,13 +36,7 @@ class HubDual:
         self._full = model.config.model_type in FULL_LENGTH
         self._names = set(tokenizer.model_input_names) - ({"attention_mask"} if self._full else set())
         self._limit = int(model.config.text_config.max_position_embeddings)
-        self.scale = float(model.logit_scale.exp())
-        bias = getattr(model, "logit_bias", None)
-        self.bias = 0.0 if bias is None else float(bias)
-        self.quick_gelu = _quick_gelu(model)
-        self.width = 0
-        self.width = self.encode_text(["."]).shape[1]
-        self.fingerprint = loading.fingerprint(self.describe())
+        self.measure()
 
     def describe(self) -> dict[str, Any]:
         padding, case = ("max_length", ", lower case") if self._full else (True, "")
@@ -84,10 +60,6 @@ class HubDual:
 
         return in_batches(run, images, self.batch_size, self.width)
 
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
-        return in_batches(self.text_features, texts, self.batch_size, self.width)
-
     def tokens(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """The ids of sentences, and what else the text tower takes, cut at the model's limit."""
         tokens = self.tokenizer(
@@ -98,24 +70,17 @@ class HubDual:
         return {key: tokens[key] for key in tokens if key in self._names}
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, width) of sentences in one pass, on the device and in the model's dtype."""
         return pooled(self.model.get_text_features(**loading.on_device(self.model, self.tokens(texts))))
-
-
-def _quick_gelu(model: Any) -> bool:
-    towers = (getattr(model.config, name, None) for name in ("vision_config", "text_config"))
-    return any(getattr(tower, "hidden_act", None) == "quick_gelu" for tower in towers)
 
 
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
-) -> ClipDual | HubDual:
+) -> TwoTowers:
     """Load a two-tower model from a folder (safetensors) or the hub. Raises MetricError, one sentence."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     if loading.type_of(path_or_id, revision) == "clip":
-        clip = load_clip(path_or_id, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
-        return ClipDual(clip.model, clip.tokenizer._tokenizer, clip.preprocess, clip.source, batch_size)
+        return load_clip(path_or_id, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
     model, source = loading.load_model(
         AutoModel, path_or_id, model_type=None, revision=revision, device=device, dtype=dtype
     )
@@ -135,12 +100,11 @@ def load(
 PREFIX = "sentence:"
 
 
-class SentenceEncoder:
+class SentenceEncoder(Described):
     """A `sentence_transformers.SentenceTransformer`; `encode_text` gives (N, D) float32, not normalised."""
 
     def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
         self.model, self.source, self.batch_size = model, source, batch_size
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         from importlib.metadata import version

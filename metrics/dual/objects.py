@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from nein.loading.errors import out_of_memory
-from nein.metrics.base import Images, MetricError, check_image, chunks
-from nein.metrics.dual import DualEncoder
-from nein.metrics.loading import fingerprint
+from nein.metrics.base import Described, Images, MetricError, check_image, chunks
 
 
-class ControlEncoder:
+class ControlEncoder(Described):
     """A `DualEncoder` whose features are drawn from SHA-256 of seed and content."""
 
     scale, bias = 1.0, 0.0
@@ -27,7 +25,6 @@ class ControlEncoder:
 
     def __init__(self, name: str, seed: str = "0") -> None:
         self.name, self.seed = name, seed
-        self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "control", "name": self.name, "seed": self.seed}
@@ -127,9 +124,7 @@ class ObjectDual:
         return rows.astype(np.float32)
 
 
-def of(
-    thing: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()
-) -> DualEncoder:
+def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()) -> Any:
     """A `DualEncoder` from what is in memory.
 
     thing        A `DualEncoder`; an object with `encode_image` and `encode_text`; (model, processor) of

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +30,7 @@ from nein.loading.errors import choose
 from nein.loading.references import Origin, expanded
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image
-from nein.metrics.encoders import in_batches
+from nein.metrics.encoders import TwoTowers, in_batches
 from nein.metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
@@ -44,7 +43,7 @@ UNFIT = (
 ACTIVATIONS = {"gelu": False, "quickgelu": True}
 
 
-class OpenClipDual:
+class OpenClipDual(TwoTowers):
     """A model of open_clip behind the library's own transform for it.
 
     model      `open_clip.CLIP`, `CustomTextCLIP` or another class with `encode_image`, `encode_text`.
@@ -65,13 +64,7 @@ class OpenClipDual:
         self.tokenizer = loading.SharedTokenizer(tokenizer)
         self.dtype = torch_dtype(dtype)
         self.device = next(model.parameters()).device
-        self.scale = float(model.logit_scale.exp())
-        bias = getattr(model, "logit_bias", None)
-        self.bias = 0.0 if bias is None else float(bias)
-        self.quick_gelu = any(type(module).__name__ == "QuickGELU" for module in model.modules())
-        self.width = 0
-        self.width = self.encode_text(["."]).shape[1]
-        self.fingerprint = loading.fingerprint(self.describe())
+        self.measure()
 
     def describe(self) -> dict[str, Any]:
         from importlib.metadata import version
@@ -102,12 +95,7 @@ class OpenClipDual:
 
         return in_batches(run, inputs, self.batch_size, self.width)
 
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
-        return in_batches(self.text_features, texts, self.batch_size, self.width)
-
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, width) of sentences in one pass, on the device and in the model's dtype."""
         return self.model.encode_text(self.tokenizer(list(texts)).to(self.device), **self.TEXT)
 
 
@@ -237,16 +225,11 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     open_clip = _library()
     from open_clip.factory import load_checkpoint
 
-    if folder.exists():
-        raise MetricError(f"'{folder}' exists already; give a folder that does not.")
     config = _architecture(open_clip, architecture)
     if quick_gelu:
         config["quick_gelu"] = True
     state = loading.state_dict(source)
-    temporary = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent)
-    with _quietly(), torch.random.fork_rng(devices=[]), temporary as parent:
-        draft = Path(parent) / "folder"
-        draft.mkdir()
+    with loading.new_folder(folder) as draft, _quietly(), torch.random.fork_rng(devices=[]):
         try:
             model = _build(config)
         except UNFIT as error:
@@ -262,7 +245,6 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
         described = {"model_cfg": config, "preprocess_cfg": preprocess}
         (draft / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         save_tokenizer(config, draft)
-        draft.rename(folder)
     return {"architecture": architecture, "quick_gelu": quick_gelu, "tensors": len(state)}
 
 

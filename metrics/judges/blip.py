@@ -12,12 +12,12 @@ from torch.nn.functional import normalize
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, Score, Texts, chunks
+from nein.metrics.base import Described, Images, MetricError, Score, Texts, chunks
 from nein.metrics.judges.base import check_batch, check_finite
 from nein.metrics.rewards import SingleJudge
 
 
-class BlipMatcher:
+class BlipMatcher(Described):
     """A `BlipForImageTextRetrieval`. A picture is encoded once for all its texts.
 
     Source: Li et al., arXiv:2201.12086; NeIn uses `Salesforce/blip-itm-large-coco` with the cosine.
@@ -30,7 +30,6 @@ class BlipMatcher:
         self.model, self.image_processor, self.source = model, image_processor, source
         self.tokenizer = loading.SharedTokenizer(tokenizer)
         self.batch_size = batch_size
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         size = self.image_processor.size
@@ -124,10 +123,6 @@ class Matching(SingleJudge):
     from those before. The reward is the difference of the matching head's logits. A checkpoint says
     `pictures: 2` in its configuration, and was trained so, as `nano:reward` was (research/nano/reward.py).
     """
-
-    def __init__(self, model: BlipMatcher) -> None:
-        super().__init__(model)
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {**self.model.describe(), "kind": "matching"}

@@ -18,7 +18,6 @@ together, so that a score depends on the other options of a question.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +30,7 @@ from nein.loading.digests import file_sha256
 from nein.loading.references import located
 from nein.loading.weights import read_checkpoint
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, Texts
+from nein.metrics.base import Described, Images, MetricError, Texts
 from nein.metrics.encoders import ClipEncoder, load_clip
 from nein.metrics.judges.base import check_batch
 from nein.metrics.preprocess import map_images
@@ -68,12 +67,11 @@ class Reader(nn.Module):
         return self.fc2(self.fc1(x.flatten(1)).relu())[:, 0]
 
 
-class Dcsm:
+class Dcsm(Described):
     """A `metrics.judges.base.Matcher`. config: what config.json says; digest: of the network's weights."""
 
     def __init__(self, base: ClipEncoder, head: Reader, config: Mapping[str, Any], digest: str) -> None:
         self.base, self.head, self.config, self.digest = base, head, config, digest
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         named = {"kind": "itm", "method": "dcsm", "head": self.digest, "words": self.config["words"]}
@@ -126,8 +124,6 @@ def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
     """
     from safetensors.torch import save_file
 
-    if folder.exists():
-        raise MetricError(f"'{folder}' exists already; give a folder that does not.")
     base = base or BASE
     content = read_checkpoint(source, inert=True)[0]  # the file has a tokenizer and a module beside
     wanted = ("model_state_dict", "external_logic_token_embeddings")
@@ -148,13 +144,10 @@ def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
         raise MetricError(f"'{source}' has {len(rows)} columns for the {len(words)} words {words}.")
     tensors = {**content["model_state_dict"], "columns_of": rows.detach()}
     _filled(tensors, source)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as temporary:
-        draft = Path(temporary) / "folder"
-        draft.mkdir()
+    with loading.new_folder(folder) as draft:
         save_file({name: one.float().contiguous().clone() for name, one in tensors.items()}, draft / WEIGHTS)
         config = {"model_type": "dcsm", "base": base, "words": words}
         (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        draft.rename(folder)
     return {"architecture": "dcsm", "base": base, "tensors": len(tensors)}
 
 

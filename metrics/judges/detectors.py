@@ -11,14 +11,14 @@ import torch
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, Texts, chunks
+from nein.metrics.base import Described, Images, MetricError, Texts, chunks
 from nein.metrics.judges.base import Detection, check_batch
 
 PADS = ("library", "gray")
 BACKENDS = ("torchvision", "pil")
 
 
-class Owlv2Detector:
+class Owlv2Detector(Described):
     """An `Owlv2ForObjectDetection`; bare object names are the queries. A picture is looked at once for all
     its labels, a label is read once: scores of different labels do not influence each other, so decisions
     equal those of transformers' pipeline.
@@ -37,7 +37,6 @@ class Owlv2Detector:
         self.pad, self.backend = choose("pad", pad, PADS), choose("backend", backend, BACKENDS)
         self.batch_size = batch_size
         self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         size = self.image_processor.size
@@ -175,7 +174,7 @@ def load_owlv2(
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
 
 
-class ZeroShotDetector:
+class ZeroShotDetector(Described):
     """An `AutoModelForZeroShotObjectDetection`; bare object names are the queries.
 
     The score of a label is the highest sigmoid over boxes (and, for Grounding DINO, over the label's tokens),
@@ -187,7 +186,6 @@ class ZeroShotDetector:
         self.model, self.processor, self.source = model, processor, source
         self.grounded = model.config.model_type in GROUNDED
         self._inputs = loading.SharedTokenizer(processor)
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {

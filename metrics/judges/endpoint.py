@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 from nein.metrics.backends import connect
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Said, Turn
 from nein.metrics.backends.vllm import VllmEngine
-from nein.metrics.base import Images, Texts, check_images
+from nein.metrics.base import Described, Images, Texts, check_images
 from nein.metrics.choices import Asked, Reply
 from nein.metrics.judges.base import Answer, check_batch
 from nein.metrics.letters import LETTERS, SCORINGS
-from nein.metrics.loading import fingerprint
 
 
-class ServedModel:
+class ServedModel(Described):
     """A chat model that answers questions about pictures, at temperature 0, with at most `max_new_tokens`
     tokens.
 
@@ -32,7 +31,6 @@ class ServedModel:
         self.max_new_tokens = max_new_tokens
         self.concurrent = endpoint.concurrency
         self.stop, self.usage = endpoint.stop, endpoint.usage
-        self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -23,7 +23,7 @@ from nein.metrics.base import Images, MetricError, Texts, alike, chunks
 from nein.metrics.judges import vlm
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
 from nein.metrics.judges.vlm import yes_no_tokens
-from nein.metrics.loading import Source, exact, fingerprint, from_pretrained, load_model
+from nein.metrics.loading import Source, exact, from_pretrained, load_model
 
 #: Questions asked together, per picture of a batch.
 _QUESTIONS = 2
@@ -62,7 +62,6 @@ class LlavaNextJudge(vlm.VisionChat):
         self._image_id = int(model.config.image_token_id)
         self._image_word = processor.tokenizer.convert_ids_to_tokens(self._image_id)
         self._yes, self._no = yes_no_tokens(processor.tokenizer)
-        self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -18,7 +18,7 @@ import torch
 from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Images, MetricError, Texts, alike, check_images
+from nein.metrics.base import Described, Images, MetricError, Texts, alike, check_images
 from nein.metrics.choices import Asked, Prompt, Reply
 from nein.metrics.judges.base import Answer, check_batch
 from nein.metrics.letters import LETTERS, SCORINGS
@@ -44,7 +44,7 @@ BARE = ("instructblip",)
 _TEMPLATE_ERRORS = (TypeError, ValueError, KeyError, RuntimeError, jinja2.TemplateError)
 
 
-class VisionChat:
+class VisionChat(Described):
     """A model with its processor, and how the two are asked.
 
     `templated` is False for a processor without a chat template. Threads may share one.
@@ -172,7 +172,6 @@ class ChatJudge(VisionChat):
     def __init__(self, *parts: Any, max_new_tokens: int = 10) -> None:
         super().__init__(*parts, max_new_tokens=max_new_tokens)
         self._yes, self._no = yes_no_tokens(self._tokenizer)
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return self.facts("vqa")
@@ -231,7 +230,6 @@ class TransformersChoices(VisionChat):
         self.batch_size = batch_size
         self._letters = letter_tokens(self._tokenizer)
         self._in_order = self.templated and self._keeps_order()
-        self.fingerprint = loading.fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from nein.loading.errors import isolated
-from nein.metrics.base import Images, MetricError, Score, check_images
+from nein.metrics.base import Described, Images, MetricError, Score, check_images
 
 
-class RewardJudge(ABC):
+class RewardJudge(Described, ABC):
     """Says how good edits are, each (H, W, 3) uint8, given the picture before and what the editor was told.
 
     model     What it asks.
@@ -24,7 +24,6 @@ class RewardJudge(ABC):
               and several edits are ranked by their comparisons with each other.
     """
 
-    fingerprint: str
     compares = False
 
     def __init__(self, model: Any) -> None:

@@ -29,7 +29,7 @@ from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Picture, words
 from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Images, MetricError, Score
 from nein.metrics.judges import vlm
-from nein.metrics.loading import Source, fingerprint
+from nein.metrics.loading import Source
 from nein.metrics.rewards import RewardJudge, check_edits, constants
 
 #: Largest number that the model may give; a score is a tenth of the numbers' range per point.
@@ -145,7 +145,6 @@ class EditScore(RewardJudge):
         super().__init__(speaker)
         self.protocol, self.passes = protocol, passes
         self.reduction, self.temperature, self.texts = reduction, temperature, texts or OWN
-        self.fingerprint = fingerprint(self.describe())
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nein.metrics.base import Images, Score
+from nein.metrics.base import Images, Score, fingerprint
 from nein.metrics.choices import Asked, ChoiceModel, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
-from nein.metrics.loading import fingerprint
 from nein.metrics.rewards import RewardJudge, check_edits
 
 #: Between the pictures of a sheet, as a share of their height; white.

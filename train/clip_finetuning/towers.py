@@ -21,9 +21,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from nein import metrics
 from nein.engine.errors import UserError
-from nein.metrics.dual.hub import ClipDual, HubDual
+from nein.metrics.dual.hub import HubDual
 from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
-from nein.metrics.encoders import pooled
+from nein.metrics.encoders import ClipEncoder, pooled
 from nein.metrics.preprocess import map_images
 from nein.models import references
 from nein.nano.scenes import is_nano
@@ -44,7 +44,7 @@ class Tower(nn.Module):
 
     def __init__(self, dual: Any, reference: str) -> None:
         super().__init__()
-        if not isinstance(dual, ClipDual | HubDual | OpenClipDual):
+        if not isinstance(dual, ClipEncoder | HubDual | OpenClipDual):
             raise UserError(
                 f"'{reference}' cannot be fine-tuned; give a CLIP or SigLIP of transformers or open_clip."
             )
@@ -59,7 +59,7 @@ class Tower(nn.Module):
 
     def teach(self, words: Sequence[str]) -> None:
         """Words become tokens of their own. Raises UserError."""
-        if not isinstance(self.dual, ClipDual):
+        if not isinstance(self.dual, ClipEncoder):
             raise UserError("--words needs a CLIP of transformers; leave it out for this model.")
         tokenizer = self.dual.tokenizer._tokenizer
         teach(tokenizer, self.model.text_model, words)
@@ -83,7 +83,7 @@ class Tower(nn.Module):
     def pixels(self, pictures: Sequence[np.ndarray]) -> Tensors:
         """(H, W, 3) uint8 pictures as the vision tower takes them, on the CPU."""
         dual = self.dual
-        if isinstance(dual, ClipDual):
+        if isinstance(dual, ClipEncoder):
             crops = torch.from_numpy(np.stack(map_images(dual.preprocess, pictures)))
             return {"pixel_values": dual.preprocess.normalise(crops)}
         if isinstance(dual, HubDual):
@@ -101,7 +101,7 @@ class Tower(nn.Module):
         if isinstance(dual, OpenClipDual):
             return {"text": dual.tokenizer(list(texts))}
         inputs = dual.tokens(texts)
-        wanted = ("input_ids", "attention_mask") if isinstance(dual, ClipDual) else inputs
+        wanted = ("input_ids", "attention_mask") if isinstance(dual, ClipEncoder) else inputs
         return {key: inputs[key].cpu() for key in wanted}
 
     # --- features ----------------------------------------------------------------------------
@@ -145,12 +145,10 @@ class Tower(nn.Module):
         source = self.dual.source
         with _no_bar(local=True):
             self.model.save_pretrained(folder, safe_serialization=True)
-        classes = (
-            [AutoImageProcessor] if isinstance(self.dual, ClipDual) else [AutoImageProcessor, AutoTokenizer]
-        )
-        for part in classes:
+        clip = isinstance(self.dual, ClipEncoder)
+        for part in [AutoImageProcessor] if clip else [AutoImageProcessor, AutoTokenizer]:
             from_pretrained(part, source.reference, revision=source.revision).save_pretrained(folder)
-        if isinstance(self.dual, ClipDual):
+        if clip:
             self.dual.tokenizer._tokenizer.save_pretrained(folder)  # it may have learned words
 
     def _save_open_clip(self, folder: Path) -> None:

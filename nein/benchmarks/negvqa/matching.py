@@ -15,6 +15,7 @@ from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, usage_of
 from nein.metrics import choices
+from nein.metrics.base import fingerprint
 from nein.metrics.letters import LETTERS, parse, without_missing
 from nein.models import references
 from nein.models.llm import client as llm
@@ -55,8 +56,6 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
         return llm.load(options, cache=cache, device=device)
 
     def describe(client: Any) -> dict[str, Any]:
-        from nein.metrics.loading import fingerprint
-
         return {"matcher": (fingerprint(client.describe()), client.describe())}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:

@@ -17,7 +17,7 @@ from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.loading.errors import isolated
-from nein.metrics.base import MetricError
+from nein.metrics.base import MetricError, fingerprint
 from nein.wording import nouns
 
 NOT_MADE = "no try gave a pair that the detector confirms"
@@ -75,8 +75,6 @@ class TextMaker:
     """A text-to-image pipeline of diffusers draws both pictures from one noise, so that they are alike."""
 
     def __init__(self, pipeline: Any, identity: dict[str, Any], *, resolution: int, steps: int) -> None:
-        from nein.metrics.loading import fingerprint
-
         self.pipeline, self._identity = pipeline, identity
         self.resolution, self.steps = resolution, steps
         self.fingerprint = fingerprint(self.describe())

@@ -16,6 +16,7 @@ from nein.datasets.negbench.remedy_texts import Parts
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.loading.references import expanded
+from nein.metrics.base import fingerprint
 from nein.metrics.dual import DualEncoder, normalise
 from nein.wording import denials
 from nein.wording.nouns import with_article
@@ -92,8 +93,6 @@ class _Around:
     """A `DualEncoder` around another one, whose features of pictures stay."""
 
     def __init__(self, model: DualEncoder, about: Mapping[str, Any]) -> None:
-        from nein.metrics.loading import fingerprint  # with torch, which a list of models does without
-
         self._model, self._about = model, dict(about)
         self.width, self.scale, self.bias = model.width, model.scale, model.bias
         self.quick_gelu = model.quick_gelu
