@@ -19,11 +19,8 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One annotated object, or (`crowd`) a region that holds many of a category.
-
-    box       (x, y, width, height) in pixels; None where the file has none.
-    polygons  The lists of `segmentation`; empty where there are none, or a run-length mask instead.
-    """
+    """One annotated object, or (`crowd`) a region that holds many of a category. box: x, y, width, height in
+    pixels. polygons: the lists of `segmentation`; a run-length mask has none."""
 
     category: str
     box: Box | None = None
@@ -33,11 +30,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a list, with what the list says about it.
-
-    file_name  As the list has it: relative to `folder`.
-    captions   As they stand there, in its order.
-    """
+    """A picture of a list, with what the list says about it. file_name: relative to `folder`."""
 
     file_name: str
     captions: tuple[str, ...] = ()
@@ -76,11 +69,7 @@ def read(
     *, captions: Path | None = None, instances: Path | None = None, folder: Path | None = None
 ) -> Annotations:
     """Reads a caption file, an instance file, or both; the pictures are those of the instance file then.
-
-    folder  Where the pictures are; beside the file that lists them by default. They are not looked for.
-
-    Raises UserError naming the file and the entry that is wrong.
-    """
+    folder: of the pictures, by default that of the list. Raises UserError naming file and entry."""
     listing = instances or captions
     assert listing is not None, "a caption file or an instance file"
     content = _content(listing, _INSTANCES if instances else {**_LISTING, **_CAPTIONS})
@@ -137,9 +126,7 @@ CAPTION_KEYS = ("captions", "caption", "text")
 
 def iter_pictures(path: Path) -> Iterator[Picture]:
     """The picture of every line, read as it is asked for; file names are relative to the list's folder.
-
-    Raises UserError for a file that cannot be read, and naming a line that is no such record.
-    """
+    Raises UserError."""
     for number, row in atomic.iter_lines(path):
         where = f"'{path}', line {number},"
         name = image_of(row)

@@ -15,7 +15,6 @@ from tests.helpers.commands import ROOT, Outcome, in_a_process, outcome
 
 __all__ = ["ROOT", "Outcome"]
 
-
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 
 

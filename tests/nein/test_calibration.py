@@ -173,20 +173,6 @@ def test_full_agreement_on_one_sample_that_is_there_and_many_that_are_not_says_l
     assert min(low[2:]) > 0.9
 
 
-def test_intervals_of_kappa_cover_the_truth_with_clusters():
-    """Two judges of the same rates on 60 pictures of three samples: kappa is that of a large sample."""
-    rng = np.random.default_rng(4)
-
-    def drawn(pictures):
-        source = np.repeat(np.arange(pictures), 3)
-        truth = rng.uniform(size=len(source)) < rng.beta(0.5, 0.5, pictures)[source]
-        return calibration.cohen_kappa(*keyed(*(judged(rng, truth, 0.9, 0.8) for _ in range(2)), source))
-
-    reference = np.mean([one.value for _ in range(20) if (one := drawn(2000))])
-    found = [drawn(60) for _ in range(400)]
-    assert np.mean([one is not None and one.low <= reference <= one.high for one in found]) >= 0.93
-
-
 def test_roc_auc_is_the_share_of_pairs_in_order_ties_half():
     rng = np.random.default_rng(1)
     scores, truth = rng.integers(0, 6, 80) / 5, rng.uniform(size=80) < 0.4

@@ -19,7 +19,6 @@ from nein.reporting import figures as frames
 from tests.helpers import forks
 from tests.helpers.runs import edits_of, scores_in
 from tests.nein.conftest import write_data
-from tests.rehearsal import ScriptedJudge
 
 ALONE = ("--editor", "identity", "--control", "none")
 
@@ -142,24 +141,6 @@ def test_a_picture_changed_between_the_stages_is_unscored(make_data, evaluate, t
     assert "not the one this run wrote" in reasons["1", "l1"]
     assert "changed in between" in reasons["2", "removal_vqa"]
     assert reasons["2", "l1"] == ""
-
-
-def test_a_judge_that_raises_loses_only_its_own_sample(make_data, evaluate, tmp_path, monkeypatch):
-    data, out, ask = make_data(3, 1), tmp_path / "out", ScriptedJudge.ask
-    bad = images.decode(data / "nein_val" / "NeIn_000000000002_1.png")
-
-    def raising(self, pictures, questions):
-        if any((picture == bad).all() for picture in pictures):
-            raise RuntimeError("cannot look at this")
-        return ask(self, pictures, questions)
-
-    monkeypatch.setattr(ScriptedJudge, "ask", raising)
-    options = ["--editor", "identity", "--models.vqa", "tests.rehearsal:no"]
-    done = evaluate(*options, *base(data, out, metrics="l1,removal_vqa"))
-    assert done.code == 0
-    assert list(values(out, "identity/negative", "removal_vqa").values()) == [1.0, None, 1.0]
-    assert None not in values(out, "identity/negative", "l1").values()
-    assert "RuntimeError: cannot look at this" in done.stdout
 
 
 def test_a_changed_configuration_or_annotation_is_refused_until_told_to_overwrite(

@@ -19,7 +19,7 @@ from nein.datasets.nein.samples import Dataset, Sample, records_hash
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import two_way
-from nein.wording.families import CELLS, FAMILIES, MINIMAL_PAIRS, STAYS
+from nein.wording.families import CELLS, FAMILIES, MINIMAL_PAIRS, STAYS, negative_sentence
 from tests.helpers import commands, runs
 
 
@@ -36,9 +36,7 @@ VALUES = {
     "l1": {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4},
 }
 
-
 BY_ID = {"a": "plain", "b": "double_negation", "c": "implicit", "d": "implicit"}
-
 
 SCORES = [
     {"id": key, "metric": metric, "value": value, "reason": "" if value is not None else "no answer"}
@@ -46,9 +44,7 @@ SCORES = [
     for key, value in column.items()
 ]
 
-
 MUST_STAY = " (object must stay: Removal ↓)"
-
 
 OTHERS, DEPTH = "other things", "denials above"
 
@@ -99,9 +95,7 @@ def test_a_family_is_read_hashed_and_turns_the_target_round(make_data):
     folder = with_families(make_data(2, 1, name="other"), ["double_negation", "implicit"])
     found = loading.load(str(folder))
     first, second = found.samples
-    assert (first.family, first.stays, second.family, second.stays) == (
-        "double_negation", True, "implicit", False,
-    )  # fmt: skip
+    assert [(s.family, s.stays) for s in found.samples] == [("double_negation", True), ("implicit", False)]
     assert first.source_path == first.sample_path
     assert second.source_path != second.sample_path
     assert found.records_sha256 != plain.records_sha256 == records_hash(plain.samples)
@@ -170,12 +164,15 @@ def test_both_difficulties_of_edits_are_drawn_and_stand_in_a_table():
     assert "how many" in section.tables[1].sheet(made).columns
 
 
-def pairs_of(*families):
-    return dataset(*(
-        Sample(f"n{n}", f"s{n}", "A cat.", "The image lacks owl.", "Add an owl.", "owl", 8,
-               Path(f"s{n}.png"), Path(f"n{n}.png"), family)
-        for n, family in enumerate(families, 1)
-    ))  # fmt: skip
+def sample(number, noun, source="s", caption="A cat sleeps.", template=0, family=None):
+    return Sample(
+        f"n{number}", source, caption, negative_sentence(template, noun), f"Add a {noun}.", noun, template,
+        Path(f"{source}.png"), Path(f"n{number}.png"), family,
+    )  # fmt: skip
+
+
+def dataset(*samples):
+    return Dataset(samples, {"kind": "folder"}, records_hash(samples))
 
 
 def test_minimal_pairs_have_one_track():
@@ -184,7 +181,8 @@ def test_minimal_pairs_have_one_track():
 
 
 def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence_says():
-    made = in_families(pairs_of(None, "double_negation"), [MINIMAL_PAIRS])
+    given = sample(1, "owl", "s1", template=8), sample(2, "owl", "s2", family="double_negation")
+    made = in_families(dataset(*given), [MINIMAL_PAIRS])
     found = [(s.id, s.family, s.negative, s.sample_path.stem, s.source_path.stem) for s in made.samples]
     assert found == [
         ("n1_affirmed_there", "affirmed, there", "The image has an owl.", "n1", "n1"),
@@ -288,18 +286,6 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_
 
 HARDER = [label for label in FAMILIES if label != "plain"]
 
-
-def sample(number, noun, source="s", caption="A cat sleeps."):
-    return Sample(
-        f"n{number}", source, caption, f"The image doesn't have any {noun}.", f"Add a {noun}.", noun, 0,
-        Path(f"{source}.png"), Path(f"n{number}.png"),
-    )  # fmt: skip
-
-
-def dataset(*samples):
-    return Dataset(samples, {"kind": "folder"}, records_hash(samples))
-
-
 DATA = dataset(sample(1, "dog"), sample(2, "cup"), sample(3, "cat", "t", "A dog on a sofa."))
 
 
@@ -330,7 +316,7 @@ def test_the_sentence_belongs_to_the_sample_and_not_to_its_company():
     ([sample(1, "dog")], ["sarcasm"], "family of negation"),
     ([sample(1, "dog")], ["not_all"], "'not_all' names a colour"),
     ([sample(1, "dog")], [MINIMAL_PAIRS, "implicit"], "minimal_pairs goes with no other"),
-    (pairs_of("double_negation").samples, [MINIMAL_PAIRS], "no sample whose sentence only denies its object"),
+    ([sample(1, "owl", family="double_negation")], [MINIMAL_PAIRS], "no sample whose sentence only denies"),
 ])  # fmt: skip
 def test_families_that_cannot_be_said_are_a_sentence(samples, families, said):
     with pytest.raises(UserError, match=said):

@@ -146,17 +146,12 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
     first = detector.asked
     assert evaluate("--editor", "solid", *line).code == 0
     again = detector.asked - first
-    of = {editor: scores_in(out / editor / "negative") for editor in ("identity", "solid")}
-    kept = [row["detail"] for row in of["identity"] if row["metric"] == "retention_ovd"]
+    scores = scores_in(out / "identity" / "negative")
+    kept = [row["detail"] for row in scores if row["metric"] == "retention_ovd"]
     objects = sum(len(detail["objects"]) for detail in kept)
     # Again: the object and the kept ones in the edit, nothing about the sample.
     assert again == 4 + sum(len(detail["in_sample"]) for detail in kept)
     assert first == again + objects > again
-    values = {(editor, row["metric"], row["value"]) for editor, rows in of.items() for row in rows}
-    found = {(editor, metric) for editor, metric, _ in values}
-    assert values >= {("identity", "retention_ovd", 1.0), ("solid", "retention_ovd", 0.0)}
-    assert ("solid", "removal_ovd", 1.0) in values
-    assert len(values) <= len(found) + 1  # only what "identity" leaves differs by sample
 
 
 @pytest.fixture

@@ -126,15 +126,10 @@ def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:
 
 def printed(editor: str, name: str) -> pd.DataFrame:
     """What the paper's Table 3 has of an editor on negative instructions; empty for others."""
-    table = paper_numbers.figures(editor) or {}
-    return frames.frame(
-        {
-            **frames.number(value / (100 if unit(metric) == "%" else 1), unit=unit(metric), n=24182),
-            "task": "results", "metric": metric, "benchmark": "nein", "model": f"{name}{PRINTED}",
-            "variant": "negative", "source": "printed",
-        }
-        for metric, value in table.items()
-    )  # fmt: skip
+    of_editor = {"editor": editor, "track": "negative"}
+    table = paper_numbers.published("table3", of_editor) if editor in paper_numbers.ROW_OF else ()
+    what = {"benchmark": "nein", "model": f"{name}{PRINTED}", "source": "printed"}
+    return frames.frame(frames.number(one.value, unit=one.unit, n=one.n, **one.of, **what) for one in table)
 
 
 def together(runs: Sequence[Records]) -> pd.DataFrame:

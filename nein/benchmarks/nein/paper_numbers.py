@@ -62,9 +62,3 @@ def gaps() -> Iterator[dict[str, Any]]:
         for metric, measure in (("removal_vqa", "Removal (VQA)"), ("removal_ovd", "Removal (OVD)")):
             what = {"model": model, "data": PUBLISHED["nein"], "measure": measure}
             yield {**what, "affirmed": None, "negated": by[metric] / 100}
-
-
-def figures(editor: str) -> dict[str, float] | None:
-    """Metric -> printed figure of an editor on negative instructions; None if the paper has no such row."""
-    row = ROW_OF.get(editor)
-    return dict(zip(COLUMNS, TABLE_3[row], strict=True)) if row else None

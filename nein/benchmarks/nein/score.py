@@ -35,10 +35,7 @@ from nein.wording.families import MINIMAL_PAIRS
 
 class Scorer:
     """The models of a command, loaded once for all its editors and tracks, and its caches; threads share it.
-
-    load    Metrics -> their models by kind; those of `names` are loaded at once.
-    cache   Folder of what is known about unchanging pictures.
-    """
+    load: metrics -> their models by kind; those of `names` are loaded at once."""
 
     def __init__(
         self, load: Callable[[Iterable[str]], Mapping[str, Any]], names: Iterable[str],
@@ -97,10 +94,8 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
 
 
 def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served: bool = False) -> Stage:
-    """The stage that scores the edits of a run, by metrics in the order of the table.
-
-    served  Whether a judge is behind an endpoint: what that did not answer is asked again, and nothing else.
-    """
+    """The stage that scores the edits of a run, by metrics in the order of the table. served: whether a judge
+    is behind an endpoint: what that did not answer is asked again, and nothing else."""
     corpus = [name for name in names if metrics.METRICS[name].kind == "corpus"]
     for name in corpus:  # blocks whose features have vanished are scored again
         for number in run.done(scores_of(name)):

@@ -105,12 +105,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Dataset:
-    """All samples in the order of the file, where they came from, and the hash of their records
-    (`records_hash`), not of the pixels: these are pinned one by one in the records of a run.
-
-    samples  In memory, or of a large file read when they are asked for (`LARGE`).
-    missing  Names of COCO and NeIn images that are in no folder, as far as listing these tells.
-    """
+    """All samples in the order of the file, in memory or read when they are asked for (`LARGE`); where they
+    came from; the hash of their records, not of the pixels, which a run pins one by one. missing: names of
+    COCO and NeIn images that are in no folder, as far as listing these tells."""
 
     samples: Sequence[Sample]
     origin: dict[str, Any]
@@ -196,11 +193,8 @@ def load_folder(
 
 
 class Reader:
-    """Makes samples of records; `problems` collects every fault of every record.
-
-    columns  See `load_folder`.
-    listed   Whether the folders of images are listed, once; else each image is looked for when it is needed.
-    """
+    """Makes samples of records; `problems` collects every fault of every record. listed: whether the folders
+    of images are listed, once; else each image is looked for when it is needed."""
 
     def __init__(self, coco: Path, nein: Path, columns: Mapping[str, str], *, listed: bool) -> None:
         self.problems = Problems()

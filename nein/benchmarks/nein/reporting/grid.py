@@ -21,11 +21,8 @@ from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, dra
 
 @dataclass(frozen=True)
 class Column:
-    """What is shown in a column: a run, or of None the picture `name`.
-
-    name     As `--columns` takes it: sample, target, an editor, or EDITOR/TRACK where there are several.
-    caption  What stands above it.
-    """
+    """What is shown in a column: a run, or of None the picture `name`. name: as `--columns` takes it, sample,
+    target, an editor, or EDITOR/TRACK where there are several."""
 
     name: str
     caption: str
@@ -134,10 +131,7 @@ def build_row(
     sample: Sample, columns: Sequence[Column], metric: str | None = None, *, captions: str = "all",
     verdicts: bool = True,
 ) -> Row:  # fmt: skip
-    """What is drawn for one sample; below every edit the value of `metric` and the judges' verdicts.
-
-    captions  What is said above the pictures: "all", the "instruction" alone, or "none".
-    """
+    """What is drawn for one sample; below every edit the value of `metric` and the judges' verdicts."""
     tracks = list(dict.fromkeys(column.run.track for column in columns if column.run))
     lines = [sample.instruction(track) for track in tracks or ["negative"]]
     if len(tracks) > 1:

@@ -218,11 +218,8 @@ def _share(rates: Mapping[str, Any], which: str, **what: Any) -> dict[str, Any]:
 
 
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """(editor, track) -> sample id -> 1.0 where a person found the object gone, 0.0 where it is still there.
-
-    A CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError with the first bad
-    line.
-    """
+    """(editor, track) -> sample id -> 1.0 where a person found the object gone, 0.0 where it is still there:
+    a CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError."""
     words = {"1": 1.0, "yes": 1.0, "0": 0.0, "no": 0.0}
     labels: dict[tuple[str, str], dict[str, float]] = {}
     try:
