@@ -27,11 +27,10 @@ MetricError = UserError
 class Score:
     """One metric of one sample.
 
-    value     In the unit of the metric's docstring, never scaled by 100; None: *unscored*.
-    reason    Why it is unscored (always set then), or a short sentence that explains the verdict.
+    value     In the unit of the metric, never scaled by 100; None: *unscored*.
+    reason    Why it is unscored (always set then), or a sentence that explains the verdict.
     detail    JSON-serialisable evidence: raw answer, confidence, threshold, labels.
-    features  Of a metric with a value for the whole only, which has neither value nor reason then: rows of
-              the edited picture and of its target, (D,) float32 each.
+    features  Of a corpus metric: rows of the edited picture and of its target, (D,) float32 each.
     again     Unscored because an endpoint gave no answer: another time it may.
     """
 
@@ -109,7 +108,7 @@ class Described:
 
 
 def check_image(image: Any) -> np.ndarray:
-    """Return `image` if it is (H, W, 3) uint8 with H, W >= 1; raise MetricError otherwise."""
+    """(H, W, 3) uint8 with H, W >= 1; raises MetricError otherwise."""
     import numpy as np
 
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
@@ -122,7 +121,6 @@ def check_image(image: Any) -> np.ndarray:
 
 
 def check_images(images: Sequence[Any], lists: Sequence[Any], what: str) -> None:
-    """Raise MetricError unless there is one list (of `what`) per picture and every picture is one."""
     if len(images) != len(lists):
         raise MetricError(f"{len(images)} pictures but {len(lists)} lists of {what} were given.")
     for image in images:
@@ -146,26 +144,19 @@ def alike(items: Sequence[Any], key: Callable[[Any], Any], size: int) -> Iterato
 
 
 def paper_removed(answer: str) -> bool:
-    """NeIn's removal script: removed only if the answer is "No" to the letter ("no" and "No." are not).
-
-    Source: https://github.com/tanbuinhat/NeIn, evaluation_protocol/VQA/removal_eval.py.
-    """
+    """NeIn's removal_eval.py (https://github.com/tanbuinhat/NeIn): "No" to the letter ("no" and "No." are
+    not)."""
     return answer.strip() == "No"
 
 
 def paper_present(answer: str) -> bool:
-    """NeIn's retention scripts: present only if the answer is "yes" in any case ("Yes." is not).
-
-    Source: https://github.com/tanbuinhat/NeIn, evaluation_protocol/VQA/check_obj.py and retention_eval.py.
-    """
+    """NeIn's check_obj.py and retention_eval.py: "yes" in any case ("Yes." is not)."""
     return answer.strip().lower() == "yes"
 
 
 def parse_yes_no(answer: str) -> bool | None:
-    """True for yes, False for no by the first word, whatever its case and punctuation; else None.
-
-    "No, there is no car." -> False; "Yes." -> True; "It depends", "Nothing", "" -> None.
-    """
+    """By the first word, whatever its case and punctuation: "No, there is no car." -> False; "Nothing", "" ->
+    None."""
     words = answer.split()
     first = words[0].strip(_IGNORED).lower() if words else ""
     return {"yes": True, "no": False}.get(first)

@@ -30,8 +30,7 @@ Feature = np.ndarray | str
 
 @dataclass(frozen=True)
 class SceneObject:
-    """A thing of the unedited picture. without: the picture without it, (H, W, 3) uint8 RGB. stays: whether
-    the right edit leaves it there."""
+    """A thing of a picture. without: the picture without it. stays: whether the right edit leaves it."""
 
     name: str
     stays: bool
@@ -42,17 +41,13 @@ class SceneObject:
 class EditPair:
     """One edit. A picture is (H, W, 3) uint8 RGB, or a sentence saying why there is none.
 
-    id          Identifies the sample.
-    edited      What the editor made.
+    edited      What the editor made; `upright`: what detectors are shown in its place, turned by its EXIF
+                tag.
     target      The picture it should have made (NeIn: the source image).
-    sample      The unedited picture.
+    sample      The unedited picture; `things`: everything on it, where that is known.
     object      What the instruction said should not be there, e.g. "traffic light".
     caption     Describes the target and names the objects to retain; may be empty.
-    target_key, sample_key
-                SHA-256 of size and pixels, hexadecimal: equal keys mean equal pictures. By default worked
-                out.
-    things      Every thing of the unedited picture, where that is known, or a sentence.
-    upright     What detectors are shown in place of `edited`: turned as its EXIF orientation says.
+    target_key, sample_key  SHA-256 of size and pixels; by default worked out.
     """
 
     id: str
@@ -91,21 +86,20 @@ class EditPair:
 class Settings:
     """How items are scored. A metric names those that decide its values (`Metric.settings`).
 
-    align       "stretch", the published protocol: the edited picture is stretched to the target's size where
-                pixels are compared. "crop": the target first gets the crop of NeIn's samples (`r64_fit`).
-    resolution  Of that crop; 512 for NeIn, 64 for 64-pixel data.
-    protocol    "paper": as the released scripts. Removed if the answer is exactly "No"; present if it is
-                "yes" in any case; every other answer counts as the opposite. Objects are the roots of noun
-                chunks, repetitions kept for VQA. "fixed": the first word decides, any other answer leaves the
-                sample unscored; objects are distinct nouns (`metrics.objects`).
+    align       "stretch", as published: where pixels are compared, the edited picture is stretched to the
+                target's size. "crop": the target first gets the crop of NeIn's samples (`r64_fit`) at
+                `resolution` (512 for NeIn, 64 for 64-pixel data).
+    protocol    "paper", as released: removed if the answer is exactly "No"; present if it is "yes" in any
+                case; objects are roots of noun chunks, repetitions kept for VQA. "fixed": the first word
+                decides, any other answer is unscored; objects are distinct nouns (`metrics.objects`).
     threshold   A detection counts when its score is strictly above this (0.1: the pipeline NeIn uses).
     article     In questions: "none" as in the released code, "a_an" as in the paper's text.
-    evidence    "both": for Retention, also ask about the other protocol's objects and keep all replies, so
-                that its figure needs no judge (`objects_of` in the detail). The scores are the same.
-    before      Removal: also ask about the object in the unedited sample, once for all edits of it (`before`
-                and `present_before` in the detail). The scores are the same.
-    batch_size  Edited pictures that go through a network together.
-    workers     Threads for resizing; None: by the number of cores.
+    evidence    "both": Retention also asks about the other protocol's objects and keeps all replies
+                (`objects_of` in the detail), so that its figure needs no judge. The scores are the same.
+    before      Removal also asks about the object in the unedited sample (`before` and `present_before` in
+                the detail). The scores are the same.
+    batch_size, workers  Pictures that go through a network together; threads for resizing (None: by the
+                         cores).
     """
 
     align: Literal["stretch", "crop"] = "stretch"
@@ -137,13 +131,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch:
-    """Items scored together, the models that may be asked, and what has been worked out about them.
+    """Items scored together.
 
     models    Kind -> what `load_encoder` or `load_judge` gave.
     names     Metrics asked for together in one pass of a judge, also where some are scored already: the last
               bits of an answer can depend on what is asked with it.
-    features  Cache for features of targets, which samples and editors share.
-    records   Cache of what judges said about unedited samples, asked once and not once per editor.
+    features, records  Caches of features of targets, and of what judges said about unedited samples.
     """
 
     items: Sequence[EditPair]
@@ -170,7 +163,7 @@ class Batch:
     # ---------------------------------------------------------------------------------------- pictures
 
     def targets(self) -> dict[str, np.ndarray]:
-        """Target key -> the target as it is compared, (H, W, 3) uint8, in the order of the items."""
+        """Target key -> the target as it is compared, in the order of the items."""
 
         def aligned() -> dict[str, np.ndarray]:
             targets: dict[str, Any] = {}
@@ -185,7 +178,7 @@ class Batch:
         return self.once("targets", aligned)
 
     def pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per item the edited picture at its target's size, and the target: (H, W, 3) uint8 both."""
+        """Per item the edited picture at its target's size, and the target."""
 
         def fitted() -> list[tuple[np.ndarray, np.ndarray]]:
             from nein.metrics.preprocess import map_images, stretch
@@ -202,17 +195,14 @@ class Batch:
     # ---------------------------------------------------------------------------------------- features
 
     def edited_features(self, kind: str) -> list[Feature]:
-        """Of every edited picture by the encoder of that kind."""
         return self.once((kind, "edited"), lambda: self._encoded(kind, [item.edited for item in self.items]))
 
     def target_features(self, kind: str) -> list[Feature]:
-        """Of every item's target by the encoder of that kind, from the cache where it can be."""
+        """Of every item's target, from the cache where it can be."""
         by_key = self.once((kind, "target"), lambda: self._encoded_targets(kind))
         return [by_key[item.target_key] for item in self.items]
 
     def caption_features(self, kind: str) -> list[Feature]:
-        """Of every caption by the text encoder of that kind."""
-
         def encoded() -> dict[str, Feature]:
             captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
             rows = _encode(self.models[kind].encode_text, captions, self.settings.batch_size)
@@ -225,8 +215,8 @@ class Batch:
         return _encode(self.models[kind].encode, pictures, self.settings.batch_size)
 
     def _encoded_targets(self, kind: str) -> dict[str, Feature]:
-        """Features of all targets by key, from the store only where it has every one of them: the last bits
-        of a feature can depend on its batch."""
+        """From the store only where it has every target: the last bits of a feature can depend on its
+        batch."""
         targets, space = self.targets(), self.models[kind].fingerprint
         alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
         company = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
@@ -243,7 +233,6 @@ class Batch:
 
 
 def _encode(encode: Callable[[Any], np.ndarray], inputs: Sequence[Any], size: int) -> list[Feature]:
-    """One row per input, `size` inputs at a time."""
     parts = [isolated(lambda chunk: list(encode(chunk)), part) for part in chunks(inputs, size)]
     wild = "the features are not finite"
     return [row if isinstance(row, str) or np.isfinite(row).all() else wild for part in parts for row in part]

@@ -26,12 +26,8 @@ ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generat
 
 @dataclass(frozen=True)
 class Asked:
-    """A question.
-
-    prompt    Its final wording, options and all; options: how many it has (letters A, B, ...).
-    question, texts
-              The question and the options by themselves, for models asked about one option at a time.
-    """
+    """A question. prompt: its final wording; options: how many it has; question, texts: the question and the
+    options by themselves, for models asked about one option at a time."""
 
     prompt: Prompt
     options: int = 2
@@ -44,12 +40,10 @@ class Reply:
     """One answer. Raises ValueError for log-probabilities that are not finite.
 
     text      What the model wrote, stripped; None where it was not asked to write.
-    logprobs  Per option, the natural logarithm of the probability that the answer begins with its letter, all
-              tokens for the letter added up; None for a letter that the server did not list. None altogether
-              where they were not asked for, or cannot be had.
+    logprobs  Per option, the natural logarithm of the probability that the answer begins with its letter;
+              None for a letter that the server did not list, None altogether where there are none.
     each      What was said about each option by itself ("Yes", "No"), where the model was asked so.
-    error     Why there is no answer; "" otherwise.
-    silent    Whether other questions can be expected to fail alike: nobody answers.
+    error     Why there is no answer; silent: whether other questions can be expected to fail alike.
     """
 
     text: str | None = None
@@ -74,8 +68,7 @@ class ChoiceModel(Protocol):
     """Answers multiple-choice questions about pictures.
 
     scorings    Which of `SCORINGS` it can give.
-    concurrent  Questions in flight side by side; 0: batches of pictures. Models with such questions also have
-                `stop()`, which ends all waiting.
+    concurrent  Questions in flight side by side (such a model has `stop()`); 0: batches of pictures.
     """
 
     fingerprint: str
@@ -87,18 +80,16 @@ class ChoiceModel(Protocol):
     def answer(
         self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
-        """`asked[i]` are questions about `images[i]`, (H, W, 3) uint8; replies in the same shape.
-
-        May raise one of `MODEL_ERRORS` for the whole call; `answer_each` narrows that down.
-        """
+        """`asked[i]` are questions about `images[i]`, (H, W, 3) uint8; replies in the same shape. May raise
+        one of `MODEL_ERRORS` for the whole call."""
         ...
 
 
 def answer_each(
     model: ChoiceModel, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
 ) -> list[list[Reply]]:
-    """As `model.answer`, but a question the model fails on has a reply with the error, and only that one. A
-    mistake of the user (MetricError) is raised."""
+    """As `model.answer`; only the question that the model fails on has a reply with the error. Raises
+    MetricError."""
 
     def answer(questions: Sequence[tuple[int, Asked]]) -> list[Reply]:
         rows: dict[int, list[Asked]] = {}
@@ -117,12 +108,8 @@ def answer_each(
 
 
 class JudgeChoices:
-    """A judge asked in its own template.
-
-    asking  One of `ASKINGS`. "options": `Reply.each` is what it said about every option, and `Reply.logprobs`
-            is ln(P(yes) / (P(yes) + P(no))) for each, where the judge gives probabilities. "letters": text
-            alone.
-    """
+    """A judge asked in its own template. asking "options": `Reply.each` is what it said about every option,
+    `Reply.logprobs` is ln(P(yes) / (P(yes) + P(no))) for each; "letters": text alone."""
 
     def __init__(self, judge: Any, asking: str = "letters") -> None:
         self.judge = judge
@@ -135,7 +122,6 @@ class JudgeChoices:
         return {**self.judge.describe(), "judge": self.judge.fingerprint, "asking": self.asking}
 
     def stop(self) -> None:
-        """Of a judge behind an endpoint: ends all waiting."""
         self.judge.stop()
 
     def usage(self) -> dict[str, Any]:
@@ -174,15 +160,14 @@ def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
 
 
 class FunctionChoices:
-    """Answers by a function of yours, `answer(image, question, options) -> str`.
+    """Answers by a function of yours, `answer(image, question, options) -> str`, one call at a time.
 
-    function     Called with a `PIL.Image.Image` in mode RGB, the question and a list of options; gives what a
-                 model would write: a letter, or a sentence that begins with one. One call at a time.
-    fingerprint  Stands for everything that decides an answer.
+    function     Gets a `PIL.Image.Image` in mode RGB, the question and a list of options; gives a letter, or
+                 a sentence that begins with one.
     by_type      Types of what the function holds that the fingerprint does not look into.
 
-    What the function raises, and an answer that is no text, is the error of that question. Raises MetricError
-    for a function that cannot be called so.
+    What the function raises, and an answer that is no text, is the error of that question. Raises
+    MetricError.
     """
 
     scorings = ("generated",)
@@ -237,15 +222,13 @@ class FunctionChoices:
 
 
 class Prompt(NamedTuple):
-    """What is said before and after the picture. Where a template puts the picture first, the two are
-    joined."""
+    """What is said before and after the picture; joined where a template puts the picture first."""
 
     before: str
     after: str
 
     @property
     def text(self) -> str:
-        """The words alone: "Question: What is this?" whether or not a picture stood in between."""
         return f"{self.before}{self.after.lstrip()}" if self.before else self.after
 
 
@@ -288,7 +271,7 @@ def _listed(form: str, options: Options) -> str:
 
 
 def is_chinese(text: str) -> bool:
-    """Whether VLMEvalKit takes a text for Chinese: one such character suffices."""
+    """As VLMEvalKit has it: one such character suffices."""
     return re.search("[\u4e00-\u9fff]", text) is not None
 
 
@@ -334,23 +317,20 @@ def prompt(name: str, question: str, options: Options) -> Prompt:
 
 
 def yes_or_no(question: str) -> Prompt:
-    """A question to be answered with a word, not with a letter; the words behind it are NeIn's judge's."""
+    """A question to be answered with a word, in the words of NeIn's judge."""
     return Prompt("", f"{question} Answer only yes or no")
 
 
 def manner(reference: str) -> Manner:
-    """How VLMEvalKit asks the model behind a hub id, a folder or openai:URL#MODEL, by its name alone."""
+    """Of the model behind a hub id, a folder or openai:URL#MODEL, by its name alone."""
     name = reference.rpartition("#")[2].rstrip("/").rpartition("/")[2].partition("@")[0]
     plain = name.lower().replace("_", "-")
     return next((style for pattern, style in MANNERS if re.search(pattern, plain)), USUAL)
 
 
 def matching(question: str, options: Options, answer: str) -> str:
-    """What VLMEvalKit asks a language model about an answer in which its letter rule finds nothing.
-
-    Source: `build_prompt` and `build_prompt_cn` of vlmeval/dataset/utils/multiple_choice.py, and
-    `build_option_str` of vlmeval/smp/vlm.py; commit 0f27427e.
-    """
+    """What VLMEvalKit asks a language model about an answer in which its letter rule finds nothing. Source:
+    vlmeval/dataset/utils/multiple_choice.py and vlmeval/smp/vlm.py; commit 0f27427e."""
     listed = f"There are several options: \n{_listed(_LINE, options)}"
     form = _MATCHING_IN_CHINESE if is_chinese(question) else _MATCHING
     return form.format(question, listed, answer)

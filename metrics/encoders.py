@@ -117,7 +117,7 @@ def pooled(features: Any) -> torch.Tensor:
 
 
 def in_batches(run: Callable[[Any], torch.Tensor], items: Sequence[Any], size: int, width: int) -> np.ndarray:
-    """What `run` gives for `size` items at a time, (n, width), as one (N, width) float32 on the CPU."""
+    """What `run` gives for `size` items at a time as one (N, width) float32 on the CPU."""
     with loading.exact():
         parts = [run(part) for part in chunks(items, size)]
     if not parts:
@@ -135,7 +135,6 @@ def _published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
 def load_clip(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> ClipEncoder:
-    """A CLIPModel, its tokenizer and the numbers of its transform from a folder or the hub."""
     from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
     model, source = loading.load_model(
@@ -153,10 +152,9 @@ def load_clip(
 class ViTEncoder(PixelEncoder):
     """The class token of a `transformers.ViTModel` after its last LayerNorm.
 
-    kind        "dino": behind the transform of facebookresearch/dino (hubconf.py, eval_knn.py): Resize 256,
-                centre crop 224, or their ratio, with the checkpoint's mean and deviation; no pooling layer.
-                "fid": behind clean-fid's resize; not comparable with published FID values.
-    preprocess  A picture -> (S, S, 3), 0 to 255.
+    kind  "dino": behind the transform of facebookresearch/dino (hubconf.py, eval_knn.py): Resize 256, centre
+          crop 224, or their ratio. "fid": behind clean-fid's resize; not comparable with published FID
+          values.
     """
 
     def __init__(
@@ -185,7 +183,6 @@ def load_vit(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32,
     kind: str = "dino",
 ) -> ViTEncoder:  # fmt: skip
-    """A DINO-style ViT from a folder or the hub."""
     from transformers import AutoImageProcessor, ViTModel
 
     model, source = loading.load_model(
@@ -208,10 +205,7 @@ INCEPTION_SHA256 = "f58cb9b6ec323ed63459aa4fb441fe750cfe39fafad6da5cb504a16f19e9
 
 
 class InceptionEncoder(PixelEncoder):
-    """Clean-FID's Inception (2048 features) on its `clean` resize to 299x299.
-
-    Source: https://github.com/GaParmar/clean-fid, mode="clean", model_name="inception_v3".
-    """
+    """Clean-FID's Inception (mode "clean", inception_v3; github.com/GaParmar/clean-fid) on its resize."""
 
     def __init__(self, model: Any, source: loading.Source, device: str, batch_size: int = 32) -> None:
         self.model, self.source, self.device, self.batch_size = model, source, device, batch_size
@@ -235,9 +229,8 @@ class InceptionEncoder(PixelEncoder):
 def load_fid(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> InceptionEncoder | ViTEncoder:
-    """ "inception" for clean-fid's network from torch's cache of weights, downloaded there if need be, or the
-    path of its file; a folder or hub id for a ViT. Raises MetricError when the file is not the published one;
-    it is not run then."""
+    """clean-fid's network by "inception" (torch's cache, downloaded there if need be) or by its file;
+    a ViT by folder or hub id. A file that is not the published one is not run. Raises MetricError."""
     path = Path(path_or_id)
     if path_or_id != "inception" and not path.is_file():
         return load_vit(
@@ -287,12 +280,8 @@ _KEYS = {"net", "lpips", "version"}
 
 
 class LpipsNetwork(Described):
-    """An `lpips.LPIPS` module, taken apart at its own seams: trunk, normalisation, linear layers.
-
-    `distances` equals `module(a, b)` on pictures in [-1, 1]; the trunk sees a shared target once.
-
-    Source: Zhang et al., arXiv:1801.03924, eq. 1; https://github.com/richzhang/PerceptualSimilarity.
-    """
+    """An `lpips.LPIPS` module (arXiv:1801.03924) taken apart at its own seams; `distances` equals `module(a,
+    b)` on pictures in [-1, 1], but the trunk sees a shared target once."""
 
     def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
         self.module, self.source, self.batch_size = module, source, batch_size
@@ -312,10 +301,7 @@ class LpipsNetwork(Described):
         }
 
     def distances(self, images: Images, targets: Images, target_of: Sequence[int]) -> np.ndarray:
-        """Distance of `images[i]` to `targets[target_of[i]]`: (N,) float64, >= 0.
-
-        Every picture is (H, W, 3) uint8 and has the size of its target.
-        """
+        """Of `images[i]` to `targets[target_of[i]]`, of one size: (N,) float64, >= 0."""
         result = np.full(len(images), np.nan)
         for row, owner in enumerate(target_of):
             if images[row].shape != (shape := targets[owner].shape):
@@ -348,7 +334,7 @@ class LpipsNetwork(Described):
 
 
 def build_lpips(net: str, *, linear: bool, version: str, pretrained: bool) -> Any:
-    """An `lpips.LPIPS` in evaluation mode; `pretrained` takes trunk and linear layers from their packages."""
+    """`pretrained` takes trunk and linear layers from their packages."""
     import lpips
 
     # Weights are drawn before they are loaded; nobody else's random numbers should change by that.
@@ -365,11 +351,9 @@ def build_lpips(net: str, *, linear: bool, version: str, pretrained: bool) -> An
 def load_lpips(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16
 ) -> LpipsNetwork:
-    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder.
-
-    A folder holds `config.json` with exactly {"net": ..., "lpips": true|false, "version": "0.1"|"0.0"} and
-    `model.safetensors` with the module's whole state dictionary.
-    """
+    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder with `config.json`, exactly
+    {"net": ..., "lpips": true|false, "version": "0.1"|"0.0"}, and `model.safetensors`, the module's whole
+    state dictionary."""
     choose("dtype", dtype, DTYPES)
     if path_or_id in NETS:
         try:
@@ -404,7 +388,7 @@ def load_lpips(
 
 
 def lpips_origins(path_or_id: str) -> list[Origin]:
-    """The trunk of one of the library's own networks, which torchvision publishes; the rest ships with it."""
+    """The trunk, which torchvision publishes; the rest ships with the library."""
     if path_or_id not in NETS:
         return []
     from torchvision import models

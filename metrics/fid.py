@@ -1,12 +1,10 @@
-"""The Frechet distance between two sets of features, and an interval for it.
+"""The Frechet distance between two sets of features (Heusel et al., arXiv:1706.08500, eq. 6), with an
+interval.
 
-Both sets are modelled as Gaussians; with means m and covariances S (Heusel et al., arXiv:1706.08500, eq. 6)
+    d = |m_a - m_b|^2 + tr S_a + tr S_b - 2 tr (S_a S_b)^(1/2)
 
-    d = |m_a - m_b|^2 + tr S_a + tr S_b - 2 tr (S_a S_b)^(1/2).
-
-The last trace is computed as the sum of the singular values of F_a F_b^T, where S = F^T F. It is the same
-number as the trace of the matrix square root that clean-fid takes, but exists (and is real) for singular
-covariances too.
+The last trace is the sum of the singular values of F_a F_b^T, where S = F^T F: the number that clean-fid
+takes from a matrix square root, also for singular covariances.
 """
 
 from __future__ import annotations
@@ -25,10 +23,8 @@ from nein.metrics.base import MetricError
 
 
 class FidInterval(NamedTuple):
-    """A distance on all rows with its jackknife interval; None where there is none (one source image).
-
-    left_out  The distances without each group of source images in turn.
-    """
+    """With a jackknife interval; None where there is none (one source image). left_out: the distances without
+    each group of source images."""
 
     value: float
     low: float | None
@@ -38,8 +34,8 @@ class FidInterval(NamedTuple):
 
     @classmethod
     def of(cls, value: float, left_out: Sequence[float] | np.ndarray, level: float = 0.95) -> FidInterval:
-        """Jackknife over G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), interval
-        value -/+ t(G - 1) times that."""
+        """Over G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), interval value -/+ t(G - 1)
+        times it."""
         count = len(left_out)
         if count < 2:
             return cls(value, None, None, None)
@@ -50,7 +46,7 @@ class FidInterval(NamedTuple):
 
 
 def difference(first: FidInterval, second: FidInterval) -> FidInterval:
-    """first - second, of two sets of edits of the same source images: a group of them leaves both at once."""
+    """first - second, of two sets of edits of the same source images."""
     if len(first.left_out) != len(second.left_out):
         raise MetricError("The difference of two FIDs needs both on the same groups of source images.")
     pairs = zip(first.left_out, second.left_out, strict=True)
@@ -62,9 +58,9 @@ LIMIT_IMAGES = 3
 
 
 def limit(distance: FidInterval) -> FidInterval:
-    """The distance for infinitely many pictures, without the part of the bias that falls as 1 / N:
-    G d - (G - 1) mean d_g. Covers from `LIMIT_IMAGES` source images per column on. Source: Quenouille,
-    Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
+    """For infinitely many pictures: G d - (G - 1) mean d_g takes off the part of the bias that falls as 1 /
+    N. Covers from `LIMIT_IMAGES` source images per column on. Source: Quenouille, Biometrika 43 (1956); Chong
+    & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
     count = len(distance.left_out)
     if count < 2:
         return FidInterval(distance.value, None, None, None)
@@ -103,11 +99,8 @@ class _Moments:
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """Frechet distance between the rows of (N, D) and (M, D) arrays; >= 0, in squared feature units.
-
-    Statistics are float64 with the n - 1 denominator, as clean-fid's. Raises MetricError for fewer than two
-    rows, for values that are not finite and for unequal widths.
-    """
+    """Between the rows of (N, D) and (M, D) arrays; >= 0. Statistics are float64 with the n - 1 denominator,
+    as clean-fid's. Raises MetricError."""
     a, b = _check(features_a, "edited"), _check(features_b, "target")
     if a.shape[1] != b.shape[1]:
         raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")
@@ -123,14 +116,12 @@ def jackknife_interval(
 ) -> FidInterval:  # fmt: skip
     """Delete-a-group jackknife interval of `frechet_distance(edited, target)`, clustered by source image.
 
-    edited, target   (N, D) and (M, D) features.
-    clusters         Source image of every row of `edited`.
-    target_clusters  The same for `target`; None when the rows correspond.
-    groups           The source images are split into that many groups by the SHA-256 of their names.
+    clusters, target_clusters   Source image of every row; None: the rows of both correspond.
+    groups                      Source images are split into that many groups by the SHA-256 of their names.
 
-    A group leaves both sets at once, so the interval covers the choice of source images, around what N such
-    pictures give on average: compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances; with D = 2048 one
-    takes 1.8 s on two cores. Source: Kott, Journal of Official Statistics 17 (2001).
+    A group leaves both sets at once: the interval covers the choice of source images, around what N such
+    pictures give on average, so compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances. Source: Kott,
+    Journal of Official Statistics 17 (2001).
     """
     target_clusters = clusters if target_clusters is None else target_clusters
     if len(clusters) != len(edited) or len(target_clusters) != len(target):

@@ -21,18 +21,13 @@ _TABLE_3 = "NeIn (CVPRW 2025), Table 3"
 
 
 def l1(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean absolute difference over pixels and channels, with pixels in [0, 1]: 0 (equal) to 1.
-
-    Source: MagicBrush, image_eval.py. Summed in integers: the order of summation does not matter.
-    """
+    """Mean absolute difference, with pixels in [0, 1] (MagicBrush, image_eval.py). Summed in integers: the
+    order does not matter."""
     return float(_difference(image, target).sum() / (255 * image.size))
 
 
 def l2(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean *squared* difference over pixels and channels, with pixels in [0, 1], no root: 0 (equal) to 1.
-
-    Source: MagicBrush, image_eval.py, where it goes by the name l2.
-    """
+    """Mean *squared* difference, with pixels in [0, 1], no root: l2 of MagicBrush, image_eval.py."""
     squared = np.square(_difference(image, target), dtype=np.uint16)  # at most 255 * 255
     return float(squared.sum(dtype=np.int64) / (255 * 255 * image.size))
 
@@ -67,7 +62,6 @@ def _difference(image: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def of_targets(kind: str) -> Callable[[Batch], list[Score]]:
-    """`Metric.score`: cosine of the features of edited picture and target by an encoder."""
     return lambda batch: cosines(batch.edited_features(kind), batch.target_features(kind))
 
 
@@ -92,8 +86,8 @@ CLIP_T = Metric(
 
 
 def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
-    """Cosine of every pair, float64 arithmetic on float32 features, one pair at a time: a value does not
-    depend on the other samples. A sentence in place of features becomes the reason."""
+    """Float64 arithmetic on float32 features, one pair at a time: a value does not depend on the other
+    samples."""
     scores: list[Score] = []
     for a, b in zip(first, second, strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -112,7 +106,6 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
 
 
 def lpips(batch: Batch) -> list[Score]:
-    """Distance of the edited picture, at its target's size, from the target."""
     targets, pairs = batch.targets(), batch.pairs()
     keys = list(targets)
     place = [keys.index(item.target_key) for item in batch.items]
@@ -139,7 +132,6 @@ LPIPS = Metric(
 
 
 def rows(batch: Batch) -> list[Score]:
-    """The features of edited picture and target; a sample that lacks one of them is unscored."""
     pairs = zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True)
     return [
         Score(None, next(one for one in pair if isinstance(one, str)))
@@ -152,7 +144,6 @@ def rows(batch: Batch) -> list[Score]:
 def distance(
     edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], target_clusters: Sequence[str]
 ) -> Any:
-    """The Frechet distance of (N, D) from (M, D) float32 rows, with its interval (`metrics.fid`)."""
     from nein.metrics import fid
 
     return fid.jackknife_interval(edited, target, clusters, target_clusters=target_clusters)
@@ -178,11 +169,8 @@ GONE = 1 - INTACT
 def there(
     edited: np.ndarray, sample: np.ndarray, without: np.ndarray, where: np.ndarray | None = None
 ) -> float:
-    """How far a thing of `sample` still stands in `edited`: 1 whole, 0 gone; also below 0.
-
-    All pictures are (H, W, 3) uint8 of one size. where: (H, W) bool, the pixels that count; by default those
-    in which `sample` and `without` differ.
-    """
+    """How far a thing of `sample` still stands in `edited`: 1 whole, 0 gone; also below 0. All pictures are
+    (H, W, 3) uint8; where: the pixels that count, by default those in which `sample` and `without` differ."""
     if not edited.shape == sample.shape == without.shape:
         sizes = ", ".join(str(picture.shape[:2]) for picture in (edited, sample, without))
         raise MetricError(f"Pictures of one size are compared; these are {sizes}.")

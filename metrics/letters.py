@@ -1,10 +1,8 @@
-"""Reading the letter of a multiple-choice answer out of what a model wrote: our own rule, and VLMEvalKit's,
-on which published figures depend, as it was at three dates. `options` are the texts behind A, B, C, ... in
-order.
+"""Reading the letter of a multiple-choice answer: our own rule, and VLMEvalKit's at three dates, on which
+published figures depend. `options` are the texts behind A, B, C, ... in order.
 
-    parse("The answer is (B).", ["dog", "cat"])               -> Letter("B", "")
-    parse("A dog is on the left.", ["cat", "dog"])            -> Letter("B", ""): "A" is an article here
-    parse("I cannot tell.", ["dog", "cat"])                   -> Letter(None, "no option is named")
+    parse("A dog is on the left.", ["cat", "dog"])   -> Letter("B", ""): "A" is an article here
+    parse("I cannot tell.", ["dog", "cat"])          -> Letter(None, "no option is named")
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ MISSING = frozenset(
 
 
 class Letter(NamedTuple):
-    """`letter`: one of the options' letters, or None with the `reason`. `declined`: by a rule of VLMEvalKit
-    the answer itself chooses none, which is a reading: nobody else is asked."""
+    """`letter`, or None with the `reason`. `declined`: by a rule of VLMEvalKit the answer chooses none, which
+    is a reading: nobody else is asked."""
 
     letter: str | None
     reason: str
@@ -46,10 +44,9 @@ class Letter(NamedTuple):
 def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Letter:
     """The option that an answer chooses.
 
-    rule  "fixed": a letter at the beginning or in a statement ("the answer is B", "(B)"), else the text of
-          exactly one option. An answer that names several options, only excludes one, declines, or names none
-          has no letter. "A" before another word is the article unless something marks it as a letter.
-          "vlmevalkit-YEAR-MONTH": see `vlmevalkit`; an option may be None (`without_missing`).
+    rule  "fixed": a letter at the beginning or in a statement ("the answer is B"), else the text of exactly
+          one option. "A" before another word is the article unless something marks it. "vlmevalkit-YEAR-
+          MONTH": see `vlmevalkit`; an option may be None (`without_missing`).
 
     Raises MetricError for an unknown rule, fewer than two options, or more than 26.
     """
@@ -60,18 +57,14 @@ def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Le
 
 
 def without_missing(options: Sequence[str]) -> tuple[str | None, ...]:
-    """The options as VLMEvalKit reads them: None for those that pandas takes for missing, which it neither
-    shows nor matches. Others keep their letters."""
+    """As VLMEvalKit reads options: None for those that pandas takes for missing. Others keep their
+    letters."""
     return tuple(None if option in MISSING else option for option in options)
 
 
 def by_option(answers: Sequence[str], rule: str = "fixed") -> Letter:
-    """The only option that got a yes; no letter where none or several did.
-
-    answers  What was said about each option by itself.
-    rule     "fixed": the first word decides, no letter where an answer is neither yes nor no; "paper": yes in
-             any case, and everything else is a no (`metrics.base`).
-    """
+    """The only option that got a yes; answers: what was said about each. rule: "fixed", the first word
+    decides, or "paper", yes in any case and everything else a no."""
     choose("yes-no rule", rule, ("fixed", "paper"))
     read = [parse_yes_no(a) if rule == "fixed" else paper_present(a) for a in answers]
     if None in read:
@@ -93,20 +86,19 @@ _REFUSALS = (
 
 
 def vlmevalkit(answer: str, options: Sequence[str | None], *, at_the_end: bool, stated: bool) -> Letter:
-    """Exact matching as VLMEvalKit (`can_infer`) does it before it asks a language model, if it has one.
+    """Exact matching as VLMEvalKit (`can_infer`) does it before it asks a language model.
 
-    The characters .()[],:;!*#{} become blanks; if exactly one option's letter stands alone among the words,
-    it is the answer. Else the option whose text occurs in the answer (any case, also inside a word), if it is
-    one only. A "Z" without a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an
-    article counts as the letter, and a lower-case letter does not.
+    The characters .()[],:;!*#{} become blanks; the one option whose letter stands alone among the words is
+    the answer. Else the one option whose text occurs in the answer (any case, also inside a word). A "Z"
+    without a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an article counts as
+    the letter, and a lower-case letter does not.
 
-    at_the_end  The letter first stands among the last four words, and the answer is at most twice as long as
-                all options together if it is to be matched with their texts.
+    at_the_end  The letter must stand among the last four words, and an answer that is matched with the
+                options' texts is at most twice as long as these together.
     stated      Where that gives none, the first "answer is X" (any case, A to D) does: "answer is a dog" is
                 an A.
 
-    The rule changed twice: `RULES` names its three states by month. Source:
-    https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
+    Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
     """
     there = {k: text for k, text in zip(LETTERS, options, strict=False) if text is not None}
     letter = None if _FAILED in answer else _option(answer, "".join(there), at_the_end, stated)
@@ -210,10 +202,9 @@ _FIELD = re.compile(
 
 
 def fixed(answer: str, options: Sequence[str]) -> Letter:
-    """See `parse`. A letter of the options comes before an option whose text is that letter. What comes
-    before the end of a <think> block, and letters that are excluded, do not count. In order: the whole answer
-    is a letter; it is an option's text; statements; a marked letter at the beginning; the options' texts
-    within it; a single bare capital that is no article."""
+    """See `parse`. What comes before the end of a <think> block, and letters that are excluded, do not count.
+    In order: the whole answer is a letter; it is an option's text; statements; a marked letter at the
+    beginning; the options' texts within it; a single bare capital that is no article."""
     text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
     if "<think>" in text:
         return Letter(None, "the answer was cut off while the model was thinking")
@@ -323,8 +314,8 @@ def _without_excluded(text: str, letters: str) -> tuple[str, bool]:
 
 
 def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Letter | None:
-    """What the statements of an answer agree on; None when there is none. The one letter that is called the
-    answer stands above others beside it; `first`, a marked letter at the beginning, must not disagree."""
+    """What the statements of an answer agree on; None without one. The one letter that is called the answer
+    stands above others; `first`, a marked letter at the beginning, must not disagree."""
     named: list[tuple[str, str]] = []  # letter, and how it is named
     for match in _STATED.finditer(text):
         kind = next(k for k in ("lead", "box", "bold", "round", "close", "east", "west", "end") if match[k])
@@ -362,8 +353,7 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
 
 
 def _lists(text: str, letters: str) -> bool:
-    """Whether letters are joined ("A and B", "A, B", "neither A nor B"), stand side by side with nothing
-    else, or are keys of an object: {"A": "dog", "B": "cat"}."""
+    """Whether letters are joined ("A and B", "A, B"), stand alone side by side, or are keys of an object."""
     one = rf"\(?([{letters}])\)?"
     joined = rf"{_OPEN}{one}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{one}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
@@ -381,8 +371,8 @@ def _plain(text: str) -> str:
 
 
 def _by_text(text: str, options: Sequence[str]) -> Letter:
-    """The one option whose text occurs as whole words; the longer of two that overlap; not where it is denied
-    ("no dog", "not a dog", "does not show a dog")."""
+    """The one option whose text occurs as whole words and is not denied ("no dog"); the longer of two that
+    overlap."""
     rest, named, denied = f" {_plain(text)} ", [], False
     plain = [_plain(option) for option in options]
     for k in sorted(range(len(options)), key=lambda k: -len(plain[k])):

@@ -26,8 +26,7 @@ UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, SafetensorError)
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights come from: folder or hub id as given, commit (None: a folder), and SHA-256 of a folder's
-    files or `id@commit`."""
+    """Folder or hub id as given, commit (None: a folder), and SHA-256 of a folder's files or `id@commit`."""
 
     reference: str
     revision: str | None
@@ -91,10 +90,8 @@ def check_folder(path_or_id: str, revision: str | None = None) -> tuple[str, str
 
 
 def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
-    """`cls.from_pretrained`; code from the checkpoint never runs.
-
-    Raises MetricError when the files are missing, damaged or of another class.
-    """
+    """`cls.from_pretrained`; code from the checkpoint never runs. Raises MetricError when the files are
+    missing, damaged or of another class."""
     from huggingface_hub.errors import StrictDataclassError
 
     place = {"revision": revision or "main", "trust_remote_code": False}
@@ -117,7 +114,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _why(error: BaseException, path_or_id: str, revision: str | None) -> str:
-    """Why a checkpoint cannot be loaded: offline, the first of its files that is not there."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE and not Path(path_or_id).exists() and (file := absent(path_or_id, revision)):
@@ -129,7 +125,7 @@ def _why(error: BaseException, path_or_id: str, revision: str | None) -> str:
 
 
 def absent(repository: str, revision: str | None) -> str | None:
-    """The first file that a repository in transformers' layout needs and the hub's cache lacks, or None."""
+    """The first file of transformers' layout that the hub's cache lacks, or None."""
     from huggingface_hub import try_to_load_from_cache
 
     def cached(name: str) -> Path | None:
@@ -170,12 +166,8 @@ def load_model(
     cls: Any, path_or_id: str, *, model_type: str | None, revision: str | None, device: str, dtype: str,
     **kwargs: Any,
 ) -> tuple[Any, Source]:  # fmt: skip
-    """A model from safetensors, in evaluation mode on `device`, and its source.
-
-    model_type  What the configuration must say; None for anything `cls` can load.
-
-    Raises MetricError, also where weights are missing, which the library would draw at random.
-    """
+    """A model from safetensors, in evaluation mode on `device`, and its source. model_type: of the
+    configuration; None for anything `cls` can load. Raises MetricError, also where weights are missing."""
     number_type = torch_dtype(dtype)
     path_or_id, revision = check_folder(path_or_id, revision)
     if model_type is not None and (actual := type_of(path_or_id, revision)) != model_type:
@@ -219,7 +211,6 @@ def _no_bar(local: bool) -> Iterator[None]:
 
 
 def source_fields(source: Source) -> dict[str, Any]:
-    """The part of `describe()` that says which weights."""
     return {"reference": source.reference, "revision": source.revision, "weights": source.digest}
 
 

@@ -17,21 +17,19 @@ from nein.metrics.batch import PICTURES, Batch, EditPair
 class Metric:
     """One metric, as `metrics.table.METRICS` holds them.
 
-    name      Key used in files and on the command line, e.g. "clip_i".
-    title     Column title, e.g. "CLIP-I".
+    name, title  Key in files and on the command line ("clip_i"); column title ("CLIP-I").
     unit      "per cent": values from 0 to 1 are shown as percentages; "raw": as they are.
     range     Closed interval of possible values, before percentages.
-    kind      "proportion" (per sample 0 or 1), "bounded" (per sample, often at an end of `range`: its
-              interval is that of a share), "mean" (any other per-sample value), "corpus" (none per sample:
-              FID).
+    kind      "proportion" (per sample 0 or 1), "bounded" (often at an end of `range`: its interval is that of
+              a share), "mean" (any other value per sample), "corpus" (none per sample: FID).
     needs     Pictures ("edited", "target", "sample", "things"), and models: a kind of `ENCODERS` or `JUDGES`,
               or "module:function", called with `device=` for a network with `fingerprint` and `describe()`.
     score     One Score per item. Every item has the pictures named in `needs`.
     settings  Fields of `Settings` that decide its values: part of the identity of a score.
     source    Paper and equation, or URL.
     origins   What its "module:function" networks download, for `nein fetch`.
-    corpus    (edited rows, target rows, source image of every edited row, of every target row) ->
-              `metrics.fid.FidInterval`, or something with its fields.
+    corpus    (edited rows, target rows, source image of every edited row, of every target row) -> something
+              with the fields of `metrics.fid.FidInterval`.
     """
 
     name: str
@@ -88,11 +86,9 @@ class Metric:
 
 
 def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
-    """Metric name -> one Score per item of `batch`, in item order.
-
-    An item that lacks a picture, or that a metric fails on, is unscored with the reason. Judges are asked as
-    if the metrics of `batch.names` were wanted too. Raises MetricError for a model not in `batch.models`.
-    """
+    """Metric name -> one Score per item, in item order. An item that lacks a picture, or that a metric fails
+    on, is unscored with the reason. Judges are asked as if the metrics of `batch.names` were wanted too.
+    Raises MetricError for a model not in `batch.models`."""
     rows: dict[str, list[Score]] = {}
     names = [*batch.names, *(metric.name for metric in wanted)]
     parts: dict[tuple[str, ...], tuple[list[str | None], Batch]] = {}  # metrics of the same pictures share it

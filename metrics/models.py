@@ -114,12 +114,12 @@ def load_judge(
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, or any zero-shot detector of transformers; itm: BLIP, or a folder with a converted
-                DCSM. Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and
-                "vllm:MODEL" (vqa); "plugin:NAME" and "module:attribute" (`metrics.judges`).
+                DCSM. Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL" (vqa); "plugin:NAME" and
+                "module:attribute" (`metrics.judges`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
 
-    The result has `fingerprint` and `describe()`. Raises MetricError, one sentence.
+    Raises MetricError, one sentence.
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = located(path_or_id)
@@ -228,11 +228,9 @@ def dual_prefix(reference: str) -> str | None:
 
 
 def origins(kind: str, reference: str, revision: str | None = None) -> list[Origin]:
-    """What a model needs to download: empty for a folder, an endpoint and the like. Loads nothing.
-
-    kind       Of an encoder or judge, "dual", "text", or any other word for a model in transformers' layout.
-    reference  As the kind's loader takes it. Raises MetricError for one that the loader refuses.
-    """
+    """What a model needs to download: empty for a folder, an endpoint and the like. kind: of an encoder or
+    judge, "dual", "text", or any other word for a model in transformers' layout. Raises MetricError as the
+    loader."""
     reference = located(reference)
     if backends.in_process(reference):
         reference = reference.removeprefix("vllm:")

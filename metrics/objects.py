@@ -43,13 +43,11 @@ def caption_objects(
 
     protocol  "paper": the root of every noun chunk as written, pronouns and repetitions included ("A couple
               of dogs and their frisbee; it is red" -> couple, dogs, frisbee, it). "fixed": nouns only, as
-              lower-case lemmas with the compound before them ("Two fire hydrants" -> "fire hydrant"), each
-              once, without `NOT_OBJECTS`.
-    excluded  One object per caption that the edit was told to leave out; under "fixed" none to retain. The
-              "dog" of a "hot dog" is one that was told as "hot dog".
+              lower-case lemmas with the compound before them ("fire hydrant"), each once, without
+              `NOT_OBJECTS`.
+    excluded  One object per caption that is not to be retained under "fixed".
 
-    Source: NeIn (CVPRW 2025), section 4; https://github.com/tanbuinhat/NeIn, check_obj.py; spaCy
-    en_core_web_sm.
+    Source: NeIn (CVPRW 2025), section 4; https://github.com/tanbuinhat/NeIn, check_obj.py.
     """
     choose("protocol", protocol, ("paper", "fixed"))
     if excluded is not None and len(excluded) != len(captions):
@@ -83,8 +81,8 @@ def _parsed(caption: str) -> _Parsed:
 
 
 def _others(caption: _Parsed, excluded: str) -> list[str]:
-    """The nouns, each once, without what is excluded, which is also looked for word by word: the parser does
-    not know every name of several words. "kitchen table" is a table."""
+    """The nouns, each once, without the excluded name, which is also matched word by word: the parser does
+    not know every name of several words."""
     words, name = caption.words, excluded.split()
     said: set[int] = set()
     for k in range(len(words) - len(name) + 1 if name else 0):

@@ -31,31 +31,24 @@ _WORTH_A_THREAD = 128 * 128
 
 
 def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Resize to `size` = (width, height) with PIL's bicubic filter, whatever the aspect ratio. Named
-    "stretch".
-
-    Source: MagicBrush, `image_eval.py`, before L1 and L2.
-    """
+    """To (width, height) with PIL's bicubic filter, whatever the aspect ratio. Source: MagicBrush,
+    `image_eval.py`, before L1 and L2."""
     if (image.shape[1], image.shape[0]) == size:
         return image
     return np.asarray(PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC))
 
 
 def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
-    """(width, height) that InstructPix2Pix's command line gives to a source of that size.
-
-    In the order of the original: a few sizes (side 98, 103, 107, ...) depend on how the floats round.
-    Source: timothybrooks/instruct-pix2pix, edit_cli.py.
-    """
+    """(width, height) that InstructPix2Pix's edit_cli.py gives to a source of that size; a few sizes depend
+    on how the floats round."""
     factor = resolution / max(width, height)
     factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
     return int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
 
 
 def r64_fit(image: np.ndarray, resolution: int = 512) -> np.ndarray:
-    """Centre-crop and resize to `r64_size` with PIL's `ImageOps.fit` and the Lanczos filter. Named
-    "r64-<resolution>". NeIn's samples went through this: they are crops of the pictures they are compared
-    with."""
+    """Centre-crop and resize to `r64_size` with PIL's `ImageOps.fit` and the Lanczos filter. NeIn's samples
+    went through this."""
     size = r64_size(image.shape[1], image.shape[0], resolution)
     if min(size) < 64:
         # 98 * (64 / 98) is a hair below 64, so the rule rounds it down to nothing.
@@ -70,12 +63,9 @@ def r64_fit(image: np.ndarray, resolution: int = 512) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ResizeCrop:
-    """Shorter side to `resize` (PIL bicubic), centre `crop` x `crop`, then (x / 255 - mean) / std.
-
-    Equal to torchvision's Resize, CenterCrop, ToTensor, Normalize on a PIL picture: the published transform
-    of OpenAI's CLIP (`resize == crop`) and of DINO (`resize = 256 / 224 * crop`). Calling it does the first
-    two steps, (crop, crop, 3) uint8; `normalise` does the others on the network's device.
-    """
+    """Shorter side to `resize` (PIL bicubic), centre `crop` x `crop`, then (x / 255 - mean) / std, equal to
+    torchvision's: the published transform of OpenAI's CLIP (`resize == crop`) and of DINO. Calling it does
+    the first two steps, (crop, crop, 3) uint8; `normalise` the others on the network's device."""
 
     resize: int
     crop: int
@@ -114,8 +104,7 @@ def normalised(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
 
 @dataclass(frozen=True)
 class CleanResize:
-    """Clean-FID's "clean" resize to `size` x `size`, by its own package: (size, size, 3) float32 in [0, 255],
-    not rounded."""
+    """Clean-FID's "clean" resize, by its own package: (size, size, 3) float32, not rounded."""
 
     size: int
 
@@ -134,10 +123,8 @@ class CleanResize:
 def map_images(
     function: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None
 ) -> list[Result]:
-    """`[function(x) for x in items]`, in threads where the pictures are large (PIL frees the interpreter).
-
-    items: pictures, or tuples that begin with one. workers: threads; None: up to 8, by the cores.
-    """
+    """`[function(x) for x in items]`, in threads where the pictures are large; items: pictures, or tuples
+    that begin with one."""
     workers = min(8, os.cpu_count() or 1) if workers is None else workers
     pictures: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
     if min(workers, len(items)) < 2 or max(p.shape[0] * p.shape[1] for p in pictures) < _WORTH_A_THREAD:

@@ -4,12 +4,9 @@ Source: NeIn (CVPRW 2025), section 4, and https://github.com/tanbuinhat/NeIn, ev
 sample with object S, unedited picture F and edited picture E:
 
     Removal      1 if the judge does not see S in E, else 0.
-    AUC-Removal  1 - s, with s the detector's best score for S in E, or 0 where Removal is 1. The mean over
-                 samples times 100 is the area that NeIn's script integrates (the integral of an empirical
-                 distribution function over [0, 1] is one minus the mean).
+    AUC-Removal  1 - s, with s the detector's best score for S in E, or 0 where Removal is 1. The mean is the
+                 area that NeIn's script integrates: that of an empirical distribution function over [0, 1].
     Retention    Of the objects that the caption names and the judge sees in F, the share it also sees in E.
-
-A judge looks at a picture once for all of these metrics.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ NOTHING_FOUND = "no object of the caption was found in the sample"
 
 @dataclass(frozen=True)
 class NoReply:
-    """Why a judge said nothing about a word. again: an endpoint gave no answer, and may another time."""
+    """again: an endpoint gave no answer, and may another time."""
 
     reason: str
     again: bool
@@ -71,10 +68,11 @@ def _scored(judge: Kind, score: Callable[[_Judged, int], Score], batch: Batch) -
 class _Judged:
     """What one judge says about the items of a batch; lists hold one entry per item.
 
-    objects    What the caption names under the protocol; `others` under the other one, where it is wanted.
-    before     Word -> reply about the sample, `unedited` of the object that should be gone; `after` about the
-               edit.
-    in_sample  Those of `objects` that are seen in the sample; `again` all that Retention asks about the edit.
+    objects, others    What the caption names under the protocol, and under the other one where that is
+                       wanted.
+    before, after      Word -> reply about the sample, and about the edit; `unedited`: about the object to
+                       remove.
+    in_sample, again   Those of `objects` seen in the sample; all that Retention asks about the edit.
     """
 
     def __init__(self, batch: Batch, kind: Kind) -> None:
@@ -106,7 +104,6 @@ class _Judged:
         self.unedited = self._look_at_samples(gone if self.settings.before else [[] for _ in gone])
 
     def _named(self, protocol: Any) -> list[list[str]]:
-        """What every caption names under a protocol; nothing where Retention is not asked for."""
         items = self.batch.items
         if f"retention_{self.kind}" not in self.batch.names:
             return [[] for _ in items]
@@ -133,7 +130,7 @@ class _Judged:
     # ------------------------------------------------------------------------------------------- asking
 
     def _replies(self, pictures: Sequence[Any], words: Texts) -> list[dict[str, Reply]]:
-        """What the judge says about every word in every picture; one pass per picture."""
+        """One pass per picture."""
         asked = [i for i, row in enumerate(words) if row]
         made = isolated(
             lambda rows: self._ask([pictures[i] for i in rows], [words[i] for i in rows]), asked, NoReply.of
@@ -159,7 +156,7 @@ class _Judged:
         return [dict(zip(asked, row, strict=True)) for asked, row in zip(words, said, strict=True)]
 
     def _look_at_samples(self, words: Texts) -> list[dict[str, Reply]]:
-        """What the judge sees in the unedited samples: from the store, or asked once and stored."""
+        """From the store, or asked once and stored."""
         store, space = self.batch.records, self.judge.fingerprint
         samples = {item.sample_key: item.sample for item in reversed(self.batch.items)}
         places = [
@@ -223,7 +220,7 @@ class _Judged:
         return Score(1.0 - best if graded else float(not best), why, detail)
 
     def retention(self, i: int) -> Score:
-        """The share of `in_sample` that is still seen; unscored where a reply is missing or unclear."""
+        """The share of `in_sample` that is still seen."""
         objects, before, after, in_sample = self.objects[i], self.before[i], self.after[i], self.in_sample[i]
         detail: dict[str, Any] = {
             "objects": list(objects),

@@ -1,8 +1,5 @@
-"""The table of metrics: ours in the order of the paper's Table 3, then those of installed packages.
-
-A package offers a `metrics.Metric` as an entry point of the group "nein.metrics", e.g.
-sharpness = "my_package.sharpness:SHARPNESS"; it is then one of `--metrics` and a column of every table.
-"""
+"""The table of metrics: ours in the order of the paper's Table 3, then those of installed packages: a
+`metrics.Metric` as an entry point of the group "nein.metrics"."""
 
 from __future__ import annotations
 

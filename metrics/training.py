@@ -2,7 +2,6 @@
 
 >>> lpips = EditingMetric("lpips", "alex", device="cuda")
 >>> lpips.update(edited, target)      # lists of pictures, or tensors (N, 3, H, W)
->>> lpips.compute()
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ Pictures = Sequence[Any] | torch.Tensor
 class EditingMetric(torchmetrics.Metric):
     """The mean of one of `METRICS` over all pictures seen, or the distance of a corpus metric (FID).
 
-    name      A key of `METRICS`.
-    model     Its encoder or judge, as `load_encoder` and `load_judge` take it; None for a metric of pixels.
-              Loaded at once, kept out of checkpoints and pickles (a copy loads it when it is used).
+    model     Of its encoder or judge (`load_encoder`, `load_judge`), kept out of checkpoints and pickles;
+              None for a metric of pixels.
     data_range  Values of black and white in floating point tensors; others are refused, not clipped.
-    settings  As in `Batch`.
 
-    A picture that cannot be scored is counted in `unscored` and in no mean. `compute` is NaN before anything
-    is scored, and warns with the first reason if nothing could be. Raises MetricError.
+    A picture that cannot be scored is counted in `unscored` and in no mean; `compute` is NaN before anything
+    is scored. Raises MetricError.
     """
 
     full_state_update = False
@@ -77,14 +74,8 @@ class EditingMetric(torchmetrics.Metric):
         self, edited: Pictures, target: Pictures | None = None, *, sample: Pictures | None = None,
         objects: Sequence[str] = (), captions: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Scores a batch.
-
-        edited, target, sample  What was made, what should have been, what was edited, as the metric needs
-        them.
-        objects, captions       For judges: what should not be there, and a sentence about what should.
-
-        Raises MetricError for counts that differ, values outside `data_range`, and something that is lacking.
-        """
+        """Scores a batch; which pictures are needed depends on the metric. objects, captions: for judges,
+        what should not be there, and a sentence about what should. Raises MetricError."""
         given = {"edited": edited, "target": target, "sample": sample}
         columns: dict[str, Sequence[Any]] = {
             name: _pictures(row, self.data_range) for name, row in given.items() if row is not None

@@ -1,8 +1,5 @@
-"""Models with one encoder for pictures and one for sentences: the protocol, and how features are compared.
-
-Features leave a model unnormalised, as float32; they are normalised, averaged and compared in float64, so
-that the number of rows compared at once cannot decide between two scores that are equal.
-"""
+"""Models with one encoder for pictures and one for sentences: the protocol, and how features are compared, in
+float64, so that the number of rows compared at once cannot decide between equal scores."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ class DualEncoder(Protocol):
     scale, bias   The model's own score of a pair is scale * cosine + bias: for CLIP the learned temperature
                   and 0, for SigLIP the logit before the sigmoid.
     quick_gelu    Whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU.
-    fingerprint   20 hex digits over everything that decides a feature but the device.
     """
 
     fingerprint: str
@@ -56,10 +52,7 @@ def normalise(features: np.ndarray) -> np.ndarray:
 
 def pool(frames: np.ndarray, order: str = "normalise-first") -> np.ndarray:
     """One feature of a video from those of its frames, (F, D) -> (D,) float64; one frame is that frame.
-
-    order  "normalise-first": the mean of unit vectors, as released (NegBench, video_utils/model.py).
-           "average-first": the mean of the features as the network gives them.
-    """
+    order: "normalise-first", as released (NegBench, video_utils/model.py), or "average-first"."""
     choose("order of averaging", order, POOLINGS)
     x = np.asarray(frames, dtype=np.float64)
     if x.ndim != 2 or not len(x):
@@ -70,16 +63,13 @@ def pool(frames: np.ndarray, order: str = "normalise-first") -> np.ndarray:
 
 
 def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
-    """(N, D) features as `products` compares them, float64.
-
-    kind  "normalised": unit rows. "unnormalised": as they are, as NegBench's first release compared options
-          (README, 2025-03).
-    """
+    """(N, D) features as `products` compares them, float64; kind "unnormalised": as NegBench's first release
+    compared options (README, 2025-03)."""
     choose("kind of features", kind, NORMALISATIONS)
     return normalise(features) if kind == "normalised" else np.asarray(features, dtype=np.float64)
 
 
 def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Products of prepared features, pair by pair: (..., D) and (..., D) -> (...) float32, worked out in
-    float64 and rounded once: equal pairs get equal scores wherever they stand."""
+    """(..., D) and (..., D) -> (...) float32, rounded once: equal pairs get equal scores wherever they
+    stand."""
     return (images * texts).sum(-1).astype(np.float32)

@@ -1,6 +1,5 @@
-"""Two-tower models of transformers: CLIP, SigLIP, SigLIP 2 and every class with `get_image_features`,
-`get_text_features`, `logit_scale`, and `logit_bias` where it scores with a sigmoid; sentence transformers.
-"""
+"""Two-tower models of transformers: every class with `get_image_features`, `get_text_features`,
+`logit_scale`, and `logit_bias` where it scores with a sigmoid; sentence transformers."""
 
 from __future__ import annotations
 
@@ -23,10 +22,7 @@ FULL_LENGTH = ("siglip", "siglip2")
 
 
 class HubDual(TwoTowers):
-    """Any other two-tower model of transformers, behind its own image processor (PIL) and tokenizer.
-
-    batch_size  Pictures or sentences per forward pass.
-    """
+    """Any other model than CLIP, behind its own image processor (PIL) and tokenizer."""
 
     def __init__(
         self, model: Any, processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 32
@@ -61,7 +57,7 @@ class HubDual(TwoTowers):
         return in_batches(run, images, self.batch_size, self.width)
 
     def tokens(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """The ids of sentences, and what else the text tower takes, cut at the model's limit."""
+        """Ids, and what else the text tower takes, cut at the model's limit."""
         tokens = self.tokenizer(
             [text.lower() for text in texts] if self._full else list(texts),
             padding="max_length" if self._full else True,
@@ -76,7 +72,7 @@ class HubDual(TwoTowers):
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> TwoTowers:
-    """Load a two-tower model from a folder (safetensors) or the hub. Raises MetricError, one sentence."""
+    """Raises MetricError, one sentence."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     if loading.type_of(path_or_id, revision) == "clip":

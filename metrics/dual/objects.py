@@ -1,7 +1,6 @@
 """Two-tower models in memory: an object with two encoders, a model of transformers or open_clip; and controls
-that know nothing: "random" and "random:SEED" give every picture and sentence a random direction of its own,
-the same each time, "constant" one direction for everything, so that every score ties.
-"""
+that know nothing: "random" and "random:SEED" give every input a direction of its own, "constant" one
+direction for everything, so that every score ties."""
 
 from __future__ import annotations
 
@@ -46,7 +45,6 @@ class ControlEncoder(Described):
 def load_control(
     reference: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> ControlEncoder:
-    """The control named by `reference`; device, dtype and batch size mean nothing to it."""
     name, _, seed = reference.partition(":")
     if name == "constant" and seed:
         raise MetricError(f"'{reference}': the control 'constant' takes no seed.")
@@ -62,12 +60,10 @@ _PARTS = ("encode", "encode_text", "fingerprint", "width", "scale", "bias", "qui
 
 
 class ObjectDual:
-    """A `DualEncoder` around an object of yours.
+    """A `DualEncoder` around an object of yours with `encode_image(images: list[PIL.Image.Image]) -> (N, D)`
+    and `encode_text(texts: list[str]) -> (N, D)`; one call at a time.
 
-    model        `encode_image(images: list[PIL.Image.Image]) -> (N, D)` and `encode_text(texts: list[str]) ->
-                 (N, D)`, arrays or tensors of finite numbers. One call at a time.
-    fingerprint  Stands for everything that decides a feature.
-    by_type      Types of what it holds that the fingerprint does not look into.
+    by_type  Types of what it holds that the fingerprint does not look into.
     """
 
     scale, bias, quick_gelu = 1.0, 0.0, False
@@ -85,14 +81,12 @@ class ObjectDual:
         return {**facts, "fingerprint": self.fingerprint, **self._by_type}
 
     def encode(self, images: Images) -> np.ndarray:
-        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
         from PIL import Image
 
         pictures = [Image.fromarray(check_image(image)) for image in images]
         return self._all(self.model.encode_image, pictures, "encode_image")
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences -> (N, width) float32, not normalised."""
         return self._all(self.model.encode_text, list(texts), "encode_text")
 
     def _all(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
@@ -125,13 +119,9 @@ class ObjectDual:
 
 
 def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()) -> Any:
-    """A `DualEncoder` from what is in memory.
-
-    thing        A `DualEncoder`; an object with `encode_image` and `encode_text`; (model, processor) of
-                 transformers; (model, transform, tokenizer) of open_clip. Models stay as they are, in
-                 inference mode.
-    fingerprint, by_type  Of an object, as `ObjectDual` takes them. Raises MetricError for anything else.
-    """
+    """A `DualEncoder` from what is in memory: one, an object with `encode_image` and `encode_text`, (model,
+    processor) of transformers, (model, transform, tokenizer) of open_clip. Raises MetricError for anything
+    else."""
     if all(hasattr(thing, part) for part in _PARTS):
         return thing
     model, *parts = thing if isinstance(thing, tuple) and thing else (thing,)

@@ -1,14 +1,11 @@
 """Models of open_clip: by architecture and tag, from the hub, or from a folder that `convert` wrote.
 
-    open_clip:ViT-B-32/openai                     a published tag; QuickGELU where the tag's weights need it
-    open_clip:ViT-B-32/laion400m_e32#gelu         the same without QuickGELU, or with it (#quickgelu)
-    open_clip:ViT-B-32/path/to/weights.safetensors
-    open_clip:hf-hub:OWNER/NAME                   BioMedCLIP, say
-    conch:FILE                                    CONCH's pytorch_model.bin, by its own package
-    FOLDER                                        open_clip_config.json and open_clip_model.safetensors
-
-NegCLIP, ConCLIP and NegBench's fine-tuned models are published as PyTorch pickles; `convert` reads such a
-file once, with `weights_only=True`, and writes a folder.
+open_clip:ViT-B-32/openai                     a published tag; QuickGELU where the tag's weights need it
+open_clip:ViT-B-32/laion400m_e32#gelu         the same without QuickGELU, or with it (#quickgelu)
+open_clip:ViT-B-32/path/to/weights.safetensors
+open_clip:hf-hub:OWNER/NAME                   BioMedCLIP, say
+conch:FILE                                    CONCH's pytorch_model.bin, by its own package
+FOLDER                                        open_clip_config.json and open_clip_model.safetensors
 """
 
 from __future__ import annotations
@@ -46,10 +43,8 @@ ACTIVATIONS = {"gelu": False, "quickgelu": True}
 class OpenClipDual(TwoTowers):
     """A model of open_clip behind the library's own transform for it.
 
-    model      `open_clip.CLIP`, `CustomTextCLIP` or another class with `encode_image`, `encode_text`.
     transform  A PIL picture -> (3, H, W) float32 tensor.
     tokenizer  A list of sentences -> (N, L) int64 tensor.
-
     PICTURE, TEXT  What a class of models wants beside pictures and tokens.
     """
 
@@ -102,7 +97,7 @@ class OpenClipDual(TwoTowers):
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> OpenClipDual:
-    """Load a model by one of the references above. Raises MetricError, one sentence."""
+    """Raises MetricError, one sentence."""
     choose("dtype", dtype, DTYPES)
     open_clip = _library()
     if revision is not None:
@@ -131,11 +126,8 @@ _CONCH_LIMIT = 127  # tokens; the 128th place is the summary's, filled with padd
 
 
 class ConchDual(OpenClipDual):
-    """CONCH, for histopathology (Lu et al., Nature Medicine 30, 2024), through its own package: pictures into
-    the contrastive projection.
-
-    Its weights are given out on request, for non-commercial research; the package is on no index.
-    """
+    """CONCH, for histopathology (Lu et al., Nature Medicine 30, 2024), through its own package, which is on
+    no index; its weights are given out on request, for non-commercial research."""
 
     PICTURE: ClassVar = {"proj_contrast": True, "normalize": False}
     TEXT: ClassVar = {"normalize": False}
@@ -147,7 +139,7 @@ class ConchDual(OpenClipDual):
 def load_conch(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> ConchDual:
-    """Load "conch:FILE", the downloaded `pytorch_model.bin`. Raises MetricError without package or file."""
+    """Load "conch:FILE". Raises MetricError without package or file."""
     choose("dtype", dtype, DTYPES)
     try:
         from conch.open_clip_custom import create_model_from_pretrained, get_tokenizer
@@ -173,7 +165,7 @@ def load_conch(
     tokenizer = get_tokenizer()
 
     def tokenise(texts: Sequence[str]) -> torch.Tensor:
-        """What the package's `tokenize` does, by calls that current versions of transformers still have."""
+        """The package's `tokenize`, by calls that current versions of transformers still have."""
         encoding = tokenizer(
             list(texts), max_length=_CONCH_LIMIT, truncation=True, padding="max_length", return_tensors="pt"
         )
@@ -183,13 +175,13 @@ def load_conch(
 
 
 def check(path_or_id: str) -> None:
-    """Raises MetricError for a reference that `load` could not take, without loading weights."""
+    """Raises MetricError for a reference that `load` could not take."""
     _parts(_library(), path_or_id)
 
 
 def origins(path_or_id: str) -> list[Origin]:
     """The repository of a tag's weights or of "hf-hub:OWNER/NAME", and what a text tower of transformers'
-    needs; of "hf-hub:" its own configuration says that (`text_origins`). Raises MetricError as `load`."""
+    needs. Raises MetricError as `load`."""
     open_clip = _library()
     name, tag, _ = _parts(open_clip, path_or_id)
     if name.startswith("hf-hub:"):
@@ -202,7 +194,7 @@ def origins(path_or_id: str) -> list[Origin]:
 
 
 def text_origins(config: Mapping[str, Any]) -> list[Origin]:
-    """What a text tower of transformers' is built from, by a configuration of open_clip: no weights."""
+    """What a text tower of transformers' is built from; no weights."""
     text = config["text_cfg"]
     names = dict.fromkeys(text.get(key) for key in ("hf_model_name", "hf_tokenizer_name"))
     return [Origin("text", name, None) for name in names if name]
@@ -211,12 +203,11 @@ def text_origins(config: Mapping[str, Any]) -> list[Origin]:
 def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool = False) -> dict[str, Any]:
     """Write a state dict of open_clip as a folder of safetensors; returns what it was made from.
 
-    source        .pt, .pth, .bin or .ckpt file (nothing in it runs) or .safetensors; a state dict, or a
-                  training checkpoint with one (CoN-CLIP). OpenAI's `clip` (NegationCLIP) has the same keys.
-    folder        Must not exist; appears only once it is complete.
+    source        A PyTorch pickle (nothing in it runs) or .safetensors; a state dict, or a training
+                  checkpoint with one (NegCLIP, CoN-CLIP, NegBench). OpenAI's `clip` (NegationCLIP) has the
+                  same keys.
     architecture  Name in open_clip's table, such as "ViT-B-32", or a JSON file with such a configuration.
-    quick_gelu    Whether the model computes with QuickGELU. NegBench's released command line names
-                  "ViT-B-32", without, for all its checkpoint files.
+    quick_gelu    NegBench's released command line names "ViT-B-32", without, for all its files.
 
     Raises MetricError for a file that is no such state dict; every tensor has to arrive.
     """
@@ -249,8 +240,8 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
 
 
 def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None = None) -> None:
-    """Put the tokenizer of a text tower of transformers' into a model folder, where open_clip looks for it;
-    open_clip's own needs no file. source: folder to take it from, by default the configuration's name."""
+    """Put the tokenizer of a text tower of transformers' into a model folder; open_clip's own needs no file.
+    source: folder to take it from."""
     name = config["text_cfg"].get("hf_tokenizer_name")
     if name:
         from transformers import AutoTokenizer
@@ -274,8 +265,7 @@ def _library() -> Any:
 
 
 def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
-    """(model name, tag or file, activation asked for) as open_clip takes them. Raises MetricError for what
-    cannot be one."""
+    """(model name, tag or file, activation) as open_clip takes them. Raises MetricError."""
     if Path(reference, CONFIG).is_file():
         if not (Path(reference) / WEIGHTS).is_file():
             raise MetricError(f"The model folder '{reference}' has no {WEIGHTS}.")

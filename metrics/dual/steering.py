@@ -1,25 +1,18 @@
 """Text encoders that are changed while they read: steered along a direction, or adapted to the test (NEAT).
 
-Steering: Sammani et al., "When Negation Is a Geometry Problem in Vision-Language Models" (arXiv:2603.20554),
-and github.com/fawazsammani/negation-steering (steer.py): the state at the end of a sentence after each layer
-is moved.
-
-NEAT (Han et al., "Negation-Aware Test-Time Adaptation for Vision-Language Models", arXiv:2507.19064, and
-github.com/hhc1997/NEAT: train_TTA.py, open_clip/factory.py, main_TTA.py, README). A caption t that denies
-something comes with what it affirms, p, what it denies, n, and its inversion, v, which denies what it affirms
-and affirms what it denies. Of all pictures i that are searched, the one that is the caption's own is guessed,
+Steering: Sammani et al., arXiv:2603.20554, github.com/fawazsammani/negation-steering (steer.py): the state at
+the end of a sentence is moved after each layer. NEAT: Han et al., arXiv:2507.19064, github.com/hhc1997/NEAT
+(train_TTA.py, open_clip/factory.py, main_TTA.py). A caption t comes with what it affirms, p, what it denies,
+n, and its inversion, v, which swaps the two. Among the pictures i of the search the caption's own is guessed,
 
     i* = argmax over i of cos(p, i) (1 - max(0, cos(n, i))),
 
-and the scales and shifts of the normalisation layers in the text encoder's blocks make a step of AdamW
-against the sum of
+and scales and shifts of the normalisation layers in the text encoder's blocks make three steps of AdamW per
+batch of captions against the sum of
 
-    entropy    the mean over the guessed pictures of a batch of the entropy of softmax over its captions of
-               cos(t, i*) / 0.03
-    reversion  the mean over its inversions of max(0, cos(v, own i*) - least of cos(v, the others' i*)) / 0.07
-    triplet    the mean of 5 |t - p| + 2 - |t - v|, of unit vectors
-
-three times per batch of 256 captions. Features of pictures stay as they are.
+    entropy    mean over the guessed pictures of the entropy of softmax over the captions of cos(t, i*) / 0.03
+    reversion  mean over the inversions of max(0, cos(v, own i*) - least of cos(v, the others' i*)) / 0.07
+    triplet    mean of 5 |t - p| + 2 - |t - v|, of unit vectors
 """
 
 from __future__ import annotations
@@ -61,7 +54,7 @@ class TextStream:
 
 
 def stream(encoder: DualEncoder) -> TextStream:
-    """That of a CLIP of transformers or of open_clip. Raises MetricError for any other model."""
+    """Of a CLIP of transformers or of open_clip. Raises MetricError for any other model."""
     model: Any = getattr(encoder, "model", None)
     if getattr(getattr(model, "config", None), "model_type", "") == "clip":
         text, eos = model.text_model, model.config.text_config.eos_token_id
@@ -99,8 +92,7 @@ def states(encoder: DualEncoder, texts: Sequence[str]) -> list[np.ndarray]:
 
 @contextmanager
 def steered(encoder: DualEncoder, directions: Sequence[np.ndarray], alpha: float) -> Iterator[None]:
-    """Within it, the state x after layer l becomes (1 - alpha) x + alpha |x| v, v the l-th direction, of
-    length 1 (steer.py, `steer` and `steer_every_layer`)."""
+    """Within it, the state x after layer l becomes (1 - alpha) x + alpha |x| v, v the l-th unit direction."""
     vectors = [torch.from_numpy(np.asarray(v, np.float32)) for v in directions]
 
     def move(layer: int, ends: torch.Tensor) -> torch.Tensor:
@@ -113,8 +105,7 @@ def steered(encoder: DualEncoder, directions: Sequence[np.ndarray], alpha: float
 
 @contextmanager
 def _at_the_end(where: TextStream, change: Callable[[int, torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Within it, `change` gets (layer, (N, D) states at the end) and says what they become, in this
-    thread."""
+    """Within it, `change` replaces the (N, D) states at the end after each layer, in this thread."""
     ids: list[torch.Tensor] = []
     owner = threading.get_ident()
 
@@ -171,7 +162,7 @@ class Norms:
         self._optimiser = torch.optim.AdamW(self._moving, lr=RATE, weight_decay=DECAY)
 
     def pull(self, features: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Adds what a gradient of the loss for (N, D) features means for these, and for nothing else."""
+        """Adds the gradient of the loss for (N, D) features."""
         parts = torch.autograd.grad(features, self._moving, gradient)
         for one, part in zip(self._moving, parts, strict=True):
             one.grad = part if one.grad is None else one.grad + part
@@ -182,7 +173,7 @@ class Norms:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it, this thread's sentences pass through these in place of the model's own."""
+        """Within it, this thread's sentences pass through these."""
         owner = threading.get_ident()
 
         def hook(scale: torch.Tensor, shift: torch.Tensor) -> Callable[..., Any]:
@@ -203,8 +194,8 @@ class Norms:
 def loss(
     texts: torch.Tensor, affirmed: torch.Tensor, inverted: torch.Tensor, guessed: torch.Tensor
 ) -> torch.Tensor:
-    """The sum above, of (B, D) unit features of a batch's captions, of what they affirm, of their inversions
-    and of the pictures that are guessed to be theirs."""
+    """The sum above, of (B, D) unit features of captions, what they affirm, inversions and guessed
+    pictures."""
     by_picture = (texts @ guessed.T).T / SHARPNESS
     entropy = -(by_picture.softmax(1) * by_picture.log_softmax(1)).sum(1).mean()
     scores = inverted @ guessed.T
@@ -216,7 +207,7 @@ def loss(
 
 
 def guess(affirmed: torch.Tensor, denied: torch.Tensor, gallery: torch.Tensor) -> torch.Tensor:
-    """(B, D) features of the pictures of (M, D) that captions are about, by what they affirm and deny."""
+    """(B, D) features of the pictures of (M, D) that captions are about."""
     with torch.no_grad():
         return gallery[((affirmed @ gallery.T) * (1 - (denied @ gallery.T).relu())).argmax(1)]
 
@@ -224,13 +215,12 @@ def guess(affirmed: torch.Tensor, denied: torch.Tensor, gallery: torch.Tensor) -
 def adapt(
     encoder: DualEncoder, batches: Sequence[Sequence[Reading]], gallery: np.ndarray
 ) -> tuple[list[np.ndarray], Norms]:
-    """The model goes from batch to batch, from its own weights on, and is not set back in between.
+    """Adapts from batch to batch, from the model's own weights on, without a reset.
 
-    gallery  (M, D) features of the pictures that are searched, of length 1; M at least 1.
+    gallery  (M, D) unit features of the pictures that are searched.
 
-    Returns the scales and shifts at the end, and (B, D) float32 features of the captions of every batch from
-    before its last step, which the released code compares with pictures: a quirk, by which a caption's result
-    depends on those before it. Features under the weights of the end (`encoded`) do not.
+    Returns the scales and shifts at the end, and (B, D) float32 features of every batch from before its last
+    step, which the released code uses: a quirk, by which a caption's result depends on those before it.
     """
     norms, features = Norms(encoder), []
     for batch in batches:
@@ -248,15 +238,15 @@ def encoded(encoder: DualEncoder, norms: Norms, texts: Sequence[str]) -> np.ndar
 
 
 def cleaned(caption: str) -> str:
-    """As released (data/utils.py, `pre_caption`): in lower case, with a space for each of . ! " ( ) * # : ; ~
-    and 77 words at most. A quirk: only the captions that are adapted to are read so."""
+    """As released (data/utils.py, `pre_caption`): lower case, a space for each of . ! " ( ) * # : ; ~, at
+    most 77 words. A quirk: only the captions that are adapted to are read so."""
     plain = re.sub(r'[.!"()*#:;~]', " ", caption.lower())
     return " ".join(re.sub(r"\s{2,}", " ", plain).strip(" \n").split(" ")[:_WORDS])
 
 
 def _step(encoder: Any, norms: Norms, readings: Sequence[Reading], gallery: np.ndarray) -> None:
-    """One step of AdamW. The gradient is worked out for the features of the whole batch, and then sent
-    through the encoder with `batch_size` sentences in memory."""
+    """One step; the gradient for the features of the whole batch goes through the encoder `batch_size` at a
+    time."""
     with torch.inference_mode(False), torch.enable_grad(), norms.in_place():
         texts = [list(part) for part in zip(*map(astuple, readings), strict=True)]
         with torch.no_grad():

@@ -1,9 +1,8 @@
-"""Models that answer about a picture: VQA, detection, image-text matching; and those of other packages:
+"""Models that answer about a picture (VQA, detection, image-text matching), and those of other packages:
 `--models.vqa plugin:NAME`, or `--models.vqa module:attribute`.
 
-A package names a judge by an entry point of the group "nein.judges", e.g. my-judge = "my_package.judge:load",
-where `load(kind=..., device=..., dtype=..., **options)` returns an object that speaks one of the protocols in
-`metrics.judges.base`, or names a judge itself. `nein check --judge KIND plugin:my-judge` checks it.
+A package names a judge by an entry point of the group "nein.judges": an object that speaks one of the
+protocols in `metrics.judges.base`, or `load(kind=..., device=..., dtype=..., **options)` that makes one.
 """
 
 from __future__ import annotations
@@ -37,15 +36,13 @@ def attribute(reference: str) -> Any:
 
 
 def available() -> dict[str, metadata.EntryPoint]:
-    """Name -> entry point of every judge that installed packages offer."""
     return {point.name: point for point in metadata.entry_points(group=GROUP)}
 
 
 def load_plugin(
     path_or_id: str, *, kind: str, revision: str | None, device: str, dtype: str, **options: Any
 ) -> Any:
-    """The judge behind `plugin:NAME` or `module:attribute`. Raises MetricError when there is none, or it is
-    not of that kind."""
+    """Of `plugin:NAME` or `module:attribute`. Raises MetricError."""
     judge = offered(path_or_id)
     # A judge, as opposed to its class, has what it says about itself.
     if not hasattr(judge, METHODS[kind]) or isinstance(judge, type):
@@ -64,7 +61,7 @@ def load_plugin(
 
 
 def offered(reference: str) -> Any:
-    """The judge, or what makes it. Raises MetricError where it cannot be imported, or is neither."""
+    """The judge, or what makes it. Raises MetricError."""
     if is_attribute(reference):
         there = attribute(reference)
     else:

@@ -16,10 +16,9 @@ from nein.metrics.base import Images, MetricError, Texts, check_images
 class Answer:
     """One answer of a VQA judge. Raises ValueError for a probability that is not finite.
 
-    text         Decoded, special tokens dropped, stripped of white space.
-    token_count  Tokens produced, the end-of-sequence token not counted.
-    p_yes, p_no  Probability that the answer begins with "yes" or "no" (any case), from the first step; they
-                 need not add up to 1. None where the judge gives none.
+    token_count  Tokens produced, without the end of the sequence.
+    p_yes, p_no  Probability that the answer begins with "yes" or "no" (any case); they need not add up to 1.
+                 None where the judge gives none.
     """
 
     text: str
@@ -35,11 +34,10 @@ class Answer:
 class Detection:
     """What a detector says about one label. Raises ValueError for numbers that are not finite.
 
-    score  Highest score over all boxes, in [0, 1].
-    count  Boxes with a score above the detector's threshold.
+    score  Highest score over all boxes, in [0, 1]; count: boxes above the detector's threshold.
     box    (x0, y0, x1, y1) of the best box in pixels of the picture; not clipped to it.
-    named  Highest score over the boxes whose best label, of all asked together, this is; 0 without one; None
-           where labels do not share boxes, or the detector does not say.
+    named  Highest score over the boxes whose best label this is, among all asked together; 0 without one;
+           None where labels do not share boxes.
     """
 
     score: float
@@ -52,7 +50,7 @@ class Detection:
 
 
 class VqaJudge(Protocol):
-    """Answers questions about pictures; `template` names the wording in `metrics.judges.base`."""
+    """`template` names the wording in `metrics.judges.base`."""
 
     fingerprint: str
     template: str
@@ -60,7 +58,7 @@ class VqaJudge(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """`questions[i]` are full prompts about `images[i]`, (H, W, 3) uint8; answers in the same shape."""
+        """`questions[i]` are full prompts about `images[i]`, (H, W, 3) uint8."""
         ...
 
 
@@ -72,7 +70,7 @@ class Detector(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        """One dictionary per picture, keyed by label, in the order of the labels (a repeated label once)."""
+        """One dictionary per picture, in the order of the labels (a repeated label once)."""
         ...
 
 
@@ -95,7 +93,6 @@ def check_finite(*numbers: float | None) -> None:
 
 
 def check_batch(images: Images, strings: Texts, what: str) -> None:
-    """Raise MetricError unless there is one list of strings per picture and every picture is one."""
     check_images(images, strings, what)
     for row in strings:
         if isinstance(row, str) or not all(isinstance(s, str) for s in row):
@@ -107,13 +104,8 @@ def check_batch(images: Images, strings: Texts, what: str) -> None:
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """How a question reaches a model.
-
-    name      Goes into manifests.
-    wrapper   The model's dialogue format, with `{question}` and the model's own image placeholder.
-    presence  The question about one object, with `{object}`.
-    caption   The question about a whole caption, with `{caption}`.
-    """
+    """How a question reaches a model. wrapper: the model's dialogue format, with `{question}` and its image
+    placeholder; presence, caption: questions about one `{object}` and about a whole `{caption}`."""
 
     name: str
     wrapper: str
@@ -121,11 +113,8 @@ class PromptTemplate:
     caption: str
 
     def ask_presence(self, name: str, article: str = "none") -> str:
-        """Prompt that asks whether `name` is in the picture.
-
-        article: "none" as in NeIn's code ("contain car?"), "a_an" as in its paper ("contain a car?"), chosen
-        by the first letter alone.
-        """
+        """article: "none" as in NeIn's code ("contain car?"), "a_an" as in its paper, by the first letter
+        alone."""
         choose("article", article, ("none", "a_an"))
         if article == "a_an":
             name = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
@@ -157,5 +146,4 @@ TEMPLATES: dict[str, PromptTemplate] = {
 
 
 def template(name: str) -> PromptTemplate:
-    """The template of that name; MetricError with the near match otherwise."""
     return TEMPLATES[choose("prompt template", name, TEMPLATES)]

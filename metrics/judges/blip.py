@@ -18,11 +18,8 @@ from nein.metrics.rewards import SingleJudge
 
 
 class BlipMatcher(Described):
-    """A `BlipForImageTextRetrieval`. A picture is encoded once for all its texts.
-
-    Source: Li et al., arXiv:2201.12086; NeIn uses `Salesforce/blip-itm-large-coco` with the cosine.
-    batch_size: pictures, or picture-text pairs, per forward pass.
-    """
+    """A `BlipForImageTextRetrieval` (Li et al., arXiv:2201.12086); NeIn uses `Salesforce/blip-itm-large-coco`
+    with the cosine. batch_size: pictures, or picture-text pairs, per forward pass."""
 
     def __init__(
         self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 16
@@ -41,11 +38,8 @@ class BlipMatcher(Described):
         }
 
     def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
-        """Fit of `texts[i]` to `images[i]` (H, W, 3) uint8: one float64 array per picture.
-
-        head: "itc", the cosine of the projected features in [-1, 1], without temperature (the library's
-        `use_itm_head=False`); "itm", the probability in [0, 1] that the pair matches.
-        """
+        """Fit of `texts[i]` to `images[i]`. head: "itc", the cosine of the projected features, without
+        temperature; "itm", the probability that the pair matches."""
         check_batch(images, texts, "texts")
         choose("head", head, ("itc", "itm"))
         result = [np.zeros(len(row)) for row in texts]
@@ -78,8 +72,7 @@ class BlipMatcher(Described):
         ).last_hidden_state
 
     def decide(self, states: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
-        """(N, 1 + patches, D) states of pictures and N texts -> (N, 2) float32 logits of "no match" and
-        "match"."""
+        """(N, 1 + patches, D) states of pictures and N texts -> (N, 2) float32 logits (no match, match)."""
         fused = self._encoded(
             texts,
             encoder_hidden_states=states,
@@ -100,7 +93,7 @@ class BlipMatcher(Described):
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16, pictures: int = 1
 ) -> BlipMatcher:
-    """From a folder or the hub. pictures: how many its text encoder reads side by side (2: a reward)."""
+    """pictures: how many its text encoder reads side by side (2: a reward)."""
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
 
     model, source = loading.load_model(
@@ -117,11 +110,11 @@ def load(
 
 
 class Matching(SingleJudge):
-    """How well the picture before and the edit fit what was told; without a bound, higher is better.
+    """How well the picture before and the edit fit the instruction: the difference of the matching head's
+    logits.
 
-    The text encoder is shown the vision tower's states of the edit, one per patch, and their differences
-    from those before. The reward is the difference of the matching head's logits. A checkpoint says
-    `pictures: 2` in its configuration, and was trained so, as `nano:reward` was (research/nano/reward.py).
+    The text encoder is shown the vision tower's states of the edit, and their differences from those before.
+    A checkpoint says `pictures: 2` in its configuration, as `nano:reward` does (research/nano/reward.py).
     """
 
     def describe(self) -> dict[str, Any]:
@@ -141,5 +134,4 @@ def joined(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 def load_matching(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Matching:
-    """From a folder or the hub. Raises MetricError."""
     return Matching(load(path_or_id, revision=revision, device=device, dtype=dtype, pictures=2))

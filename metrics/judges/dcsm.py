@@ -1,18 +1,13 @@
 """DCSM: a small convolutional network reads the cosines of all patches with all tokens of a frozen CLIP.
 
-    nein negbench convert --architecture dcsm dcsm_coco_ckpt.pt dcsm
-    nein negbench eval --match dcsm
-
-Source: Kang et al., "Is CLIP Ideal? No. Can We Fix It? Yes!" (ICCV 2025, arXiv:2503.08723),
-github.com/Raphoo/DCSM_Ideal_CLIP (MIT), src/util/models_and_dataloaders.py, src/evaluating/run_evals.py and
-src/training/train.py at 380a19b; its weights are at a link there. `convert` reads the authors' file once and
-writes a folder: config.json, with the CLIP below it, and model.safetensors, the network's tensors under the
-released names.
+Source: Kang et al., ICCV 2025, arXiv:2503.08723; github.com/Raphoo/DCSM_Ideal_CLIP (MIT),
+src/util/models_and_dataloaders.py, src/evaluating/run_evals.py and src/training/train.py at 380a19b.
+`convert` (nein negbench convert --architecture dcsm) reads the authors' file once and writes a folder.
 
 The map of a picture and a sentence has a row for the class token and every patch, and a column for each of
 30 tokens. Where a word of the sentence (split at blanks) is one of `WORDS`, the column at the *word's* place
-gives way to a fixed one of that word's. The maps of all sentences held against a picture are standardised
-together, so that a score depends on the other options of a question.
+gives way to a fixed one. The maps of all sentences held against a picture are standardised together, so that
+a score depends on the other options of a question.
 """
 
 from __future__ import annotations
@@ -95,7 +90,6 @@ class Dcsm(Described):
         return [row.double().cpu().numpy() for row in rows]
 
     def _map(self, patches: torch.Tensor, text: str) -> torch.Tensor:
-        """(rows, columns) float32."""
         model, columns = self.base.model, self.head.columns
         tokens = self.base.tokens([text], padding="max_length", limit=columns)
         states = model.text_model(
@@ -117,11 +111,8 @@ def replaced(text: str) -> str:
 
 
 def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
-    """Writes the authors' file as a folder; returns what it was made from.
-
-    folder  Must not exist; appears only once it is complete.
-    base    Reference of the CLIP; "": the authors'. Raises MetricError.
-    """
+    """Writes the authors' file as a folder; returns what it was made from. base: of the CLIP; "": the
+    authors'. Raises MetricError."""
     from safetensors.torch import save_file
 
     base = base or BASE
@@ -152,7 +143,6 @@ def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Dcsm:
-    """From a folder that `convert` wrote. Raises MetricError."""
     from safetensors.torch import load_file
 
     folder = Path(path_or_id)

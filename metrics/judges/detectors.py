@@ -20,8 +20,7 @@ BACKENDS = ("torchvision", "pil")
 
 class Owlv2Detector(Described):
     """An `Owlv2ForObjectDetection`; bare object names are the queries. A picture is looked at once for all
-    its labels, a label is read once: scores of different labels do not influence each other, so decisions
-    equal those of transformers' pipeline.
+    its labels, a label is read once; decisions equal those of transformers' pipeline.
 
     pad      How a picture is padded to a square. "library": as the installed transformers does (zeros since
              late 2025, huggingface/transformers#41938). "gray": 0.5, as when NeIn's figures were made.
@@ -50,11 +49,8 @@ class Owlv2Detector(Described):
         }
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        """Look for `labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score strictly above `threshold`
-        count.
-
-        Raises MetricError for a label that the text model cannot hold.
-        """
+        """`labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score strictly above `threshold` count.
+        Raises MetricError for a label that the text model cannot hold."""
         check_batch(images, labels, "labels")
         result: list[dict[str, Detection]] = [{} for _ in images]
         wanted = [i for i, row in enumerate(labels) if row]
@@ -84,7 +80,7 @@ class Owlv2Detector(Described):
         )["pixel_values"]
 
     def _look(self, images: Images) -> tuple[torch.Tensor, torch.Tensor]:
-        """((N, P, D) features, (N, P, 4) corners relative to the padded square) of N pictures."""
+        """((N, P, D) features, (N, P, 4) corners relative to the padded square)."""
         pixels = self.pixels(images)
         pixels = pixels.to(self.model.device, self.model.dtype)
         feature_map = self.model.image_embedder(pixel_values=pixels)[0]
@@ -93,8 +89,8 @@ class Owlv2Detector(Described):
         return features, torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
 
     def _read(self, labels: Sequence[str]) -> None:
-        """Keeps of every new label its (D,) normalised embedding, and whether the model counts it as a query
-        at all. Each is read alone: the last bits of several depend on their company."""
+        """Keeps of every new label its (D,) embedding, and whether the model counts it as a query. Each is
+        read alone: the last bits of several depend on their company."""
         limit = int(self.model.config.text_config.max_position_embeddings)
         for label in dict.fromkeys(labels):
             if label in self._queries:
@@ -141,9 +137,9 @@ class Owlv2Detector(Described):
 
 
 def named_scores(logits: torch.Tensor) -> torch.Tensor:
-    """(..., P, L) logits of P boxes and L labels -> (..., L) float32, 0 to 1: each label's highest score over
-    the boxes whose best label it is, 0 without one. Of equal labels the first has the box, as in the
-    library's `post_process`."""
+    """(..., P, L) logits of P boxes and L labels -> (..., L) float32: each label's highest score over the
+    boxes whose best label it is. Of equal labels the first has the box, as in the library's
+    `post_process`."""
     best = logits.max(-1)  # ..., P
     scores = torch.zeros((*logits.shape[:-2], logits.shape[-1]), device=logits.device)
     return scores.scatter_reduce(-1, best.indices, torch.sigmoid(best.values).float(), "amax")
@@ -153,7 +149,6 @@ def load_owlv2(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, pad: str = "library",
     backend: str = "torchvision", batch_size: int = 8,
 ) -> Owlv2Detector:  # fmt: skip
-    """Load an OWLv2 checkpoint from a folder or the hub."""
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
 
     choose("pad", pad, PADS)
@@ -175,12 +170,9 @@ GROUNDED = ("grounding-dino", "mm-grounding-dino")
 
 
 class ZeroShotDetector(Described):
-    """An `AutoModelForZeroShotObjectDetection`; bare object names are the queries.
-
-    The score of a label is the highest sigmoid over boxes (and, for Grounding DINO, over the label's tokens),
-    as the library's post-processing has it. One forward pass per picture and label: models that mix text and
-    picture score labels by their company.
-    """
+    """An `AutoModelForZeroShotObjectDetection`; the score of a label is the highest sigmoid over boxes (and,
+    for Grounding DINO, over its tokens), as the library has it. One forward pass per picture and label:
+    models that mix text and picture score labels by their company."""
 
     def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
         self.model, self.processor, self.source = model, processor, source
@@ -197,7 +189,6 @@ class ZeroShotDetector(Described):
         }
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        """Look for `labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score above `threshold` count."""
         check_batch(images, labels, "labels")
         pairs = zip(images, map(dict.fromkeys, labels), strict=True)
         with loading.exact():
@@ -219,7 +210,7 @@ class ZeroShotDetector(Described):
         return detections
 
     def _look(self, image: np.ndarray, label: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """((P,) logits of a label, (P, 4) boxes as centre and size relative to the picture), float32."""
+        """((P,) logits, (P, 4) boxes as centre and size relative to the picture), float32."""
         from PIL import Image
 
         text: Any = f"{label.lower().rstrip('.')}." if self.grounded else [[label]]
@@ -234,7 +225,6 @@ class ZeroShotDetector(Described):
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> ZeroShotDetector:
-    """Load a zero-shot object detection checkpoint from a folder or the hub."""
     from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
 
     model, source = loading.load_model(

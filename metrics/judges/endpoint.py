@@ -58,10 +58,7 @@ class EndpointJudge(ServedModel):
         super().__init__(endpoint, max_new_tokens=max_new_tokens)
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """`questions[i]` are plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape.
-
-        Raises NoAnswer when a question stays without an answer, and when the endpoint refuses it.
-        """
+        """`questions[i]` are plain questions about `images[i]`. Raises NoAnswer."""
         check_batch(images, questions, "questions")
         asked = [[Turn(question) for question in row] for row in questions]
         said = self.endpoint.ask(images, asked, max_tokens=self.max_new_tokens)
@@ -79,7 +76,6 @@ def _answer(said: Said) -> Answer:
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EndpointJudge:
-    """A reference of `metrics.backends.connect`; options: concurrency, timeout, retries."""
     return EndpointJudge(connect(path_or_id, revision=revision, device=device, dtype=dtype, **options))
 
 
@@ -95,7 +91,6 @@ class EndpointChoices(ServedModel):
     def answer(
         self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
-        """See `metrics.choices.ChoiceModel`; questions of one call are asked side by side."""
         check_images(images, asked, "questions")
         said = self.endpoint.ask(
             images,
@@ -130,7 +125,6 @@ def load_choices(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, max_new_tokens: int = 16,
     **options: Any,
 ) -> EndpointChoices:  # fmt: skip
-    """A reference of `metrics.backends.connect`; options: max_new_tokens, concurrency, timeout, retries."""
     options.pop("batch_size", None)  # of models that are loaded here
     endpoint = connect(path_or_id, revision=revision, device=device, dtype=dtype, **options)
     return EndpointChoices(endpoint, max_new_tokens=max_new_tokens)

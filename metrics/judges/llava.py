@@ -1,9 +1,6 @@
-"""LLaVA-NeXT as a VQA judge. A picture is looked at once, however many questions are asked about it.
-
-All prompts about a picture begin the same: the template and some three thousand image tokens. This beginning
-runs once; its cache is repeated for the questions, a batch behind it. Answers equal those of `generate`
-called for every question alone.
-"""
+"""LLaVA-NeXT as a VQA judge. All prompts about a picture begin the same: the template and some three thousand
+image tokens. This beginning runs once; its cache is repeated for a batch of questions. Answers equal those of
+`generate` called for every question alone."""
 
 from __future__ import annotations
 
@@ -72,8 +69,8 @@ class LlavaNextJudge(vlm.VisionChat):
         }
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """Answer `questions[i]`, full prompts, about `images[i]`; a prompt asked twice about a picture is
-        answered once. Raises MetricError for a prompt without exactly one image placeholder."""
+        """`questions[i]` are full prompts about `images[i]`. Raises MetricError for a prompt without exactly
+        one image placeholder."""
         check_batch(images, questions, "questions")
         for prompt in (p for row in questions for p in row):
             if prompt.count(self._image_word) != 1 or prompt.endswith(self._image_word):
@@ -90,7 +87,7 @@ class LlavaNextJudge(vlm.VisionChat):
         return [[answer_to[i][prompt] for prompt in row] for i, row in enumerate(questions)]
 
     def _look(self, images: dict[int, np.ndarray]) -> dict[int, _Pixels]:
-        """Preprocess pictures and count the tokens that stand for each: its size decides."""
+        """Preprocess pictures and count the tokens that stand for each."""
         looked: dict[int, _Pixels] = {}
         for part in chunks(list(images), self.batch_size):
             inputs = self.processor.image_processor([images[i] for i in part], return_tensors="pt")
@@ -104,9 +101,8 @@ class LlavaNextJudge(vlm.VisionChat):
         return looked
 
     def _jobs(self, pixels: dict[int, _Pixels], questions: Texts) -> list[_Job]:
-        """Split every prompt into the beginning it shares with all others and the rest. The beginning ends at
-        the same place after the image in *every* prompt of the call: pictures of one size can run
-        together."""
+        """Split every prompt into the beginning it shares with *every* prompt of the call, and the rest:
+        pictures of one size can run together."""
         ids = {
             i: {prompt: self._tokens(prompt, look.tokens) for prompt in questions[i]}
             for i, look in pixels.items()
@@ -129,7 +125,6 @@ class LlavaNextJudge(vlm.VisionChat):
         return jobs
 
     def _tokens(self, prompt: str, count: int) -> tuple[int, ...]:
-        """The ids of a prompt, `count` of them for its picture."""
         ids = self._ids(prompt)
         place = ids.index(self._image_id)
         return (*ids[:place], *[self._image_id] * count, *ids[place + 1 :])
@@ -139,8 +134,8 @@ class LlavaNextJudge(vlm.VisionChat):
             return tuple(self._tokenizer(prompt)["input_ids"])
 
     def _answers(self, jobs: Sequence[_Job]) -> Iterator[tuple[int, str, Answer]]:
-        """(image, prompt, answer) of all that is asked. Prompts of one length go together: padding between
-        the cache and a question would count in a model's window."""
+        """(image, prompt, answer). Prompts of one length go together: padding between the cache and a
+        question would count in a model's window."""
         cache = self._prefill(jobs)
         asked = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
         size = self.batch_size * _QUESTIONS
@@ -157,7 +152,6 @@ class LlavaNextJudge(vlm.VisionChat):
                 yield jobs[row].image, prompt, Answer(self.text(tokens), len(tokens), yes, no)
 
     def _prefill(self, jobs: Sequence[_Job]) -> DynamicCache:
-        """Run the beginnings of several pictures; the filled cache, one row per job."""
         tiles = max(job.pixels.values.shape[1] for job in jobs)
         pixels = [job.pixels.values for job in jobs]
         values = [torch.nn.functional.pad(x, (*[0] * 7, tiles - x.shape[1])) for x in pixels]
@@ -175,7 +169,6 @@ class LlavaNextJudge(vlm.VisionChat):
 
 
 def _after(row: Sequence[int], token: int) -> int:
-    """Index behind the last `token` of the row."""
     return len(row) - list(reversed(row)).index(token)
 
 
@@ -188,11 +181,8 @@ def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, template: str = "llava-mistral",
     quantization: str = "none", batch_size: int = 8,
 ) -> LlavaNextJudge:  # fmt: skip
-    """Load a LLaVA-NeXT checkpoint with a Llama or Mistral text model from a folder or the hub.
-
-    quantization: "none", or "bnb-fp4", the paper's judge: 4-bit weights (fp4, no double quantisation) by
-    bitsandbytes with the arithmetic in `dtype` (the paper: float16).
-    """
+    """quantization: "bnb-fp4", the paper's judge: 4-bit weights (fp4, no double quantisation) with the
+    arithmetic in `dtype` (the paper: float16)."""
     from transformers import AutoProcessor, BitsAndBytesConfig, LlavaNextForConditionalGeneration
 
     choose("quantization", quantization, ("none", "bnb-fp4"))

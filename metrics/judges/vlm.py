@@ -1,6 +1,5 @@
-"""Image-text-to-text models of transformers: loading, one user turn per question, greedy answers; and such a
-model as a VQA judge, or asked multiple-choice questions.
-"""
+"""Image-text-to-text models of transformers: one user turn per question, greedy answers; as a VQA judge, or
+asked multiple-choice questions."""
 
 from __future__ import annotations
 
@@ -45,10 +44,7 @@ _TEMPLATE_ERRORS = (TypeError, ValueError, KeyError, RuntimeError, jinja2.Templa
 
 
 class VisionChat(Described):
-    """A model with its processor, and how the two are asked.
-
-    `templated` is False for a processor without a chat template. Threads may share one.
-    """
+    """`templated` is False for a processor without a chat template. Threads may share one."""
 
     def __init__(self, model: Any, processor: Any, source: loading.Source, *, max_new_tokens: int) -> None:
         self.model, self.processor, self.source = model, processor, source
@@ -62,7 +58,7 @@ class VisionChat(Described):
         self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
 
     def facts(self, kind: str) -> dict[str, Any]:
-        """Everything that decides an answer but the prompt, JSON-serialisable."""
+        """Everything that decides an answer but the prompt."""
         return {
             "kind": kind,
             **loading.model_fields(self.model, self.source),
@@ -75,8 +71,8 @@ class VisionChat(Described):
     def generate(
         self, inputs: Mapping[str, Any], tokens: int, **drawing: Any
     ) -> tuple[list[list[int]], torch.Tensor]:
-        """Answers to a batch, greedy unless `drawing` says otherwise (`do_sample`, `temperature`, ...): ids
-        up to the end of each, and the first step's logits, (N, V) float32."""
+        """Greedy unless `drawing` says otherwise (`do_sample`, `temperature`, ...): ids up to the end of each
+        answer, and the first step's logits, (N, V) float32."""
         with loading.exact():
             output = self.model.generate(
                 **loading.on_device(self.model, inputs), **{"do_sample": False, **drawing}, num_beams=1,
@@ -88,10 +84,8 @@ class VisionChat(Described):
             return ended, output.logits[0].float()
 
     def turns(self, contents: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-        """Model inputs for one user turn per prompt; several are padded in front.
-
-        A prompt is a list of parts: {"type": "image", "image": ...} and {"type": "text", "text": ...}.
-        """
+        """Model inputs for one user turn per prompt, a list of parts: {"type": "image", "image": ...} and
+        {"type": "text", "text": ...}. Several are padded in front."""
         batch = {"padding": True, "return_tensors": "pt"} if len(contents) > 1 else {"return_tensors": "pt"}
         # Newer versions want what is meant for the processor apart.
         apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
@@ -104,7 +98,6 @@ class VisionChat(Described):
         return dict(made)
 
     def bare(self, pictures: Sequence[Any], texts: Sequence[str]) -> dict[str, Any]:
-        """Model inputs where there is no chat template."""
         padding = {"padding": True} if len(texts) > 1 else {}
         with self._lock:
             made = self.processor(images=list(pictures), text=list(texts), return_tensors="pt", **padding)
@@ -128,12 +121,8 @@ def rendered(processor: Any, parts: Sequence[Mapping[str, str]]) -> str:
 def load_chat(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, bare: Sequence[str] = ()
 ) -> tuple[Any, Any, loading.Source]:
-    """(model, processor, source) of an image-text-to-text checkpoint in a folder or on the hub.
-
-    bare  Model types (of `BARE`) that may lack a chat template.
-
-    Raises MetricError, also for a chat template that does not take a picture and a question.
-    """
+    """(model, processor, source) of an image-text-to-text checkpoint. bare: model types that may lack a chat
+    template. Raises MetricError, also for a chat template that does not take a picture and a question."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     choose("dtype", dtype, DTYPES)
@@ -164,8 +153,8 @@ def load_chat(
 
 
 class ChatJudge(VisionChat):
-    """Greedy answers of at most `max_new_tokens` tokens from an `AutoModelForImageTextToText`, asked one at a
-    time, so that no padding can change an answer."""
+    """Greedy answers of an `AutoModelForImageTextToText`, asked one at a time, so that no padding can change
+    one."""
 
     template = "question"
 
@@ -177,7 +166,7 @@ class ChatJudge(VisionChat):
         return self.facts("vqa")
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8; answers in the same shape."""
+        """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8."""
         check_batch(images, questions, "questions")
         pairs = zip(images, questions, strict=True)
         return [[self._answer(image, question) for question in row] for image, row in pairs]
@@ -198,7 +187,6 @@ class ChatJudge(VisionChat):
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, max_new_tokens: int = 10
 ) -> ChatJudge:
-    """From a folder or the hub."""
     parts = load_chat(path_or_id, revision=revision, device=device, dtype=dtype)
     return ChatJudge(*parts, max_new_tokens=max_new_tokens)
 
@@ -207,11 +195,9 @@ def load(
 
 
 class TransformersChoices(VisionChat):
-    """Greedy answers of at most `max_new_tokens` tokens to multiple-choice questions, and the letters'
-    log-probabilities from the same forward; the first questions about pictures of one size together, then
-    the second ones.
+    """Greedy answers to multiple-choice questions, and the letters' log-probabilities from the same forward.
 
-    batch_size  Pictures of one size asked about at once; prompts are padded in front, and masked.
+    batch_size  Pictures of one size asked about at once, first questions first; prompts are padded in front.
     """
 
     scorings = SCORINGS
@@ -294,7 +280,7 @@ class TransformersChoices(VisionChat):
 
 
 def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
-    """Letter -> ids of the tokens an answer that begins with it may begin with, and no other letter's."""
+    """Letter -> ids of the tokens its answer may begin with, and no other letter's."""
     tokens_of = {}
     for letter in LETTERS:
         pieces = [tokenizer.convert_tokens_to_ids(f"{gap}{letter}") for gap in ("", "▁", "Ġ")]
@@ -308,6 +294,5 @@ def load_choices(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 8,
     max_new_tokens: int = 16,
 ) -> TransformersChoices:  # fmt: skip
-    """From a folder or the hub, with a chat template or an InstructBLIP. Raises MetricError."""
     parts = load_chat(path_or_id, revision=revision, device=device, dtype=dtype, bare=BARE)
     return TransformersChoices(*parts, batch_size=batch_size, max_new_tokens=max_new_tokens)

@@ -17,11 +17,10 @@ from nein.metrics.base import Described, Images, MetricError, Score, check_image
 
 
 class RewardJudge(Described, ABC):
-    """Says how good edits are, each (H, W, 3) uint8, given the picture before and what the editor was told.
+    """Says how good edits are, each (H, W, 3) uint8, given the picture before and the instruction.
 
-    model     What it asks.
-    compares  Whether it is asked about two edits at a time: `score` then compares with the picture as it was,
-              and several edits are ranked by their comparisons with each other.
+    compares  It is asked about two edits at a time: `score` compares with the picture as it was, and several
+              edits are ranked by comparisons with each other.
     """
 
     compares = False
@@ -40,8 +39,8 @@ class RewardJudge(Described, ABC):
     def prefer(
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
-        """One per pair of edits: 1 where the first is better (has the higher score), 0 where the second is,
-        0.5 where neither; None with a reason where that cannot be said."""
+        """One per pair of edits: 1 where the first has the higher score, 0 where the second, 0.5 where
+        neither; None with a reason."""
         n, said = len(sources), []
         both = self.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
         for one, other in zip(both[:n], both[n:], strict=True):
@@ -55,7 +54,6 @@ class RewardJudge(Described, ABC):
         return said
 
     def usage(self) -> dict[str, Any]:
-        """What the work of its model has taken, where that says so."""
         return getattr(self.model, "usage", dict)()
 
     def stop(self) -> None:
@@ -77,11 +75,8 @@ class SingleJudge(RewardJudge):
 
 
 def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
-    """A value for each of several edits of one picture, or none, with the reason.
-
-    Of a judge that compares: the mean of its preferences over all others, from 0 to 1, without those that it
-    leaves open.
-    """
+    """A value for each of several edits of one picture; of a judge that compares the mean of its preferences
+    over all others, 0 to 1."""
     n = len(edits)
     if not judge.compares:
         return each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
@@ -121,11 +116,8 @@ def check_edits(pictures: Sequence[Images], instructions: Sequence[str]) -> None
 
 
 def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]:
-    """The texts that the Python files in `folder` assign to `names` at their top; nothing is run.
-
-    source  Where the files come from, for the message. Raises MetricError for a file that is none, and for
-            a name that no file has.
-    """
+    """The texts that the Python files in `folder` assign to `names` at their top; nothing is run. source:
+    where the files come from. Raises MetricError."""
     texts: dict[str, Any] = {}
     for path in sorted(folder.glob("*.py")):
         try:

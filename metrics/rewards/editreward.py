@@ -1,21 +1,16 @@
-"""EditReward: heads on Qwen2.5-VL give a number for an edit, from a hidden state behind the question.
+"""EditReward: heads on Qwen2.5-VL give a number for an edit, from the hidden state at a token <|Reward|>.
 
-Source: "EditReward: A Human-Aligned Reward Model for Instruction-Guided Image Editing", arXiv:2509.26346;
-github.com/TIGER-AI-Lab/EditReward, EditReward/inference_edit.py, model/qwen2_5_vl_trainer.py and config/ at
-246ab58.
-
-Source and edit, each resized to 256 tokens, and a question are one user turn; a head reads the last hidden
-state at a token of its own, <|Reward|>, and gives (mean, logarithm of the deviation); the mean is the reward.
-"ranknet_multi_head" has two heads, for the instruction and for the quality, each with its own question.
+Source: arXiv:2509.26346; github.com/TIGER-AI-Lab/EditReward, EditReward/inference_edit.py,
+model/qwen2_5_vl_trainer.py and config/ at 246ab58. A head gives (mean, logarithm of the deviation); the mean
+is the reward. "ranknet_multi_head" has two heads, for instruction and quality, each with its own question.
 
 A folder holds what the authors give out:
 
     model.safetensors or model.pth    all weights
-    *.yaml                            their configuration: heads, pooling, token, and the base model, of which
-                                      configuration and processor are read (from the folder itself where it
-                                      has a config.json)
-    *.py                              dataset/prompts.py and dataset/data_collator_qwen_edit.py, whose texts
-                                      are read; nothing is run
+    *.yaml                            heads, pooling, token, and the base model, of which configuration and
+                                      processor are read (from the folder itself where it has a config.json)
+    *.py                              dataset/prompts.py and dataset/data_collator_qwen_edit.py; their texts
+                                      are read, nothing is run
 """
 
 from __future__ import annotations
@@ -58,11 +53,11 @@ SINGLE = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What of the authors' configuration decides a reward.
+    """The authors' configuration.
 
-    heads      One of `HEADS`.            pooling  "min", "mean" or "sum" over the heads' outputs.
-    outputs    Numbers that a head gives. kwargs   Of the heads' layers, or None for the usual ones.
-    questions  The texts, in the order of the heads; {text_prompt} stands for the instruction.
+    heads, pooling  One of `HEADS`; "min", "mean" or "sum" over the heads' outputs.
+    outputs, kwargs Numbers that a head gives; of the heads' layers, or None for the usual ones.
+    questions       In the order of the heads; {text_prompt} stands for the instruction.
     """
 
     heads: str
@@ -113,11 +108,8 @@ class EditReward(SingleJudge):
         return Score(float(pooled[0]), ", ".join(f"{row[0]:.3f}" for row in each), {"heads": each})
 
     def state(self, pictures: Sequence[Any], text: str) -> torch.Tensor:
-        """The last hidden state at the reward's token, (D,).
-
-        Positions are counted in sequence, pictures too, and not by Qwen2.5-VL's three axes, as in the
-        released code.
-        """
+        """(D,), the last hidden state at the reward's token. As released, positions are counted in sequence,
+        pictures too, and not by Qwen2.5-VL's three axes."""
         content: list[dict[str, Any]] = [{"type": "image"} for _ in pictures]
         turn = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
         prompt = self.processor.apply_chat_template([turn], add_generation_prompt=True)
@@ -138,7 +130,6 @@ class EditReward(SingleJudge):
         return output.last_hidden_state[0, places[0]]
 
     def _resized(self, picture: np.ndarray) -> Any:
-        """With sides that are multiples of a token's, as many as `SQUARES` allow at about this shape."""
         from PIL import Image
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
@@ -182,7 +173,7 @@ def check(reference: str) -> None:
 
 
 def settings(folder: Path) -> Settings:
-    """What the folder says. Raises MetricError, one sentence."""
+    """Raises MetricError, one sentence."""
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if len(files) != 1:
         raise MetricError(
@@ -268,7 +259,7 @@ def renamed(name: str) -> str:
 
 
 def _weights(folder: Path) -> Path:
-    """The file that the released code would take. Raises MetricError where there is none."""
+    """The file that the released code would take. Raises MetricError."""
     for name in ("model.pth", "model.safetensors"):
         if (folder / name).is_file():
             return folder / name

@@ -1,12 +1,9 @@
 """EditScore: an image-text model gives numbers for an edit, and the smallest ones are combined.
 
-Source: "EditScore: Unlocking Online RL for Image Editing via High-Fidelity Reward Modeling",
-arXiv:2509.23909; github.com/VectorSpaceLab/EditScore, editscore/__init__.py and json_parser.py at 6e0f1b9.
-The questions are those of VIEScore (arXiv:2312.14867) with numbers from 0 to 25.
-
-A model is asked twice. SC, about source and edit: how well the instruction was followed, and how little else
-was changed. PQ, about the edit: how natural it is, and how free of artefacts. Each is the smaller of its two
-numbers, brought to 0 to 10; the score is sqrt(SC x PQ). Several passes differ by the seed of their answers.
+Source: arXiv:2509.23909; github.com/VectorSpaceLab/EditScore, editscore/__init__.py and json_parser.py at
+6e0f1b9; the questions are VIEScore's (arXiv:2312.14867). SC, about source and edit: how well the instruction
+was followed, and how little else was changed. PQ, about the edit: how natural it is, and how free of
+artefacts. Each is the smaller of its two numbers, brought to 0 to 10; the score is sqrt(SC x PQ).
 """
 
 from __future__ import annotations
@@ -57,8 +54,7 @@ OWN = {
 
 
 class Speaker(Protocol):
-    """An image-text model that is asked about several pictures at once, and answers in words. `each` works
-    through items as `say` may be called: one after the other, or side by side."""
+    """An image-text model that answers in words; `each` works through items as `say` may be called."""
 
     def describe(self) -> dict[str, Any]: ...
 
@@ -120,17 +116,15 @@ def _content(shown: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]
 
 
 class EditScore(RewardJudge):
-    """Scores from 0 to 10.
+    """Scores from 0 to 10; the best edit has all of it.
 
-    protocol   "fixed": the answer holds a JSON object with two numbers from 0 to 25, else the edit is
-               unscored with what it said; PQ is asked about the edit alone. "paper": as the released
-               `batch_evaluate`. Numbers are taken from wherever they stand, none at all counts as the middle
-               of the range, a number out of range as 12.5 on a scale that ends at 10, and PQ is shown source
-               and edit.
+    protocol   "fixed": numbers are read from the JSON object alone; an answer without two numbers in range is
+               unscored; PQ is asked about the edit alone. "paper": as the released `batch_evaluate`. Numbers
+               are taken from wherever they stand, none at all counts as the middle of the range, a number out
+               of range as 12.5 on a scale that ends at 10, and PQ is shown source and edit.
     passes     Answers to each question, seeds 42, 43, ...; one, as released.
     reduction  "average_last": the mean of the passes' scores. "average_first": sqrt(mean SC x mean PQ).
-    temperature  0.7 as released; 0 gives the likeliest words, for which one pass is enough.
-    texts      The two questions; <instruction> stands for the instruction.
+    temperature, texts  0.7 as released; the two questions, with <instruction>.
     """
 
     def __init__(
@@ -262,7 +256,7 @@ def check(reference: str) -> None:
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
-    its base. The authors' questions in the folder are asked. options: of `EditScore`. Raises MetricError."""
+    its base. The authors' questions in the folder are asked. Raises MetricError."""
     check(path_or_id)
     if backends.is_served(path_or_id):
         endpoint = backends.connect(path_or_id)
@@ -283,7 +277,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
 
 
 def _with_adapter(folder: Path, device: str, dtype: str) -> tuple[Any, Any, Source]:
-    """(model, processor, source) of the base with the LoRA in a folder merged into it."""
+    """Of the base with the LoRA in a folder merged into it."""
     try:
         import peft
     except ImportError:

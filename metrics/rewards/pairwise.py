@@ -26,12 +26,9 @@ QUESTION = (
 
 class Pairwise(RewardJudge):
     """Shown the picture before and both edits side by side in one picture, the model is asked twice, with the
-    edits in either place.
-
-    Where it gives probabilities, the mean over both orders of ln P(first) - ln P(second) decides, from which
-    a preference for a place cancels; else the letters it writes, and two that disagree are no preference
-    (0.5). `detail` has the letters of both orders: a model that says "A" twice looked at the place.
-    """
+    edits in either place. The mean over both orders of ln P(first) - ln P(second) decides, from which a
+    preference for a place cancels; without probabilities the letters, and two that disagree are no preference
+    (0.5). `detail` has the letters of both orders."""
 
     compares = True
 
@@ -43,12 +40,11 @@ class Pairwise(RewardJudge):
         self.fingerprint = fingerprint({"kind": "pairwise", "model": model.fingerprint, "prompt": QUESTION})
 
     def describe(self) -> dict[str, Any]:
-        """The model's own description, and how it is asked."""
         return {**self.model.describe(), "kind": "pairwise", "prompt": QUESTION, "orders": 2}
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        """Of an edit against the picture as it was, from 0 to 1: with probabilities the logistic function of
-        the mean difference, else the preference."""
+        """Against the picture as it was, from 0 to 1: the logistic function of the mean difference, else the
+        preference."""
         scores = []
         for one in self.prefer(sources, edits, sources, instructions):
             if one.value is not None and (x := one.detail["difference"]) is not None:
