@@ -165,8 +165,7 @@ def write(
     )
     atomic.write_text(out / "generalise.md", text)
     frames.write(out / "generalise.csv", figures)
-    drawing = plots.draw(replace(PLOT, rule=chance), bars(figures, metrics), NANO_LABEL)
-    if drawing is not None:
+    for drawing in plots.drawings([replace(PLOT, rule=chance)], bars(figures, metrics), NANO_LABEL):
         atomic.write_bytes(out / "generalise.png", drawing.png)
     return text
 

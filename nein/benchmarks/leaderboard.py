@@ -23,7 +23,8 @@ from nein.reporting import figures as frames
 from nein.reporting import interchange, plots, tables
 from nein.reporting.format import Gap, widest
 from nein.reporting.interchange import Exported
-from nein.reporting.report import Section, headline, write
+from nein.reporting.page import Page, Section
+from nein.reporting.report import headline, write
 from nein.reporting.tables import Across, Column, Row, Table
 
 MEASURED, PUBLISHED = "measured here", "as published"
@@ -45,11 +46,11 @@ def run(config: LeaderboardConfig) -> str:
     folders, logs = found(config.runs)
     board = frame([*measured(folders, config.out), *reported(logs)])
     tests = [test for test in board["test"].unique() if test]
-    written = write(
-        config.out / "index.html", board, title="Negation, the field",
-        subtitle=f"{board['model'].nunique()} models and cures, {len(tests)} tests.",
-        findings=findings(board), notes=[*NOTES, *lacking(folders, board)], sections=sections(board),
+    page = Page(
+        "Negation, the field", f"{board['model'].nunique()} models and cures, {len(tests)} tests.",
+        [*NOTES, *lacking(folders, board)], findings(board), sections=sections(board),
     )  # fmt: skip
+    written = write(config.out / "index.html", board, page)
     return f"{headline(board[board['source'] != PUBLISHED], [GAPS])}\nPage: {written[-1]}\n"
 
 

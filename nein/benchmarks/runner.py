@@ -18,8 +18,8 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.config import CompareConfig, ReportConfig
-from nein.benchmarks.runs import FIGURES, SCORES, Finished, Page, Printed, Run
-from nein.config.groups import ScoreOptions, TrackerOptions
+from nein.benchmarks.runs import FIGURES, SCORES, Finished, Printed, Run
+from nein.config.groups import FORMATS, ScoreOptions, TrackerOptions
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks, spans
@@ -30,7 +30,7 @@ from nein.engine.stages import Planned, Step, open_blocks
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
 from nein.reporting.interchange import Exported
-from nein.reporting.report import Section
+from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
@@ -286,11 +286,8 @@ def write_report(
     if unfinished:
         names = ("/".join(path.parts[-2:]) for path in unfinished)
         notes.append(f"not shown because not complete: {', '.join(names)}.")
-    files = report.write(
-        out, figures, title=page.title, subtitle=page.subtitle, sections=page.sections or benchmark.sections,
-        findings=page.findings, notes=notes, parts=page.parts, settings=page.settings, stamp=page.stamp,
-        formats=getattr(options, "formats", report.FORMATS),
-    )  # fmt: skip
+    page = dataclasses.replace(page, notes=notes, sections=page.sections or benchmark.sections)
+    files = report.write(out, figures, page, getattr(options, "formats", FORMATS))
     if shown := page.headline or benchmark.headline:
         return report.headline(figures, shown), files
     return next((path.read_text("utf-8") for path in files if path.suffix == ".md"), ""), files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nein.engine.stages import Stage
-    from nein.reporting.page import Part
-    from nein.reporting.report import Section
     from nein.reporting.scores import ScoreTable
-    from nein.reporting.tables import Table
 
 FIGURES, SCORES = "figures.csv", "scores.csv"
 
@@ -77,25 +74,3 @@ class Printed(NamedTuple):
     unit: str
     n: int | None = None
     whole: bool = False
-
-
-@dataclass(frozen=True)
-class Page:
-    """What a report says besides tables and plots of the runs' figures (`nein.reporting.report.write`).
-
-    figures   Further ones: differences between runs, or what is printed.
-    frame     All figures, if not those of the runs, below each other, and `figures`.
-    sections, headline   Those of the report, and what the command prints, if others than the benchmark's.
-    """
-
-    title: str
-    subtitle: str = ""
-    notes: Sequence[str] = ()
-    findings: Sequence[str] = ()
-    parts: Sequence[Part] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    stamp: str = ""
-    figures: Sequence[pd.DataFrame] = ()
-    frame: pd.DataFrame | None = None
-    sections: Sequence[Section] | None = None
-    headline: Sequence[Table] | None = None

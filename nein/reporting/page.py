@@ -14,29 +14,39 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup
 
 from nein.engine import atomic
-from nein.reporting.plots import ON_BAR, Drawing
-from nein.reporting.tables import Sheet
+from nein.reporting.plots import ON_BAR, Drawing, Plot
+from nein.reporting.tables import Sheet, Table
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "chunk of a nein report"
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A section as it is shown: its plots among the figures, its tables below its title."""
+class Section:
+    """What belongs together in a report; parts without figures do not appear."""
 
     key: str
     title: str
-    sheets: Sequence[Sheet] = ()
-    drawings: Sequence[Drawing] = ()
+    tables: Sequence[Table] = ()
+    plots: Sequence[Plot] = ()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A section of some figures: its plots among the page's figures, its tables below its title."""
+
+    section: Section
+    sheets: Sequence[Sheet]
+    drawings: Sequence[Drawing]
 
 
 @dataclass(frozen=True)
@@ -55,25 +65,39 @@ class Part:
     scripts: Sequence[Path] = ()
 
 
-def render(
-    *,
-    title: str,
-    subtitle: str = "",
-    findings: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    sections: Sequence[Shown] = (),
-    parts: Sequence[Part] = (),
-    settings: Mapping[str, str] | None = None,
-) -> str:
-    """The page as text.
+@dataclass(frozen=True)
+class Page:
+    """What a report says besides the figures of its runs.
 
-    findings  In sentences: the first stands above the first plot, the rest below it.
-    parts     Stand between the figures and the tables.
+    notes     How to read it, in sentences.
+    findings  In sentences: the first is about everything and stands above the first plot.
+    parts     Stand between the plots and the tables.
     settings  Name of a run -> its configuration, as `setting` writes it.
+    stamp     What every plot says wherever it is shown.
+    figures   Further ones: differences between runs, or what is printed.
+    frame     All figures, if not those of the runs, below each other, and `figures`.
+    sections, headline   Those of the report, and what the command prints, if others than the benchmark's.
     """
+
+    title: str
+    subtitle: str = ""
+    notes: Sequence[str] = ()
+    findings: Sequence[str] = ()
+    parts: Sequence[Part] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    stamp: str = ""
+    figures: Sequence[pd.DataFrame] = ()
+    frame: pd.DataFrame | None = None
+    sections: Sequence[Section] | None = None
+    headline: Sequence[Table] | None = None
+
+
+def render(page: Page, shown: Sequence[Shown] = ()) -> str:
+    """The page as text."""
     drawings = [
-        {"title": d.title, "image": uri(themed(d.svg), "svg+xml")} for one in sections for d in one.drawings
+        {"title": d.title, "image": uri(themed(d.svg), "svg+xml")} for one in shown for d in one.drawings
     ]
+    parts, findings = page.parts, list(dict.fromkeys(page.findings))
     values = {part.name: part.values() for part in parts}
     places = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
     css, script = ("".join(_read(place / f"{name}.{end}") for place, name in places) for end in ("css", "js"))
@@ -84,9 +108,8 @@ def render(
     )  # fmt: skip
     return environment.get_template("page.html.j2").render(
         policy=policy(script, css, any(entries.get("outside") for entries in values.values())),
-        css=Markup(css), script=Markup(script), title=title, subtitle=subtitle, findings=findings,
-        notes=notes, lead=drawings[:1], drawings=drawings[1:], parts=parts, settings=settings or {},
-        sections=[section for section in sections if section.sheets], **values,
+        css=Markup(css), script=Markup(script), page=page, findings=findings, lead=drawings[:1],
+        drawings=drawings[1:], sections=[one for one in shown if one.sheets], **values,
     )  # fmt: skip
 
 

@@ -108,9 +108,9 @@ class Drawing:
         return buffer.getvalue()
 
 
-def draw(plot: Plot, figures: pd.DataFrame, stamp: str = "") -> Drawing | None:
-    """The plot of a frame; None where the frame has no figure for it."""
-    return Drawing(plot, figures, stamp) if len(plot.shown(figures)) else None
+def drawings(plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "") -> list[Drawing]:
+    """The plots that the frame has figures for."""
+    return [Drawing(plot, figures, stamp) for plot in plots if len(plot.shown(figures))]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from nein.models.needs import of_model
 from nein.models.references import resolve, slug
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
 from nein.nano.sentences import plural
-from nein.reporting.report import Section
+from nein.reporting.page import Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import COUNTS, Across, Row, Table
 

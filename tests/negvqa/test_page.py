@@ -10,6 +10,7 @@ from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa import report as own
 from nein.reporting import cards, plots, report
 from nein.reporting import figures as frames
+from nein.reporting.page import Page
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 
@@ -57,7 +58,7 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path):
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
     parts = [cards.browser(lambda: (questions.described(), questions.details()))]
-    report.write(tmp_path / "x.html", frame(said), title="t", sections=sections.SECTIONS[-1:], parts=parts)
+    report.write(tmp_path / "x.html", frame(said), Page("t", sections=sections.SECTIONS[-1:], parts=parts))
     html = (tmp_path / "x.html").read_text()
     assert html.count("<script>") == 1
     assert "\\u003c/script\\u003e\\u003cscript\\u003e" in html
@@ -82,7 +83,7 @@ def test_a_known_model_stands_beside_table_1_and_on_its_familys_line():
     drawn = sections.SUBSET_SCALING.shown(found)
     assert list(drawn["line"]) == ["Qwen2-VL, original", "Qwen2-VL, negated"]
     assert list(drawn["value"]) == [1.0, 0.0]
-    assert plots.draw(sections.SUBSET_SCALING, found).png.startswith(b"\x89PNG")  # type: ignore[union-attr]
+    assert plots.drawings([sections.SUBSET_SCALING], found)[0].png.startswith(b"\x89PNG")
     assert not sections.BESIDE.sheet(frame({"a/b": answers(("A", "B"))})).rows
 
 
@@ -120,10 +121,8 @@ def test_the_best_model_and_the_mean_drop_over_models_are_figures():
 
 def test_plots_are_drawn_also_where_nothing_could_be_read():
     found = frame({"good": answers(("A", "B")), "mute": answers(("?", "?"))})
-    for plot in (sections.BARS, sections.OUTCOMES_OF_PAIRS, sections.SCALING):
-        drawing = plots.draw(plot, found)
-        assert drawing is not None
-        assert drawing.png.startswith(b"\x89PNG")
+    drawings = plots.drawings((sections.BARS, sections.OUTCOMES_OF_PAIRS, sections.SCALING), found)
+    assert [one.png[:4] for one in drawings] == [b"\x89PNG"] * 3
     chief = frames.select(found, headline="yes").drop_duplicates("model")
     assert dict(zip(chief["model"], chief["scoring"], strict=True)) == {
         "good": "generated",

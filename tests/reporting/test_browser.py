@@ -11,6 +11,7 @@ import pytest
 from nein.benchmarks.nein.runs import EDIT, scores_of
 from nein.reporting import cards
 from nein.reporting import figures as frames
+from nein.reporting import page as pages
 from nein.reporting.report import write
 from tests.helpers import runs
 from tests.reporting import made
@@ -306,9 +307,7 @@ def test_what_is_not_asked_of_a_sample_is_not_unscored(browser: Any, tmp_path: P
     )  # fmt: skip
     details = [cards.Detail(said=[cards.Said({"none": "no picture"})])] * 3
     parts = [cards.browser(lambda: (samples, details))]
-    [path] = write(
-        tmp_path / "page", frames.frame([]), title="Cards", sections=(), parts=parts, formats=["html"]
-    )
+    [path] = write(tmp_path / "page", frames.frame([]), pages.Page("Cards", parts=parts), ["html"])
     opened = Page(browser, path).open()
     opened.drawn()
     badges = "return [...document.querySelectorAll('.card .badge')].map(b => b.textContent)"

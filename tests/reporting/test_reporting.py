@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ TABLES = (
     ),
 )
 PLOTS = (plots.Bars("accuracy", "Accuracy by variant", place=("model",), series="variant", rule=50),)
-SECTIONS = (report.Section("accuracy", "Accuracy", TABLES, PLOTS),)
+SECTIONS = (page.Section("accuracy", "Accuracy", TABLES, PLOTS),)
 
 
 def rows(right: float) -> list[dict[str, Any]]:
@@ -144,16 +145,8 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
         said = [cards.Said(cells=[cards.Cell(MARKUP, mark="wrong")]) for _ in scored]
         part = cards.browser(lambda: (samples, [cards.Detail(said=said)] * 40))
         setting = {"sure": page.setting({"data": "/home/me/x"})}
-        return report.write(
-            out,
-            frame,
-            title="Counting",
-            sections=SECTIONS,
-            notes=["drawn"],
-            findings=["There are not two."],
-            parts=[part],
-            settings=setting,
-        )
+        told = page.Page("Counting", "", ["drawn"], ["There are not two."], [part], setting)
+        return report.write(out, frame, dataclasses.replace(told, sections=SECTIONS))
 
     names = [path.name for path in write(tmp_path / "a")]
     assert names == ["table.md", "figures.csv", "table.tex", "accuracy.png", "accuracy.svg", "report.html"]

@@ -35,7 +35,7 @@ from nein.models.editor_choice import EditorChoice
 from nein.reporting import figures as frames
 from nein.reporting import report as reporting
 from nein.reporting import tables
-from nein.reporting.report import Section
+from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
 from nein.train.editor_finetuning.options import ReportConfig
@@ -192,9 +192,8 @@ def report(config: ReportConfig, executor: Executor) -> str | None:
         held = held_out(Path(references.resolve(choice.checkpoint or choice.asked)[0]))
         parts.append(figures(choice.slug, first, runs, dataset, held))
         shown.append(Section(choice.slug, choice.slug, (table(choice.slug, choices[0].slug, held),)))
-    reporting.write(
-        out, frames.concat(parts), title="Before and after fine-tuning", sections=shown, formats=("md", "csv")
-    )
+    page = Page("Before and after fine-tuning", sections=shown)
+    reporting.write(out, frames.concat(parts), page, ("md", "csv"))
     ids = [s.id for s in dataset.samples[:: max(1, len(dataset.samples) // 6)]][:6]
     pictured = [runs["negative"].path for runs in (first, *others)]
     grid.grid(GridConfig(runs=pictured, ids=ids, out=out / "grid.png"))

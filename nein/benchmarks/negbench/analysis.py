@@ -35,7 +35,7 @@ from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import plots, report, tables
 from nein.reporting.figures import Figure
-from nein.reporting.report import Section
+from nein.reporting.page import Page, Section
 from nein.reporting.tables import Across, Row, Table
 from nein.wording.families import indefinite
 
@@ -304,14 +304,13 @@ def run(options: AnalyseConfig) -> None:
         f"share between polarities together with a high cosine to the own negation means that negation "
         f"hardly moves a sentence. {PUBLISHED} templates of each group are the paper's."
     )
-    report.write(out, figures, title="Templates: what text encoders separate", notes=[note],
-                 sections=SECTIONS, formats=("md", "csv", "plots", "html"))  # fmt: skip
+    page = Page("Templates: what text encoders separate", notes=[note], sections=SECTIONS)
+    report.write(out, figures, page, ("md", "csv", "plots", "html"))
     drawn = pd.concat(coordinates, ignore_index=True)
     for key, title, _ in PLOTS:
         # a panel per model; colour is the group, the marker which object stands first
         scatter = plots.Scatter(key, title, "model", "group", "first", {"plot": key}, COLORS, TITLES)
-        drawing = plots.draw(scatter, drawn)
-        assert drawing is not None
+        [drawing] = plots.drawings([scatter], drawn)
         atomic.write_bytes(out / f"{key}.png", drawing.png)
     atomic.write_text(out / "coordinates.csv", drawn.round(6).to_csv(index=False, lineterminator="\n"))
     written = [

@@ -21,7 +21,7 @@ from nein.benchmarks.negbench.folder import Asked
 from nein.benchmarks.negbench.models import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runs import Finished, Page, Printed
+from nein.benchmarks.runs import Finished, Printed
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError
@@ -33,7 +33,7 @@ from nein.reporting import page as pages
 from nein.reporting.cards import Cell
 from nein.reporting.figures import number
 from nein.reporting.format import Gap, widest
-from nein.reporting.page import Part
+from nein.reporting.page import Page, Part
 
 log = logging.getLogger(__name__)
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"

@@ -14,7 +14,7 @@ from nein.datasets.negbench.polarity import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
-from nein.reporting.report import Section
+from nein.reporting.page import Section
 from nein.reporting.tables import COUNTS, Across, Column, Row, Table
 from nein.statistics import two_way
 from nein.wording.languages.base import CONSTRUCTIONS, DEPTH, OTHERS

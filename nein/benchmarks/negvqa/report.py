@@ -17,7 +17,7 @@ from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, AnswersDir
 from nein.benchmarks.runner import selected
-from nein.benchmarks.runs import Finished, Page
+from nein.benchmarks.runs import Finished
 from nein.datasets import hub
 from nein.datasets.negvqa.questions import AVERAGE, VARIANTS, Item
 from nein.engine import images
@@ -30,6 +30,7 @@ from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
 from nein.reporting.format import Gap, widest
 from nein.reporting.interchange import Exported, Sample, public
+from nein.reporting.page import Page
 
 SIDE = 256
 OUTCOMES = {scores.OUTCOMES[name]: title for name, title in sections.OUTCOME_TITLES.items()}

@@ -13,7 +13,7 @@ from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, HUB, OTHER, TITL
 from nein.reporting import figures as frames
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
-from nein.reporting.report import Section
+from nein.reporting.page import Section
 from nein.reporting.tables import Across, Column, Row, Table
 
 ORDER = (*CATEGORIES, OTHER, AVERAGE)

@@ -157,12 +157,10 @@ def write_sheet(path: Path, rows: Sequence[Mapping[str, Any]], *, population: in
     )  # fmt: skip
     browser = cards.browser(lambda: (samples, (_detail(path, row) for row in rows)), title="Items")
     values = {"facts": page.script_json(facts), "errors": ERRORS}
-    html = page.render(
-        title="Are these negated questions right?",
-        subtitle=f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}",
-        parts=[browser, page.Part("check", "Ticks", Path(__file__).parent / "templates", lambda: values)],
-    )
-    atomic.write_text(path, html)
+    subtitle = f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}"
+    ticks = page.Part("check", "Ticks", Path(__file__).parent / "templates", lambda: values)
+    made = page.Page("Are these negated questions right?", subtitle, parts=[browser, ticks])
+    atomic.write_text(path, page.render(made))
 
 
 def _detail(path: Path, row: Mapping[str, Any]) -> cards.Detail:

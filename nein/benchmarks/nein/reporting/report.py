@@ -18,7 +18,7 @@ from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.reporting import comparisons, judge_tables, protocols, sections
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
 from nein.benchmarks.nein.runs import EDIT, REMOVALS, Records
-from nein.benchmarks.runs import Finished, Page
+from nein.benchmarks.runs import Finished
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
@@ -26,6 +26,7 @@ from nein.reporting import format
 from nein.reporting import page as pages
 from nein.reporting.figures import number
 from nein.reporting.format import Gap, widest
+from nein.reporting.page import Page
 from nein.statistics import two_way
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"

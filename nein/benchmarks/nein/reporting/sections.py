@@ -14,7 +14,7 @@ from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import format, plots
 from nein.reporting.figures import Figure
-from nein.reporting.report import Section
+from nein.reporting.page import Section
 from nein.reporting.tables import Across, Column, Row, Table, count, entry, estimate, p_value, value
 from nein.statistics import two_way
 from nein.wording.families import CELLS
