@@ -1,8 +1,4 @@
-"""The baselines beside a model's scores: what it gets right without the picture, and without the text.
-
-text only     the picture says nothing: what the words alone decide
-picture only  the words say nothing: what the picture alone decides
-"""
+"""What a model gets right by the text alone (a grey picture), and by the picture alone."""
 
 from __future__ import annotations
 
@@ -18,15 +14,12 @@ BASELINES = TEXT_ONLY, PICTURE_ONLY = "text only", "picture only"
 #: The score less that of "text only", on the same questions, paired.
 GAIN = "gain over text"
 SIDE, LEVEL = 224, 128
-
-
 #: What `marks` are, in the caption of a plot.
 MARKED = "white marks: the same without the picture (diamond) and without the text (circle)"
 
 
 def marks(column: str, **where: Any) -> tuple[Mark, ...]:
-    """The baselines on bars of accuracy. column: whose entry says which bar of a place. where: their figures
-    in the frame."""
+    """The baselines (figures `where`) on bars of accuracy; column: whose entry says which bar of a place."""
     return tuple(
         Mark({"metric": name, **where}, column, name, marker)
         for name, marker in zip(BASELINES, "Do", strict=True)

@@ -34,7 +34,6 @@ from nein.reporting.page import without_folders
 
 
 def run(config: ExportConfig) -> str:
-    """The command. Raises UserError."""
     atomic.check_writable(config.out)
     folders = registry.finished(config.runs)
     if config.format in ("csv", "parquet"):
@@ -48,7 +47,7 @@ def run(config: ExportConfig) -> str:
         return publish(exported, config.push, config.out, dataset=config.dataset) + "\n"
 
     text = _listing(interchange.every_eval_ever(exported, config.out))
-    unscored = sum(result.unscored for one in exported for result in one.results)
+    unscored = sum(result.figure["unscored"] or 0 for one in exported for result in one.results)
     more = f"{unscored} unscored values have no line, since the schema has none; their figures count them.\n"
     return text + (more if unscored else "")
 
@@ -58,13 +57,12 @@ def _listing(files: Sequence[Path]) -> str:
 
 
 def read(folder: Path) -> Exported:
-    """What a finished run gives away."""
     benchmark = registry.of_run(folder)
     return benchmark.read(folder) if benchmark.read is not None else _read(benchmark, folder)
 
 
 def _read(benchmark: Benchmark, path: Path) -> Exported:
-    """The figures of a run without an export of its own, and the scores that they are of."""
+    """Of a run whose benchmark has no export of its own."""
     folder = benchmark.folder(path)
     manifest = interchange.public(folder.manifest())
     data = {"name": benchmark.name, **manifest.get("data", {})}
@@ -120,7 +118,7 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
 
 
 def _scores(benchmark: Benchmark, folder: Folder) -> Callable[[], Iterable[Mapping[str, Any]]]:
-    """Reads the scores of a run anew; where the data that they take have gone, those of its scores.csv."""
+    """The scores of a run, or those of its scores.csv where their data have gone."""
     try:
         rows = functools.partial(benchmark.rows, folder) if benchmark.rows else benchmark.scores(folder).rows
         next(iter(rows()), None)
@@ -141,16 +139,13 @@ def _scores(benchmark: Benchmark, folder: Folder) -> Callable[[], Iterable[Mappi
 
 def _label(folder: Path, folders: Sequence[Path]) -> str:
     """The end of a folder that tells it from the others: "ip2p/negative"."""
-    for length in range(1, len(folder.parts) + 1):
-        ends = ["/".join(other.parts[-length:]) for other in folders]
-        if len(set(ends)) == len(ends):
-            return "/".join(folder.parts[-length:])
-    return str(folder)
+    lengths = range(1, len(folder.parts) + 1)
+    own = (n for n in lengths if len({other.parts[-n:] for other in folders}) == len(folders))
+    return "/".join(folder.parts[-next(own, 0) :])
 
 
 def bundle(paths: Sequence[Path], out: Path) -> list[Path]:
-    """OUT/index.html with all that lies beside it, and the rows as CSV in OUT/data: a folder to put on a
-    server."""
+    """OUT/index.html with what lies beside it, and the rows as CSV in OUT/data: a folder for a server."""
     benchmark, folders = registry.of_runs(paths), registry.finished(paths)
     report.write(benchmark, benchmark.report_config(runs=list(paths), out=out / "index.html"))
     atomic.write_text(out / ".nojekyll", "")  # GitHub's pages pass over files with an underscore otherwise
@@ -159,29 +154,21 @@ def bundle(paths: Sequence[Path], out: Path) -> list[Path]:
 
 # --- rows as tables --------------------------------------------------------------------------
 
-#: Rows of a parquet file that are written at a time.
-CHUNK = 4096
-
-
+CHUNK = 4096  # rows of a parquet file that are written at a time
 #: Of a table, for every run: its label, and what reads its rows anew.
 Sources: TypeAlias = Sequence[tuple[str, Callable[[], Iterable[Mapping[str, Any]]]]]
 
 
 def _rows(sources: Sources) -> Iterator[dict[str, Any]]:
+    def plain(value: Any) -> Any:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
     for label, read in sources:
-        for row in read():
-            yield {
-                "run": label,
-                **{
-                    key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-                    for key, value in row.items()
-                },
-            }
+        yield from ({"run": label, **{key: plain(value) for key, value in row.items()}} for row in read())
 
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[type]]:
-    """Column -> the types of its values, in the order in which columns first occur; a float without a
-    fraction is an int."""
+    """Column -> types of its values; a float without a fraction is an int."""
     columns: dict[str, set[type]] = {}
     for row in rows:
         for key, value in row.items():
@@ -192,8 +179,8 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[type]]:
 
 
 def _write(files: Sources, path: Path) -> None:
-    """The rows of all runs below each other; the column "run" says whose they are. What is a list or a
-    mapping in a row is JSON text. Rows are read twice, for the columns and for the rows, and never held."""
+    """The rows of all runs below each other. They are read twice, for the columns and for the rows, and never
+    held."""
     columns = _columns(_rows(files))
     if path.suffix == ".csv":
         with atomic.writing(path) as file:
@@ -217,7 +204,7 @@ def _write(files: Sources, path: Path) -> None:
 
 
 def _arrow(types: set[type]) -> Any:
-    """The type of a column: text where its values are of several kinds."""
+    """Text where values are of several kinds."""
     pyarrow = _pyarrow()
     plain = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
     if len(types) < 2:
@@ -244,8 +231,8 @@ def _pyarrow() -> Any:
 
 
 def publish(runs: Sequence[Exported], repository: str, out: Path, *, dataset: str | None = None) -> str:
-    """Writes the files below `out` and, if logged in, uploads them to `repository`, which holds the results
-    of one model; returns a sentence saying what was done. Raises UserError."""
+    """Writes the files below `out` and, if logged in, uploads them to `repository`, of one model; a sentence
+    that says so."""
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise UserError(f"--push is '{repository}'; it must be OWNER/NAME of a model repository.")
     names = list(dict.fromkeys(run.name for run in runs))
@@ -266,11 +253,7 @@ def publish(runs: Sequence[Exported], repository: str, out: Path, *, dataset: st
         for place, path in files.items():
             api.upload_file(path_or_fileobj=path, path_in_repo=place, repo_id=repository, repo_type="model",
                             commit_message=f"Add results of {names[0]} on {runs[0].title}")  # fmt: skip
-    except (
-        OSError,
-        huggingface_hub.errors.HfHubHTTPError,
-        huggingface_hub.errors.OfflineModeIsEnabled,
-    ) as error:
+    except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:  # offline: a ConnectionError
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"The results could not be pushed to '{repository}': {first} The files are written."
@@ -279,8 +262,8 @@ def publish(runs: Sequence[Exported], repository: str, out: Path, *, dataset: st
 
 
 def write_hub(runs: Sequence[Exported], out: Path, *, dataset: str | None = None) -> dict[str, Path]:
-    """Place in the repository -> file written: the YAML entries of a benchmark, and a summary per run.
-    dataset: the one on the hub that the results belong to, if not the run's own."""
+    """Place in the repository -> file: the YAML entries of a benchmark, and a summary per run. dataset: on
+    the hub, if not the run's own."""
     import yaml
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
@@ -302,27 +285,23 @@ def write_hub(runs: Sequence[Exported], out: Path, *, dataset: str | None = None
 
 
 def _hub_results(run: Exported, dataset: str | None) -> list[dict[str, Any]]:
-    """The fields of one `EvalResultEntry` per figure, in the units of the papers' tables."""
+    """Fields of `EvalResultEntry`, in the units of the papers' tables."""
     when = run.when or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     nano = "; nano: a miniature of drawn scenes, not the benchmark" if run.nano else ""
     entries = []
     for one in run.results:
-        low, high = (None if end is None else round(end * one.scale, 4) for end in (one.low, one.high))
-        entries.append(
-            {
-                "dataset_id": _data(run, dataset),
-                "task_id": one.key,
-                "value": round(one.value * one.scale, 4),
-                "date": when,
-                "notes": f"protocol {run.protocol}, n {one.n}, unscored {one.unscored}, "
-                f"95 % interval [{low}, {high}]{nano}",
-            }
+        value, low, high = (
+            None if one.figure[name] is None else round(one.figure[name] * one.scale, 4)
+            for name in ("value", "low", "high")
         )
+        counts = f"n {one.figure['n'] or 0}, unscored {one.figure['unscored'] or 0}"
+        notes = f"protocol {run.protocol}, {counts}, 95 % interval [{low}, {high}]{nano}"
+        same = {"dataset_id": _data(run, dataset), "date": when}
+        entries.append({**same, "task_id": one.key, "value": value, "notes": notes})
     return entries
 
 
 def _data(run: Exported, dataset: str | None) -> str:
-    """Raises UserError where no data set is known, and for miniature results on a published one."""
     name = dataset or run.repository
     if name is None:
         on = "miniature data" if run.nano else f"'{run.dataset.get('name')}'"

@@ -41,7 +41,6 @@ NOTES = (
 
 
 def run(config: LeaderboardConfig) -> str:
-    """The command. Raises UserError."""
     atomic.check_writable(config.out)
     folders, logs = found(config.runs)
     board = frame([*measured(folders, config.out), *reported(logs)])
@@ -55,8 +54,7 @@ def run(config: LeaderboardConfig) -> str:
 
 
 def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
-    """(folders of finished runs, exported files with the name of what was given) at or below the paths.
-    Raises UserError."""
+    """(folders of finished runs, (exported file, name of its path)) at or below the paths."""
     logs: list[tuple[Path, str]] = []
     below: list[Path] = []
     for path in paths:
@@ -75,7 +73,7 @@ def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows, test by test, with those of the papers below them. Raises UserError without any."""
+    """The rows, test by test, with those of the papers below them."""
     if not rows:
         raise UserError(
             "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --control "
@@ -88,7 +86,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def measured(folders: Sequence[Path], out: Path) -> Iterator[dict[str, Any]]:
-    """The gaps of finished runs; writes a page of each, which their figures lead to."""
+    """The gaps of finished runs; writes a page of each, to which their figures are linked."""
     read = [export.read(folder) for folder in folders]
     pages = write_pages([one for one in read if _gaps(one)], out)
     for one in read:
@@ -97,7 +95,7 @@ def measured(folders: Sequence[Path], out: Path) -> Iterator[dict[str, Any]]:
             what["test"] = _test(one.benchmark, one.dataset, result.facts["measure"])
             what["page"] = pages[one.folder].relative_to(out).as_posix()
             numbers = ("value", "low", "high", "n", "unscored", "standard_error")
-            yield from _rows(what, result.facts, {name: getattr(result, name) for name in numbers})
+            yield from _rows(what, result.facts, {name: result.figure[name] for name in numbers})
 
 
 def _gaps(run: Exported) -> list[interchange.Result]:
@@ -105,7 +103,6 @@ def _gaps(run: Exported) -> list[interchange.Result]:
 
 
 def reported(logs: Sequence[tuple[Path, str]]) -> Iterator[dict[str, Any]]:
-    """The gaps in files that others exported, as `found` has them."""
     for path, source in logs:
         for gap in interchange.read_gaps(path):
             what = {"benchmark": gap["benchmark"], "model": gap["model"], "date": gap["date"]}
@@ -114,7 +111,6 @@ def reported(logs: Sequence[tuple[Path, str]]) -> Iterator[dict[str, Any]]:
 
 
 def printed(benchmark: str) -> Iterator[dict[str, Any]]:
-    """The gaps that the authors print."""
     for row in registry.get(benchmark).printed() if benchmark in registry.names() else ():
         what = {"benchmark": benchmark, "model": row["model"], "source": PUBLISHED}
         test = _test(benchmark, {"name": row["data"]}, row["measure"])
@@ -135,7 +131,6 @@ def _rows(
 
 
 def _title(benchmark: str) -> str:
-    """Of a benchmark, or its name where a file speaks of one that is not here."""
     return registry.get(benchmark).title if benchmark in registry.names() else benchmark
 
 
@@ -144,8 +139,7 @@ def _test(benchmark: str, data: Mapping[str, Any], measure: str) -> str:
 
 
 def write_pages(runs: Sequence[Exported], out: Path) -> dict[Path, Path]:
-    """Folder of a run -> page with its pictures: one for all runs of a benchmark on the same data, or on any
-    (`Benchmark.mixed`)."""
+    """Folder of a run -> page: one for all runs of a benchmark on the same data, or on any (`mixed`)."""
     groups: dict[tuple[str, str], dict[Path, None]] = {}
     for one in runs:
         key = one.benchmark, "" if registry.get(one.benchmark).mixed else one.digest
@@ -173,7 +167,7 @@ GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("s
 
 
 def sections(board: pd.DataFrame) -> list[Section]:
-    """The field in one table and one plot, then a table of each test with what the papers print."""
+    """All in one table, then table and plot of each benchmark with what the papers print."""
     ours = tuple(source for source in frames.values(board, "source") if source != PUBLISHED)
     field = Table(
         "field", "Negation gap of every model in every test, points", (Row("model"), Row("source")),
@@ -193,7 +187,7 @@ def sections(board: pd.DataFrame) -> list[Section]:
 
 
 def findings(board: pd.DataFrame) -> list[str]:
-    """The widest gap of each test that something was measured in, in a sentence."""
+    """The widest gap of each test, in a sentence."""
     said = []
     for test in frames.values(board, "test"):
         members = board[(board["test"] == test) & (board["source"] != PUBLISHED)]
@@ -201,16 +195,11 @@ def findings(board: pd.DataFrame) -> list[str]:
         for (model, _), part in members.groupby(["model", "source"], sort=False):
             by = {figure["statistic"]: figure for figure in frames.records(part)}
             gaps.append(Gap(str(model), by["affirmed"], by["negated"], by["gap"]))
-        sentence = widest(gaps, what=test, change="what is told is denied")
-        said += [sentence] if sentence else []
-    return said
+        said.append(widest(gaps, what=test, change="what is told is denied"))
+    return [sentence for sentence in said if sentence]
 
 
 def lacking(folders: Sequence[Path], board: pd.DataFrame) -> list[str]:
-    """Runs without a gap, which are not on the page."""
-    there = set(board["model"])
-    names = [name for folder in folders if (name := export.read(folder).name) not in there]
-    if not names:
-        return []
-    shown = ", ".join(dict.fromkeys(names))
-    return [f"Without a gap, and so not here: {shown} (NeIn: nein eval --control remove)."]
+    names = dict.fromkeys(export.read(folder).name for folder in folders)
+    shown = ", ".join(name for name in names if name not in set(board["model"]))
+    return [f"Without a gap, and so not here: {shown} (NeIn: nein eval --control remove)."] if shown else []

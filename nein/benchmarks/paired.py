@@ -50,30 +50,33 @@ def chosen(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
 
 
 def comparisons(
-    scores: Mapping[str, ScoreTable],
-    pairs: Sequence[tuple[str, str]],
-    gap: tuple[str, str] | None = None,
-    metrics: Sequence[str] = (),
-    family: str = "metric",
-) -> list[dict[str, Any]]:
+    scores: Mapping[str, ScoreTable], pairs: Sequence[tuple[str, str]], gap: tuple[str, str] | None,
+    metrics: Sequence[str], family: str,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of the frame for every metric and variant of every pair of runs (task "comparisons"): both means
     and their difference, with interval, tests and power.
 
     scores  Run -> its table, with one row of every sample, metric and variant; values are from 0 to 1.
     gap     Two variants whose difference is compared, too.
-    family  "metric": p is corrected for the comparisons of the same metric; "all": for all of them.
     """
-    made = [
-        row
-        for first, second in pairs
-        for row in _compared(first, second, scores[first], scores[second], gap, metrics)
-    ]
-    return corrected(made, family)
+    rows: list[dict[str, Any]] = []
+    for first, second in pairs:
+        one, other = scores[first], scores[second]
+        for metric in metrics or one.names("metric"):
+            mine, theirs = one.where(metric=metric), other.where(metric=metric)
+            for (variant,), part in mine.groups("variant"):
+                what = {"metric": metric, "variant": variant}
+                rows += tested(first, second, part, theirs.where(variant=variant or None), 1.0, "%", **what)
+            if gap is not None:
+                told, denied = ([side.where(variant=name) for side in (mine, theirs)] for name in gap)
+                mine, theirs = (a.less(b) for a, b in zip(told, denied, strict=True))
+                rows += tested(first, second, mine, theirs, 2.0, "points", metric=metric, variant="gap")
+    return corrected(rows, family)
 
 
-def corrected(rows: list[dict[str, Any]], family: str = "metric") -> list[dict[str, Any]]:
-    """Adds to the differences their p after Holm over the family, and how many it has: those of a metric, the
-    gaps of a metric, or all."""
+def corrected(rows: list[dict[str, Any]], family: str) -> list[dict[str, Any]]:
+    """Adds to the differences their p after Holm, and over how many: those of a metric ("metric"), the gaps
+    of a metric, or "all"."""
     tests = [row for row in rows if row["statistic"] == "difference"]
     families: dict[Any, list[dict[str, Any]]] = {}
     for row in tests:
@@ -84,25 +87,6 @@ def corrected(rows: list[dict[str, Any]], family: str = "metric") -> list[dict[s
         for row, p in zip(members, adjusted, strict=True):
             row |= {"p_holm": p, "family": str(len(members))}
     return rows
-
-
-def _compared(
-    first: str,
-    second: str,
-    one: ScoreTable,
-    other: ScoreTable,
-    gap: tuple[str, str] | None,
-    metrics: Sequence[str],
-) -> Iterator[dict[str, Any]]:
-    for metric in metrics or one.names("metric"):
-        mine, theirs = one.where(metric=metric), other.where(metric=metric)
-        for (variant,), rows in mine.groups("variant"):
-            what = {"metric": metric, "variant": variant}
-            yield from tested(first, second, rows, theirs.where(variant=variant or None), 1.0, "%", **what)
-        if gap is not None:
-            told, denied = ([side.where(variant=name) for side in (mine, theirs)] for name in gap)
-            mine, theirs = (one.less(other) for one, other in zip(told, denied, strict=True))
-            yield from tested(first, second, mine, theirs, 2.0, "points", metric=metric, variant="gap")
 
 
 def tested(

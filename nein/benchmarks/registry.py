@@ -1,7 +1,5 @@
-"""All benchmarks: ours, and those of packages, by entry points of the group `nein.benchmarks`.
-
-An entry point's name is the benchmark's, its object a `nein.benchmarks.runner.Benchmark`.
-"""
+"""All benchmarks: ours, and those of packages, by entry points of the group `nein.benchmarks`, named as they
+are, whose object is a `nein.benchmarks.runner.Benchmark`."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ OURS = {
 
 
 def plugins() -> dict[str, str]:
-    """Name -> place of what installed packages add; a name of ours stays ours."""
+    """Name -> place of those of packages; a name of ours stays ours."""
     points = importlib.metadata.entry_points(group=GROUP)
     return {point.name: point.value for point in points if point.name not in OURS}
 
@@ -83,8 +81,7 @@ def finished(paths: Sequence[Path]) -> list[Path]:
     folders = runs(paths)
     if open_ := next((folder for folder in folders if not complete(folder)), None):
         raise UserError(
-            f"The run '{open_}' is not complete; give its command again (nein status {open_} says how far it "
-            "is)."
+            f"The run '{open_}' is not complete; give its command again (progress: nein status {open_})."
         )
     return folders
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from nein.benchmarks import paired, registry, runner
@@ -16,12 +15,12 @@ from nein.reporting import page, tables
 
 
 def run(options: ReportConfig) -> str:
-    """`nein report`. Raises UserError."""
+    """`nein report`."""
     return write(registry.of_runs(options.runs), options)
 
 
 def compare(options: CompareConfig) -> str | int:
-    """`nein compare`: every pair of the runs, tested and corrected for their number. Raises UserError."""
+    """`nein compare`: every pair of the runs, tested and corrected for their number."""
     benchmark = registry.of_runs(options.runs)
     options = _own(benchmark, options, benchmark.compare_config)
     if benchmark.compare is not None:
@@ -50,14 +49,11 @@ def write(benchmark: Benchmark, options: ReportConfig) -> str:
     finished = runner.of_folders(benchmark, complete)
     unfinished = [path for path in folders if path not in complete]
     text, files = runner.write_report(benchmark, out, finished, options, unfinished)
-    return f"{text}\nReport: {_with_sizes(out) if out in files else out.parent}\n"
-
-
-def _with_sizes(path: Path) -> str:
-    """A page and what lies beside it, with their sizes."""
-    sizes = [file.stat().st_size for file in page.beside(path).glob("*.js")]
+    if out not in files:
+        return f"{text}\nReport: {out.parent}\n"
+    sizes = [file.stat().st_size for file in page.beside(out).glob("*.js")]
     beside = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
-    return f"{path} ({path.stat().st_size / 2**20:.1f} MiB){beside}"
+    return f"{text}\nReport: {out} ({out.stat().st_size / 2**20:.1f} MiB){beside}\n"
 
 
 def _own(benchmark: Benchmark, options: Any, kind: type[Any]) -> Any:

@@ -1,6 +1,4 @@
-"""A benchmark is a value, from which every command knows all of it. Here its runs are made: folders opened,
-mixtures refused, what is missing computed, files and pages written.
-"""
+"""A benchmark is a value that every command reads; here its runs are made."""
 
 from __future__ import annotations
 
@@ -37,35 +35,31 @@ from nein.reporting.tables import Table
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What there is to know about a benchmark. Only the first five have to be said.
+    """Only the first five fields have no default.
 
     name      In manifests, in the column "benchmark" of figures, and for commands that take runs.
-    title     Of its reports and tables.
     config    The options of its command, a `nein.config.options.Options`; `needs` says what to fetch.
-    runs      (config, device) -> the runs that are asked for. Finds everything that can be wrong with names,
-              data and models; loads nothing.
+    runs      (config, device) -> the runs. Finds everything that can be wrong with names, data and models;
+              loads nothing.
     scores    Folder of a run that has all its blocks -> its table of scores.
-    about     What its command does, for `nein --help`.
+    about     Its line of `nein --help`.
     command   What is typed, if not the name.
-    estimates (scores, folder) -> the figures that are shown; by default one of every metric and variant, and
-              of every metric the `gap`.
+    estimates (scores, folder) -> the figures; by default one of every metric and variant, and of every metric
+              the `gap`.
     decides   (scores, folder) -> the rows that say whether a sample is unscored; by default all.
     gap       Two variants, affirmed and negated, whose difference sample by sample is the negation gap.
     sections  Tables and plots of a report.
     headline  The tables that a command prints when it ends; none: all, as Markdown.
     page      (finished runs, options of the command or of the report) -> what else a report says; None: no
-              report is made. The options' `formats` name the files that are written; by default all.
-    whole     Whether a command's report is of every finished run in its OUT, its own first, not of its own
-              alone.
-    mixed     Whether one page may be of runs on different data.
-    report_config, compare_config   The options of these two.
-    compare   The same of `nein compare`.
-    read      Folder of a finished run -> what is exported of it, if not its figures and scores.
-    rows      Folder of a run -> its scores as they are exported, if with more than the table has.
+              report is made. The options' `formats` name the files; by default all.
+    whole     A command's report is of every finished run in its OUT, its own first.
+    mixed     One page may be of runs on different data.
+    compare   `nein compare`, if not `paired.comparisons`.
+    read      Folder of a finished run -> its export, if not its figures and scores.
+    rows      Folder of a run -> its exported scores, if with more than the table has.
     printed   The gaps that its authors print: `model`, `data`, `measure`, `affirmed` and `negated` (shares).
-    published   (source, manifest of a run) -> the figures that a table prints of that model and data; without
-              a manifest all.
-    folder    Path -> folder of a run.
+    published   (source, manifest of a run) -> the figures printed of that model and data; without a manifest
+              all.
     """
 
     name: str
@@ -93,22 +87,17 @@ class Benchmark:
     folder: Callable[[Path], Folder] = Folder
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
-        """What its command does: see `evaluate`."""
         return evaluate(self, config, executor)
 
     @property
     def typed(self) -> str:
-        """Its command."""
         return f"nein {self.command or self.name}"
 
 
 def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int | None:
-    """Computes what is missing, then figures and report; the text of the report on the main process. Samples
-    without a score are counted on standard error; with `--fail-on-unscored` their exit code is returned.
-
-    Several processes, and several commands, may work on the same folders: each finds the blocks that others
-    have left. Raises UserError, EditorError or MetricError.
-    """
+    """Computes what is missing, then figures and report; returns its text on the main process, or the exit
+    code of `--fail-on-unscored`. Several processes and commands may work on the same folders. Raises
+    UserError, EditorError or MetricError."""
     device = executor.device
     trackers = config.trackers if isinstance(config, TrackerOptions) else []
     if executor.is_main:
@@ -123,7 +112,8 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
             path = folder.manifest_path
             finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
             folder.open(run.identity, facts, overwrite=config.overwrite)
-            _open_outputs(folder, run.outputs, config.overwrite)
+            opened = functools.partial(folder.open_output, overwrite=config.overwrite)
+            atomic.side_by_side(lambda output: opened(*output), list(run.outputs.items()))  # noqa: B023
             if finished and not any(open_blocks(Step(folder, stage, run.name)) for stage in run.stages):
                 # Another command that shared the work may be writing its report of it by now.
                 folder.update(status=COMPLETE)
@@ -168,13 +158,6 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     return UNSCORED
 
 
-def _open_outputs(folder: Folder, outputs: Mapping[str, Mapping[str, Any]], overwrite: bool) -> None:
-    def opened(name: str) -> None:
-        folder.open_output(name, outputs[name], overwrite=overwrite)
-
-    atomic.side_by_side(opened, list(outputs))
-
-
 def _facts(config: Any, run: Run) -> dict[str, Any]:
     """What the manifest of a run says of the command at hand."""
     selected = {
@@ -189,8 +172,8 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
 def _finish(
     benchmark: Benchmark, config: Any, run: Run, folder: Folder
 ) -> tuple[Finished, Counter[str], int]:
-    """Writes what follows from the blocks of a run, which are read once. The run, why samples are unscored,
-    and on how many a model failed."""
+    """Writes scores and figures of a run, whose blocks are read once. The run, why samples are unscored, and
+    on how many a model failed."""
     table, failed = (run.scores or benchmark.scores)(folder), 0
     table.write(folder.path / SCORES)
     if benchmark.estimates is not None:
@@ -215,10 +198,8 @@ def selection(blocks: Blocks) -> dict[str, Any]:
 
 
 def selected(folder: Folder, output: str) -> Iterator[Row]:
-    """The rows of an output of the records that the run's latest command selected, in data order.
-
-    A selection may end inside a block; in a block every record has rows, which lie beside each other.
-    """
+    """The rows of an output of the records that the run's latest command selected, in data order. A selection
+    may end inside a block."""
     selection = folder.manifest()["selected"][output]
     size = selection["size"]
     wanted: dict[int, list[tuple[int, int]]] = {}  # block -> parts of it
@@ -243,7 +224,6 @@ def selected(folder: Folder, output: str) -> Iterator[Row]:
 
 
 def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:
-    """How many samples have no score, the commonest reasons, and the command that tries again what failed."""
     total = sum(reasons.values())
     said = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
     why = f" ({'; '.join(said)}{'; ...' if len(reasons) > 3 else ''})" if said else ""
@@ -271,11 +251,7 @@ def write_report(
     unfinished: Sequence[Path] = (),
 ) -> tuple[str, list[Path]]:
     """Writes the report of finished runs to a folder or a page (`report.write`); what is printed, and the
-    files.
-
-    options     Of the command or of the report; its `formats` name the parts.
-    unfinished  Runs that a note says are not shown.
-    """
+    files. unfinished: runs that a note says are not shown."""
     page = benchmark.page(finished, options) if benchmark.page else Page(benchmark.title)
     if page is None:
         return "", []
@@ -294,7 +270,6 @@ def write_report(
 
 
 def folders_of(runs: Sequence[Run], folder: Callable[[Path], Folder], config: Any) -> list[Folder]:
-    """The folder of each run."""
     return [folder(config.out_dir / run.folder) for run in runs]
 
 
@@ -307,8 +282,8 @@ def planned(
 
 
 def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[Step]:
-    """Every stage of every run, in an order in which each model is loaded once: what shares a model comes
-    together, models of later stages after those of earlier ones."""
+    """Every stage of every run, in an order in which each model is loaded once, models of later stages after
+    those of earlier ones."""
     steps = [
         (Step(folder, stage, run.name), place)
         for run, folder in zip(runs, folders, strict=True)

@@ -1,4 +1,4 @@
-"""What benchmarks and reports hand to each other: runs that are asked for, runs that are finished."""
+"""What benchmarks and reports hand to each other."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Run:
     """One folder of results: a model on a data set.
 
     folder    Below the command's OUT.
-    name      As progress and tables show it.
-    identity  What decides its rows: another value of any key is another run.
-    stages    What there is to compute, in order; a stage reads what those before it have written.
-    facts     For the manifest: what the latest command says of itself. "preset", "protocol", "reference" (of
-              the model) and "data" (`name`, `sha256`) are shown by every command.
-    outputs   Output -> identity, of those that may differ from the folder's (a metric, say).
-    partial   Whether the command asks for a part of what makes a run complete.
-    scores    Its table of scores, from what the command has read; None: as of its benchmark.
+    name      In progress and tables.
+    identity  Decides its rows: another value of any key is another run.
+    stages    In order: a stage reads what those before it have written.
+    facts     For the manifest, of the latest command; "preset", "protocol", "reference" (of the model) and
+              "data" (`name`, `sha256`) are shown by every command.
+    outputs   Output -> identity, if it may differ from the folder's (a metric, say).
+    partial   The command asks for a part of what makes a run complete.
+    scores    Its table of scores, from what the command has read; None: the benchmark's.
     """
 
     folder: str
@@ -45,8 +45,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run, by its name in tables. run, scores: as the command at hand asked for it and read them,
-    if it did."""
+    """A finished run, by its name in tables. run, scores: those of the command at hand, if it is one."""
 
     folder: Folder
     name: str
@@ -62,10 +61,9 @@ class Finished:
 class Printed(NamedTuple):
     """A figure that authors print, for `nein reproduce`.
 
-    row    Of their table, which model it is of; `of`: the columns and entries of our figure.
-    value  In the unit of the frame of figures (shares, not per cent); `unit`: how it is shown.
-    n      How many samples it is of, where that is printed.
-    whole  Whether it depends on how many samples there are (FID, recall): not comparable with a part.
+    row    Of their table, with a model; `of`: the columns and entries of our figure.
+    value  In the unit of the frame of figures (shares, not per cent).
+    whole  Depends on how many samples there are (FID, recall): not comparable with a part.
     """
 
     row: str

@@ -8,13 +8,12 @@
     past          nothing                              a thing
     clause        a thing                              one of its kind, in another colour
 
-The sentences are those of `nein.wording.languages`, the first of a pair of sentences being true of the first
-scene. How difficult a pair is has two sides: how many other things stand in both scenes, and how many denials
-stand above the sentence. There is none above "There used to be a cup.": it is not clear what is denied, that
-there was one or that there is none now.
+The sentences are those of `nein.wording.languages`; the first of a pair is true of the first scene. Pairs
+differ in how many other things stand in both scenes, and in how many denials stand above the sentence. There
+is none above "There used to be a cup.": it would not be clear what is denied.
 
-An editor is given the first sentence as its instruction, with a scene (`edits`). What must be gone
-afterwards, and what must still be there, is known for every thing.
+An editor is given the first sentence as its instruction, with a scene (`edits`). Of every thing it is known
+whether it must be gone afterwards.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Pair:
 
 
 def pairs(split: str, count: int) -> Iterator[Pair]:
-    """`count` pairs, those of CELLS in turns; the same scenes whatever is said of them."""
+    """`count` pairs, those of CELLS in turns."""
     for (construction, others, depth), named, scenes in _drawn(split, count, "scope", CELLS, _shown):
         yield Pair(construction, named, others, depth, (scenes[0], scenes[1]))
 
@@ -87,7 +86,6 @@ def _drawn(
 
 
 def _shown(cell: Cell, named: Named) -> Things:
-    """What either scene holds besides the other things."""
     one, two = (named.thing, named.colour), (named.thing, named.second)
     shown: dict[str, Things] = {
         "except_one": ([one], [one, two]),
@@ -101,8 +99,8 @@ def _shown(cell: Cell, named: Named) -> Things:
 
 
 def _together(rng: random.Random, named: Named, others: int, shown: Things) -> list[Scene] | None:
-    """A scene for every entry of `shown`, before one background and with the same other things; None where
-    there was no room."""
+    """A scene for every entry of `shown`, with one background and the same other things; None where there
+    was no room."""
     background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
     names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
     around = _placed(rng, [(name, None) for name in names], ())
@@ -118,7 +116,6 @@ def _together(rng: random.Random, named: Named, others: int, shown: Things) -> l
 
 
 def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]) -> tuple[Item, ...] | None:
-    """`items` and, placed one after the other, `things`; None where there is no room."""
     for kind, colour in things:
         for _ in range(_ATTEMPTS):
             item = place(rng, kind, items)
@@ -158,15 +155,14 @@ class Edit:
 
     @property
     def object(self) -> str:
-        """What Removal is asked about: what must go or, where nothing must, what is spoken of."""
+        """What Removal is about: what must go or, where nothing must, what the sentence names."""
         if self.construction == "except_one" or (self.construction == "clause" and self.depth):
             return f"{self.named.second} {self.named.thing}"
         return self.named.other if self.construction == "scoped" else self.named.thing
 
 
 def edits(split: str, count: int) -> Iterator[Edit]:
-    """`count` edits, the families and the numbers of other things in turns, the first EACH of every cell
-    without a denial above before those with one."""
+    """`count` edits, cells in turns, the first EACH of those without a denial above before the others."""
     cells = [cell for depth in DEPTHS for cell in [c for c in CELLS if c[2] == depth] * EACH]
     shown = lambda cell, named: [[thing for thing, _ in _before(cell, named)]]  # noqa: E731
     for cell, named, [scene] in _drawn(split, count, "scope edits", cells, shown):
@@ -176,13 +172,10 @@ def edits(split: str, count: int) -> Iterator[Edit]:
 
 
 def _before(cell: Cell, named: Named) -> list[tuple[Thing, bool]]:
-    """What is there besides the other things, and whether it stays: the first sentence of a pair is then
-    true. Of "Not all cups are red." and "There is a cup that is not blue." it is true already.
-
-    Below a denial the first sentence says that the twin is not true. Of a cup and a dog "There is a dog but
-    no cup." is not, so that nothing must go; of a red and a blue cup "There is a cup that is blue." is, and
-    the blue one must.
-    """
+    """What is there besides the other things, and whether it stays, so that the first sentence of a pair is
+    true afterwards; "Not all cups are red." and "There is a cup that is not blue." are true already. Below a
+    denial it says that the twin is not true: of a cup and a dog "There is a dog but no cup." is not, so that
+    nothing must go; of a red and a blue cup "There is a cup that is blue." is, and the blue one must go."""
     construction, _, depth = cell
     one, two = (named.thing, named.colour), (named.thing, named.second)
     any_one, other = (named.thing, None), (named.other, None)
@@ -208,13 +201,8 @@ def ensure(split: str, language: str) -> Path:
 
 
 def write(root: Path, split: str, count: int, language: str) -> None:
-    """`count` edits in NeIn's layout (`nein.nano.data`). A record also has the family, the object by its
-    English name, how many other things and denials above there are, and the things of the sample:
-
-        {..., family, object, others, depth, things: [{name, stays, without}]}
-
-    where without_<split>/<without>.png is the sample without the thing.
-    """
+    """`count` edits in NeIn's layout (`nein.nano.data`), with {family, object (in English), others, depth,
+    things: [{name, stays, without}]}: without_<split>/<without>.png is the sample without the thing."""
     targets, samples, without = (root / f"{name}_{split}" for name in ("coco_for", "nein", "without"))
     records = []
     for number, edit in enumerate(edits(split, count), start=1):

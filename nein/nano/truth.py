@@ -11,8 +11,7 @@ The score is 1 where the drawing stands in G exactly and 0 where G is still R; i
 size, mirroring and place. A category is present when its score reaches `PRESENT` and no category that the
 scene lacks explains the same place better. An object of the scene is intact when one minus the ratio of the
 squared errors over its mask, to the drawing and to the scene without it, reaches `INTACT`: a smear of the
-right colours and outline counts as intact, half an object does not. Both thresholds were chosen on pictures
-whose content is known; `error_rates` measures how often the decisions are wrong on such pictures.
+right colours and outline does, half an object does not. `error_rates` is how often that is wrong.
 """
 
 from __future__ import annotations
@@ -41,12 +40,8 @@ PRESENT = 0.4
 
 @dataclass(frozen=True)
 class Match:
-    """The drawing of a category that explains a picture best.
-
-    score  1: the drawing is there exactly; 0: nothing was added; below 0: the picture contradicts it.
-    item   Colour, size, place (whole pixels) and mirroring of that drawing.
-    rival  The category that explains the same place best among the others, and its score.
-    """
+    """The drawing of a category that explains a picture best, its score (below 0: the picture contradicts
+    it), and the best of the other categories at the same place."""
 
     category: str
     score: float
@@ -55,7 +50,6 @@ class Match:
 
     @property
     def present(self) -> bool:
-        """Whether the category is in the picture: a score of at least `PRESENT`, and no better rival."""
         return self.score >= PRESENT and self.score >= self.rival[1]
 
 
@@ -73,10 +67,8 @@ class _Drawings:
 
 
 def find(picture: np.ndarray, scene: Scene, category: str) -> Match:
-    """Looks for `category` in `picture`, (64, 64, 3) uint8, an edited rendering of `scene`.
-
-    The reference is the scene without the category: an object that `scene` itself holds is found as well.
-    """
+    """`category` in `picture`, (64, 64, 3) uint8, an edited rendering of `scene`, whose own object of the
+    category is found as well: the reference is the scene without it."""
     scores = _scores(_unit(picture), _unit(render(scene.without(category))))
     drawings = _drawings()
     candidates = [k for k, item in enumerate(drawings.items) if item.category == category]
@@ -98,7 +90,6 @@ def find(picture: np.ndarray, scene: Scene, category: str) -> Match:
 
 
 def is_present(picture: np.ndarray, scene: Scene, category: str) -> bool:
-    """Whether `category` is in `picture`, an edited rendering of `scene` (64, 64, 3) uint8."""
     return find(picture, scene, category).present
 
 
@@ -106,15 +97,11 @@ def intactness(picture: np.ndarray, scene: Scene) -> list[float]:
     """For every object of `scene`: 1 where its pixels in `picture` are the scene's, 0 where they are those of
     the scene without it; also below 0."""
     _unit(picture)
-    whole = render(scene)
-    return [
-        there(picture, whole, render(_without(scene, index)), mask(item))
-        for index, item in enumerate(scene.items)
-    ]
+    whole, items = render(scene), enumerate(scene.items)
+    return [there(picture, whole, render(_without(scene, at)), mask(item)) for at, item in items]
 
 
 def all_intact(picture: np.ndarray, scene: Scene) -> bool:
-    """Whether every object of `scene` still stands in `picture` as it was drawn."""
     return all(value >= INTACT for value in intactness(picture, scene))
 
 
@@ -179,7 +166,7 @@ def trials(
 
 
 def error_rates(trials_made: Sequence[Trial]) -> dict[str, dict[str, float | int]]:
-    """Per kind of trial: how many, and the share in which presence and intactness were measured wrongly."""
+    """Kind of trial -> how many, and the shares in which presence and intactness are measured wrongly."""
     rows: dict[str, dict[str, float | int]] = {}
     for kind in dict.fromkeys(t.kind for t in trials_made):
         of_kind = [t for t in trials_made if t.kind == kind]
@@ -252,8 +239,8 @@ def _frequencies(images: np.ndarray) -> np.ndarray:
 
 
 def _scores(picture: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """(K, 64, 64) float32: the score (M - N) / M of every drawing with its top left corner at (row, column);
-    -inf where the drawing would leave the picture."""
+    """(K, 64, 64) float32: (M - N) / M of every drawing with its top left corner at (row, column); -inf where
+    it would leave the picture."""
     drawings = _drawings()
     planes = np.zeros((9, _SIDE, _SIDE), np.float32)
     rows = columns = slice(_PAD, _PAD + SIZE)

@@ -1,10 +1,8 @@
-"""Where the shipped nano models are.
+"""Where the shipped nano models are: folders in the layout of their libraries.
 
-Every model is a folder in the layout of its library. The four editors share one VAE, text encoder, tokenizer
-and scheduler, which are kept once, in `ip2p`; a variant keeps its own UNet only, or no more than the tensors
-of it that differ from another variant's. A model that goes on from another (`BASES`) keeps what it does not
-share with it. `path` puts the pieces together in the cache folder on first use, so that what it returns is
-always a complete folder.
+The editors share what is kept in `ip2p`; a variant keeps its own UNet, or the tensors of it that differ from
+another variant's. A model that goes on from another (`BASES`) keeps what it does not share with it. `path`
+puts the pieces together in the cache folder on first use.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ VARIANTS = ("magicbrush", "hqedit", "instructdiffusion", "nein-ip2p", "nein-magi
 #: A UNet given by what differs from another's, whose name stands in the file's metadata under "base".
 CHANGES = Path("unet", "changes.safetensors")
 UNET = Path("unet", "diffusion_pytorch_model.safetensors")
-#: Single models that go on from another: its files with their own laid over, its weights with their changes.
+#: Models that go on from another: its files with their own laid over, its weights with their changes.
 BASES = {"negvqa": "llava", "negvqa-negated": "negvqa", "reward": "blip"}
 MODEL_CHANGES = Path("changes.safetensors")
 MODEL = Path("model.safetensors")
@@ -34,13 +32,12 @@ ALIASES = {"fid": "dino"}
 
 
 def available() -> tuple[str, ...]:
-    """Names of the models that are there."""
     names = {card.parent.name for card in ZOO.glob("*/README.md")}
     return tuple(sorted(names | {a for a, name in ALIASES.items() if name in names}))
 
 
 def path(name: str) -> Path:
-    """The complete folder of a nano model. Raises ValueError for an unknown name."""
+    """Raises ValueError for an unknown name."""
     real = ALIASES.get(name, name)
     if real not in available():
         near = near_match(name, available())
@@ -60,7 +57,7 @@ def path(name: str) -> Path:
 
 
 def continued(name: str, base: Path, root: Path | None = None) -> Path:
-    """The complete folder of a model of `BASES` in the zoo `root`, put together with its base's folder."""
+    """The complete folder of a model of `BASES` in the zoo `root`, on its base's folder."""
     pieces = {p.relative_to(base): p for p in _files(base) if p.name not in ABOUT}
     folder = (root or ZOO) / name
     return _assemble(name, {**pieces, **{p.relative_to(folder): p for p in _files(folder)}})
@@ -71,7 +68,7 @@ def _files(piece: Path) -> list[Path]:
 
 
 def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
-    """The files (place in the folder -> file) together in a folder of the user's cache."""
+    """The files (place in the folder -> file) in a folder of the user's cache."""
     digest = hashlib.sha256()
     for relative, file in sorted(pieces.items()):
         digest.update(f"{relative}:".encode())

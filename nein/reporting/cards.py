@@ -1,12 +1,12 @@
 """The samples of a page: an index of every sample, and chunks with pictures and details.
 
-The index is enough to search, filter and order. Chunks are part of the page while they fit into its budget;
-beyond it they become script files beside the page, which a browser loads from disk without a server.
+The index is enough to search, filter and order. Chunks that exceed the page's budget become script files
+beside it, which a browser loads from disk without a server.
 """
 
 from __future__ import annotations
 
-import binascii
+import base64
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,6 @@ from nein.reporting.page import TEMPLATES, Part, Stored
 
 CHUNK = 32
 PAGE = 12
-_AS_THEY_ARE = ("values", "rivals", "spread", "words", "heads", "columns", "page")
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Member:
-    """Who is asked about every sample: a model, or a run of an editor.
+    """A model, or a run of an editor.
 
-    names  In lines, below its picture.
-    peer   Whether it counts where members are said to disagree: not under another instruction, say.
+    names  In lines, below its picture; without any, the label.
+    peer   Whether it counts where members disagree: not under another instruction, say.
     """
 
     label: str
@@ -54,8 +53,7 @@ class Measure:
     """What samples are filtered and ordered by: a number for every member and sample.
 
     scale, digits  Values are shown times `scale`, with `digits` after the point.
-    badge          Its short name and what 1 and 0 mean, ("VQA", "removed", "still there"): a badge of every
-                   member.
+    badge          Its short name and what 1 and 0 mean: ("VQA", "removed", "still there").
     """
 
     name: str
@@ -68,11 +66,8 @@ class Measure:
 
 @dataclass(frozen=True)
 class Said:
-    """What there is of one member about one sample.
-
-    cells  On the card, below `Samples.heads`.     line  Above its table in the dialog.
-    rows   That table, below `Samples.columns`: texts, or what a script of the page makes texts of.
-    """
+    """What there is of one member about one sample: `cells` on the card, below `Samples.heads`; in the dialog
+    a `line` and `rows`, below `Samples.columns`, of texts or of what a script makes texts of."""
 
     picture: Thumbnail | None = None
     cells: Sequence[Cell] = ()
@@ -82,8 +77,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Detail:
-    """What is shown of one sample: pictures with their names, lines of text, and what every member says, in
-    their order; None where a member knows nothing of it."""
+    """Pictures of one sample with their names, lines of text, and what every member says of it, in their
+    order; None for nothing."""
 
     pictures: Sequence[tuple[str, Thumbnail]] = ()
     lines: Sequence[str] = ()
@@ -92,14 +87,14 @@ class Detail:
 
 @dataclass(frozen=True)
 class Samples:
-    """All that the cards of a page know, but for the chunks, column by column.
+    """The index of a page, column by column.
 
     facets   Name -> per sample the entries it can be filtered by.
     values   [member][measure][sample]: a number, None (unscored), or words where the measure is not asked.
     chosen   The measure that is chosen at first.
     rivals   Two measures that ought to agree, and the words for samples where they do not.
     spread   The words for samples where members disagree.
-    words    What a sample, a member and a measure is called.
+    words    Names of a sample, a member and a measure.
     heads, columns   Above the cells of cards and of the dialog's tables.
     """
 
@@ -120,17 +115,9 @@ class Samples:
 
     def index(self) -> dict[str, Any]:
         """JSON-serialisable: everything but the chunks."""
-        return {
-            "id": list(self.ids),
-            "title": list(self.titles),
-            "aside": list(self.asides or ("",) * len(self.ids)),
-            "facets": [_facet(name, entries) for name, entries in self.facets.items()],
-            "members": [{**vars(m), "names": list(m.names or [m.label])} for m in self.members],
-            "measures": [{**vars(m), "higher": m.higher_is_better} for m in self.measures],
-            "chosen": self.chosen or next((m.name for m in self.measures), ""),
-            "chunk": CHUNK,
-            **{key: getattr(self, key) for key in _AS_THEY_ARE},
-        }
+        facets = [_facet(name, entries) for name, entries in self.facets.items()]
+        chosen = self.chosen or next((m.name for m in self.measures), "")
+        return {**vars(self), "facets": facets, "chosen": chosen, "chunk": CHUNK}
 
 
 def browser(
@@ -144,8 +131,7 @@ def browser(
 ) -> Part:
     """The part of a page that shows samples.
 
-    make  The samples, and the details of every one, in order; called when the page is made. Details are read
-          once, and never all at a time where they leave the page.
+    make  The samples, and an iterator over the details of every one, in order; called when the page is made.
     out   The page, beside which chunks lie that total more than `budget` bytes; None: all are inside.
     """
 
@@ -173,7 +159,7 @@ def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
 
 
 def _chunks(details: Iterable[Detail]) -> Iterator[bytes]:
-    """Details by `CHUNK`, as JSON; each is written when it comes, since a chunk of them is a megabyte."""
+    """Details by `CHUNK`, as JSON; a chunk is a megabyte, and no more is held."""
     written = (page.script_bytes({**vars(one), "said": [*map(_said, one.said)]}) for one in details)
     while chunk := [*itertools.islice(written, CHUNK)]:
         yield b"[%b]" % b",".join(chunk)
@@ -189,7 +175,7 @@ def _said(said: Said | None) -> dict[str, Any] | None:
 
 #: A picture as base64 JPEG, or why there is none.
 Thumbnail = str | dict[str, str]
-#: A file; or why there is none, which stays as it is.
+#: A file; or why there is none.
 Place = str | dict[str, str]
 #: Samples whose files are read ahead.
 _AHEAD = 64
@@ -197,13 +183,13 @@ _AHEAD = 64
 
 def of_picture(picture: np.ndarray, side: int) -> Thumbnail:
     """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
-    return _text(images.thumbnail(picture, side))
+    return base64.b64encode(images.thumbnail(picture, side)).decode()
 
 
 def of_file(path: Path, side: int) -> Thumbnail:
-    """The picture of a file, shrunk in the same way; or why there is none."""
+    """The picture of a file, shrunk in the same way."""
     try:
-        return _text(images.thumbnail_of(path, side))
+        return base64.b64encode(images.thumbnail_of(path, side)).decode()
     except images.ImageError as error:
         return {"none": str(error).rpartition(": ")[2]}
 
@@ -217,7 +203,3 @@ def of_samples(samples: Iterable[Sequence[Place]], side: int) -> Iterator[list[T
             made = dict(zip(places, pool.map(lambda place: of_file(Path(place), side), places), strict=True))
             for sample in part:
                 yield [made[p] if isinstance(p, str) else p for p in sample] if side else []
-
-
-def _text(jpeg: bytes) -> str:
-    return binascii.b2a_base64(jpeg, newline=False).decode("ascii")

@@ -1,5 +1,5 @@
-"""A grid of pictures with titles, column heads and verdicts, as a PNG, whose pictures are scaled to their
-cells, or as a PDF or SVG with letters as letters and pictures as they are."""
+"""A grid of pictures with titles, column heads and verdicts: as PNG, with pictures scaled to their cells, or
+as PDF or SVG, with letters as letters and pictures as they are."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class Cell:
-    """One picture, (H, W, 3) uint8, or a message in its place (`color` is its colour); badges go below."""
+    """A picture, (H, W, 3) uint8, or a message of a `color`; badges go below."""
 
     picture: np.ndarray | None
     message: str = ""
@@ -56,10 +56,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A title (one line per "\\n"), a fainter subtitle, and a cell per column; either text may be empty.
-
-    marked  On a ground of another colour.
-    """
+    """A title (one line per "\\n"), a fainter subtitle, and a cell per column; marked: on another ground."""
 
     title: str
     subtitle: str
@@ -69,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Font:
-    """Letters of `size` pixels; how much room they take."""
+    """Letters of `size` pixels."""
 
     size: int
     bold: bool = False
@@ -84,7 +81,7 @@ class Font:
         return round(self.size * 1.4)
 
     def width(self, text: str) -> float:
-        """Of the text in one line, in pixels."""
+        """Of one line, in pixels."""
         return _width(text, self)
 
     def wrap(self, text: str, width: float) -> list[str]:
@@ -170,7 +167,7 @@ def _picture(left: int, top: int, width: int, height: int, picture: np.ndarray, 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid that is laid out: sizes in pixels, and what is put where, in order."""
+    """Sizes in pixels, and what is put where, in order."""
 
     width: int
     height: int
@@ -195,18 +192,11 @@ class Grid:
 
 
 def draw(
-    columns: Sequence[str],
-    rows: Sequence[Row],
-    size: int = 192,
-    *,
-    smooth: bool = True,
+    columns: Sequence[str], rows: Sequence[Row], size: int = 192, *, smooth: bool = True,
     marked: Collection[int] = (),
-) -> Grid:
-    """The grid; `size` is the length of the longer side of every cell's picture.
-
-    smooth  Pictures are scaled with Lanczos; otherwise pixels stay squares, as masks want it.
-    marked  Places of the columns that stand on a ground of another colour.
-    """
+) -> Grid:  # fmt: skip
+    """size: of the longer side of every picture; smooth: scaled with Lanczos, else pixels stay squares;
+    marked: places of the columns on a ground of another colour."""
     scale = max(size / 192, 0.6)
     head, bold = Font(round(16 * scale)), Font(round(16 * scale), bold=True)
     body, small = Font(round(14.5 * scale)), Font(round(12 * scale))
@@ -223,8 +213,7 @@ def draw(
     for row in rows:
         cells, bottom = _row(row, lefts, top + GAP, size, body, small, width - 2 * MARGIN, smooth)
         if row.marked:
-            ground = _box(MARGIN / 2, top + GAP / 2, width - MARGIN, bottom - top, MARKED, corner=6)
-            grounds.append(ground)
+            grounds.append(_box(MARGIN / 2, top + GAP / 2, width - MARGIN, bottom - top, MARKED, corner=6))
         marks += [_rule(MARGIN, width - MARGIN, top + GAP // 2), *cells]
         top = bottom + GAP
     height = top + MARGIN
@@ -237,7 +226,7 @@ def draw(
 def _row(
     row: Row, lefts: Sequence[int], top: int, size: int, body: Font, small: Font, width: int, smooth: bool
 ) -> tuple[list[_Mark], int]:
-    """What a row consists of, and where it ends."""
+    """The row, and where it ends."""
     marks: list[_Mark] = []
     lines = [(line, body, INK) for line in body.wrap(row.title, width)] if row.title else []
     lines += [(small.shorten(row.subtitle, width), small, GREY)] if row.subtitle else []
@@ -274,6 +263,6 @@ def _scaled(picture: np.ndarray, size: int) -> tuple[int, int]:
 
 
 def fit(picture: np.ndarray, size: int, smooth: bool = True) -> Image.Image:
-    """The picture scaled so that its longer side is `size`, by Lanczos or, unless `smooth`, by repetition."""
+    """Its longer side is `size`; scaled by Lanczos or, unless `smooth`, by repetition."""
     resampling = Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST
     return Image.fromarray(picture).resize(_scaled(picture, size), resampling)

@@ -33,9 +33,7 @@ LEADING = ("benchmark", "model", "task", "metric", "variant")
 COUNTS = ("n", "unscored", "clusters", "needed")
 TESTS = ("p", "p_holm", "p_least", "detectable")
 ESTIMATE = ("value", "low", "high", "standard_error")
-TRAILING = (
-    "n", "unscored", *ESTIMATE, "clusters", *TESTS, "needed", "unit", "reasons",
-)  # fmt: skip
+TRAILING = ("n", "unscored", *ESTIMATE, "clusters", *TESTS, "needed", "unit", "reasons")
 NUMBERS = (*ESTIMATE, *TESTS, *COUNTS)
 _FORMULA = r"=+\-@|\t\r"
 
@@ -44,24 +42,18 @@ Figure = Mapping[str, Any]
 
 
 def figure(
-    estimate: Estimate | None,
-    *,
-    unit: str,
-    unscored: int = 0,
-    reasons: Mapping[str, int] | None = None,
+    estimate: Estimate | None, *, unit: str, unscored: int = 0, reasons: Mapping[str, int] | None = None,
     **what: Any,
-) -> dict[str, Any]:
-    """A row from an estimate, or from None where nothing was scored.
-
-    what  The columns that say what it is of (`model`, `metric`, ...) and, of a difference, its tests.
-    """
+) -> dict[str, Any]:  # fmt: skip
+    """A row from an estimate, or from None where nothing was scored. what: the columns that say what it is of
+    (`model`, `metric`, ...) and, of a difference, its tests."""
     numbers = estimate.as_dict() if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
     row = {**what, **numbers, "unscored": unscored, "unit": unit}
     return {**row, "reasons": dict(reasons)} if reasons else row
 
 
 def number(value: float | None, *, unit: str, n: int | None = None, **what: Any) -> dict[str, Any]:
-    """A row of a figure that has no interval: a count, a share of what is known, a printed number."""
+    """A row of a figure without an interval: a count, a printed number."""
     return {**what, "value": value, "n": n, "unit": unit}
 
 
@@ -80,8 +72,7 @@ def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
 
 def label(figures: pd.DataFrame, **what: Any) -> pd.DataFrame:
-    """The same figures with further columns: `label(frame, benchmark="nein", model="ip2p")`. An entry holds
-    for all rows, or there is one for each."""
+    """The figures with further columns, an entry for all rows or for each: `label(frame, model="ip2p")`."""
     return _tidy(figures.assign(**what))
 
 
@@ -111,8 +102,8 @@ def _text(entry: Any) -> str:
 
 
 def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """The figures whose columns have the given values; a tuple or list stands for any of its members. A
-    column that the frame lacks is empty."""
+    """The figures with these entries; a tuple or list stands for any of its members, a column that the frame
+    lacks is empty."""
     mask = np.ones(len(figures), dtype=bool)
     for name, wanted in where.items():
         values = wanted if isinstance(wanted, tuple | list) else (wanted,)
@@ -150,11 +141,8 @@ def reasons(row: Figure) -> dict[str, int]:
 
 
 def to_csv(figures: pd.DataFrame) -> str:
-    """One line per figure, numbers to the last digit.
-
-    A spreadsheet runs a cell that begins like a formula, so such text gets a "'" in front, which `read_csv`
-    takes off again. Columns without any entry are left out.
-    """
+    """One line per figure, numbers to the last digit; columns without any entry are left out. Text that a
+    spreadsheet would run as a formula gets a "'" in front, which `read_csv` takes off again."""
     text = [name for name in figures.columns if name not in NUMBERS]
     shown = figures.assign(**{name: figures[name].map(harmless) for name in text})
     empty = [name for name in text if not (shown[name] != "").any()]

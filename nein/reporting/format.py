@@ -36,11 +36,8 @@ def number(value: float | None, unit: str, *, digits: int | None = None, sign: b
 
 
 def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:
-    """A figure with its interval, or without where it has none.
-
-    interval  "ends": [low, high]. "reach": ±, where both ends are equally far at the digits shown, else the
-              ends: that of a share is not symmetric, least of all near 0 and 100.
-    """
+    """A figure with its interval, if it has one. "ends": [low, high]; "reach": ±, where both ends are equally
+    far at the digits shown, else the ends."""
     if figure is None or figure["value"] is None:
         return DASH
     unit = figure["unit"]
@@ -55,7 +52,7 @@ def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | No
 
 
 def p_value(p: float | None, least: float | None = None) -> str:
-    """ "0.012". least: the smallest p there could have been; said where it is 0.05 or more."""
+    """ "0.012". least: the smallest p that was possible; said where it is 0.05 or more."""
     shown = DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
     return shown if least is None or least < 0.05 else f"{shown} (never below {least:.2g} here)"
 
@@ -85,10 +82,9 @@ class Gap:
 
 
 def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models") -> str | None:
-    """The widest gap, and among how many it is that; None without any.
-
-    That one loses most, or least, is said only where its interval overlaps no other's: then their difference
-    is significant at 5 %, however their samples depend on each other.
+    """The widest gap of several, in a sentence; None without any. That a model loses most, or least, is said
+    only where its interval overlaps no other's: then they differ significantly at 5 %, however their samples
+    depend on each other.
 
     what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
     """

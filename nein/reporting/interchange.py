@@ -1,7 +1,7 @@
 """Finished runs for other programs, in the schema "every eval ever" (github.com/evaleval/every_eval_ever).
 
 OUT/data/<collection>/<developer>/<model>/<uuid>.json (figures) and <uuid>_samples.jsonl. The schema has no
-sample without a score: those are left out of the lines, and counted in the details of their figure.
+sample without a score: their figure counts them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class Result:
-    """One figure of a run, in the unit of the data (proportions from 0 to 1).
+    """One figure of a run, a row of the frame.
 
     key     Unique in its run: "results/removal_vqa/negative".     metric, title   In files and for readers.
     scale   What it is multiplied by for readers: 100 for percentages.
@@ -52,16 +52,10 @@ class Result:
     key: str
     metric: str
     title: str
-    value: float
-    low: float | None
-    high: float | None
-    standard_error: float | None
-    n: int
-    unscored: int
-    reasons: Mapping[str, int]
-    better: str
-    bounds: tuple[float, float]
-    scale: float = 1.0
+    figure: Figure
+    better: str = "higher"
+    bounds: tuple[float, float] = (0.0, 1.0)
+    scale: float = 100.0
     binary: bool = False
     judge: Judge | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -70,19 +64,13 @@ class Result:
 def gap(measure: str, affirmed: Figure, negated: Figure, difference: Figure) -> Result:
     """The negation gap of a run: figures of the frame. measure: what is told and denied, "Removal (VQA)"."""
     facts = {"measure": measure, "affirmed": affirmed["value"], "negated": negated["value"]}
-    return Result(
-        f"gap/{measure}", GAP, f"Negation gap, {measure}", difference["value"], difference["low"],
-        difference["high"], difference["standard_error"], int(difference["n"] or 0),
-        int(difference["unscored"] or 0), {}, "lower", (-1.0, 1.0), 100.0, facts=facts,
-    )  # fmt: skip
+    title = f"Negation gap, {measure}"
+    return Result(f"gap/{measure}", GAP, title, difference, "lower", (-1.0, 1.0), facts=facts)
 
 
 def share(key: str, row: Figure, title: str) -> Result:
-    """A share of the frame of figures, of which more is better."""
-    return Result(
-        key, row["metric"], title, row["value"], row["low"], row["high"], row["standard_error"],
-        int(row["n"] or 0), int(row["unscored"] or 0), reasons(row), "higher", (0.0, 1.0), 100.0, True,
-    )  # fmt: skip
+    """A share of which more is better."""
+    return Result(key, row["metric"], title, row, binary=True)
 
 
 @dataclass(frozen=True)
@@ -113,8 +101,7 @@ class Exported:
 
     benchmark, title   "negvqa", "NegVQA". `name`: of the run in tables. `part`: of the benchmark: a track.
     reference  Of its model: a hub id, a folder, "nano:...", "openai:...".
-    dataset    The data as the manifest has them; `repository` on the hub, where they come from there.
-    samples    Reads them, when they are asked for.
+    dataset    As in the manifest; `repository`: on the hub.
     manifest   Without command lines.
     beside     Folders of further runs that its figures are of: a control.
     """
@@ -164,6 +151,7 @@ def every_eval_ever(runs: Sequence[Exported], out: Path) -> list[Path]:
 
 def _write(run: Exported, out: Path) -> list[Path]:
     model = _model(run.reference, run.name)
+    source = {"source_name": "nein", "source_type": "evaluation_run", "evaluator_relationship": "other"}
     identity = json.dumps([run.manifest.get("identity"), run.part, run.name], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).digest()
     identifier = f"{run.benchmark}/{model['id']}/{digest.hex()[:16]}"
@@ -176,12 +164,7 @@ def _write(run: Exported, out: Path) -> list[Path]:
         "evaluation_id": identifier,
         "evaluation_timestamp": run.when,
         "retrieved_timestamp": str(int(time.time())),
-        "source_metadata": {
-            "source_name": "nein",
-            "source_type": "evaluation_run",
-            "source_organization_name": "unknown",
-            "evaluator_relationship": "other",
-        },
+        "source_metadata": {**source, "source_organization_name": "unknown"},
         "eval_library": {"name": "nein", "version": version("nein")},
         "model_info": model,
         "evaluation_results": [_result(result, run) for result in run.results],
@@ -221,8 +204,8 @@ class _Gap(BaseModel):
 
 
 def read_gaps(path: Path) -> Iterator[dict[str, Any]]:
-    """The negation gaps in a file that `every_eval_ever` wrote: benchmark, model, date, data (what is said of
-    them), facts (as of `gap`) and figure (of the frame). Raises UserError."""
+    """The negation gaps in a file that `every_eval_ever` wrote: benchmark, model, date, data, facts (as of
+    `gap`) and figure (of the frame). Raises UserError."""
     log, told = atomic.read_json(path, dict), {"measure", "affirmed", "negated"}
     try:
         model, when = log["model_info"], log.get("evaluation_timestamp") or ""
@@ -267,13 +250,14 @@ def _result(result: Result, run: Exported) -> dict[str, Any]:
     if result.judge is not None:
         judge = {"model_info": _model(result.judge.reference, result.judge.reference)}
         config["llm_scoring"] = {"judges": [judge], "input_prompt": result.judge.prompt}
-    uncertainty: dict[str, Any] = {"num_samples": result.n}
-    if result.low is not None and result.high is not None:
-        ends = {"lower": result.low, "upper": result.high, "confidence_level": 0.95}
+    row = result.figure
+    uncertainty: dict[str, Any] = {"num_samples": row["n"] or 0}
+    if row["low"] is not None and row["high"] is not None:
+        ends = {"lower": row["low"], "upper": row["high"], "confidence_level": 0.95}
         uncertainty["confidence_interval"] = {**ends, "method": "clustered by source picture"}
-    if result.standard_error is not None:
-        uncertainty["standard_error"] = {"value": result.standard_error, "method": "clustered"}
-    details = {"unscored": result.unscored, "reasons": dict(result.reasons), "protocol": run.protocol}
+    if row["standard_error"] is not None:
+        uncertainty["standard_error"] = {"value": row["standard_error"], "method": "clustered"}
+    details = {"unscored": row["unscored"] or 0, "reasons": reasons(row), "protocol": run.protocol}
     return {
         "evaluation_result_id": result.key,
         "evaluation_name": f"{_collection(run)}.{result.key.replace('/', '.')}",
@@ -286,7 +270,7 @@ def _result(result: Result, run: Exported) -> dict[str, Any]:
         "evaluation_timestamp": run.when,
         "metric_config": config,
         "score_details": {
-            "score": result.value,
+            "score": row["value"],
             "uncertainty": uncertainty,
             "details": _texts({**details, **result.facts}),
         },
@@ -320,7 +304,7 @@ def _line(sample: Sample, result: Result, run: Exported, identifier: str, model:
 
 
 def _model(reference: str, name: str) -> dict[str, Any]:
-    """The description of a model; what has no place on the hub gets "nein" or "unknown" as its developer."""
+    """What has no place on the hub gets "nein" or "unknown" as its developer."""
     where = reference.removeprefix("open_clip:hf-hub:")
     hub = where.count("/") == 1 and not where.startswith((".", "/", "~")) and ":" not in where
     served = reference.startswith("openai:")

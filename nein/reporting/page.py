@@ -1,8 +1,8 @@
 """The page: one HTML file that opens from disk and asks no network.
 
-Everything that came from data is text: the templates escape it, JSON blocks cannot end their element, scripts
-make nodes and never markup. The content-security policy allows the page's own script and style by their
-hashes, pictures as data, and nothing from any network.
+Data are text: the templates escape them, JSON blocks cannot end their element, scripts make nodes and never
+markup. The content-security policy allows the page's own script and style by their hashes, pictures as data,
+and no network.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ class Shown:
 class Part:
     """A part of the page with a template of its own: `name`.html.j2, .css and .js in `folder`.
 
-    values   What its template reads, as `<name>.<entry>`; `outside`: its script loads files that lie beside
-             the page (`store`).
-    scripts  Files of further scripts, behind its own.
+    values   For its template, as `<name>.<entry>`; `outside`: its script loads files beside the page.
+    scripts  Further ones, behind its own.
     """
 
     name: str
@@ -113,28 +112,22 @@ def render(page: Page, shown: Sequence[Shown] = ()) -> str:
     )  # fmt: skip
 
 
-_COLOUR = re.compile(rb"(fill|stroke): (#[0-9a-f]{6})\b")
-#: Colours that a dark page leaves as they are.
-UNCHANGED = (ON_BAR,)
+_COLOUR = re.compile(rb"(fill|stroke): (?!%b)(#[0-9a-f]{6})\b" % ON_BAR.encode())
 
 
 def themed(svg: bytes) -> bytes:
     """The drawing with colours that follow the reader's scheme: on a dark page greys are turned over and dark
-    colours made lighter."""
-    colours = sorted({match.group(2).decode() for match in _COLOUR.finditer(svg)} - {*UNCHANGED})
+    colours made lighter; what is written on bars stays."""
+    colours = sorted({match.group(2).decode() for match in _COLOUR.finditer(svg)})
     light = "".join(f"--{colour[1:]}:{colour};" for colour in colours)
     dark = "".join(f"--{colour[1:]}:{at_night(colour)};" for colour in colours)
     style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-
-    def follow(match: re.Match[bytes]) -> bytes:
-        kind, colour = match.groups()
-        return match.group() if colour.decode() in UNCHANGED else kind + b": var(--" + colour[1:] + b")"
-
-    return _COLOUR.sub(follow, svg).replace(b"</svg>", style.encode() + b"</svg>")
+    svg = _COLOUR.sub(lambda match: b"%b: var(--%b)" % (match[1], match[2][1:]), svg)
+    return svg.replace(b"</svg>", style.encode() + b"</svg>")
 
 
 def at_night(colour: str) -> str:
-    """The colour, "#rrggbb", that stands for another one on a dark page."""
+    """The colour, "#rrggbb", in place of another one on a dark page."""
     rgb = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
     grey = saturation < 0.4 and not 0.2 < lightness < 0.7
@@ -166,12 +159,12 @@ def script_bytes(value: Any) -> bytes:
 
 
 def uri(data: bytes, kind: str) -> str:
-    """A picture as an address of its own: `kind` is the subtype, "svg+xml" say."""
+    """A picture as an address; `kind`: "svg+xml", say."""
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def setting(facts: Mapping[str, Any]) -> str:
-    """A configuration as JSON, without folders of the machine: a report is published, a home is not."""
+    """A configuration as JSON, without folders of the machine."""
     return json.dumps(without_folders(facts), indent=1, ensure_ascii=False)
 
 
@@ -191,16 +184,15 @@ def without_folders(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Stored:
-    """Where the chunks of a browser went: into the page (`inside`), or into `files` files beside it."""
+    """Chunks in the page (`inside`), or how many `files` of them beside it."""
 
     inside: list[Markup]
     files: int = 0
 
 
 def store(page: Path, chunks: Iterable[bytes], budget: int) -> Stored:
-    """Keeps chunks, as `script_bytes` writes them, for the page while they total at most `budget` bytes;
-    beyond it all of them become scripts `neinChunk(number, value)` beside it, in a folder that is emptied
-    first unless it holds anything else."""
+    """Keeps chunks of `script_bytes` for the page; if they total more than `budget` bytes, all become scripts
+    `neinChunk(number, value)` beside it, in a folder that is emptied first unless it holds anything else."""
     folder = beside(page)
     if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):
         shutil.rmtree(folder)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import math
 import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -44,25 +45,29 @@ _STYLE: Any = {
 }  # fmt: skip
 
 
-class Plot(Protocol):
-    """key: end of a file's name. title: what a caption says."""
+@dataclass(frozen=True)
+class Plot(ABC):
+    """key: end of a file's name; title: its caption; where: the figures that are drawn, without any there is
+    no plot; names: entry -> what is written for it."""
 
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
+    key: str
+    title: str
+    where: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
-        """Those of the figures that are drawn; without any there is no plot."""
-        ...
+        return _select(figures, self.where)
 
+    @abstractmethod
     def canvas(self, figures: pd.DataFrame) -> Canvas: ...
+
+    def name(self, entry: str) -> str:
+        return self.names.get(entry, entry)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A plot of a frame that has figures for it: equal figures are equal bytes. `stamp` stands above it."""
+    """A plot of figures: equal figures are equal bytes. `stamp` stands above it."""
 
     plot: Plot
     figures: pd.DataFrame
@@ -115,8 +120,8 @@ def drawings(plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "") -> l
 
 @dataclass(frozen=True)
 class Mark:
-    """Figures (`where`) that bars are to be compared with: a dotted stroke across a group of them or, with a
-    `column` whose entry says which of the group is meant, a white mark on each, explained in the legend."""
+    """Figures (`where`) to compare bars with: a dotted stroke across a group or, with a `column` whose entry
+    says which bar of the group is meant, a white mark on each, explained in the legend."""
 
     where: Mapping[str, Any]
     column: str = ""
@@ -125,27 +130,21 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Bars:
+class Bars(Plot):
     """Bars with intervals: a panel per entry of `panel`, a group of bars per entry of `place`, one per
     `series`. Where several columns name a place or a panel, their entries are joined.
 
-    where    The figures shown.     order  Of places, panels and series; others follow as they appear.
-    names    Entry -> what is written for it.
+    order    Of places, panels and series; others follow as they appear.
     colors   Entry of `series` -> colour, else the palette in order.
     axis     What the length of a bar is.     limits  Of that axis, in the unit shown.
     rule     Where a dashed line stands (chance, say), for all panels or by panel.
-    marks    What the bars are to be compared with.
     dots     A dot in place of a bar, for figures that do not grow from zero.
     """
 
-    key: str
-    title: str
     place: tuple[str, ...]
     series: str
-    where: Mapping[str, Any] = field(default_factory=dict)
     panel: tuple[str, ...] = ()
     order: Sequence[str] = ()
-    names: Mapping[str, str] = field(default_factory=dict)
     colors: Mapping[str, str] = field(default_factory=dict)
     axis: str = "per cent"
     limits: tuple[float, float] | None = (0, 100)
@@ -153,17 +152,14 @@ class Bars:
     marks: Sequence[Mark] = ()
     dots: bool = False
 
-    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
-        return _with_values(frames.select(figures, **self.where))
-
     def canvas(self, figures: pd.DataFrame) -> Canvas:
         figures = _joined(figures, _place=self.place, _panel=self.panel)
         drawn = self.shown(figures)
         panels = frames.values(drawn, "_panel", self.order) or [""]
         places = frames.values(drawn, "_place", self.order)
         series = frames.values(drawn, self.series, self.order)
-        marked = [(mark, _with_values(frames.select(figures, **mark.where))) for mark in self.marks]
-        ticks = [_tick(self.names.get(place, place)) for place in places]
+        marked = [(mark, _select(figures, mark.where)) for mark in self.marks]
+        ticks = [_tick(self.name(place)) for place in places]
         lines = 1 + max(tick.count("\n") for tick in ticks)
         height = 0.5 + max(0.2 * len(series), 0.3, 0.15 * lines + 0.05) * len(places)
         canvas, axes = _grid(len(panels), height)
@@ -185,7 +181,7 @@ class Bars:
             self._dress(axis, panel, ticks)
         hollow = {mark.name: mark.marker for mark, of_all in marked if mark.column and len(of_all)}
         if len(series) > 1 or hollow:
-            named = {self.names.get(name, name): color for name, color in colors.items()}
+            named = {self.name(name): color for name, color in colors.items()}
             _legend(canvas, {**named, **dict.fromkeys(hollow, INK)}, hollow, hollow)
         return canvas
 
@@ -198,14 +194,9 @@ class Bars:
             axis.barh(ys, values, height, xerr=reach, color=color, alpha=0.85, error_kw=ends)
 
     def _mark(
-        self,
-        axis: Any,
-        mark: Mark,
-        figures: pd.DataFrame,
-        heights: Mapping[tuple[str, str], float],
+        self, axis: Any, mark: Mark, figures: pd.DataFrame, heights: Mapping[tuple[str, str], float],
         places: Sequence[str],
-    ) -> None:
-        """heights: of the bars, by place and series."""
+    ) -> None:  # fmt: skip
         for figure in frames.records(figures):
             place, x = figure["_place"], _shown(figure, "value")
             if mark.column and (y := heights.get((place, figure[mark.column]))) is not None:
@@ -219,34 +210,28 @@ class Bars:
         names = ticks if axis.get_subplotspec().is_first_col() else [""] * len(ticks)
         axis.set_yticks(range(len(ticks)), names)
         axis.set_ylim(len(ticks) - 0.5, -0.5)
-        axis.set_xlabel(self.axis)
+        _label(axis, self.name(panel), self.axis)
         axis.grid(axis="x", color=FAINT)
         axis.axvline(0, color=INK, linewidth=0.8)
         if self.limits:
             axis.set_xlim(*self.limits)
-        if panel:
-            axis.set_title(_title(self.names.get(panel, panel)), loc="left", fontsize=10)
         rule = self.rule.get(panel) if isinstance(self.rule, Mapping) else self.rule
         if rule is not None:
             axis.axvline(rule, color=GREY, linewidth=0.9, linestyle="--")
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(Plot):
     """One bar per entry of `place`, cut into the shares of `series`, which add up to the whole; fields as in
     `Bars`."""
 
-    key: str
-    title: str
     place: tuple[str, ...]
     series: str
     colors: Mapping[str, str]
-    where: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
     axis: str = "per cent"
 
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
-        return _with_values(frames.select(figures, **self.where, **{self.series: tuple(self.colors)}))
+        return _select(figures, {**self.where, self.series: tuple(self.colors)})
 
     def canvas(self, figures: pd.DataFrame) -> Canvas:
         bars: dict[str, list[Figure]] = {}
@@ -270,13 +255,13 @@ class Stack:
         axis.set_yticks(range(len(bars)), titles)
         axis.set_ylim(len(bars) - 0.5, -0.5)
         axis.set_xlim(0, 100)
-        axis.set_xlabel(self.axis)
-        _legend(canvas, {self.names.get(name, name): color for name, color in self.colors.items()})
+        _label(axis, "", self.axis)
+        _legend(canvas, {self.name(name): color for name, color in self.colors.items()})
         return canvas
 
 
 @dataclass(frozen=True)
-class Curves:
+class Curves(Plot):
     """A line per entry of `line` through its figures in the order of the number in column `x`; a panel per
     entry of `panel`, as in `Bars`.
 
@@ -284,24 +269,17 @@ class Curves:
     diagonal  A dashed line of y = x.     rule, log  A dashed level; a logarithmic x axis.
     """
 
-    key: str
-    title: str
     x: str
     line: str
     panel: tuple[str, ...]
     axes: tuple[str, str]
-    where: Mapping[str, Any] = field(default_factory=dict)
     order: Sequence[str] = ()
-    names: Mapping[str, str] = field(default_factory=dict)
     hollow: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[float, float] = (0, 100)
     columns: int = 2
     rule: float | None = None
     diagonal: bool = False
     log: bool = False
-
-    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
-        return _with_values(frames.select(figures, **self.where))
 
     def canvas(self, figures: pd.DataFrame) -> Canvas:
         drawn = _joined(self.shown(figures), _panel=self.panel)
@@ -319,9 +297,7 @@ class Curves:
                         self._line(axis, part, at, hollow, aside)
             self._dress(axis, panel, {float(x) for x in drawn[self.x]} if counts else ())
         if len(lines) > 1:
-            handles = {
-                self.names.get(name, name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)
-            }
+            handles = {self.name(name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)}
             markers = {title: MARKERS[at % len(MARKERS)] for at, title in enumerate(handles)}
             _legend(canvas, handles, markers)
         return canvas
@@ -342,9 +318,7 @@ class Curves:
 
     def _dress(self, axis: Any, panel: str, counts: Collection[float]) -> None:
         """counts: what x is, where it counts something."""
-        axis.set_title(_title(self.names.get(panel, panel)), loc="left", fontsize=10)
-        axis.set_xlabel(self.axes[0])
-        axis.set_ylabel(self.axes[1])
+        _label(axis, self.name(panel), *self.axes)
         axis.set_ylim(*self.limits)
         axis.grid(color=FAINT)
         if counts:
@@ -360,20 +334,14 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Scatter:
+class Scatter(Plot):
     """Points of a plane: a panel per entry of `panel`, a colour per entry of `color`, a marker per `marker`.
+    Its frame is one of points: columns `x` and `y`, with what each point is."""
 
-    Its frame is one of points: columns `x` and `y`, with what each point is.
-    """
-
-    key: str
-    title: str
     panel: str
     color: str
     marker: str
-    where: Mapping[str, Any] = field(default_factory=dict)
-    colors: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    colors: Mapping[str, str]
 
     def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
         return frames.select(figures, **self.where)
@@ -386,12 +354,10 @@ class Scatter:
             for (color, marker), part in drawn[drawn[self.panel] == panel].groupby([self.color, self.marker]):
                 axis.scatter(part["x"], part["y"], s=22, marker="o^sD"[markers.index(marker)],
                              color=self.colors[str(color)], alpha=0.75, linewidths=0)  # fmt: skip
-            axis.set_title(_title(panel), loc="left", fontsize=10)
-            axis.set_xlabel("component 1", fontsize=8)
-            axis.set_ylabel("component 2", fontsize=8)
+            _label(axis, panel, "component 1", "component 2", fontsize=8)
             axis.set_xticks([])
             axis.set_yticks([])
-        titles = {self.names.get(c, c): self.colors[c] for c in drawn[self.color].unique()}
+        titles = {self.name(c): self.colors[c] for c in drawn[self.color].unique()}
         shapes = dict.fromkeys(titles, "s")
         for at, marker in enumerate(markers):
             titles[str(marker)], shapes[str(marker)] = GREY, "o^sD"[at]
@@ -402,8 +368,9 @@ class Scatter:
 # --- shared --------------------------------------------------------------------------------
 
 
-def _with_values(figures: pd.DataFrame) -> pd.DataFrame:
-    return figures[figures["value"].notna()]
+def _select(figures: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
+    chosen = frames.select(figures, **where)
+    return chosen[chosen["value"].notna()]
 
 
 def _joined(figures: pd.DataFrame, **columns: Sequence[str]) -> pd.DataFrame:
@@ -453,9 +420,10 @@ def _tick(name: str) -> str:
     return textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 40)
 
 
-def _title(name: str) -> str:
-    """What stands above a panel, in lines that fit."""
-    return textwrap.fill(name, 40)
+def _label(axis: Any, panel: str, x: str, y: str = "", **font: Any) -> None:
+    axis.set_title(textwrap.fill(panel, 40), loc="left", fontsize=10)
+    axis.set_xlabel(x, **font)
+    axis.set_ylabel(y, **font)
 
 
 def _shown(figure: Figure, end: str) -> float:
@@ -465,8 +433,7 @@ def _shown(figure: Figure, end: str) -> float:
 
 
 def _reach(figures: Iterable[Figure]) -> list[list[float]] | None:
-    """How far the ends of intervals are from their values, (2, n); NaN where there is no interval, None where
-    there is none at all."""
+    """How far the ends of intervals are from their values, (2, n), NaN for none; None without any."""
     every = list(figures)
     if all(None in (figure["low"], figure["high"]) for figure in every):
         return None

@@ -31,23 +31,17 @@ class Pairs(NamedTuple):
 
 
 class ScoreTable:
-    """A thin class on a DataFrame, whose rows are in the order in which they were given.
-
-    frame  `value`: (n,) float64, NaN where a sample is unscored; all other columns: categories, NaN for none.
-           Some 30 bytes a row, besides the names of samples.
-    """
+    """A thin class on a DataFrame: `value` is float64, NaN where a sample is unscored; all other columns are
+    categories, NaN for none. Some 30 bytes a row, besides the names of samples."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame = frame
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], details: Sequence[str] = ()) -> ScoreTable:
-        """The table of rows, which are read once and not kept.
-
-        rows     `value` (a number; None: unscored, for the `reason`), `id`, and what else they have of
-                 `COLUMNS` and `details`. Without a `source` a sample is its own, without a `metric` it is
-                 "accuracy".
-        """
+        """The table of rows, which are read once and not kept: `value` (a number; None: unscored, for the
+        `reason`), `id`, and what else they have of `COLUMNS` and `details`. Without a `source` a sample is
+        its own, without a `metric` it is "accuracy"."""
         each = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
         values = array("d")
         for row in rows:
@@ -90,7 +84,7 @@ class ScoreTable:
             yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One row at a time: None where there is no value, "" where there is no entry."""
+        """None where there is no value, "" where there is no entry."""
         for start in range(0, len(self), _AT_ONCE):
             part = self.frame.iloc[start : start + _AT_ONCE]
             none = {name: None if name == "value" else "" for name in part}
@@ -117,10 +111,8 @@ class ScoreTable:
         return Counter(dict(Counter(reasons).most_common()))
 
     def estimate(self, low: float | None = 0.0, high: float = 1.0) -> Estimate | None:
-        """The mean of the scored rows, clustered by source; None without any.
-
-        low, high  The range of values, which the interval respects; low=None: values without a range.
-        """
+        """The mean of the scored rows, clustered by source; None without any. low, high: the range of values,
+        which the interval respects; low=None: none."""
         scored = self.scored
         if low is None:
             return statistics.mean(scored.values, scored.clusters)
@@ -129,19 +121,18 @@ class ScoreTable:
     def figure(
         self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any
     ) -> dict[str, Any]:
-        """`estimate` as a row of the frame of figures, with how many rows are unscored and why; `what`: the
-        columns that say what it is of."""
+        """`estimate` as a row of the frame of figures; `what`: the columns that say what it is of."""
         return self.described(self.estimate(low, high), unit=unit, **what)
 
     def described(self, estimate: Estimate | None, *, unit: str, **what: Any) -> dict[str, Any]:
-        """Another estimate of these rows as a row of the frame of figures."""
+        """Another estimate of these rows, with how many are unscored and why."""
         reasons = self.unscored()
         return frames.figure(estimate, unit=unit, unscored=reasons.total(), reasons=reasons, **what)
 
     def figures(
         self, *by: str, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any
     ) -> pd.DataFrame:
-        """The frame with a figure of every group of rows that share metric, variant and the columns `by`."""
+        """A figure of every group of rows that share metric, variant and the columns `by`."""
         columns = tuple(dict.fromkeys(("metric", "variant", *by)))
         options: dict[str, Any] = {"unit": unit, "low": low, "high": high, **what}
         return frames.frame(
@@ -150,16 +141,16 @@ class ScoreTable:
         )
 
     def less(self, other: ScoreTable) -> ScoreTable:
-        """The value of every sample less its value in another table, NaN where one of them is unscored. Of
-        variants this is the negation gap, and `variant` is "gap"."""
+        """The value of every sample less its value in another table, NaN where one is unscored: of variants
+        the negation gap."""
         theirs = other.frame[["id", "value"]]
         both = self.frame.merge(theirs, on="id", suffixes=("", "_other"), validate="one_to_one")
         gap, variant = both["value"] - both["value_other"], pd.Categorical(["gap"] * len(both))
         return ScoreTable(both.drop(columns="value_other").assign(value=gap, variant=variant))
 
     def gap(self, affirmed: str, negated: str, **what: Any) -> list[dict[str, Any]]:
-        """The negation gap, as rows of the frame: means of two variants over the samples scored in both
-        (`variant`: which), and their paired difference ("gap") with its test. Values are from 0 to 1."""
+        """The negation gap of values from 0 to 1, as rows of the frame: means of two variants over the
+        samples scored in both, and their paired difference ("gap") with its test."""
         told = self.where(variant=affirmed)
         first, second, clusters = told.pair(self.where(variant=negated))
         test = statistics.pairs_test(first, second, clusters)

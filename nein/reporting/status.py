@@ -26,14 +26,13 @@ class RetryConfig(Runs):
 
 
 def status(config: StatusConfig) -> str:
-    """The stages of every run, who is at work, and who died."""
     folders = (Folder(folder) for path in config.runs for folder in _below(path))
     return "\n".join(line for folder in folders for line in _lines(folder)) + "\n"
 
 
 def retry(config: RetryConfig) -> str:
-    """Opens again what was set aside; says so, and which commands make it. They are not run: a run's folder
-    may come from anybody."""
+    """Opens again what was set aside, and names the commands that make it, which are not run: a folder may
+    come from anybody."""
     lines: list[str] = []
     commands: dict[str, None] = {}
     for folder in (Folder(folder) for path in config.runs for folder in _below(path)):
@@ -60,16 +59,13 @@ def _below(path: Path) -> list[Path]:
 def _lines(folder: Folder) -> Iterator[str]:
     yield f"{folder.path}: {folder.manifest()['status']}"
     for state in progress.states(folder):
-        parts = [
-            f"{state.done} of {state.wanted} blocks",
-            f"{state.running} running",
-            f"{state.aside} failed",
-        ]
+        text = f"  {state.stage}: {state.done} of {state.wanted} blocks, {state.running} running, "
+        text += f"{state.aside} failed"
         if state.open:
-            parts.append("nobody is at work" if state.rate is None else f"{60 * state.rate:.3g} a minute")
+            text += ", nobody is at work" if state.rate is None else f", {60 * state.rate:.3g} a minute"
         if state.open and state.seconds_left is not None:
-            parts.append(f"{datetime.timedelta(seconds=round(state.seconds_left))} left")
-        yield f"  {state.stage}: {', '.join(parts)}"
+            text += f", {datetime.timedelta(seconds=round(state.seconds_left))} left"
+        yield text
     for note in folder.notes(scheduler.ASIDE).values():
         yield f"  {note['stage']}, block {note['block']}: {note['reason']}; nein retry {folder.path}"
     at: dict[str, list[str]] = {}

@@ -23,33 +23,33 @@ Names = Mapping[str, str] | Callable[[str], str]
 
 
 def estimate(interval: format.Interval = "ends", digits: int | None = None) -> Show:
-    """Shows the first figure: "88.4 [87.1, 89.6]"."""
+    """The first figure: "88.4 [87.1, 89.6]"."""
     return lambda figures: format.text(figures[0], interval=interval, digits=digits)
 
 
 def value(digits: int | None = None, *, sign: bool = False) -> Show:
-    """Shows the first figure without its interval: "88.4"."""
+    """The first figure without its interval: "88.4"."""
     return lambda figures: format.number(figures[0]["value"], figures[0]["unit"], digits=digits, sign=sign)
 
 
 def count(column: str = "n") -> Show:
-    """Shows a column of counts: what the figures share, or the range."""
+    """A column of counts: what the figures share, or the range."""
     return lambda figures: format.counts(figures, column)
 
 
 def sum_of(column: str) -> Show:
-    """Shows the counts of several figures: "1200 + 1377"."""
+    """The counts of several figures: "1200 + 1377"."""
     return lambda figures: " + ".join(format.counts([figure], column) for figure in figures)
 
 
 def p_value(column: str = "p") -> Show:
-    """Shows p, with the least that was possible where that is no small one."""
+    """p, with the least that was possible where that is no small one."""
     least = "p_least" if column == "p" else ""
     return lambda figures: format.p_value(figures[0].get(column), figures[0].get(least))
 
 
 def entry(column: str) -> Show:
-    """Shows a column of text, of the first figure."""
+    """A column of text, of the first figure."""
     return lambda figures: str(figures[0].get(column, ""))
 
 
@@ -64,10 +64,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: those of the row's figures that have the entries `where`, shown by `show`.
+    """Those of a row's figures that have the entries `where`, shown by `show`.
 
     higher_is_better  Which of several models is the best one; None where none is.
-    link  Column of the frame with the address that the cell leads to on a page.
+    link              Column of the frame with the address that the cell leads to on a page.
     """
 
     title: str
@@ -82,11 +82,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Across:
-    """One column for every entry of the frame's column `by`: those of `order` first, then as they appear.
-
-    higher_is_better  As of `Column`, or a function of the entry.
-    link              As of `Column`.
-    """
+    """A `Column` for every entry of the frame's column `by`: those of `order` first, then as they appear;
+    `higher_is_better` may be a function of the entry."""
 
     by: str
     where: Mapping[str, Any] = field(default_factory=dict)
@@ -117,12 +114,8 @@ COUNTS = (Column("n", show=count("n")), Column("unscored", show=count("unscored"
 
 @dataclass(frozen=True)
 class Table:
-    """A specification.
-
-    key      File and anchor name.
-    rows     Which columns of the frame name a row, from left to right; in the order in which they appear.
-    where    The figures that the table is about; entries as `figures.select` takes them.
-    """
+    """key: file and anchor name; rows: the columns of the frame that name a row, from left to right; where:
+    the figures that the table is about, as `figures.select` takes them."""
 
     key: str
     title: str
@@ -132,7 +125,6 @@ class Table:
     note: str = ""
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
-        """The table of a frame, as text. Columns for which no row has a figure are left out."""
         figures = frames.select(figures, **self.where)
         lines: dict[tuple[str, ...], list[Figure]] = {}
         for figure in frames.records(figures):
@@ -158,7 +150,7 @@ class Table:
         return Sheet(self.key, self.title, heads, cells, self.note, frozenset(best), links)
 
     def _best(self, column: Column, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
-        """The rows whose model is the best of several measured here that differ in nothing else; values that
+        """The rows with the best of several models measured here that differ in nothing else; values that
         look the same are equally good."""
         at = next((place for place, row in enumerate(self.rows) if row.column == "model"), None)
         if at is None or column.higher_is_better is None:
@@ -183,11 +175,7 @@ def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text: heads, and rows of as many cells.
-
-    best   (Row, column) of the best values.
-    links  (Row, column) -> address that the cell leads to on a page.
-    """
+    """A table as text. best: (row, column) of the best values; links: (row, column) -> address on a page."""
 
     key: str
     title: str
@@ -198,7 +186,7 @@ class Sheet:
     links: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
     def numbers(self) -> list[bool]:
-        """Of every column, whether it holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""
+        """Whether a column holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""
         return [
             all(_NUMBER.match(cell) for cell in cells) and any(cell != format.DASH for cell in cells)
             for cells in zip(*self.rows, strict=True)
@@ -228,8 +216,7 @@ def plain(sheet: Sheet) -> str:
 def markdown(
     sheets: Iterable[Sheet], title: str, notes: Sequence[str] = (), findings: Sequence[str] = ()
 ) -> str:
-    """All sheets under headings, then what was found in sentences, then notes on how to read it. A bar in a
-    cell cannot end the cell, a line break cannot end the row."""
+    """All sheets under headings, then what was found in sentences, then notes on how to read it."""
     parts = [f"# {title}", *map(section, sheets)]
     parts += ["\n".join(f"- {sentence}" for sentence in findings)] if findings else []
     return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
@@ -271,15 +258,13 @@ def latex(sheets: Iterable[Sheet], title: str) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Plain text with everything that LaTeX would take for a command escaped."""
     return "".join(_LATEX.get(char, char) for char in _one_line(text))
 
 
 def markdown_cell(text: str) -> str:
     """Text that stays one cell and no markup."""
-    return (
-        _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
-    )
+    text = _one_line(text).replace("\\", "\\\\").replace("|", "\\|")
+    return text.replace("<", "&lt;").replace("](", "]\\(")
 
 
 def _one_line(text: str) -> str:

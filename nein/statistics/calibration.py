@@ -1,7 +1,6 @@
-"""What a judge's verdicts are worth: its error rates on known truth, and figures corrected for them.
+"""Error rates of a judge on known truth, and figures corrected for them.
 
-"Positive" is "the object is there": sensitivity is the share of present objects the judge sees, specificity
-the share of absent ones it does not.
+Sensitivity is the share of present objects the judge sees, specificity the share of absent ones it does not.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ import numpy as np
 from nein import statistics
 from nein.statistics.estimates import Clusters, Estimate, bounded, cluster_columns, pairs
 
-#: A judge whose sensitivity + specificity - 1 may be as low as this tells too little to be corrected: errors
-#: of the rates are multiplied by its inverse, here five.
+#: Below this sensitivity + specificity - 1 nothing is corrected: errors of the rates are multiplied by its
+#: inverse, here five.
 MIN_YOUDEN = 0.2
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Error rates of a judge, None without such a case; auc: of its soft score; n_unscored: cases without a
-    verdict, which enter neither rate."""
+    """None without such a case; auc: of the soft score; n_unscored: cases without a verdict, in neither
+    rate."""
 
     sensitivity: Estimate | None
     specificity: Estimate | None
@@ -32,7 +31,7 @@ class Rates:
 
     @property
     def youden(self) -> Estimate | None:
-        """sensitivity + specificity - 1; its interval is `propagated` from theirs."""
+        """sensitivity + specificity - 1."""
         if self.sensitivity is None or self.specificity is None:
             return None
         value, low, high = propagated(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)
@@ -41,9 +40,9 @@ class Rates:
 
 
 def propagated(function: Callable[..., float], *parts: Estimate) -> tuple[float, float, float]:
-    """(value, low, high) of a function of independent estimates, from their own intervals (MOVER): the
-    distances at their ends add up as squares. An estimate without an interval counts as known. Source: Zou &
-    Donner, Statistics in Medicine 27 (2008); Newcombe, Communications in Statistics 40 (2011)."""
+    """(value, low, high) of a function of independent estimates (MOVER): the distances at the ends of their
+    intervals add up as squares. One without an interval counts as known. Source: Zou & Donner, Statistics in
+    Medicine 27 (2008); Newcombe, Communications in Statistics 40 (2011)."""
     values = [part.value for part in parts]
     value = function(*values)
     down = up = 0.0
@@ -61,8 +60,7 @@ def rates(
     clusters: Sequence[Hashable],
     scores: Sequence[float | None] | None = None,
 ) -> Rates:
-    """Error rates from cases of known truth. verdicts: None where nothing can be read; scores: the soft ones
-    for "present"."""
+    """From cases of known truth. verdicts: None where nothing can be read; scores: soft ones of "present"."""
     cases = list(zip(present, verdicts, clusters, scores or [None] * len(verdicts), strict=True))
 
     def share(there: bool) -> Estimate | None:
@@ -77,8 +75,8 @@ def rates(
 
 @dataclass(frozen=True)
 class Corrected:
-    """A share corrected for the judge's errors; `value` is None where that is refused, with the reason.
-    n: samples behind the correction, where that is not the number of the raw figure."""
+    """`value` is None where the correction is refused, with the reason. n: samples behind the correction, if
+    not those of the raw figure."""
 
     value: float | None
     low: float | None
@@ -88,24 +86,18 @@ class Corrected:
 
 
 def correct_removal(judged: Estimate, judge: Rates) -> Corrected:
-    """The share of objects really gone, from the share the judge no longer sees (Rogan-Gladen).
-
-    With removal r as judged, sensitivity Se and specificity Sp: (r + Se - 1) / (Se + Sp - 1), the interval
-    `propagated` from those of all three. Refused when the lower end of the interval of Se + Sp - 1 is at or
-    below `MIN_YOUDEN`: such a judge hardly tells present from absent.
-
-    Assumes that the judge errs on edited pictures as often as on those it was calibrated on. Source: Rogan &
-    Gladen, American Journal of Epidemiology 107 (1978).
-    """
+    """The share of objects really gone, from the share r that the judge no longer sees:
+    (r + Se - 1) / (Se + Sp - 1), if the judge errs on edited pictures as often as in its calibration. Refused
+    where Se + Sp - 1 may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology
+    107 (1978)."""
     return _rogan_gladen(judged, judge.specificity, judge.sensitivity, judge)
 
 
 def correct_retention(judged: Estimate, judge: Rates) -> Corrected:
-    """The share of objects really still there, from the mean share the judge still sees: the same correction
-    with the rates exchanged, (r + Sp - 1) / (Se + Sp - 1).
+    """The share of objects really still there, with the rates exchanged: (r + Sp - 1) / (Se + Sp - 1).
 
-    It treats an object the judge saw in the unedited picture as one that was there. Those are easier to see
-    than others, so the calibrated sensitivity is at best a lower bound; a figure too high for it is refused.
+    Objects that the judge saw before the edit are easier to see than others: the calibrated sensitivity is a
+    lower bound at best, and a figure too high for it is refused.
     """
     return _rogan_gladen(judged, judge.sensitivity, judge.specificity, judge)
 
@@ -126,8 +118,7 @@ def _rogan_gladen(judged: Estimate, hit: Estimate | None, reject: Estimate | Non
 
 
 def _in_range(found: tuple[float, float, float], impossible: str, n: int | None = None) -> Corrected:
-    """A share, cut to 0 and 1; refused where no part of its interval lies within. An interval moves with a
-    value that is cut: what cannot be makes nobody surer."""
+    """A share, cut to 0 and 1, and its interval moved with it; refused where no part of that lies within."""
     value, low, high = found
     if low > 1 or high < 0:
         return Corrected(None, None, None, impossible, n)
@@ -141,10 +132,9 @@ def prediction_powered(
 ) -> Corrected:
     """The mean of the truth, from a judge's verdicts on all samples and people's labels on some, all 0 or 1.
 
-    mean of the verdicts + mean of (label - verdict) over the labelled samples; unbiased however bad the judge
-    is, where those are a random part. With w their share this is (1 - w) times the mean verdict of the others
-    plus the mean of label - (1 - w) verdict; the interval is `propagated` from theirs. Source: Angelopoulos
-    et al., "Prediction-powered inference", Science 382 (2023).
+    mean of the verdicts + mean of (label - verdict) over a random part that is labelled, in two independent
+    parts: with w its share, (1 - w) times the mean verdict of the others plus the mean of label - (1 - w)
+    verdict. Source: Angelopoulos et al., "Prediction-powered inference", Science 382 (2023).
     """
     scored = {key: value for key, value in judged.items() if value is not None}
     both = [key for key in labels if key in scored]
@@ -167,8 +157,7 @@ def prediction_powered(
 
 @dataclass(frozen=True)
 class Bin:
-    """Cases whose soft score lies in [low, high): their mean score, the share present with its interval,
-    n."""
+    """Cases whose soft score lies in [low, high): their mean score, and the share present."""
 
     low: float
     high: float
@@ -179,11 +168,8 @@ class Bin:
 def reliability(
     scores: Iterable[float], present: Iterable[bool], clusters: Iterable[Hashable], bins: int = 10
 ) -> tuple[list[Bin], float]:
-    """(bins, error): is a soft score of 0.8 right in 80 % of the cases?
-
-    `bins` equally wide bins over [0, 1]; empty ones are left out. error: the mean distance of score and share
-    over the bins, weighted by their cases (expected calibration error). Source: Naeini et al., AAAI 2015.
-    """
+    """(equally wide bins over [0, 1] that are not empty, expected calibration error: the mean distance of
+    score and share, weighted by cases). Source: Naeini et al., AAAI 2015."""
     x = np.array([float(score) for score in scores])
     y, where = np.array(list(present), dtype=float), list(clusters)
     place = np.clip((x * bins).astype(int), 0, bins - 1)
@@ -204,8 +190,8 @@ def cohen_kappa(
 ) -> Estimate | None:
     """Agreement of two judges' yes/no verdicts beyond chance; None where it does not exist.
 
-    With the shares a, b, c, d of (1,1), (1,0), (0,1), (0,0): kappa = (p_o - p_e) / (1 - p_e), p_o = a + d,
-    p_e = (a + b)(a + c) + (c + d)(b + d). Source: Cohen, Educational and Psychological Measurement 20 (1960).
+    (p_o - p_e) / (1 - p_e) with the shares a, b, c, d of (1,1), (1,0), (0,1), (0,0): p_o = a + d, p_e =
+    (a + b)(a + c) + (c + d)(b + d). Source: Cohen, Educational and Psychological Measurement 20 (1960).
     """
     one, other, clusters = pairs(first, second, cluster_of)
     if not clusters:
@@ -225,15 +211,13 @@ def _kappa(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def krippendorff_alpha(
     verdicts: Sequence[Mapping[str, float | None]], cluster_of: Mapping[str, Hashable]
 ) -> Estimate | None:
-    """Nominal alpha over any number of judges; a judge may lack a verdict on a sample.
+    """Nominal alpha over any number of judges; None where no sample has two verdicts or all are the same.
 
-    Samples with fewer than two verdicts cannot disagree and do not enter. With n_uc verdicts c on sample u,
-    m_u = sum_c n_uc, n_c = sum_u n_uc and N = sum_c n_c,
+    Over the samples u with at least two verdicts, n_uc of them c, m_u = sum_c n_uc, n_c = sum_u n_uc:
 
         alpha = 1 - (N - 1) * sum_u sum_{c != k} n_uc n_uk / (m_u - 1) / sum_{c != k} n_c n_k.
 
-    None where no sample has two verdicts or all verdicts are the same. Source: Krippendorff, Content Analysis
-    (2004), section 11.3; Hayes & Krippendorff, Communication Methods and Measures 1 (2007).
+    Source: Krippendorff, Content Analysis (2004), section 11.3.
     """
     categories = sorted({value for judge in verdicts for value in judge.values() if value is not None})
     ids = list(dict.fromkeys(key for judge in verdicts for key in judge))
@@ -260,12 +244,9 @@ def _alpha(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _jackknife(
     function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], table: np.ndarray, clusters: Clusters
 ) -> Estimate | None:
-    """A figure from -1 to 1 of column sums with its interval; None where it is NaN. Every cluster is left out
-    once; a figure that then does not exist counts as -1.
-
-    function  (B, D) sums -> (B,) figures, and (B,) how far chance disagrees.
-    table     (n, D), a row per sample.
-    """
+    """A figure from -1 to 1 of the sums of a table, (n, D); None where it is NaN. Every cluster is left out
+    once; a figure that then does not exist counts as -1. function: (B, D) sums -> (B,) figures, and how far
+    chance disagrees."""
     columns = cluster_columns(clusters)
     sums = np.stack([np.bincount(columns.member, each, columns.count) for each in table.T], 1)  # (G, D)
     total = sums.sum(0)[None]
@@ -280,12 +261,10 @@ def _jackknife(
 
 
 def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[Hashable]) -> Estimate | None:
-    """Area under the ROC curve, the chance that a positive outscores a negative, ties counted half; None
-    unless both kinds occur.
+    """Area under the ROC curve, ties counted half; None unless both kinds occur.
 
-    Sources: Fawcett, Pattern Recognition Letters 27 (2006); the clustered standard error of Obuchowski,
-    Biometrics 53 (1997). As many samples count as the rarer kind has, which bounds the variance (Birnbaum &
-    Klose, Annals of Mathematical Statistics 28 (1957)).
+    Standard error: Obuchowski, Biometrics 53 (1997). As many samples count as the rarer kind has, which
+    bounds the variance (Birnbaum & Klose, Annals of Mathematical Statistics 28 (1957)).
     """
     from scipy.stats import rankdata
 

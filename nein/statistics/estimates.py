@@ -29,10 +29,8 @@ Clusters: TypeAlias = "Sequence[Hashable] | Columns"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its interval, in the unit of the input.
+    """A figure with its 95 % interval, which a mean of one cluster, or of clusters that all agree, lacks.
 
-    low, high       Of the 95 % interval; None where it cannot be had: a mean of one cluster, or one whose
-                    clusters all agree, which is no certainty.
     standard_error  Cluster-robust; None with one cluster.
     n, clusters     Values and distinct clusters that entered.
     """
@@ -56,15 +54,9 @@ class Estimate:
 
 
 def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate | None:
-    """Mean with a cluster-robust interval, or None for no values.
-
-    With residual sums e_g = sum over cluster g of (x_i - m), G clusters and n values,
-
-        SE^2 = G / (G - 1) * sum_g e_g^2 / n^2,      interval = m -/+ t_{G-1, 0.975} SE.
-
-    The sandwich estimator (CR1) for a regression on a constant: Cameron & Miller, Journal of Human Resources
-    50 (2015), eq. 11-12.
-    """
+    """Mean, or None for no values: m -/+ t_{G-1, 0.975} SE with SE^2 = G / (G - 1) * sum_g e_g^2 / n^2, e_g
+    the sum of residuals of cluster g (CR1). Source: Cameron & Miller, Journal of Human Resources 50 (2015),
+    eq. 11-12."""
     if not len(values):
         return None
     x = np.asarray(values, dtype=np.float64)
@@ -86,9 +78,8 @@ def bounded_mean(
     high: float = 1.0,
     weights: Sequence[float] | np.ndarray | None = None,
 ) -> Estimate | None:
-    """Mean, sum w x / sum w, of values in [low, high], or None for no values; a share is one of zeros and
-    ones. The interval is Clopper-Pearson's at the effective size; with a negative `low` the values are paired
-    differences, and it is Bonett-Price's."""
+    """sum w x / sum w of values in [low, high], or None for no values. The interval is Clopper-Pearson's at
+    the effective size; with a negative `low` the values are paired differences, and it is Bonett-Price's."""
     x = np.asarray(values, dtype=np.float64)
     w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
     total = float(w.sum())
@@ -110,7 +101,7 @@ def bounded_mean(
 
 @dataclass(frozen=True)
 class _Independent:
-    """What clustered values are worth: the effective size, the cluster-robust standard error, clusters."""
+    """The effective size of clustered values, the cluster-robust standard error, how many clusters."""
 
     size: float
     error: float | None
@@ -128,9 +119,9 @@ class _Independent:
 def _independent(
     parts: np.ndarray, shares: np.ndarray, clusters: Clusters, binary: float, n: float | None = None
 ) -> _Independent:
-    """parts: what every value adds to the error of the estimate, (n,); shares: its weight, (n,), of sum 1;
-    binary: as in `intervals.effective_size`; n: of an unpaired difference, whose two sides may be alike in a
-    cluster; else Kish's size of unequal weights."""
+    """parts: what every value adds to the error, (n,); shares: its weight, (n,), of sum 1; binary: as in
+    `intervals.effective_size`; n: of an unpaired difference, whose two sides may be alike in a cluster; else
+    Kish's size of unequal weights."""
     pulls, sizes = _cluster_sums(clusters, parts, shares)
     pulls, sizes = pulls[sizes > 0], sizes[sizes > 0]
     error = _error(pulls, 1.0)
@@ -143,11 +134,8 @@ def _independent(
 
 
 def bounded(value: float, pulls: np.ndarray, columns: Columns, n: float, count: int, low: float) -> Estimate:
-    """A figure from `low` to 1 that is no mean, with Clopper-Pearson's interval at the effective size.
-
-    pulls  What every cluster adds to the error of the figure, (G,).
-    n      How many yes/no samples would have at most its variance; count: samples.
-    """
+    """A figure from `low` to 1 that is no mean. pulls: what every cluster adds to its error, (G,); n: how
+    many yes/no samples would have at most its variance; count: samples."""
     scale = 1 - low
     share, error = (value - low) / scale, _error(pulls / scale, 1.0)
     sizes = np.bincount(columns.member, minlength=columns.count)
@@ -182,10 +170,8 @@ def paired_difference(
     cluster_of: Mapping[str, Hashable],
     span: float | None = 1.0,
 ) -> Estimate | None:
-    """Mean of first - second over the ids scored in both; None when there is no such id.
-
-    span  How far apart two values can be, 1 for shares; None for values whose range says nothing (`mean`).
-    """
+    """Mean of first - second over the ids scored in both; None without one. span: how far apart two values
+    can be; None for values whose range says nothing (`mean`)."""
     one, other, clusters = pairs(first, second, cluster_of)
     return _difference(one - other, clusters, span)
 
@@ -200,11 +186,9 @@ def difference_of_means(
     second: Sequence[float] | np.ndarray,
     second_clusters: Sequence[Hashable],
 ) -> Estimate | None:
-    """Mean of `first` minus mean of `second`, both of values from 0 to 1; None where one has none.
-
-    Where the two go pair by pair through the same clusters, this is the paired difference; otherwise the
-    interval is Agresti-Caffo's at the effective sizes, and `n` the larger of the two numbers of values.
-    """
+    """Mean of `first` minus mean of `second`, values from 0 to 1; None where one has none. Paired where both
+    go through the same clusters in the same order, else with Agresti-Caffo's interval at the effective sizes,
+    and `n` is the larger number of values."""
     if not len(first) or not len(second):
         return None
     x, y = (np.asarray(values, dtype=np.float64) for values in (first, second))
@@ -221,8 +205,7 @@ def difference_of_means(
 
 
 def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Estimate | None:
-    """mean(above) / mean(below) of the values of pairs, (n,) float64 from 0 to 1; None for a zero below. The
-    interval is Bonett and Price's at the effective size."""
+    """mean(above) / mean(below) of pairs, (n,) float64 from 0 to 1; None for a zero below."""
     if not below.sum():
         return None
     top, bottom, both = float(above.mean()), float(below.mean()), float((above * below).mean())
@@ -239,14 +222,13 @@ def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Est
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The difference of two runs over the samples scored in both, with its test.
+    """The difference of two runs over the samples scored in both.
 
-    p            Two-sided: of bounded values by `_permutation_test`, of others the t test of the interval;
-                 1.0 where nothing differs, None where unbounded values have no standard error.
-    least        The smallest p that so many clusters can give; None for unbounded values.
-    detectable   The smallest true difference found with probability `POWER` at this size.
-    needed       Clusters needed to find a true difference of the size observed with probability `POWER`; None
-                 where nothing differs.
+    p           Two-sided: of bounded values by `_permutation_test`, of others the t test of the interval; 1.0
+                where nothing differs, None where unbounded values have no standard error.
+    least       The smallest p that so many clusters can give; None for unbounded values.
+    detectable  The smallest true difference that is found with probability `POWER`.
+    needed      Clusters to find the observed one with that probability; None where nothing differs.
     """
 
     difference: Estimate
@@ -268,8 +250,7 @@ ROUNDING = 1e-12
 def pairs_test(
     one: np.ndarray, other: np.ndarray, clusters: Clusters, span: float | None = 1.0
 ) -> PairedTest | None:
-    """Compares two runs sample by sample, (n,) float64 each; None without pairs. span: as of
-    `paired_difference`."""
+    """Values of the same samples, (n,) each; None without any. span: as of `paired_difference`."""
     columns = cluster_columns(clusters)
     difference = _difference(one - other, columns, span)
     if difference is None:
@@ -288,9 +269,9 @@ def pairs_test(
 
 
 def _permutation_test(difference: Estimate, sums: np.ndarray) -> tuple[float, float]:
-    """(p, level) where every cluster with its sum (G,) may change sides; level: the largest p below 5 % that
-    these sums can give, the size of the test. The t test takes its place where more than `MANY` clusters
-    differ, and where p is below what `PATTERNS` draws can tell."""
+    """(p, the largest p below 5 % that is possible: the size of the test); sums: (G,), of which each may
+    change sides. The t test takes its place where more than `MANY` clusters differ, and where p is below
+    what `PATTERNS` draws can tell."""
     from scipy.stats import permutation_test
 
     sums = sums[np.abs(sums) > ROUNDING * np.abs(sums).max(initial=0.0)]
@@ -342,8 +323,7 @@ def t_p_value(value: float, error: float, freedom: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the order given: sorted ascending, p_(k) is multiplied by m - k + 1 and never
-    falls below its predecessor. Source: Holm, Scandinavian Journal of Statistics 6 (1979)."""
+    """Adjusted p values, in the order given. Source: Holm, Scandinavian Journal of Statistics 6 (1979)."""
     p = np.asarray(p_values, dtype=np.float64)
     order = p.argsort(kind="stable")
     p[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
@@ -352,15 +332,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Columns:
-    """member: the column of every value's cluster, (n,) int64, in order of first appearance; count: how many
-    clusters there are."""
+    """member: the number of every value's cluster, (n,) int64; count: how many clusters there are."""
 
     member: np.ndarray
     count: int
 
 
 def cluster_columns(clusters: Clusters) -> Columns:
-    """The clusters as columns, which may be worked out once for many figures."""
+    """Worked out once for many figures."""
     if isinstance(clusters, Columns):
         return clusters
     index = {name: column for column, name in enumerate(dict.fromkeys(clusters))}
@@ -368,7 +347,7 @@ def cluster_columns(clusters: Clusters) -> Columns:
 
 
 def _cluster_sums(clusters: Clusters, *values: np.ndarray) -> list[np.ndarray]:
-    """Sums of the values (n,) of every cluster, each (G,)."""
+    """(n,) -> (G,) sums of every cluster."""
     columns = cluster_columns(clusters)
     if any(len(columns.member) != len(each) for each in values):
         raise AssertionError(f"{len(values[0])} values but {len(columns.member)} cluster names")

@@ -1,7 +1,6 @@
-"""95 % intervals of shares and their differences from the size that independent samples would have.
+"""95 % intervals of shares and their differences at the size that independent samples would have.
 
-Functions of numbers or arrays; everything is in units of the range, so that values lie between 0 and 1 (or -1
-and 1 for differences).
+Functions of numbers or arrays, in units of the range: from 0 to 1, or -1 to 1 for differences.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any) ->
 
 
 def clopper_pearson(share: Any, n: Any) -> Ends:
-    """The exact interval of a share of n independent samples; n need not be whole.
-
-    Source: Clopper & Pearson, Biometrika 26 (1934).
-    """
+    """Of a share of n samples; n need not be whole. Source: Clopper & Pearson, Biometrika 26 (1934)."""
     from scipy.special import betaincinv
 
     yes, no = np.multiply(share, n), np.multiply(1 - np.asarray(share), n)
@@ -58,11 +54,8 @@ def clopper_pearson(share: Any, n: Any) -> Ends:
 
 
 def bonett_price(up: Any, down: Any, n: Any) -> Ends:
-    """The interval of a paired difference, up - down, of which n independent pairs say +1 and -1.
-
-    One pair is added to either side. Source: Bonett & Price, Journal of Educational and Behavioral Statistics
-    37 (2012).
-    """
+    """Of a paired difference, up - down, the shares of n pairs that say +1 and -1; a pair is added to either.
+    Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37 (2012)."""
     more, less = (np.multiply(up, n) + 1) / (n + 2), (np.multiply(down, n) + 1) / (n + 2)
     middle = more - less
     reach = Z * np.sqrt((more + less - middle**2) / (n + 2))
@@ -70,21 +63,17 @@ def bonett_price(up: Any, down: Any, n: Any) -> Ends:
 
 
 def agresti_caffo(first: Any, n_first: Any, second: Any, n_second: Any) -> Ends:
-    """The interval of the difference of two independent shares: a yes and a no are added to both.
-
-    Source: Agresti & Caffo, The American Statistician 54 (2000).
-    """
+    """Of the difference of two independent shares: a yes and a no are added to both. Source: Agresti & Caffo,
+    The American Statistician 54 (2000)."""
     one, other = (first * n_first + 1) / (n_first + 2), (second * n_second + 1) / (n_second + 2)
     reach = Z * np.sqrt(one * (1 - one) / (n_first + 2) + other * (1 - other) / (n_second + 2))
     return np.maximum(-1.0, one - other - reach), np.minimum(1.0, one - other + reach)
 
 
 def bonett_price_ratio(both: Any, first: Any, second: Any) -> Ends:
-    """The interval of the ratio of two paired shares, (both + first) / (both + second), from the numbers of
-    pairs of which both, the first alone and the second alone are yes.
-
-    Source: Bonett & Price, Statistics in Medicine 25 (2006).
-    """
+    """Of the ratio of two paired shares, (both + first) / (both + second), from the numbers of pairs in which
+    both, the first alone and the second alone are yes. Source: Bonett & Price, Statistics in Medicine 25
+    (2006)."""
     n, above, below = both + first + second, both + first, both + second
     apart = np.sqrt((first + second + 2) / ((above + 1) * (below + 1)))
     each = [np.sqrt((1 - (x + 1) / (n + 2)) / (x + 1)) for x in (above, below)]

@@ -31,10 +31,7 @@ def parts(scores: np.ndarray) -> np.ndarray:
 def effects(
     scores: np.ndarray, clusters: Sequence[Hashable], span: float | None = None
 ) -> dict[str, Estimate | None]:
-    """Part -> its mean over the pairs.
-
-    span  Length of the range of the scores, which bounds a part by it in either direction; None for none.
-    """
+    """Part -> its mean over the pairs. span: length of the range of the scores; None for none."""
     named = zip(PARTS, parts(scores).T, strict=True)
     if span is None:
         return {name: mean(column, clusters) for name, column in named}
@@ -42,16 +39,14 @@ def effects(
 
 
 def shares(scores: np.ndarray, clusters: Sequence[Hashable]) -> dict[str, Estimate | None]:
-    """Part -> its share of the sum of squares over all pairs; the three add up to 1. None where all scores
-    are equal."""
+    """Part -> its share of the sum of squares; they add up to 1. None where all scores are equal."""
     squares = parts(scores) ** 2
     return {name: _share(squares[:, place], squares.sum(1), clusters) for place, name in enumerate(PARTS)}
 
 
 def text_alone(scores: np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:
-    """The share of the squared gaps, affirming less denying caption with either picture, that remains where
-    the picture cannot decide: text^2 / (text^2 + interaction^2), summed over all pairs. 1.0: the gap is the
-    same whatever is seen; 0.0: it turns round with the picture; None where there is no gap."""
+    """text^2 / (text^2 + interaction^2), summed over all pairs: 1.0 where the gap of the captions is the same
+    whatever is seen, 0.0 where it turns round with the picture; None where there is no gap."""
     text, _, interaction = parts(scores).T ** 2
     return _share(text, text + interaction, clusters)
 

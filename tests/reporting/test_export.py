@@ -192,8 +192,9 @@ def test_a_board_has_every_gap_of_every_run_and_leads_to_its_pictures(
     assert said.code == 0
     board = frames.read(tmp_path / "index.csv")
     ours = board[board["source"] == leaderboard.MEASURED]
+    names = ("value", "low", "high", "n", "unscored")
     expected = {
-        (one.name, result.title): (result.value, result.low, result.high, result.n, result.unscored)
+        (one.name, result.title): tuple(result.figure[name] for name in names)
         for folder in registry.finished(list(runs.values()))
         for one in [export.read(folder)]
         for result in one.results
@@ -201,9 +202,7 @@ def test_a_board_has_every_gap_of_every_run_and_leads_to_its_pictures(
     }
     gaps = frames.records(ours[ours["statistic"] == "gap"])
     shown = {
-        (row["model"], f"Negation gap, {row['test'].partition(': ')[2]}"): tuple(
-            row[name] for name in ("value", "low", "high", "n", "unscored")
-        )
+        (row["model"], f"Negation gap, {row['test'].partition(': ')[2]}"): tuple(row[name] for name in names)
         for row in gaps
     }
     assert shown == expected

@@ -309,7 +309,9 @@ def run(options: AnalyseConfig) -> None:
     drawn = pd.concat(coordinates, ignore_index=True)
     for key, title, _ in PLOTS:
         # a panel per model; colour is the group, the marker which object stands first
-        scatter = plots.Scatter(key, title, "model", "group", "first", {"plot": key}, COLORS, TITLES)
+        scatter = plots.Scatter(
+            key, title, "model", "group", "first", COLORS, where={"plot": key}, names=TITLES
+        )
         [drawing] = plots.drawings([scatter], drawn)
         atomic.write_bytes(out / f"{key}.png", drawing.png)
     atomic.write_text(out / "coordinates.csv", drawn.round(6).to_csv(index=False, lineterminator="\n"))

@@ -246,10 +246,8 @@ def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: 
     asked = "vqa" in metric.models and models.get("vqa") and metric.name in questions
     judge = Judge(models["vqa"], questions[metric.name]) if asked else None
     return Result(
-        f"{track}/{metric.name}", metric.name, metric.title, row["value"], row["low"], row["high"],
-        row["standard_error"], int(row["n"] or 0), int(row["unscored"] or 0), frames.reasons(row),
-        metric.better, metric.range, 100.0 if metric.unit == "per cent" else 1.0,
-        metric.kind == "proportion", judge,
+        f"{track}/{metric.name}", metric.name, metric.title, row, metric.better, metric.range,
+        100.0 if metric.unit == "per cent" else 1.0, metric.kind == "proportion", judge,
     )  # fmt: skip
 
 

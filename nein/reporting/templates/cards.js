@@ -7,7 +7,7 @@
 const browser = (() => {
   const $ = (id) => document.getElementById(id);
   const index = JSON.parse($("index").textContent);
-  const n = index.id.length, { members, measures, facets } = index;
+  const n = index.ids.length, { members, measures, facets } = index;
   const [noun, memberWord, measureWord] = index.words;
   const measureAt = Object.fromEntries(measures.map((m, i) => [m.name, i]));
   const chunks = new Map(), waiting = new Map(), KEEP = 80, hooks = [];
@@ -17,7 +17,7 @@ const browser = (() => {
   const KEYS = Object.keys(defaults), CHOICES = KEYS.filter((key) => !["q", "page", "sample", "picture"].includes(key));
   let state = { ...defaults }, found = [], opener = null, wanted = () => true, told = (row) => row;
 
-  const haystack = index.id.map((id, i) => [id, index.title[i], index.aside[i],
+  const haystack = index.ids.map((id, i) => [id, index.titles[i], index.asides[i],
     ...facets.flatMap((facet) => facet.of[i].map((entry) => facet.entries[entry]))].join("\n").toLowerCase());
 
   // --- small helpers ---------------------------------------------------------------------
@@ -90,13 +90,13 @@ const browser = (() => {
     const entries = facets.map((facet) => (state[keyOf(facet)] === "" ? -1 : facet.entries.indexOf(state[keyOf(facet)])));
     found = [];
     for (let i = 0; i < n; i++) {
-      if (!wanted(index.id[i]) || !facets.every((facet, f) => entries[f] < 0 || facet.of[i].includes(entries[f]))) continue;
+      if (!wanted(index.ids[i]) || !facets.every((facet, f) => entries[f] < 0 || facet.of[i].includes(entries[f]))) continue;
       if (words.every((word) => haystack[i].includes(word)) && passesVerdict(i)) found.push(i);
     }
     const key = { worst: "level", best: "level" }[state.sort] || state.sort;
     if (ORDERS[key] && measures.length) {
       const keys = new Map(found.map((i) => [i, ORDERS[key](i)]));
-      const higher = measures[measureAt[state.measure]].higher;
+      const higher = measures[measureAt[state.measure]].higher_is_better;
       const up = state.sort === "worst" ? higher : state.sort === "best" ? !higher : false;
       found.sort((a, b) => {
         const x = keys.get(a), y = keys.get(b);
@@ -147,7 +147,7 @@ const browser = (() => {
       const image = element("img", { class: "thumb", alt, src: "data:image/jpeg;base64," + thumb,
         on: { load: () => image.classList.toggle("coarse", image.naturalWidth < 128) } });
       node = element("button", { type: "button", title: "enlarge", "data-picture": place,
-        on: { click: () => set({ sample: index.id[i], page: state.page, picture: String(place) }) } }, image);
+        on: { click: () => set({ sample: index.ids[i], page: state.page, picture: String(place) }) } }, image);
     } else node = element("div", { class: "missing" }, thumb.none);
     return element("figure", {}, node, element("figcaption", {}, ...caption));
   }
@@ -173,12 +173,12 @@ const browser = (() => {
       element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))), element("tbody", {}, ...rows)));
   }
   function body(i, data) {
-    const id = index.id[i], shown = [];
+    const id = index.ids[i], shown = [];
     const strip = data.pictures.map(([name, thumb], place) => picture(i, place, thumb, (name + " of " + id).trim(), [name]));
     for (const m of chosen()) {
       const said = data.said[m];
       if (!said || said.picture === undefined) continue;
-      const lines = members[m].names.flatMap((name) => [name, element("br")]);
+      const lines = (members[m].names.length ? members[m].names : [members[m].label]).flatMap((name) => [name, element("br")]);
       strip.push(picture(i, data.pictures.length + m, said.picture, members[m].label + " of " + id, [...lines, ...badges(m, i)]));
     }
     if (strip.length) shown.push(element("div", { class: "strip" }, ...strip));
@@ -189,35 +189,35 @@ const browser = (() => {
     return shown;
   }
   function about(i) {
-    return element("p", { class: "sub" }, [index.id[i], index.aside[i]].filter(Boolean).join(" · "));
+    return element("p", { class: "sub" }, [index.ids[i], index.asides[i]].filter(Boolean).join(" · "));
   }
   const opens = (data) => data.said.some((said) => said && said.rows);
   function card(i) {
     const inside = element("div", {}, element("p", { class: "sub" }, "loading"));
-    const open = () => set({ sample: index.id[i], page: state.page });
-    const node = element("article", { class: "card", tabindex: "0", "data-id": index.id[i],
-      "aria-label": index.title[i] + " " + index.id[i],
+    const open = () => set({ sample: index.ids[i], page: state.page });
+    const node = element("article", { class: "card", tabindex: "0", "data-id": index.ids[i],
+      "aria-label": index.titles[i] + " " + index.ids[i],
       on: { keydown: (event) => {
         if (event.key !== "Enter" || event.target !== node) return;
         event.preventDefault(); // or the same key press would push the first button, which gets the focus
         open();
-      } } }, element("h3", {}, index.title[i]), about(i), inside);
+      } } }, element("h3", {}, index.titles[i]), about(i), inside);
     detail(i).then((data) => {
       inside.replaceChildren(...body(i, data));
       if (opens(data)) inside.append(element("button", { type: "button", on: { click: open } }, "answers and measures"));
     });
-    for (const hook of hooks) hook(node, index.id[i]);
+    for (const hook of hooks) hook(node, index.ids[i]);
     return node;
   }
   function openSample() {
-    const dialog = $("dialog"), i = index.id.indexOf(state.sample);
+    const dialog = $("dialog"), i = index.ids.indexOf(state.sample);
     if (i < 0) {
       for (const shown of [$("zoom"), dialog]) if (shown.open) shown.close();
       return;
     }
     detail(i).then((data) => {
-      if (index.id[i] !== state.sample) return;
-      $("dialog-body").replaceChildren(element("h3", {}, index.title[i]), about(i), ...body(i, data));
+      if (index.ids[i] !== state.sample) return;
+      $("dialog-body").replaceChildren(element("h3", {}, index.titles[i]), about(i), ...body(i, data));
       for (const m of chosen()) {
         const said = data.said[m];
         if (!said || !said.rows) continue;
@@ -230,10 +230,10 @@ const browser = (() => {
       enlarge();
     });
   }
-  const neighbour = (step) => { const at = found.indexOf(index.id.indexOf(state.sample)) + step; return at >= 0 && index.id[found[at]]; };
+  const neighbour = (step) => { const at = found.indexOf(index.ids.indexOf(state.sample)) + step; return at >= 0 && index.ids[found[at]]; };
   function step(by) { // to the sample before or after
     const id = neighbour(by);
-    if (id) set({ sample: id, page: String(Math.floor(found.indexOf(index.id.indexOf(id)) / index.page) + 1) });
+    if (id) set({ sample: id, page: String(Math.floor(found.indexOf(index.ids.indexOf(id)) / index.page) + 1) });
   }
   function enlarge() { // the chosen picture of the open sample, as large as the window
     const button = state.picture === "" ? null : $("dialog-body").querySelector('[data-picture="' + CSS.escape(state.picture) + '"]');
