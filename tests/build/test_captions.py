@@ -89,7 +89,7 @@ def test_the_core_list_has_the_papers_length_and_words_count_whole_and_idioms_ap
     assert set(stats.CORE) < set(stats.WIDE)
     rows = [(str(i), s) for i, s in enumerate(SENTENCES)]
     found = stats.count(rows, stats.CORE)
-    assert (found.sentences, found.negative, found.idiomatic) == (7, 4, 2)
+    assert (len(found.hits), found.negative, found.idiomatic) == (7, 4, 2)
     assert found.idioms == [SENTENCES[1], SENTENCES[4]]
     assert found.examples == [SENTENCES[2], SENTENCES[3]]
     assert found.words["no"] == 2
@@ -154,7 +154,7 @@ SENTENCES = [
 def test_a_share_has_an_interval_clustered_by_image():
     one = stats.count([(str(i), s) for i, s in enumerate(SENTENCES * 20)], stats.CORE)
     few = stats.count([(str(i % 7), s) for i, s in enumerate(SENTENCES * 20)], stats.CORE)
-    narrow, wide = stats.share(one), stats.share(few)
+    narrow, wide = one.share(), few.share()
     assert narrow.value == wide.value == pytest.approx(4 / 7)
     assert wide.high - wide.low > narrow.high - narrow.low  # type: ignore[operator]
 

@@ -25,7 +25,7 @@ from tests.negbench_build.test_build import coco_arguments
 def job_of(out: Path, images: list[Concepts], **options: Any) -> Job:
     config = BuildConfig(**{"source": "captions", "captions": "x", "form": "training", **options})
     drawn, folder = Drawn(lambda name: np.zeros((4, 4, 3), np.uint8)), Folder(out)
-    return Job(config, listing.write(folder, images, 4), drawn, folder)
+    return Job(config, folder, listing.write(folder, images, 4), drawn)
 
 
 def scenes(count: int) -> list[Concepts]:

@@ -20,7 +20,6 @@ from nein.engine.images import write_png
 from nein.generate.negbench import listing
 from nein.generate.negbench.config import MEDICAL_SOURCES
 from nein.generate.negbench.work import Job, Tasks, rephrased
-from nein.generate.shards import output, require
 
 #: Names by form: captions that negate, questions. Evaluation has the original captions beside them.
 NAMES = {"evaluation": ("negated_retrieval", "mcq"), "training": ("negcap", "negmcq")}
@@ -99,7 +98,7 @@ def write(job: Job) -> dict[str, Any]:
 
     Raises UserError when not one item or question came out.
     """
-    require(job.folder, job.blocks, job.stages)
+    job.require(job.stages)
     out = job.folder.path
     reasons, notes, refused, types = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     count, folder, form = 0, job.dataset, job.config.form
@@ -158,7 +157,7 @@ def images(job: Job) -> Iterator[tuple[Concepts, dict[str, Any] | None]]:
         wanted = {image.id for image in listed[: wanted_count - start]}
         rows: dict[str, dict[str, Any]] = {}
         if job.config.paraphrase:
-            rows = {row["id"]: row for row in job.folder.read(output("paraphrase"), shard)}
+            rows = {row["id"]: row for row in job.rows("paraphrase", shard)}
         for image in job.concepts(shard):
             origins = {image.id}
             if job.config.source == "pairs":  # an id may itself end so: then both are looked up

@@ -24,20 +24,16 @@ from nein.datasets.negbench.sentences import (
 )
 from nein.engine import images
 from nein.engine.blocks import Blocks
-from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage
-from nein.generate.negbench import language, listing, pairs
+from nein.engine.folder import Row
+from nein.engine.stages import Model
+from nein.generate import job
+from nein.generate.negbench import language, listing, models, pairs
 from nein.generate.negbench.config import STAGES, BuildConfig
 from nein.generate.negbench.listing import Listing
+from nein.generate.negbench.models import PairTools
 from nein.generate.negbench.pairs import Verifier, verify
 from nein.generate.negbench.published import Published
-from nein.generate.shards import make_stage, output
 from nein.models.llm.client import Client
-
-#: Stage -> the model it needs.
-MODELS = {
-    "pairs": "maker", "concepts": "llm", "verify": "detector", "validate": "checker", "paraphrase": "llm",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,29 +47,11 @@ class Tasks:
 
 
 @dataclass(frozen=True)
-class PairTools:
-    """What making pairs needs. `client`: thinks of scenes; None where an editor starts from pictures."""
+class Job(job.Job):
+    """A build of NegBench. media: reads pictures by their path; prompts: asked in place of ours."""
 
-    maker: pairs.EditorMaker | pairs.TextMaker
-    verifier: Verifier
-    vocabulary: Sequence[str]
-    client: Client | None
-
-    def stop(self) -> None:
-        """Ends waiting for answers."""
-        if self.client is not None:
-            self.client.stop()
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all stages of a build share. media: reads pictures by their path; prompts: asked in place of
-    ours."""
-
-    config: BuildConfig
     listing: Listing
     media: Media
-    folder: Folder
     prompts: Published | None = None
 
     @property
@@ -86,16 +64,35 @@ class Job:
         return self.folder.path / "dataset"
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages that this configuration needs, in order."""
+    def stages(self) -> Sequence[str]:
+        config, pairs = self.config, self.config.source == "pairs"
         needed = {
-            "pairs": self.config.source == "pairs",
-            "concepts": self.config.concepts == "llm" and self.config.source != "pairs",
-            "verify": self.config.verify != "none" and self.config.source != "pairs",
-            "validate": self.config.validate,
-            "paraphrase": self.config.paraphrase,
-        }
-        return tuple(stage for stage in STAGES if needed[stage])
+            "pairs": pairs, "concepts": config.concepts == "llm" and not pairs,
+            "verify": config.verify != "none" and not pairs, "validate": config.validate,
+            "paraphrase": config.paraphrase,
+        }  # fmt: skip
+        return [stage for stage in STAGES if needed[stage]]
+
+    def work(self, stage: str, shard: int, model: Any) -> list[Row]:
+        return _FUNCTIONS[stage](self, shard, model)
+
+    def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
+        if stage == "paraphrase":
+            return [{"id": image.id, "texts": {}, "refused": [reason]} for image in self.concepts(shard)]
+        return [replace(image, problem=reason).row() for image in self.concepts(shard, stage)]
+
+    def validity(self, stage: str) -> Callable[[list[Row]], bool] | None:
+        """A shard whose language model gave no answer (a timeout, a refusal) is done again, and with it what
+        was made of it; so is one whose pictures have vanished."""
+
+        def valid(rows: list[Row]) -> bool:
+            made = [row["path"] for row in rows if stage == "pairs" and row.get("path")]
+            return not unanswered(rows) and all((self.dataset / path).exists() for path in made)
+
+        return None if stage == "verify" else valid
+
+    def model(self, stage: str, device: str) -> Model:
+        return models.of_stage(self.config, self.folder, stage, device)
 
     def concepts(self, shard: int, before: str | None = None) -> list[Concepts]:
         """The images of a shard as the stages before `before` (default: all) left them."""
@@ -104,7 +101,7 @@ class Job:
             done = done[: done.index(before)]
         if not done:
             return listing.members(self.folder, shard)
-        return [Concepts.of(row) for row in self.folder.read(output(done[-1]), shard, ROW)]
+        return [Concepts.of(row) for row in self.rows(done[-1], shard, ROW)]
 
     def tasks(self, image: Concepts) -> Tasks:
         """The templated items and questions of an image."""
@@ -129,30 +126,6 @@ class Job:
             named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
             medical = medical_questions(image, config.seed, wording=config.wording, conditions=named)
         return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions), medical)
-
-
-def stage(job: Job, name: str, model: Model) -> Stage:
-    """A stage of a build. A shard whose language model gave no answer (a timeout, a refusal) is done again,
-    and with it what was made of it; so is one whose pictures have vanished."""
-
-    def lost(shard: int, reason: str) -> list[Row]:
-        if name == "paraphrase":
-            return [{"id": image.id, "texts": {}, "refused": [reason]} for image in job.concepts(shard)]
-        return [replace(image, problem=reason).row() for image in job.concepts(shard, name)]
-
-    def usable(_: str, shard: int, rows: list[Row]) -> bool:
-        made = [row["path"] for row in rows if name == "pairs" and row.get("path")]
-        return not unanswered(rows) and all((job.dataset / path).exists() for path in made)
-
-    return make_stage(
-        name,
-        job.stages,
-        job.blocks,
-        model,
-        lambda shard, loaded: _FUNCTIONS[name](job, shard, loaded),
-        lost,
-        usable if MODELS[name] != "detector" else None,
-    )
 
 
 def _pairs(job: Job, shard: int, tools: PairTools) -> list[Row]:

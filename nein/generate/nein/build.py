@@ -15,7 +15,6 @@ import hashlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,11 +25,10 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.processes import Processes
-from nein.engine.stages import Model, Planned, Step, usage_of
-from nein.generate.nein import algorithms, dataset, sources, work
+from nein.engine.stages import Step
+from nein.generate.nein import algorithms, dataset, sources
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
-from nein.generate.shards import require
 from nein.models import editor_choice, references
 
 #: Part of the configuration that decides records; the rest may differ between commands on one folder.
@@ -48,20 +46,19 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
             raise UserError(
                 "--formats parquet needs 'datasets': pip install 'nein[hub]', or say --formats official."
             )
-    asked = [stage for stage in STAGES if stage in config.stages]
     for kind in ("itm", "vqa"):
-        if any(MODEL_OF[stage] == kind for stage in asked):  # looked at, not loaded: that may be in hours
+        if any(MODEL_OF.get(stage) == kind for stage in config.stages):  # looked at; loaded maybe in hours
             where, _ = references.resolve(getattr(config.models, kind))
             if metrics.special_reference(where) is None and "/" not in where and not Path(where).exists():
                 raise UserError(
                     f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."
                 )
             metrics.check_reference(where)
-    job, choice = _job(config), _choice(config)
+    job = _job(config)
     identity = {
         **{key: getattr(config, key) for key in DECIDES},
         "objects": hashlib.sha256("\n".join(job.rules.objects).encode()).hexdigest()[:16],
-        "families": config.family_labels, **choice.identity(),
+        "families": config.family_labels, **job.editor.identity(),
         **{key: getattr(config.models, key) for key in ("itm", "vqa", "vqa_quantization")},
         "sources": job.sources.sha256, "device": executor.device.partition(":")[0], "image_rule": images.RULE,
     }  # fmt: skip
@@ -72,26 +69,15 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         if config.overwrite:
             _job(config)  # the drawn sources lie in the folder, too
     executor.barrier()
-    before = STAGES[: STAGES.index(asked[-1])] if asked else ()
-    require(job.folder, job.blocks, [stage for stage in before if stage not in asked])
-    executor.compute(Planned(steps, config, steps(config, executor.device)))
+    job.compute(steps, executor)
     if "finish" not in config.stages or not executor.is_main:
         return None
-    return _assemble(job, choice, Processes().workers(executor.device))
+    return _assemble(job, Processes().workers(executor.device))
 
 
 def steps(config: BuildConfig, device: str) -> list[Step]:
     """What there is to compute, as a worker elsewhere makes it again."""
-    job, choice = _job(config), _choice(config)
-    return [
-        Step(job.folder, work.stage(job, stage, _model(config, choice, MODEL_OF[stage], device)))
-        for stage in STAGES
-        if stage in config.stages
-    ]
-
-
-def _choice(config: BuildConfig) -> editor_choice.EditorChoice:
-    return editor_choice.choose_editor(config.editor, config.preset, config.editor_overrides())
+    return _job(config).steps(device)
 
 
 def _job(config: BuildConfig) -> Job:
@@ -101,18 +87,18 @@ def _job(config: BuildConfig) -> Job:
         families=tuple(config.family_labels),
         **{key: getattr(config, key) for key in ("queried", "kept", "absent_below", "protocol", "seed")},
     )
-    return Job(config, found, rules, Folder(config.out_dir, "a build"))
+    choice = editor_choice.choose_editor(config.editor, config.preset, config.editor_overrides())
+    return Job(config, Folder(config.out_dir, "a build"), found, rules, choice)
 
 
-def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str:
+def _assemble(job: Job, threads: int) -> str:
     """The data set from the rows. Begins with the status, so that a kill half-way leaves it "incomplete"."""
     from nein.generate.nein import card
 
     config = job.config
-    require(job.folder, job.blocks, STAGES)
+    job.require(STAGES)
     job.folder.update(status=INCOMPLETE)
     rows = list(dataset.ways(job))
-    counts = dataset.tally(rows)
     all_ways = [way for _, _, candidates in rows for way in candidates]
     splits: dict[str, list[dataset.Way]] = {split: [] for split in dataset.SPLITS}
     for way in filter(lambda way: way.accepted, all_ways):
@@ -122,7 +108,7 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
     truths = errors = None
     if job.sources.origin["kind"] == "nano":
         truths = card.stages_right(job, rows, threads)
-        errors = card.own_errors(_autoencoder(choice))
+        errors = card.own_errors(_autoencoder(job.editor))
     if "official" in config.formats:
         dataset.write_official(job, splits)
     front = None
@@ -131,11 +117,11 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
         front = dataset.front_matter(splits, nano=truths is not None)
     facts = {
         "data_sha256": digest, "images": len(rows), "truth": truths, "truth_errors": errors,
-        **card.figures(job, counts, splits),
+        **card.figures(job, rows, splits),
     }  # fmt: skip
     card.write(job, facts, all_ways, front)
-    job.folder.update(status=COMPLETE, data_sha256=digest, counts=facts["stages"], samples=facts["samples"])
     stages, samples = facts["stages"], facts["samples"]
+    job.folder.update(status=COMPLETE, data_sha256=digest, counts=stages, samples=samples)
     came = ", ".join(f"{n} {stage.replace('passed', 'through')}" for stage, n in stages.items())
     lines = [
         f"{facts['images']} images, {came} ({', '.join(f'{n} {split}' for split, n in samples.items())}).",
@@ -145,28 +131,6 @@ def _assemble(job: Job, choice: editor_choice.EditorChoice, threads: int) -> str
         f"Data set: {job.folder.path / 'dataset'}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _model(config: BuildConfig, choice: editor_choice.EditorChoice, kind: str, device: str) -> Model:
-    """The editor or a judge by its kind."""
-
-    def load() -> Any:
-        if kind == "editor":
-            return choice.load(device=device, dtype=config.dtype, batch_size=config.block_size)
-        where, revision = references.resolve(getattr(config.models, kind))
-        options: dict[str, Any] = {}
-        if metrics.special_reference(where) is None:
-            options["batch_size"] = config.block_size
-            if kind == "vqa":
-                options["quantization"] = config.models.vqa_quantization
-        return metrics.load_judge(
-            kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
-        )
-
-    def describe(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
-        return {kind: (getattr(model, "fingerprint", ""), model.describe())}
-
-    return Model(kind, load, describe, usage=lambda model: usage_of({kind: model}))
 
 
 def _autoencoder(choice: editor_choice.EditorChoice) -> Callable[[np.ndarray], np.ndarray] | None:

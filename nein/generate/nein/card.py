@@ -33,13 +33,15 @@ PICTURE_SIZE = 144
 
 
 def figures(
-    job: Job, counts: Mapping[str, Counter[str]], splits: Mapping[str, Sequence[Way]]
+    job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], splits: Mapping[str, Sequence[Way]]
 ) -> dict[str, Any]:
-    """What the card counts (`dataset.tally`) and was made by, JSON-serialisable; no times and no paths."""
-    accepted = [way for rows in splits.values() for way in rows]
+    """What the card counts and was made by, JSON-serialisable; no times and no paths."""
+    records, ways = [record for _, record, _ in rows], [way for _, _, chosen in rows for way in chosen]
+    accepted = [way for chosen in splits.values() for way in chosen]
+    losses = Counter(why for record in records for why in record["lost"])
 
-    def count(key: str) -> dict[str, int]:
-        return dict(Counter(str(w.candidate[key]) for w in accepted).most_common())
+    def counts(values: Iterable[Any]) -> dict[str, int]:
+        return dict(Counter(map(str, values)).most_common())
 
     def name_of(kind: str) -> str:
         """As it was asked for; of a folder only the last part, which says nothing about the machine."""
@@ -47,19 +49,23 @@ def figures(
         return asked.rstrip("/").rpartition("/")[2] if asked.startswith(("/", "~", ".")) else asked
 
     models = job.folder.notes("models")
-    templates = Counter(FAMILIES[w.candidate["family"]].templates[w.candidate["template"]] for w in accepted)
     return {
-        "samples": {split: len(rows) for split, rows in splits.items()},
-        "source_images": {split: len({w.index for w in rows}) for split, rows in splits.items()},
-        "image_problems": dict(counts["problems"].most_common()),
+        "samples": {split: len(chosen) for split, chosen in splits.items()},
+        "source_images": {split: len({w.index for w in chosen}) for split, chosen in splits.items()},
+        "image_problems": counts(one["problem"].partition(":")[0] for one in records if one["problem"]),
         "list_notes": dict(job.sources.notes.most_common()),
-        "queried": dict(counts["queried"].most_common()),
-        "slots_without_candidate": {why: n for why in LOST if (n := counts["losses"][why])},
-        "stages": dict(counts["stages"]),
-        "rejected": dict(counts["rejected"].most_common()),
-        "families": count("family"),
-        "templates": dict(templates.most_common()),
-        "objects": count("object"),
+        "queried": counts(row["fate"] for one in records for row in one["queried"]),
+        "slots_without_candidate": {why: n for why in LOST if (n := losses[why])},
+        "stages": {
+            "candidates": len(ways), "generated": sum(way.match is not None for way in ways),
+            "passed filter 1": sum(way.ask is not None for way in ways), "accepted": len(accepted),
+        },
+        "rejected": counts(way.verdict for way in ways if not way.accepted),
+        "families": counts(w.candidate["family"] for w in accepted),
+        "templates": counts(
+            FAMILIES[w.candidate["family"]].templates[w.candidate["template"]] for w in accepted
+        ),
+        "objects": counts(w.candidate["object"] for w in accepted),
         "configuration": {
             key: getattr(job.config, key)
             for key in (
@@ -181,39 +187,33 @@ def stages_right(
     from nein.nano.data import source_scene
     from nein.nano.draw import SIZE
 
-    candidates = [way for _, _, chosen in rows for way in chosen]
-
-    def look(way: Way) -> tuple[str, tuple[bool, bool]] | None:
-        """Id -> whether the picture shows the object asked for, and every other of the source as it was; None
-        for pictures that are missing or of another size."""
+    def look(way: Way) -> dict[str, Any] | None:
+        """Whether the picture shows the object asked for, and every other of the source as it was, and which
+        stages it came through; None for pictures that are missing or of another size."""
         made = way.generated
-        if made["image"] is None or (made["width"], made["height"]) != (SIZE, SIZE):
+        if way.match is None or made["image"] is None or (made["width"], made["height"]) != (SIZE, SIZE):
             return None
         scene, picture = source_scene(NANO_SPLIT, way.index), images.decode(job.picture(made["image"]))
         there = truth.is_present(picture, scene, way.candidate["object"])
-        return way.candidate["id"], (there, truth.all_intact(picture, scene))
+        intact = truth.all_intact(picture, scene)
+        return {
+            "image": way.index, "object there": there, "all others there": intact, "both": there and intact,
+            "generated": True, "filter 1": way.ask is not None, "filter 2": way.accepted,
+        }  # fmt: skip
 
+    candidates = [way for _, _, chosen in rows for way in chosen]
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        seen = dict(pair for pair in pool.map(look, candidates) if pair is not None)
-    matched = [w for w in candidates if w.candidate["id"] in seen and w.match is not None]
-    asked = [w for w in matched if w.ask is not None]
-    passed = [w for w in matched if w.match is not None and w.match["verdict"] == algorithms.ACCEPTED]
-    tests: dict[str, Callable[[tuple[bool, bool]], bool]] = {
-        "object there": lambda one: one[0], "all others there": lambda one: one[1], "both": all,
-    }  # fmt: skip
+        seen = [row for row in pool.map(look, candidates) if row is not None]
+    tests = ("object there", "all others there", "both")
 
-    def share(ways: Iterable[Way], name: str) -> dict[str, Any]:
-        return _share((tests[name](seen[way.candidate["id"]]), way.index) for way in ways)
+    def share(name: str, *stages: str) -> dict[str, Any]:
+        """Of the pictures that came through the stages."""
+        return _share((row[name], row["image"]) for row in seen if all(row[stage] for stage in stages))
 
-    def filtered(before: list[Way], after: list[Way]) -> dict[str, Any]:
-        ids = {way.candidate["id"] for way in after}
-        good = [way for way in before if tests["both"](seen[way.candidate["id"]])]
-        rates = {
-            "precision": share(after, "both"),
-            "recall": _share((way.candidate["id"] in ids, way.index) for way in good),
-        }
-        for name in ("object there", "all others there"):
-            rates |= {f"{name}, before": share(before, name), f"{name}, after": share(after, name)}
+    def filtered(before: str, after: str) -> dict[str, Any]:
+        rates = {"precision": share("both", after), "recall": share(after, before, "both")}
+        for name in tests[:2]:
+            rates |= {f"{name}, before": share(name, before), f"{name}, after": share(name, after)}
         return rates
 
     there = {index: set(source_scene(NANO_SPLIT, index).categories) for index, _, _ in rows}
@@ -223,16 +223,15 @@ def stages_right(
         for row in record["queried"]
         if row["object"] not in there[index]
     ]
-    accepted = [w for w in asked if w.accepted]
-    both = filtered(matched, accepted)
+    both = filtered("generated", "filter 2")
     return {
         "clauses": {
             "precision": _share((w.candidate["object"] not in there[w.index], w.index) for w in candidates),
             "recall of the threshold": _share(absent),
         },
-        "generate": {name: share(matched, name) for name in tests},
-        "filter 1": filtered(matched, passed),
-        "filter 2": filtered(asked, accepted),
+        "generate": {name: share(name, "generated") for name in tests},
+        "filter 1": filtered("generated", "filter 1"),
+        "filter 2": filtered("filter 1", "filter 2"),
         "both filters": {name: both[name] for name in ("precision", "recall")},
         "measured": len(seen),
     }
@@ -242,9 +241,7 @@ def _share(right: Iterable[tuple[bool, int]]) -> dict[str, Any]:
     """Of (whether it is right, source image)."""
     pairs = list(right)
     estimate = statistics.bounded_mean([float(ok) for ok, _ in pairs], [str(index) for _, index in pairs])
-    if estimate is None:
-        return {"value": None, "low": None, "high": None, "n": 0}
-    return {name: getattr(estimate, name) for name in ("value", "low", "high", "n")}
+    return {name: getattr(estimate, name, None) for name in ("value", "low", "high")} | {"n": len(pairs)}
 
 
 def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,22 +60,6 @@ def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
                 generated = by_id["generate"][candidate["id"]]
                 candidates.append(Way(index, row["sha256"], candidate, generated, rows[1], rows[2], verdict))
             yield index, row, candidates
-
-
-def tally(rows: Sequence[tuple[int, dict[str, Any], list[Way]]]) -> dict[str, Counter[str]]:
-    """Counts for the card. `rejected`, `losses`: why there is no sample; `stages`: how many came through."""
-    records, chosen = [record for _, record, _ in rows], [way for _, _, ways in rows for way in ways]
-    return {
-        "problems": Counter(one["problem"].partition(":")[0] for one in records if one["problem"]),
-        "queried": Counter(row["fate"] for one in records for row in one["queried"]),
-        "losses": Counter(why for one in records for why in one["lost"]),
-        "stages": Counter({
-            "candidates": len(chosen), "generated": sum(way.match is not None for way in chosen),
-            "passed filter 1": sum(way.ask is not None for way in chosen),
-            "accepted": sum(way.accepted for way in chosen),
-        }),
-        "rejected": Counter(way.verdict for way in chosen if not way.accepted),
-    }  # fmt: skip
 
 
 def split_of(way: Way, seed: int, share: float) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.nein.config import StatsConfig
+from nein.reporting import format
 from nein.reporting.tables import pipes
 
 #: 32 words and contractions that deny; "n't" stands for every verb that ends so ("doesn't", also "doesn t").
@@ -59,15 +60,24 @@ HEADERS = (
 
 @dataclass
 class Counts:
-    """Counts of one caption set and list of words."""
+    """Of one caption set and list of words; per sentence its image, and whether it is negative."""
 
-    sentences: int = 0
-    negative: int = 0
+    images: list[str] = field(default_factory=list)
+    hits: list[float] = field(default_factory=list)
     idiomatic: int = 0
     words: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     idioms: list[str] = field(default_factory=list)
-    per_image: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def negative(self) -> int:
+        return int(sum(self.hits))
+
+    def share(self) -> statistics.Estimate:
+        """Of negative sentences, with a 95 % interval, clustered by image."""
+        estimate = statistics.bounded_mean(self.hits, self.images)
+        assert estimate is not None, "there is a sentence"
+        return estimate
 
 
 def pattern(words: Iterable[str]) -> re.Pattern[str]:
@@ -85,28 +95,17 @@ def count(rows: Iterable[tuple[str, str]], words: Sequence[str], examples: int =
     wanted, turns = pattern(words), re.compile("|".join(f"(?:{i})" for i in IDIOMS), re.IGNORECASE)
     counts = Counts()
     for image, sentence in rows:
-        hits = [" ".join(hit.lower().split()) for hit in wanted.findall(sentence)]
-        counts.sentences += 1
-        counts.per_image.setdefault(image, []).append(float(bool(hits)))
-        if not hits:
-            continue
-        counts.negative += 1
-        counts.words.update(set(hits))
+        hits = [*dict.fromkeys(" ".join(hit.lower().split()) for hit in wanted.findall(sentence))]
+        counts.images.append(image)
+        counts.hits.append(float(bool(hits)))
+        counts.words.update(hits)
         # Idiomatic only if nothing negative is left once the turns of phrase are taken out.
-        if not wanted.search(turns.sub(" ", sentence)):
-            counts.idiomatic += 1
-            if len(counts.idioms) < examples:
-                counts.idioms.append(sentence)
-        elif len(counts.examples) < examples:
-            counts.examples.append(sentence)
+        idiomatic = bool(hits) and not wanted.search(turns.sub(" ", sentence))
+        counts.idiomatic += idiomatic
+        kept = counts.idioms if idiomatic else counts.examples
+        if hits and len(kept) < examples:
+            kept.append(sentence)
     return counts
-
-
-def share(counts: Counts) -> statistics.Estimate | None:
-    """Share of negative sentences with a 95 % interval, clustered by image."""
-    values = [value for hits in counts.per_image.values() for value in hits]
-    clusters = [image for image, hits in counts.per_image.items() for _ in hits]
-    return statistics.bounded_mean(values, clusters)
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:
@@ -160,9 +159,10 @@ def run(options: StatsConfig) -> None:
             shown += [f"\n{path.name}, {name}:"] if counts.examples or counts.idioms else []
             shown += [f"  negative       {text}" for text in counts.examples]
             shown += [f"  false positive {text}" for text in counts.idioms]
-            numbers = {key: getattr(counts, key) for key in ("sentences", "negative", "idiomatic")}
-            by_word = dict(counts.words.most_common())
-            whole[f"{path.name}/{name}"] = {"words": list(words), **numbers, "by_word": by_word}
+            whole[f"{path.name}/{name}"] = {
+                "words": list(words), "sentences": len(counts.hits), "negative": counts.negative,
+                "idiomatic": counts.idiomatic, "by_word": dict(counts.words.most_common()),
+            }  # fmt: skip
     print(pipes(rows, HEADERS))
     print(*shown, sep="\n", end="\n" if shown else "")
     if options.json:
@@ -170,15 +170,10 @@ def run(options: StatsConfig) -> None:
 
 
 def _cells(counts: Counts) -> list[str]:
-    estimate = share(counts)
-    assert estimate is not None
-    percent = f"{100 * estimate.value:.2f}"
-    if estimate.low is not None and estimate.high is not None:
-        percent += f" [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
-    left = counts.negative - counts.idiomatic
+    total, share = len(counts.hits), format.text({**asdict(counts.share()), "unit": "%"}, digits=2)
     commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
-    numbers = (counts.sentences, counts.negative, percent, counts.idiomatic)
-    return [*map(str, numbers), f"{100 * left / counts.sentences:.2f}", commonest]
+    left = f"{100 * (counts.negative - counts.idiomatic) / total:.2f}"
+    return [str(total), str(counts.negative), share, str(counts.idiomatic), left, commonest]
 
 
 def _lines(path: Path, what: str) -> list[str]:

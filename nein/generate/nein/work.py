@@ -1,5 +1,4 @@
-"""The four stages of a build as functions of a shard, on whose sources, configuration and models alone a row
-depends: shards are cut over the whole list, whatever `--limit`."""
+"""The four stages of a build as functions of a shard."""
 
 from __future__ import annotations
 
@@ -10,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from nein import editors
+from nein import editors, metrics
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks
-from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage
+from nein.engine.folder import Row
+from nein.engine.stages import Model, usage_of
+from nein.generate import job
 from nein.generate.nein import algorithms
-from nein.generate.nein.config import STAGES, BuildConfig
+from nein.generate.nein.config import STAGES
 from nein.generate.nein.sources import Source, SourceSet
-from nein.generate.shards import make_stage, output
 from nein.loading.errors import isolated
+from nein.models import references
+from nein.models.editor_choice import EditorChoice
 
 UNREADABLE = "unreadable image"
 EDITOR_FAILED = "the editor failed"
@@ -28,13 +29,18 @@ MODEL_OF = {"clauses": "itm", "generate": "editor", "match": "itm", "ask": "vqa"
 
 
 @dataclass(frozen=True)
-class Job:
-    """What all stages of a build share. A shard of sources is a block of the engine."""
+class Job(job.Job):
+    """A build of NeIn."""
 
-    config: BuildConfig
     sources: SourceSet
     rules: algorithms.Rules
-    folder: Folder
+    editor: EditorChoice
+
+    stages = STAGES
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks.first(len(self.sources.sources), self.config.shard_size, self.config.limit)
 
     @property
     def with_family(self) -> bool:
@@ -42,15 +48,12 @@ class Job:
         return self.config.family_labels != ["plain"]
 
     @property
-    def blocks(self) -> Blocks:
-        return Blocks.first(len(self.sources.sources), self.config.shard_size, self.config.limit)
+    def drafts(self) -> Path:
+        """A folder for files on their way into the data set, which is never seen with one half-written."""
+        return atomic.make_folder(self.folder.path / "work" / "drafts")
 
     def members(self, shard: int) -> list[Source]:
         return [self.sources.sources[index] for index in self.blocks.members(shard)]
-
-    def rows(self, stage: str, shard: int) -> list[Row]:
-        """What a finished stage wrote of a shard."""
-        return self.folder.read(output(stage), shard)
 
     def candidates(self, shard: int) -> list[Row]:
         return [c for row in self.rows("clauses", shard) for c in row["candidates"]]
@@ -60,31 +63,52 @@ class Job:
         names = {row["id"] for row in self.rows(stage, shard) if row["verdict"] == algorithms.ACCEPTED}
         return [candidate for candidate in self.candidates(shard) if candidate["id"] in names]
 
-    @property
-    def drafts(self) -> Path:
-        """A folder for files on their way into the data set, which is never seen with one half-written."""
-        return atomic.make_folder(self.folder.path / "work" / "drafts")
-
     def picture(self, name: str) -> Path:
         """Where a generated picture lies."""
         return self.folder.path / "work" / "pictures" / name
 
+    def work(self, stage: str, shard: int, model: Any) -> list[Row]:
+        return _FUNCTIONS[stage](self, shard, model)
 
-def stage(job: Job, name: str, model: Model) -> Stage:
-    """A stage of a build. Generated pictures that have vanished are made again."""
+    def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
+        if stage == "clauses":
+            return [algorithms.unusable(source, reason) for source in self.members(shard)]
+        if stage == "generate":
+            return [_not_made(c["id"], reason) for c in self.candidates(shard)]
+        verdict: Row = {"verdict": algorithms.FAILED, "error": reason}
+        if stage == "match":
+            verdict = {"text": "", "cosine": None, **verdict}
+        return [{"id": c["id"], **verdict} for c in self.accepted(shard, STAGES[STAGES.index(stage) - 1])]
 
-    def usable(_: str, shard: int, rows: list[Row]) -> bool:
-        return all(row["image"] is None or job.picture(row["image"]).exists() for row in rows)
+    def validity(self, stage: str) -> Callable[[list[Row]], bool] | None:
+        """Generated pictures that have vanished are made again."""
+        if stage != "generate":
+            return None
+        return lambda rows: all(row["image"] is None or self.picture(row["image"]).exists() for row in rows)
 
-    return make_stage(
-        name, STAGES, job.blocks, model,
-        lambda shard, loaded: _FUNCTIONS[name](job, shard, loaded),
-        lambda shard, reason: _lost(job, name, shard, reason),
-        usable if name == "generate" else None,
-    )  # fmt: skip
+    def model(self, stage: str, device: str) -> Model:
+        kind, config = MODEL_OF[stage], self.config
+
+        def load() -> Any:
+            if kind == "editor":
+                return self.editor.load(device=device, dtype=config.dtype, batch_size=config.block_size)
+            where, revision = references.resolve(getattr(config.models, kind))
+            options: dict[str, Any] = {}
+            if metrics.special_reference(where) is None:
+                options["batch_size"] = config.block_size
+                if kind == "vqa":
+                    options["quantization"] = config.models.vqa_quantization
+            return metrics.load_judge(
+                kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
+            )
+
+        def describe(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
+            return {kind: (getattr(model, "fingerprint", ""), model.describe())}
+
+        return Model(kind, load, describe, usage=lambda model: usage_of({kind: model}))
 
 
-def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
+def _clauses(job: Job, shard: int, matcher: Any) -> list[Row]:
     rules, members = job.rules, job.members(shard)
     pictures: dict[str, np.ndarray] = {}
     problems = {source.path: source.problem for source in members}
@@ -94,12 +118,12 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
                 pictures[source.id] = images.decode(source.path)
             except images.ImageError as error:
                 problems[source.path] = f"{UNREADABLE}: {error}".replace(f"{source.path}: ", "")
-    usable = [source.id for source in members if not problems[source.path]]
 
     def match(names: Sequence[str]) -> Any:
         asked = [algorithms.queried(rules, name) for name in names]
         return matcher.match([pictures[name] for name in names], asked, head="itc")
 
+    usable = [source.id for source in members if not problems[source.path]]
     cosines = dict(zip(usable, isolated(match, usable), strict=True))
     made = []
     for source in members:
@@ -113,7 +137,7 @@ def _clauses(job: Job, shard: int, matcher: Any) -> list[dict[str, Any]]:
     return made
 
 
-def _generate(job: Job, shard: int, editor: editors.Editor) -> list[dict[str, Any]]:
+def _generate(job: Job, shard: int, editor: editors.Editor) -> list[Row]:
     by_id = {source.id: source for source in job.members(shard) if not source.problem}
     candidates = job.candidates(shard)
     pictures = {name: images.decode(by_id[name].path) for name in {c["source"] for c in candidates}}
@@ -144,23 +168,11 @@ def _not_made(name: str, error: str) -> Row:
     return {"id": name, "image": None, "verdict": EDITOR_FAILED, "error": error}
 
 
-def _passed(job: Job, shard: int, stage: str) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+def _passed(job: Job, shard: int, stage: str) -> tuple[list[Row], list[np.ndarray]]:
     """The candidates that `stage` accepted, and their generated pictures."""
     files = {r["id"]: r["image"] for r in job.rows("generate", shard)}
     chosen = job.accepted(shard, stage)
     return chosen, [images.decode(job.picture(files[c["id"]])) for c in chosen]
-
-
-def _lost(job: Job, stage: str, shard: int, reason: str) -> list[Row]:
-    """What a stage says of a shard that it could not finish."""
-    if stage == "clauses":
-        return [algorithms.unusable(source, reason) for source in job.members(shard)]
-    if stage == "generate":
-        return [_not_made(c["id"], reason) for c in job.candidates(shard)]
-    verdict: Row = {"verdict": algorithms.FAILED, "error": reason}
-    if stage == "match":
-        verdict = {"text": "", "cosine": None, **verdict}
-    return [{"id": c["id"], **verdict} for c in job.accepted(shard, STAGES[STAGES.index(stage) - 1])]
 
 
 _FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {

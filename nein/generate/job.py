@@ -1,0 +1,97 @@
+"""A build in stages: each is a function of a shard, a block of the engine, and writes its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nein.engine.blocks import Blocks
+from nein.engine.errors import UserError
+from nein.engine.executors import Executor
+from nein.engine.folder import Folder, Row
+from nein.engine.shapes import Shape
+from nein.engine.stages import Model, Planned, Stage, Step
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all stages of a build share. A row depends on shard, options and models alone."""
+
+    config: Any
+    folder: Folder
+
+    @property
+    def blocks(self) -> Blocks:
+        """The shards, cut over the whole list, whatever `--limit`."""
+        raise NotImplementedError
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """Those that the options need, in order; each reads the rows of the one before it."""
+        raise NotImplementedError
+
+    def work(self, stage: str, shard: int, model: Any) -> list[Row]:
+        """The rows of a shard."""
+        raise NotImplementedError
+
+    def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
+        """The rows of a shard that could not be finished."""
+        raise NotImplementedError
+
+    def model(self, stage: str, device: str) -> Model:
+        """What the stage needs, not loaded."""
+        raise NotImplementedError
+
+    def validity(self, stage: str) -> Callable[[list[Row]], bool] | None:
+        """Whether rows that are there still count; None: they do."""
+        return None
+
+    def rows(self, stage: str, shard: int, shape: Shape = None) -> list[Row]:
+        """What a finished stage wrote of a shard; shape: of its rows."""
+        return self.folder.read(_output(stage), shard, shape)
+
+    def require(self, stages: Iterable[str]) -> None:
+        """Raises UserError while a wanted shard lacks one of `stages`."""
+        wanted = set(self.blocks.numbers)
+        for stage in stages:
+            if missing := wanted - self.folder.done(_output(stage)):
+                raise UserError(
+                    f"'{self.folder.path}' lacks stage {stage} of {len(missing)} of {len(wanted)} shards; "
+                    "run the same command again with all stages."
+                )
+
+    def steps(self, device: str) -> list[Step]:
+        """The stages that the command asks for."""
+        return [
+            Step(self.folder, self._stage(place, device))
+            for place, stage in enumerate(self.stages)
+            if stage in self.config.stages
+        ]
+
+    def compute(self, steps: Callable[[Any, str], Sequence[Step]], executor: Executor) -> None:
+        """Makes what is left. steps: (config, device) -> the steps, as a worker elsewhere makes them again.
+        Raises UserError where stages before those that are asked for lack."""
+        asked = [stage for stage in self.stages if stage in self.config.stages]
+        before = self.stages[: self.stages.index(asked[-1])] if asked else ()
+        self.require(stage for stage in before if stage not in asked)
+        executor.compute(Planned(steps, self.config, self.steps(executor.device)))
+
+    def _stage(self, place: int, device: str) -> Stage:
+        name, outputs = self.stages[place], [_output(stage) for stage in self.stages]
+        output, valid = outputs[place], self.validity(name)
+        return Stage(
+            name, (output,), self.blocks,
+            read=lambda shard: shard,
+            work=lambda model, shard, missing: {output: self.work(name, shard, model)},
+            on_quarantine=lambda shard, reason, missing: {output: self.lost(name, shard, reason)},
+            model=self.model(name, device),
+            is_valid=None if valid is None else lambda output, shard, rows: valid(rows),
+            depends_on=outputs[place - 1] if place else "",
+            invalidates=tuple(outputs[place + 1 :]),
+        )  # fmt: skip
+
+
+def _output(stage: str) -> str:
+    """The folder of a stage's rows, below the build's."""
+    return f"work/{stage}"
