@@ -187,7 +187,7 @@ def load_folder(
         return Dataset(*load_large(file, reader, columns or {}, origin))
     records = atomic.read_json(file)
     if not isinstance(records, list):
-        raise UserError(f"'{file}' must hold a JSON array with one object per sample, not {_kind(records)}.")
+        raise UserError(f"'{file}' must hold a JSON array with one object per sample.")
     samples = all_samples(records, reader, f"'{file}'")
     return Dataset(samples, origin, records_hash(samples), reader.missing(samples))
 
@@ -421,7 +421,7 @@ def validate_images(samples: Iterable[Sample], where: str, full: bool = False) -
 
 def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problems) -> dict[str, str] | None:
     if not isinstance(record, dict):
-        problems.add("record that is not an object", f"number {index} is {_kind(record)}")
+        problems.add("record that is not an object", f"number {index} is a {type(record).__name__}")
         return None
     label = str(record.get(names["NeIn"], f"number {index}"))
     good = True
@@ -476,7 +476,3 @@ def _guess(root: Path | None, key: str, split: str) -> Path:
     place = f"'{root}' has no {what} ({' or '.join(options)})" if root else f"No {what} was given"
     option = f"--{key.replace('_', '-')}"
     raise UserError(f"{place}; choose another --split, or name it with {option}, which nein eval takes.")
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else f"a {type(value).__name__}"
