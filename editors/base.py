@@ -50,8 +50,10 @@ class EditRequest:
 class EditResult:
     """What came of one request: `image` (H', W', 3) uint8 RGB, or None and a one-sentence `error`.
 
-    note  What a reader should know although the edit succeeded.
-    maps  The named intermediate pictures that were asked for, each (h, w) or (h, w, 3) uint8.
+    note       What a reader should know although the edit succeeded.
+    maps       The named intermediate pictures that were asked for, each (h, w) or (h, w, 3) uint8.
+    refused    Whether a service declined the request; `error` has its words.
+    transient  Whether the error is about the service or the machine, and another try may succeed.
     """
 
     id: str
@@ -59,6 +61,8 @@ class EditResult:
     error: str | None = None
     note: str = ""
     maps: Mapping[str, np.ndarray] = field(default_factory=dict)
+    refused: bool = False
+    transient: bool = False
 
 
 class Editor(Protocol):
@@ -67,7 +71,8 @@ class Editor(Protocol):
     `describe()` is JSON-serialisable and says everything that decides the result. `fingerprint` is a SHA-256
     hex string over the same facts with the content of the weights in place of their name; device and batch
     size are not part of it. `edit()` never raises for a single bad request, whose result carries the error;
-    it raises when no request could succeed (device lost, out of memory).
+    it raises when no request could succeed (device lost, out of memory). An editor whose edits cost money has
+    an attribute `paid = True`: it is not given requests that nobody asked for.
     """
 
     name: str
