@@ -11,11 +11,11 @@ import dataclasses
 import itertools
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import tabulate
 
 from nein.engine import images
@@ -33,7 +33,7 @@ INSTRUCTIONS = (
     "Remove the cat.", "The image doesn't have any dog.", "No apple in the image.", "Add a clock.",
 )  # fmt: skip
 THRESHOLD = 0.1  # of a detector's score, as `nein eval --threshold`
-VERDICTS = ("yes", "no", "neither")
+VERDICTS = {True: "yes", False: "no", None: "neither"}
 Check = tuple[str, Callable[[], str]]
 
 
@@ -345,75 +345,55 @@ def _same_answers(first: Sequence[Sequence[Any]], second: Sequence[Sequence[Any]
 # --- Two judges ---------------------------------------------------------------------------------------------
 
 
-class Reply(NamedTuple):
-    """verdict: one of `VERDICTS`. shown: as it came, or a detector's score. soft: P(yes), or the score; None
-    where a judge gives none."""
-
-    verdict: str
-    shown: str
-    soft: float | None
-
-
-class Pair(NamedTuple):
-    """What both said about a word in a picture, the `picture`-th source scene of the split "dev"."""
-
-    picture: int
-    word: str
-    first: Reply
-    second: Reply
-
-    @property
-    def flipped(self) -> bool:
-        return self.first.verdict != self.second.verdict
-
-
-def compare(kind: str, judge: Any, other: Any, number: int) -> list[Pair]:
-    """Both judges of a kind about everything in the first `number` pictures, and as much that is not."""
+def compare(kind: str, judge: Any, other: Any, number: int) -> pd.DataFrame:
+    """What both judges of a kind say about everything in the first `number` scenes of the split "dev", and
+    about as much that is not there: `picture`, `word`, and of either (`_1`, `_2`) the `verdict`, the answer
+    as it is `shown`, and P(yes) or the score (`soft`)."""
     words = []
     for index in range(number):
         there = list(source_scene("dev", index).categories)
         others = [name for name in CATEGORIES if name not in there]
         words.append([*there, *rng_for("dev", index, "parity").sample(others, len(there))])
-    pictures = [picture(index) for index in range(number)]
+    asked = [(index, word) for index, row in enumerate(words) for word in row]
+    said = pd.DataFrame(asked, columns=["picture", "word"])
+    for place, one in ((1, judge), (2, other)):
+        answers = [*itertools.chain(*ask_about(kind, one, [picture(k) for k in range(number)], words))]
+        if kind == "ovd":
+            soft = [float(answer.score) for answer in answers]
+            verdicts = ["yes" if score > THRESHOLD else "no" for score in soft]
+            shown = [f"{score:.3f}" for score in soft]
+        else:
+            soft = [answer.p_yes for answer in answers]
+            verdicts = [VERDICTS[parse_yes_no(answer.text)] for answer in answers]
+            shown = [repr(answer.text) for answer in answers]
+        said[f"verdict_{place}"], said[f"shown_{place}"] = verdicts, shown
+        said[f"soft_{place}"] = pd.Series(soft, dtype=float)
+    return said.assign(same=said["verdict_1"] == said["verdict_2"])
 
-    def replies(judge: Any) -> Iterator[Reply]:
-        for answer in itertools.chain(*ask_about(kind, judge, pictures, words)):
-            if kind == "ovd":
-                seen = "yes" if answer.score > THRESHOLD else "no"
-                yield Reply(seen, f"{answer.score:.3f}", float(answer.score))
-            else:
-                verdict = {True: "yes", False: "no", None: "neither"}[parse_yes_no(answer.text)]
-                yield Reply(verdict, repr(answer.text), answer.p_yes)
 
-    places = [(index, word) for index, row in enumerate(words) for word in row]
-    return [Pair(*place, *both) for place, *both in zip(places, replies(judge), replies(other), strict=True)]
-
-
-def agreement(pairs: Sequence[Pair], against: str) -> Iterator[Outcome]:
+def agreement(said: pd.DataFrame, against: str) -> Iterator[Outcome]:
     """One check, and what is only reported: the agreement, and how far apart soft answers are."""
-    flips = sum(pair.flipped for pair in pairs)
-    yield Outcome(f"gives the verdicts of {against}", not flips, f"{flips} of {len(pairs)} differ")
-    share = bounded_mean([not pair.flipped for pair in pairs], [pair.picture for pair in pairs])
+    flips = int((~said["same"]).sum())
+    yield Outcome(f"gives the verdicts of {against}", not flips, f"{flips} of {len(said)} differ")
+    share = bounded_mean(said["same"], said["picture"].tolist())
     if share is not None:
         ends = "" if share.low is None else f" [{share.low:.1%}, {share.high:.1%}]"
         yield Outcome("agreement", None, f"{share.value:.1%}{ends}, {share.clusters} pictures")
-    soft = [(pair.first.soft, pair.second.soft) for pair in pairs]
-    if apart := [abs(a - b) for a, b in soft if a is not None and b is not None]:
-        mean = sum(apart) / len(apart)
-        yield Outcome("soft answers", None, f"differ by {mean:.1e} on average, {max(apart):.1e} at most")
+    apart = (said["soft_1"] - said["soft_2"]).abs().dropna()
+    if len(apart):
+        reason = f"differ by {apart.mean():.1e} on average, {apart.max():.1e} at most"
+        yield Outcome("soft answers", None, reason)
 
 
-def table(pairs: Sequence[Pair], subject: str, against: str) -> str:
+def table(said: pd.DataFrame, subject: str, against: str) -> str:
     """How often which verdict met which, and below it every flip; Markdown."""
-    met = Counter((pair.first.verdict, pair.second.verdict) for pair in pairs)
-    rows = [[mine, *(met[mine, theirs] for theirs in VERDICTS)] for mine in VERDICTS]
-    text = tabulate.tabulate(rows, [f"{subject} \\ {against}", *VERDICTS], tablefmt="pipe")
-    flips = []
-    for pair in (pair for pair in pairs if pair.flipped):
-        flips.append([pair.picture, pair.word])
-        for said in (pair.first, pair.second):
-            flips[-1] += [said.shown, "" if said.soft is None else f"{said.soft:.4f}"]
-    if not flips:
+    names = list(VERDICTS.values())
+    met = pd.crosstab(said["verdict_1"], said["verdict_2"]).reindex(index=names, columns=names, fill_value=0)
+    text = tabulate.tabulate(met, [f"{subject} \\ {against}", *names], tablefmt="pipe")
+    flips = said.loc[~said["same"], ["picture", "word", "shown_1", "soft_1", "shown_2", "soft_2"]]
+    if flips.empty:
         return f"{text}\n"
-    heads = ["picture", "asked about", subject, "soft", against, "soft"]
-    return f"{text}\n\n{tabulate.tabulate(flips, heads, tablefmt='pipe', disable_numparse=True)}\n"
+    for soft in ("soft_1", "soft_2"):
+        flips[soft] = flips[soft].map("{:.4f}".format, na_action="ignore").fillna("")
+    heads, how = ["picture", "asked about", subject, "soft", against, "soft"], {"disable_numparse": True}
+    return f"{text}\n\n{tabulate.tabulate(flips, heads, 'pipe', showindex=False, **how)}\n"

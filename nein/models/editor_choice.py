@@ -131,10 +131,10 @@ def resolve_editors(
     for option in overrides:
         # An editor in memory got the options that it takes when it was made.
         if not any(
-            references.offered(name) is not None or editors.takes(references.split_editor(name)[1], option)
+            references.offered(name) is not None or editors.takes(split_editor(name)[1], option)
             for name in asked
         ):
-            editors.check(references.split_editor(asked[0])[1], **{option: overrides[option]})
+            editors.check(split_editor(asked[0])[1], **{option: overrides[option]})
     choices = []
     for name in asked:
         plain = choose_editor(name, preset, overrides)
@@ -182,6 +182,32 @@ def every_editor(preset: str) -> list[str]:
     return [*there, *CONTROLS[preset]]
 
 
+def spelled_editor(name: str) -> str:
+    """What `--editor` takes, with the editor's name as our tables write it: "ip2p" of "InstructPix2Pix".
+
+    Raises EditorError for a name that is neither known nor a checkpoint.
+    """
+    if name == "all" or references.offered(name) is not None:
+        return name
+    given, editor, checkpoint = split_editor(name)
+    words = (given, editors.spelled(editor), checkpoint)
+    return "=".join(word for word in words if word is not None)
+
+
+def split_editor(name: str) -> tuple[str | None, str, str | None]:
+    """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
+    not there."""
+    given, rest = references.named(name)
+    if given is not None and not editors.is_known(rest):
+        # An editor is no checkpoint: in "ip2p=hqedit" the first name is the user's.
+        editor, checkpoint = references.named(rest)
+        if editor is not None and editors.is_known(editor):
+            return given, editor, checkpoint
+        if editors.is_known(given):
+            return None, given, rest
+    return given, rest, None
+
+
 def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
     """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
     if (made := references.offered(asked)) is not None:
@@ -189,7 +215,7 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     if editors.is_place(asked):
         editors.check(asked)
         return EditorChoice(asked, place_name(asked), asked, options=dict(overrides))
-    given, name, checkpoint = references.split_editor(asked)
+    given, name, checkpoint = split_editor(asked)
     if given is not None:
         references.check_name(given, editors.available())
         rest = name if checkpoint is None else f"{name}={checkpoint}"

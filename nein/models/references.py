@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nein import editors, metrics
+from nein import metrics
 from nein.engine.errors import UserError
 from nein.loading.references import expanded, is_local
 from nein.metrics.backends.endpoint import is_endpoint
@@ -111,29 +111,3 @@ def moved(reference: str) -> str | None:
     """A folder's name for a model behind an endpoint, which is known by its own name and not by its address;
     None for any other."""
     return slug(identity(reference).replace(":#", "-")) if is_endpoint(reference) else None
-
-
-def spelled_editor(name: str) -> str:
-    """What `--editor` takes, with the editor's name as our tables write it: "ip2p" of "InstructPix2Pix".
-
-    Raises EditorError for a name that is neither known nor a checkpoint.
-    """
-    if name == "all" or offered(name) is not None:
-        return name
-    given, editor, checkpoint = split_editor(name)
-    words = (given, editors.spelled(editor), checkpoint)
-    return "=".join(word for word in words if word is not None)
-
-
-def split_editor(name: str) -> tuple[str | None, str, str | None]:
-    """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
-    not there."""
-    given, rest = named(name)
-    if given is not None and not editors.is_known(rest):
-        # An editor is no checkpoint: in "ip2p=hqedit" the first name is the user's.
-        editor, checkpoint = named(rest)
-        if editor is not None and editors.is_known(editor):
-            return given, editor, checkpoint
-        if editors.is_known(given):
-            return None, given, rest
-    return given, rest, None

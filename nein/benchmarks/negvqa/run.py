@@ -12,7 +12,7 @@ from typing import Any
 from nein import metrics
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
-from nein.benchmarks.negvqa import matching, paper_numbers, report, scores, sections
+from nein.benchmarks.negvqa import paper_numbers, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, BLIND, MATCHES, AnswersDir
 from nein.benchmarks.runner import Benchmark
@@ -34,7 +34,6 @@ from nein.metrics.choices import Asked, Reply
 from nein.metrics.letters import MISSING, SCORINGS, without_missing
 from nein.models import references
 from nein.models.cached import CachedModel, batched
-from nein.models.llm.client import check as check_llm
 from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 
@@ -53,7 +52,9 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
     if len(absent) == len(asked.items):
         raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
     if config.matching:
-        check_llm(config.matching)
+        from nein.models.llm import client
+
+        client.check(config.matching)
     people = {name: _answered(name, config, asked, device) for name in config.answers_from}
     models: dict[str, str] = {}  # name of its run -> what was typed
     for model in [*people, *config.model]:
@@ -133,6 +134,8 @@ def _of_stages(
     """The run, with the matcher's stage where one reads its `texts`."""
     outputs = {}
     if config.matching and texts and "generated" in identity["scoring"]:
+        from nein.benchmarks.negvqa import matching
+
         folder = AnswersDir(config.out_dir / name)
         stages = [*stages, matching.stage(config, folder, stages[0].blocks, device)]
         outputs = {MATCHES: {"matcher": references.identity(config.matching), "letters": config.letters}}

@@ -189,39 +189,43 @@ def _items(
     items: dict[str, Item] = {}
     problems = Problems()
     for number, row in enumerate(rows, start=1):
-        absent = [names[key] for key in (*FIELDS, "A", "B") if row.get(names[key]) in (None, "")]
-        if absent:
-            problems.add(f"without {', '.join(absent)}", f"record {number}")
+        try:
+            item = _item(row, names, possible, folder)
+        except ValueError as error:
+            problems.add(str(error), f"record {number}")
             continue
-        texts = [str(row[names[k]]) for k in possible if row.get(names[k]) not in (None, "")]
-        options = tuple(text.strip() for text in texts)
-        letters = LETTERS[: len(options)]
-        answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
-        identity = str(row[names["index"]])
-        facts = [row.get(names[k]) for k in (*possible, "original_question", "negated_question")]
-        if any(isinstance(fact, (list, dict, bool)) for fact in facts):
-            problems.add("whose questions or options are no texts", f"record {number}")
-        elif any(answer not in letters or not answer for answer in answers.values()):
-            problems.add("whose answer is no letter of its options", f"record {number}")
-        elif answers["original"] == answers["negated"]:
-            problems.add("with one answer to both questions", f"record {number}")
-        elif identity in items:
-            problems.add(f"with an {names['index']} that occurs twice", identity)
-        else:
-            try:
-                picture = read_picture(row[names["image"]], folder)
-            except ValueError as error:
-                problems.add(str(error), f"record {number}")
-                continue
-            asked = {v: str(row[names[f"{v}_question"]]).strip() for v in VARIANTS}
-            source = _source(picture, row[names["image"]])
-            items[identity] = Item(
-                identity, str(row[names["category"]]), picture, source, options, asked, answers
-            )
+        if item.id in items:
+            problems.add(f"with an {names['index']} that occurs twice", item.id)
+        items[item.id] = item
     problems.raise_if_any(where)
     if not items:
         raise UserError(f"{where} holds no questions.")
     return tuple(items.values())
+
+
+def _item(
+    row: Mapping[str, Any], names: Mapping[str, str], possible: Sequence[str], folder: Path | None
+) -> Item:
+    """Raises ValueError saying what is wrong."""
+    absent = [names[key] for key in (*FIELDS, "A", "B") if row.get(names[key]) in (None, "")]
+    if absent:
+        raise ValueError(f"without {', '.join(absent)}")
+    texts = [row[names[k]] for k in possible if row.get(names[k]) not in (None, "")]
+    asked = {v: row[names[f"{v}_question"]] for v in VARIANTS}
+    if any(isinstance(text, (list, dict, bool)) for text in (*texts, *asked.values())):
+        raise ValueError("whose questions or options are no texts")
+    answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
+    if not {*answers.values()} <= {*LETTERS[: len(texts)]}:
+        raise ValueError("whose answer is no letter of its options")
+    if answers["original"] == answers["negated"]:
+        raise ValueError("with one answer to both questions")
+    cell = row[names["image"]]
+    picture = read_picture(cell, folder)
+    return Item(
+        str(row[names["index"]]), str(row[names["category"]]), picture, _source(picture, cell),
+        tuple(str(text).strip() for text in texts), {v: str(text).strip() for v, text in asked.items()},
+        answers,
+    )  # fmt: skip
 
 
 def _source(picture: Path, cell: Any) -> str:
