@@ -63,6 +63,7 @@ def test_editors_without_a_model_work_without_torch():
         ("nein.cli", "negbench generate --help"),
         ("nein.cli", "negvqa generate --dry-run"),
         ("nein.train.finetune_clip", "--help"),
+        ("nein.train.finetune_ip2p", "--help"),
     ],
 )
 def test_help_and_a_dry_run_load_nothing_heavy(module, arguments):

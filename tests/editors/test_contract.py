@@ -77,31 +77,25 @@ def test_every_option_of_a_row_is_a_parameter_of_its_class(row):
     assert set(row.layouts) <= set(row.values)
 
 
-def test_results_come_in_request_order_with_their_ids_and_are_uint8_rgb(build, editor, requests_of):
-    requests = requests_of(5)[::-1]
-    results = editor.edit(requests)
-    assert [result.id for result in results] == ["s4", "s3", "s2", "s1", "s0"]
-    for result in results:
-        assert isinstance(result.image, np.ndarray)
-        assert result.image.dtype == np.uint8
-        assert result.image.shape == (64, 64, 3)
-    again = editor.edit([requests[3]])
-    check_close(build, results[3].image, again[0].image)
-
-
-def test_the_same_request_gives_the_same_bytes(build, requests_of):
-    requests = requests_of(3)
+def test_results_come_in_request_order_with_their_ids_and_are_the_same_bytes_again(build, requests_of):
+    requests = requests_of(3)[::-1]
     editor = build()
-    first = images(editor.edit(requests))
-    np.testing.assert_array_equal(first, images(editor.edit(requests)))
-    np.testing.assert_array_equal(first, images(build().edit(requests)))
+    description = json.loads(json.dumps(editor.describe()))
+    assert description["editor"] == editor.name
+    assert description["class"]
+    assert editor.fingerprint == build().fingerprint
+    results = editor.edit(requests)
+    assert [result.id for result in results] == ["s2", "s1", "s0"]
+    assert [(result.image.dtype, result.image.shape) for result in results] == [(np.uint8, (64, 64, 3))] * 3
+    np.testing.assert_array_equal(images(results), images(editor.edit(requests)))
+    np.testing.assert_array_equal(images(results), images(build().edit(requests)))
 
 
 def test_batch_size_and_order_change_a_picture_by_at_most_one_level(build, requests_of):
-    requests = requests_of(8)
+    requests = requests_of(5)
     together = images(build(batch_size=8).edit(requests))
     check_close(build, together, images(build(batch_size=1).edit(requests)))
-    order = [5, 2, 7, 0, 3, 6, 1, 4]
+    order = [4, 2, 0, 3, 1]
     check_close(build, together[order], images(build(batch_size=8).edit([requests[i] for i in order])))
 
 
@@ -160,11 +154,3 @@ def test_every_bad_sample_yields_an_error_of_its_own_and_the_rest_succeed(build,
     good = editor.edit([first, last])
     check_close(build, results[0].image, good[0].image)
     check_close(build, results[-1].image, good[1].image)
-
-
-def test_description_is_json_and_names_the_editor(build, editor):
-    description = json.loads(json.dumps(editor.describe()))
-    assert description["editor"] == editor.name
-    assert description["class"]
-    assert len(editor.fingerprint) == 64
-    assert editor.fingerprint == build().fingerprint

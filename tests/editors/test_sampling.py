@@ -7,7 +7,7 @@ import pytest
 import torch
 from diffusers import PNDMScheduler
 
-from nein.editors.sampling import SampleNoise, ancestral_step, euler_ancestral, guide
+from nein.editors.sampling import ancestral_step, euler_ancestral
 
 # Stable Diffusion 1.5's scheduler file, as saved by diffusers since 0.18.
 SD15 = {
@@ -54,35 +54,3 @@ def test_a_step_equals_the_librarys(prediction_type, index):
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
     found = ancestral_step(x, prediction, sigma, sigma_next, noise if sigma_next else None, prediction_type)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_guidance_by_hand():
-    # Text 3, image 2, uncond 1: e_uncond + 7.5 (e_text - e_image) + 1.5 (e_image - e_uncond) = 1 + 7.5 + 1.5.
-    batch = torch.tensor([3.0, 30.0, 2.0, 20.0, 1.0, 10.0]).view(6, 1, 1, 1)
-    assert guide(batch, 7.5, 1.5).flatten().tolist() == [10.0, 100.0]
-    assert guide(batch, 2.0, 5.0).flatten().tolist() == [8.0, 80.0]
-
-
-# Noise
-
-CPU = torch.device("cpu")
-SHAPE = (4, 5, 3)
-
-
-def draws(seeds, count=3):
-    noise = SampleNoise(seeds, SHAPE, CPU)
-    return torch.stack([noise.draw() for _ in range(count)], dim=1)
-
-
-def test_a_sample_has_its_own_stream_whatever_the_batch_and_order():
-    batch = draws([7, 8, 9])
-    assert batch.shape == (3, 3, *SHAPE)
-    assert batch.dtype == torch.float32
-    torch.testing.assert_close(draws([9, 7]), batch[[2, 0]], rtol=0, atol=0)
-    torch.testing.assert_close(draws([8]), batch[[1]], rtol=0, atol=0)
-
-
-def test_the_stream_is_torchs_own_generator():
-    generator = torch.Generator().manual_seed(8)
-    expected = torch.stack([torch.randn(SHAPE, generator=generator) for _ in range(3)])
-    torch.testing.assert_close(draws([8])[0], expected, rtol=0, atol=0)

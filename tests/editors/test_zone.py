@@ -165,6 +165,10 @@ def test_fixed_returns_the_picture_and_a_status_when_there_is_nothing_to_paste(
     assert reason in result.note
     assert result.note.endswith(": the picture as it was")
     np.testing.assert_array_equal(result.image, request.image)
+    editor.settings = replace(editor.settings, fallback="edit")
+    whole = editor.edit([replace(request, maps=True)])[0]
+    assert whole.note.endswith(": the whole edit")
+    np.testing.assert_array_equal(whole.image, whole.maps["edit"])
 
 
 def record_of_one_cell(editor):
@@ -181,14 +185,6 @@ def record_of_one_cell(editor):
         return torch.zeros_like(x)
 
     editor._predict = predict
-
-
-def test_fixed_can_fall_back_to_the_whole_edit(zone_editor, requests_of):
-    editor = zone_editor(fallback="edit")
-    segmented(editor)
-    result = editor.edit(with_maps(requests_of(1)))[0]
-    assert result.note.endswith("SAM found no segment: the whole edit")
-    np.testing.assert_array_equal(result.image, result.maps["edit"])
 
 
 @pytest.mark.parametrize("case", ["no segment", "no overlap"])

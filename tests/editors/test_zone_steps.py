@@ -120,19 +120,6 @@ def test_fused_denoising_is_two_solvers_of_which_one_is_drawn_to_the_other():
         assert value == pytest.approx(solve_by_hand(first, weight, 0.3, 0.9, 20), rel=2e-4)
 
 
-def test_both_models_see_their_own_latent_and_the_same_timesteps():
-    seen = ([], [])
-    pair = [
-        (sampler(3), lambda x, t, one=one: one.append((int(t), x.clone())) or torch.zeros_like(x))
-        for one in seen
-    ]
-    models.fuse(torch.ones(1, 1, 1, 1), torch.tensor([0.5]), *pair)
-    assert [[t for t, _ in one] for one in seen] == [[999, 666, 333]] * 2
-    # Both predict no noise, so both latents are the same, and mixing equal ones changes nothing.
-    for (_, x), (_, y) in zip(*seen, strict=True):
-        torch.testing.assert_close(x, y)
-
-
 # Steps 3 and 4 ------------------------------------------------------------------------------------------
 
 
@@ -287,9 +274,6 @@ def test_the_first_segment_with_the_best_overlap_is_chosen(rough, segments, best
     assert masks.best_segment(grid(*rough), [grid(*one) for one in segments]) == best
 
 
-# Step 9 -------------------------------------------------------------------------------------------------
-
-
 # Step 10 ------------------------------------------------------------------------------------------------
 
 
@@ -358,12 +342,7 @@ def test_paper_lets_what_overshoots_wrap_around():
 def test_the_disk_is_off_centre_in_paper_unless_the_picture_is_square():
     fixed, paper = masks.disk((6, 10), 1, "fixed"), masks.disk((6, 10), 1, "paper")
     assert np.argwhere(fixed).tolist() == [[2, 5], [3, 4], [3, 5], [3, 6], [4, 5]]
-    assert np.argwhere(paper).tolist() == [
-        [4, 3],
-        [5, 2],
-        [5, 3],
-        [5, 4],
-    ]  # cut by the border
+    assert np.argwhere(paper).tolist() == [[4, 3], [5, 2], [5, 3], [5, 4]]  # cut by the border
     np.testing.assert_array_equal(masks.disk((8, 8), 2.5, "fixed"), masks.disk((8, 8), 2.5, "paper"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,15 @@ from tests.metrics import tiny
 @pytest.fixture(scope="session")
 def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make_clip(tmp_path_factory.mktemp("clip") / "clip", seed=3)
+
+
+@pytest.fixture(scope="session")
+def half_clip_folder(clip_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import CLIPModel
+
+    half = Path(shutil.copytree(clip_folder, tmp_path_factory.mktemp("clip") / "half"))
+    CLIPModel.from_pretrained(half).half().save_pretrained(half)
+    return half
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +55,6 @@ def siglip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def open_clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny open_clip model in the layout of the library."""
-    import json
-
     from safetensors.torch import save_file
 
     from nein.metrics.dual import openclip

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +22,8 @@ from nein.train.clip_finetuning.options import ContrastConfig, parse
 from nein.train.clip_finetuning.towers import load
 from tests.helpers import plain
 from tests.metrics import tiny
+from tests.train.runs import dies_at, in_two_processes, logged, raising, same
 
-ROOT = Path(__file__).resolve().parents[3]
 Tune = Callable[..., Path]
 
 
@@ -37,32 +32,11 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(file)
 
 
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
-
-
-def losses(run: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "log.jsonl").read_text().splitlines()]
-
-
-def dies_at(monkeypatch: pytest.MonkeyPatch, call: int, action: Callable[[], None]) -> None:
-    """`action` in the CALL-th contrastive loss."""
-    whole, seen = towers.contrastive_loss, []
-
-    def counted(*args: Any) -> Any:
-        seen.append(1)
-        if len(seen) == call:
-            action()
-        return whole(*args)
-
-    monkeypatch.setattr(towers, "contrastive_loss", counted)
-
-
 def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(
     tune: Tune, clip_folder: Path, tmp_path: Path
 ) -> None:
     run = tune(steps=25, save_every=25, log_every=5, learning_rate=3e-3)
-    found = losses(run)
+    found = logged(run)
     assert found[-1] < found[0] - 0.2
     before, after = metrics.load_dual(str(clip_folder)), metrics.load_dual(str(run / "model"))
     picture = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
@@ -77,7 +51,7 @@ def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(
     assert "Drawn scenes" in (run / "model" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("kind", ["siglip", "open_clip"])
+@pytest.mark.parametrize("kind", ["siglip", "open_clip", "half_clip"])
 def test_models_of_every_kind_are_trained_and_come_out_as_folders_that_plain_libraries_run(
     kind: str, tune: Tune, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -92,21 +66,9 @@ def test_models_of_every_kind_are_trained_and_come_out_as_folders_that_plain_lib
                        new.pixels([picture])[next(iter(new.pixels([picture])))])  # fmt: skip
     if kind == "siglip":
         assert torch.equal(old.model.logit_bias, new.model.logit_bias)
+    assert plain.number_types(folder) == {"float16" if kind == "half_clip" else "float32"}
     assert plain.number_types(run / "model") == {"float32"}
     plain.runs(run / "model", "open_clip" if kind == "open_clip" else "transformers", tmp_path)
-
-
-def test_a_result_from_a_clip_in_half_precision_is_one_that_plain_transformers_runs(
-    tune: Tune, clip_folder: Path, tmp_path: Path
-) -> None:
-    from transformers import CLIPModel
-
-    half = Path(shutil.copytree(clip_folder, tmp_path / "half"))
-    CLIPModel.from_pretrained(half).half().save_pretrained(half)
-    run = tune(base=half, steps=1)
-    assert plain.number_types(half) == {"float16"}
-    assert plain.number_types(run / "model") == {"float32"}
-    plain.runs(run / "model", "transformers", tmp_path)
 
 
 def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path: Path) -> None:
@@ -125,8 +87,8 @@ def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(
     trainable: str, tune: Tune, line: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     options = {"base": "nano:clip", "alpha": 0, "steps": 1, "schedule": "cosine", "trainable": trainable}
-    paper = losses(tune(protocol="paper", out=tmp_path / "paper", **options))
-    fixed = losses(tune(protocol="fixed", out=tmp_path / "fixed", **options))
+    paper = logged(tune(protocol="paper", out=tmp_path / "paper", **options))
+    fixed = logged(tune(protocol="fixed", out=tmp_path / "fixed", **options))
     # process_mcq_batch and MCQLoss of the released code, written out: nothing is normalised.
     config, _ = parse(line(**options))
     batch, tower = Reader(config, load_corpus(config)).read(0, 0, 1), load("nano:clip")
@@ -160,7 +122,7 @@ def test_with_the_vision_tower_frozen_it_stays_and_kept_features_give_the_same_l
 ) -> None:
     frozen = tune(trainable="text", out=tmp_path / "text")
     whole = tune(out=tmp_path / "all")
-    assert losses(frozen)[0] == pytest.approx(losses(whole)[0], abs=1e-5)
+    assert logged(frozen)[0] == pytest.approx(logged(whole)[0], abs=1e-5)
     base, found = load_file(clip_folder / "model.safetensors"), weights(frozen)
     moved = {name for name in base if not torch.equal(base[name].float(), found[name].float())}
     assert any(name.startswith("text_model.") for name in moved)
@@ -177,12 +139,8 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     precision: str, tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tune(out=tmp_path / "whole", precision=precision)
-
-    def fail() -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        dies_at(patch, 4, fail)
+        dies_at(patch, towers, "contrastive_loss", 4, raising(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             tune(out=tmp_path / "cut", precision=precision)
     assert [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()] == ["step-00000002"]
@@ -191,7 +149,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
 
 def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune: Tune) -> None:
     run = tune(alpha="0,0.25,1", steps=1)
-    first = {a: losses(run / f"alpha-{a:g}")[0] for a in (0, 0.25, 1)}
+    first = {a: logged(run / f"alpha-{a:g}")[0] for a in (0, 0.25, 1)}
     assert all((run / f"alpha-{a:g}" / "model" / "model.safetensors").is_file() for a in first)
     assert first[0.25] == pytest.approx(0.25 * first[1] + 0.75 * first[0], abs=1e-5)
     assert abs(first[0] - first[1]) > 0.01
@@ -216,13 +174,13 @@ def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune: Tune
         with pytest.raises(UserError, match="--unreadable skip"):
             tune(out=tmp_path / f"stop-{trainable}", trainable=trainable, **given)
         run = tune(out=tmp_path / f"skip-{trainable}", trainable=trainable, unreadable="skip", **given)
-        assert json.loads((run / "log.jsonl").read_text().splitlines()[-1])["skipped"] == 1
+        assert logged(run, "skipped")[-1] == 1
 
 
 def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune: Tune, tmp_path: Path) -> None:
-    plain, cropped = (losses(tune(out=tmp_path / kind, augment=kind)) for kind in ("none", "crop"))
+    plain, cropped = (logged(tune(out=tmp_path / kind, augment=kind)) for kind in ("none", "crop"))
     assert plain != cropped
-    assert losses(tune(out=tmp_path / "again", augment="crop")) == cropped
+    assert logged(tune(out=tmp_path / "again", augment="crop")) == cropped
 
 
 @pytest.mark.parametrize(
@@ -258,24 +216,8 @@ def test_two_processes_end_in_the_weights_of_one(
 ) -> None:
     alone = tune(out=tmp_path / "one", alpha="0.5,1") / "alpha-0.5"
     words = line(out=tmp_path / "two", features=tmp_path / "other", alpha="0.5,1")
-    script = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--master-port=29641",
-        "train/finetune_clip.py",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *script, *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    np.testing.assert_allclose(losses(alone), losses(tmp_path / "two" / "alpha-0.5"), atol=1e-5, rtol=0)
+    in_two_processes("train/finetune_clip.py", 29641, words)
+    np.testing.assert_allclose(logged(alone), logged(tmp_path / "two" / "alpha-0.5"), atol=1e-5, rtol=0)
     first, second = weights(alone), weights(tmp_path / "two" / "alpha-0.5")
     assert all(torch.allclose(first[name], second[name], atol=1e-4) for name in first)
     manifest = json.loads((tmp_path / "two" / "alpha-1" / "manifest.json").read_text())

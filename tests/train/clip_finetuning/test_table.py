@@ -23,6 +23,7 @@ from nein.engine.processes import Processes
 from nein.train.clip_finetuning import table
 from nein.train.clip_finetuning.data import Features, Reader, load
 from nein.train.clip_finetuning.options import ContrastConfig
+from tests.train.runs import logged
 
 TEXTS = ["A dog.", "A\n cat, 'odd'", 'say "no"', "ends in \u2028 a line?", "Stra\u00dfe", "a\r\nb"]
 
@@ -221,8 +222,7 @@ def test_a_model_with_dropout_learns_the_same_each_time(
 
     def losses(name: str, **options: Any) -> list[float]:
         torch.manual_seed(os.getpid() + len(name))  # whatever was drawn before
-        run = tune(out=tmp_path / name, steps=3, **{"base": base, **options})
-        return [json.loads(line)["loss"] for line in (run / "log.jsonl").read_text().splitlines()]
+        return logged(tune(out=tmp_path / name, steps=3, **{"base": base, **options}))
 
     one = losses("one")
     assert losses("another") == one

@@ -9,8 +9,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -25,8 +23,8 @@ from nein.train import loop as checkpointing
 from nein.train.editor_finetuning import model
 from tests.helpers import plain
 from tests.helpers.runs import scores_in
+from tests.train.runs import ROOT, dies_at, in_two_processes, logged, python, raising, same
 
-ROOT = Path(__file__).resolve().parents[3]
 #: `python -c KILLER STEP ARGS...`: the training command, killed in the middle of its STEP-th step.
 KILLER = """
 import sys
@@ -42,33 +40,8 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "model" / "unet" / "diffusion_pytorch_model.safetensors")
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
-
-
-def losses_of(run: Path) -> list[float]:
-    return [json.loads(row)["loss"] for row in (run / "log.jsonl").read_text().splitlines()]
-
-
 class Killed(BaseException):
     """Stands for a kill that no code of ours could handle."""
-
-
-def dies_at(monkeypatch, call: int, error: BaseException | None = None, action=None) -> None:
-    """The `call`-th loss (from 0) raises, or does something else first."""
-    losses, calls = model.losses, 0
-
-    def counted(*args, **options):
-        nonlocal calls
-        calls += 1
-        if calls == call + 1:
-            if action is not None:
-                action()
-            if error is not None:
-                raise error
-        return losses(*args, **options)
-
-    monkeypatch.setattr(model, "losses", counted)
 
 
 # --- what comes out --------------------------------------------------------------------------
@@ -123,7 +96,7 @@ def test_a_result_from_a_base_in_half_precision_is_one_that_plain_diffusers_runs
 
 def test_learning_lowers_the_loss(tune):
     run = tune(steps=60, batch_size=8, precompute=True, flip=0.0, dropout=0.0, learning_rate=3e-3, ema=0)
-    found = losses_of(run)
+    found = logged(run)
     assert np.mean(found[-10:]) < 0.8 * np.mean(found[:10])
 
 
@@ -138,7 +111,7 @@ def test_the_average_is_exported_and_the_last_weights_without_it(tune, tmp_path)
 
 def test_accumulated_parts_give_the_losses_of_the_whole_batch(tune, tmp_path):
     whole, parts = tune(out=tmp_path / "a"), tune(out=tmp_path / "b", micro_batch=1)
-    np.testing.assert_allclose(losses_of(whole), losses_of(parts), rtol=1e-5)
+    np.testing.assert_allclose(logged(whole), logged(parts), rtol=1e-5)
     a, b = weights(whole), weights(parts)
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
 
@@ -147,7 +120,7 @@ def test_stored_features_give_the_losses_of_pictures(tune, tmp_path):
     options = {"flip": 0.5, "mix_affirmative": 0.3, "feature_dtype": "float32"}
     stored = tune(out=tmp_path / "a", precompute=True, **options)
     fresh = tune(out=tmp_path / "b", **options)
-    np.testing.assert_allclose(losses_of(stored), losses_of(fresh), rtol=1e-4)
+    np.testing.assert_allclose(logged(stored), logged(fresh), rtol=1e-4)
 
 
 @pytest.mark.parametrize("trainable, part", [("cross_attention", ".attn2."), ("transformer", ".attentions.")])
@@ -179,8 +152,7 @@ def test_lora_is_merged_in_the_pipeline_and_written_apart_as_well(tune, base):
 
 def test_bf16_gradient_checkpointing_and_min_snr_run_together(tune):
     run = tune(precision="bf16", gradient_checkpointing=True, snr_gamma=5.0, schedule="cosine", warmup=2)
-    rows = [json.loads(row) for row in (run / "log.jsonl").read_text().splitlines()]
-    rates = [row["learning_rate"] for row in rows]
+    rates = logged(run, "learning_rate")
     assert rates[0] == 0
     assert max(rates) == rates[2] == pytest.approx(1e-3)
     assert rates[-1] < rates[3]
@@ -190,7 +162,7 @@ def test_bf16_gradient_checkpointing_and_min_snr_run_together(tune):
 def test_the_learning_rate_follows_each_schedule(tune, tmp_path):
     def rates(name):
         run = tune(out=tmp_path / name, schedule=name, warmup=2, steps=8, batch_size=2)
-        return [json.loads(r)["learning_rate"] / 1e-3 for r in (run / "log.jsonl").read_text().splitlines()]
+        return np.divide(logged(run, "learning_rate"), 1e-3)
 
     np.testing.assert_allclose(rates("constant"), [0, 0.5, 1, 1, 1, 1, 1, 1])
     np.testing.assert_allclose(rates("linear"), [0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6], rtol=1e-6)
@@ -202,7 +174,7 @@ def test_tensorboard_gets_the_curves(tune):
     run = tune(trackers="tensorboard")
     events = EventAccumulator(str(run / "tracking")).Reload()
     values = [item.value for item in events.Scalars("train/loss")]
-    np.testing.assert_allclose(values, losses_of(run), rtol=1e-6)
+    np.testing.assert_allclose(values, logged(run), rtol=1e-6)
 
 
 # --- kills and restarts ----------------------------------------------------------------------
@@ -231,28 +203,14 @@ def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch, kills, op
     whole = tune(out=tmp_path / "whole", **options)
     for kill in kills:
         with monkeypatch.context() as patch:
-            dies_at(patch, kill, Killed())
+            dies_at(patch, model, "losses", kill + 1, raising(Killed()))
             with pytest.raises(Killed):
                 tune(out=tmp_path / "killed", **options)
     resumed = tune(out=tmp_path / "killed", **options)
     assert same(weights(whole), weights(resumed))
-    assert losses_of(whole) == losses_of(resumed)
+    assert logged(whole) == logged(resumed)
     last = [int(p.name[5:]) for p in sorted((resumed / "checkpoints").iterdir())]
     assert last == [options["steps"] - 1, options["steps"]]
-
-
-def run_command(words: list[str], script: list[str], **options) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *script, *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        **options,
-    )
 
 
 def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tune, tmp_path, monkeypatch):
@@ -276,7 +234,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tune, tmp_pa
         log.write('{"step": 3, "loss"')  # a full disk, or a power cut
     resumed = tune(out=tmp_path / "killed", **options)
     assert same(weights(whole), weights(resumed))
-    assert losses_of(whole) == losses_of(resumed)
+    assert logged(whole) == logged(resumed)
     assert not list((resumed / "checkpoints").glob(".draft*"))
 
 
@@ -288,17 +246,17 @@ def test_twenty_kills_at_random_steps_change_nothing(tune, line, tmp_path):
     for _ in range(20):
         # A new process starts at the last checkpoint: in 4 steps it gains 2, so 20 kills fit into 60.
         words = line(out=tmp_path / "killed", **options)
-        done = run_command([str(rng.randint(1, 4)), *words], ["-c", KILLER])
+        done = python("-c", KILLER, str(rng.randint(1, 4)), *words)
         assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     resumed = tune(out=tmp_path / "killed", **options)
     assert same(weights(whole), weights(resumed))
-    assert losses_of(whole) == losses_of(resumed)
+    assert logged(whole) == logged(resumed)
 
 
 def test_sigterm_saves_and_the_next_run_goes_on(tune, tmp_path, monkeypatch):
     whole = tune(out=tmp_path / "whole", save_every=100)
     with monkeypatch.context() as patch:
-        dies_at(patch, 2, action=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        dies_at(patch, model, "losses", 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(Terminated):
             tune(out=tmp_path / "ended", save_every=100)
     saved = [p.name for p in (tmp_path / "ended" / "checkpoints").iterdir()]
@@ -312,16 +270,8 @@ def test_two_processes_with_half_the_batch_each_equal_one_process(tune, line, tm
     options = {"steps": 20, "batch_size": 4, "precompute": True, "mix_affirmative": 0.5, "save_every": 10}
     alone = tune(out=tmp_path / "one", **options)
     words = line(out=tmp_path / "two", features=tmp_path / "other", **options)
-    script = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--master-port=29613",
-        "train/finetune_ip2p.py",
-    ]
-    done = run_command(words, script)
-    assert done.returncode == 0, done.stderr[-2000:]
-    np.testing.assert_allclose(losses_of(alone), losses_of(tmp_path / "two"), atol=1e-5, rtol=0)
+    in_two_processes("train/finetune_ip2p.py", 29613, words)
+    np.testing.assert_allclose(logged(alone), logged(tmp_path / "two"), atol=1e-5, rtol=0)
     manifest = json.loads((tmp_path / "two" / "manifest.json").read_text())
     assert manifest["invocations"][0]["processes"] == 2
 
@@ -337,7 +287,7 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(tune, tmp_p
         validation_metrics="l1,removal_vqa",
     )
     assert same(weights(quiet), weights(watched))
-    assert losses_of(quiet) == losses_of(watched)
+    assert logged(quiet) == logged(watched)
     rows = [json.loads(row) for row in (watched / "validation.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 3, 6]
     assert all({"step", "loss", "l1", "removal_vqa", "add_vqa"} == row.keys() for row in rows)
@@ -373,7 +323,7 @@ def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
         assert np.array_equal(streamed.pictures[3].read()[0], packed.pictures[3].read()[0])
         server.shutdown()
     run = tune(data=f"shards:{tmp_path / 'shards'}", mix_affirmative=0.4)
-    assert len(losses_of(run)) == 6
+    assert len(logged(run)) == 6
 
 
 def rename_shard(folder, name):
@@ -471,7 +421,7 @@ def test_a_mistake_is_one_sentence_before_any_training(options, said, tune, monk
         pytest.skip("wandb is installed")
     if options.get("optimizer") and importlib.util.find_spec("bitsandbytes"):
         pytest.skip("bitsandbytes is installed")
-    dies_at(monkeypatch, 0, AssertionError("training began"))
+    dies_at(monkeypatch, model, "losses", 1, raising(AssertionError("training began")))
     with pytest.raises(ValueError) as caught:
         tune(**options)
     assert said in str(caught.value)

@@ -1,0 +1,64 @@
+"""What tests of training read of a run, and how they break it off."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def logged(run: Path, key: str = "loss") -> list[float]:
+    return [json.loads(row)[key] for row in (run / "log.jsonl").read_text().splitlines()]
+
+
+def dies_at(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: int, action: Callable) -> None:
+    """`action` in the CALL-th call (from 1) of a function."""
+    whole, seen = getattr(place, name), []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        seen.append(1)
+        if len(seen) == call:
+            action()
+        return whole(*args, **options)
+
+    monkeypatch.setattr(place, name, counted)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def action() -> None:
+        raise error
+
+    return action
+
+
+def python(*words: str) -> subprocess.CompletedProcess:
+    """A command of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def in_two_processes(script: str, port: int, words: Sequence[str]) -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}")
+    done = python(*launcher, script, *words)
+    assert done.returncode == 0, done.stderr[-2000:]
