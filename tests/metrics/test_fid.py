@@ -52,12 +52,6 @@ def test_rounding_leaves_no_distance_below_zero_nor_below_its_interval(n: int) -
         assert 0 <= interval.low <= interval.value
 
 
-def test_one_dimension_equals_the_closed_form() -> None:
-    a, b = features(1, 50, 1).astype(np.float64), features(2, 70, 1, shift=2, scale=3).astype(np.float64)
-    expected = (a.mean() - b.mean()) ** 2 + (a.std(ddof=1) - b.std(ddof=1)) ** 2
-    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-9)
-
-
 def test_the_distance_is_symmetric_and_ignores_order_and_a_common_offset() -> None:
     a, b = (features(k, 200, 8, scale=k).astype(np.float64) for k in (1, 2))
     expected = pytest.approx(frechet_distance(a, b), rel=1e-6)
@@ -112,34 +106,12 @@ def test_samples_of_one_source_leave_together_so_copies_do_not_narrow_the_interv
     assert naive.standard_error < 0.7 * once.standard_error  # about 1 / sqrt(5) of it
 
 
-def test_the_interval_does_not_depend_on_the_order_of_the_rows() -> None:
-    a, b = features(1, 100, 8), features(2, 100, 8, shift=0.3)
-    names = [f"c{i % 33}" for i in range(100)]
-    order = np.random.default_rng(0).permutation(100)
-    first = jackknife_interval(a, b, names)
-    second = jackknife_interval(a[order], b[order], [names[i] for i in order])
-    np.testing.assert_allclose(first[:4], second[:4], rtol=1e-6)
-    np.testing.assert_allclose(first.left_out, second.left_out, rtol=1e-6)
-
-
 def test_targets_may_be_listed_once_per_source() -> None:
     a, b = features(1, 90, 4), features(2, 30, 4, shift=0.3)
     names = [f"c{i}" for i in range(30)]
     result = jackknife_interval(a, b, np.repeat(names, 3).tolist(), target_clusters=names, groups=5)
     assert result.value == pytest.approx(frechet_distance(a, b))
     assert result.low < result.value < result.high
-
-
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    # Large samples against a large reference: the bias of FID is far below its spread there. The truth is the
-    # closed form of one dimension, mean 1 apart and equal variance.
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(120):
-        a, b = rng.normal(1, 1, (400, 1)), rng.normal(0, 1, (400, 1))
-        r = jackknife_interval(a, b, [str(i) for i in range(400)])
-        hits += r.low <= 1.0 <= r.high
-    assert 0.88 <= hits / 120 <= 1.0
 
 
 def test_one_source_image_gives_a_value_and_no_interval_and_none_is_refused() -> None:

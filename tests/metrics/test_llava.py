@@ -104,10 +104,9 @@ def test_pictures_without_questions_get_empty_answers_and_none_is_modified(llava
     assert all(np.array_equal(a, b) for a, b in zip(before, IMAGES, strict=False))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_answers_equal_generate_in_the_same_precision(models: Path, dtype) -> None:
+def test_half_precision_answers_equal_generate_in_the_same_precision(models: Path) -> None:
     # One token: in half precision near ties between garbage tokens may fall either way later on.
-    judge = metrics.load_judge("vqa", str(models / "llava"), dtype=dtype)
+    judge = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
     judge.max_new_tokens = 1
     wrong = 0
     for image, prompts, row in zip(IMAGES, QUESTIONS, judge.ask(IMAGES, QUESTIONS), strict=True):

@@ -90,14 +90,6 @@ def test_fid_features_are_those_of_every_item_in_order(items, encoders) -> None:
     assert {(row.value, row.reason) for row in result["fid"]} == {(None, "")}
 
 
-def test_an_edit_equal_to_its_target_sits_at_every_optimum(encoders) -> None:
-    target = picture(7, 64, 48)
-    result = score(ALL, [EditPair("a", target.copy(), target, caption="a", target_key=key(target))], encoders)
-    for name, best in {"l1": 0, "l2": 0, "lpips": 0, "clip_i": 1, "dino": 1}.items():
-        assert values(result, name) == pytest.approx([best], abs=0 if name in ("l1", "l2") else 1e-6)
-    np.testing.assert_allclose(fid_rows(result, 0), fid_rows(result, 1), atol=1e-6)
-
-
 def test_pictures_without_keys_are_told_apart_by_their_pixels_and_their_size() -> None:
     black, white = np.zeros((4, 4, 3), np.uint8), np.full((4, 4, 3), 255, np.uint8)
     wide = black.reshape(2, 8, 3)
