@@ -7,7 +7,6 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tests.helpers import commands, packages
 
 
 @pytest.fixture(scope="module", autouse=True)
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def plugin(tmp_path_factory):
     """The benchmark as a package offers it, by its entry point alone."""
     folder = tmp_path_factory.mktemp("package")
     packages.install(folder, {registry.GROUP: {"counting": "tests.benchmarks.counting:COUNTING"}})
@@ -31,7 +30,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def whole(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(plugin, tmp_path_factory):
     out = tmp_path_factory.mktemp("counting") / "whole"
     assert commands.exit_code("counting", "--out", out) == 0
     return out
@@ -43,7 +42,7 @@ def figures(out: Path, task: str = "results") -> dict[str, dict[str, str]]:
         return {row["variant"]: row for row in csv.DictReader(file) if row["task"] == task}
 
 
-def test_table_csv_page_and_resumable_folder_come_by_themselves(whole: Path) -> None:
+def test_table_csv_page_and_resumable_folder_come_by_themselves(whole):
     assert "| nano:negvqa" in (whole / "table.md").read_text()
     rows = figures(whole)
     assert set(rows) == {"affirmed", "denied"}
@@ -54,7 +53,7 @@ def test_table_csv_page_and_resumable_folder_come_by_themselves(whole: Path) -> 
     assert len(list(whole.glob("*/answers/*/*.jsonl"))) == 6
 
 
-def test_the_figures_are_those_of_the_rows(whole: Path) -> None:
+def test_the_figures_are_those_of_the_rows(whole):
     values = [
         row["value"]
         for path in sorted(whole.glob("*/answers/*/*.jsonl"))
@@ -64,9 +63,7 @@ def test_the_figures_are_those_of_the_rows(whole: Path) -> None:
     assert float(figures(whole)["affirmed"]["value"]) == pytest.approx(sum(values) / len(values))
 
 
-def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(whole, tmp_path):
     class Joined(Threads):
         def compute(self, plan: Any) -> list[int]:
             made = super().compute(plan)
@@ -81,7 +78,7 @@ def test_a_command_counts_what_it_selected_though_another_has_begun_with_another
     assert {int(row["n"]) for row in figures(tmp_path).values()} == {8}
 
 
-def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(whole: Path) -> None:
+def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(whole):
     """The first command may be writing its report of finished runs just then."""
     seen = []
 
@@ -95,7 +92,7 @@ def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(wh
     assert seen == ["complete"]
 
 
-def test_a_report_may_be_of_every_finished_run_of_the_folder(whole: Path, tmp_path: Path) -> None:
+def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
     shutil.copytree(whole, out := tmp_path / "out")
     shutil.copytree(whole / "nano-negvqa", out / "half")
     manifest = out / "half" / "manifest.json"
@@ -113,7 +110,7 @@ def test_a_report_may_be_of_every_finished_run_of_the_folder(whole: Path, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def two(whole: Path) -> Path:
+def two(whole):
     """A second model in the same folder."""
     assert (
         commands.exit_code("counting", "--model", "nano:negvqa-negated", "--out", whole.parent / "two") == 0
@@ -121,9 +118,7 @@ def two(whole: Path) -> Path:
     return whole.parent / "two"
 
 
-def test_the_gap_is_paired_and_in_the_report_of_finished_runs(
-    whole: Path, two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_gap_is_paired_and_in_the_report_of_finished_runs(whole, two, tmp_path, capsys):
     code, said, _ = commands.outcome(capsys, "report", whole, two, "--out", tmp_path / "page.html")
     assert code == 0
     assert "nano:negvqa-negated" in said
@@ -136,9 +131,7 @@ def test_the_gap_is_paired_and_in_the_report_of_finished_runs(
     assert "there is no --labels" in commands.outcome(capsys, *words).stderr
 
 
-def test_runs_are_compared_sample_by_sample_and_by_their_gaps(
-    whole: Path, two: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_are_compared_sample_by_sample_and_by_their_gaps(whole, two, capsys):
     code, said, _ = commands.outcome(capsys, "compare", whole, two, "--format", "csv")
     assert code == 0
     rows = [row for row in csv.DictReader(said.splitlines()) if row["statistic"] == "difference"]
@@ -150,9 +143,7 @@ def test_runs_are_compared_sample_by_sample_and_by_their_gaps(
     assert "Paired comparisons" in commands.outcome(capsys, "compare", whole, two).stdout
 
 
-def test_it_is_exported_in_every_format_and_stands_on_the_leaderboard(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_exported_in_every_format_and_stands_on_the_leaderboard(whole, tmp_path, capsys):
     for form in ("every-eval-ever", "csv", "parquet", "bundle"):
         assert commands.exit_code("export", whole, "--format", form, "--out", tmp_path / form) == 0
     [log] = tmp_path.glob("every-eval-ever/data/*/*/*/*.json")
@@ -165,9 +156,7 @@ def test_it_is_exported_in_every_format_and_stands_on_the_leaderboard(
     assert "Counting" in (tmp_path / "board" / "index.html").read_text()
 
 
-def test_it_is_listed_fetched_and_a_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_listed_fetched_and_a_function(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "nein counting --preset nano" in commands.outcome(capsys, "list", "benchmarks").stdout
     assert "nein counting " in commands.outcome(capsys, "--help").stdout

@@ -153,7 +153,7 @@ class Whole:
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda make: make.__name__)
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("whole")
     case, out = request.param(root), root / "out"
     assert commands.exit_code(*line(case, root / "warm")) == 0  # forked processes then import nothing
@@ -171,9 +171,7 @@ def kill(whole: Whole, out: Path, moment: int, how: Literal["before", "torn", "a
     assert killed == killing.KILLED
 
 
-def test_kills_in_a_row_and_a_last_run_on_other_threads_give_the_same_bytes(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kills_in_a_row_and_a_last_run_on_other_threads_give_the_same_bytes(whole, tmp_path, monkeypatch):
     written: dict[Path, tuple[int, bytes]] = {}
     for moment, how in zip(
         (2, whole.writes // 5, whole.writes // 4, whole.writes // 3), itertools.cycle(HOW), strict=False
@@ -192,13 +190,13 @@ def test_kills_in_a_row_and_a_last_run_on_other_threads_give_the_same_bytes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
-def test_a_kill_anywhere_gives_the_same_bytes(whole: Whole, tmp_path: Path, part: int) -> None:
+def test_a_kill_anywhere_gives_the_same_bytes(whole, tmp_path, part):
     kill(whole, tmp_path, 1 + part * (whole.writes - 1) // 9, HOW[part % 3])
     assert commands.exit_code(*line(whole.case, tmp_path)) == 0
     assert contents(tmp_path) == whole.files
 
 
-def test_two_at_once_share_the_blocks_and_give_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
+def test_two_at_once_share_the_blocks_and_give_the_same_bytes(whole, tmp_path):
     both = [killing.start(cli.main, line(whole.case, tmp_path)) for _ in range(2)]
     for process in both:
         process.join(300)
@@ -207,7 +205,7 @@ def test_two_at_once_share_the_blocks_and_give_the_same_bytes(whole: Whole, tmp_
 
 
 @pytest.mark.slow
-def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole: Whole, tmp_path: Path) -> None:
+def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole, tmp_path):
     for name, port in (("two", 29671), ("mixed", 29672)):
         if name == "mixed":
             kill(whole, tmp_path / name, whole.writes // 2, "torn")
@@ -217,15 +215,13 @@ def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole: W
         assert contents(tmp_path / name) == whole.files
 
 
-def test_one_block_after_the_other_gives_the_same_bytes(whole: Whole, tmp_path: Path) -> None:
+def test_one_block_after_the_other_gives_the_same_bytes(whole, tmp_path):
     assert commands.exit_code(*line(whole.case, tmp_path, "--on", "debug")) == 0
     assert contents(tmp_path) == whole.files
 
 
 @pytest.mark.slow
-def test_ray_gives_the_same_bytes_and_its_driver_and_workers_may_be_killed(
-    whole: Whole, tmp_path: Path
-) -> None:
+def test_ray_gives_the_same_bytes_and_its_driver_and_workers_may_be_killed(whole, tmp_path):
     for name, rest in (("driver", ("--on", "ray", "--workers", "2")), ("all", ())):
         out = tmp_path / name
         words = [sys.executable, "-m", "nein", *line(whole.case, out), "--on", "ray", "--workers", "2"]
@@ -243,7 +239,7 @@ def test_ray_gives_the_same_bytes_and_its_driver_and_workers_may_be_killed(
 
 
 @pytest.mark.slow
-def test_jobs_of_slurm_give_the_same_bytes(whole: Whole, tmp_path: Path, cluster: None) -> None:
+def test_jobs_of_slurm_give_the_same_bytes(whole, tmp_path, cluster):
     words = line(whole.case, tmp_path / "out", "--on", "slurm", "--slurm.array", "2")
     done = commands.in_a_process(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -252,8 +248,8 @@ def test_jobs_of_slurm_give_the_same_bytes(whole: Whole, tmp_path: Path, cluster
 
 
 def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_on_request(
-    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    whole, tmp_path, capsys
+):
     folders = [Folder(tmp_path / path.relative_to(whole.out)) for path in runs_below(whole.out)]
     for folder in folders:
         made = Folder(whole.out / folder.path.relative_to(tmp_path))
@@ -275,7 +271,7 @@ def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_o
     assert contents(tmp_path) == whole.files
 
 
-def test_pictures_that_vanished_are_made_again(whole: Whole, tmp_path: Path) -> None:
+def test_pictures_that_vanished_are_made_again(whole, tmp_path):
     out = Path(shutil.copytree(whole.out, tmp_path / "copy"))
     pictures = [path for path in out.rglob("*.png") if path.parent.name in ("images", "pictures")]
     if not pictures:
@@ -286,21 +282,21 @@ def test_pictures_that_vanished_are_made_again(whole: Whole, tmp_path: Path) -> 
     assert contents(out) == whole.files
 
 
-def test_ranks_without_a_launcher_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_without_a_launcher_are_a_sentence(capsys):
     refused = commands.outcome(capsys, "eval", "--on", "ranks")
     assert refused.code == 2
     assert "--on ranks is for commands that accelerate launch or torchrun starts." in refused.stderr
 
 
-def test_parts_may_grow_into_the_whole(whole: Whole, tmp_path: Path) -> None:
+def test_parts_may_grow_into_the_whole(whole, tmp_path):
     for more in (*whole.case.parts, ()):
         assert commands.exit_code(*line(whole.case, tmp_path, *more)) == 0, more
     assert contents(tmp_path) == whole.files
 
 
 def test_what_is_finished_loads_no_model_and_another_configuration_is_refused_by_name(
-    whole: Whole, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    whole, monkeypatch, capsys
+):
     before = blocks(whole.out)
     for loader in (
         "nein.metrics.load_judge",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ from nein.statistics.estimates import pairs as paired_values
 from tests.helpers import commands
 
 
-def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: Path) -> None:
+def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path):
     runs = report.make(tmp_path, 12, editors=2, side=8)
     page = tmp_path / "report.html"
     report_command(ReportConfig.parse([str(runs), "-o", str(page), "--formats", "html,csv"]))
@@ -39,7 +38,7 @@ def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path: P
     assert compared["low"] < compared["high"]
 
 
-def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Path) -> None:
+def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
     runs = report.make(tmp_path, 40, editors=2, side=8)
     for editor, gone in ((0, "_1"), (1, "_2")):
         run = RunDir(runs, f"editor-{editor}", "negative")
@@ -59,7 +58,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("often_swept")
-def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
+def test_tables_for_other_programs_hold_no_rows(tmp_path):
     peaks = []
     for count in (160, 320):
         run = RunDir(report.make(tmp_path / str(count), count, editors=1, side=8), "editor-0", "negative")
@@ -71,7 +70,7 @@ def test_tables_for_other_programs_hold_no_rows(tmp_path: Path) -> None:
     assert peaks[1] < 1.2 * peaks[0]
 
 
-def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_written(tmp_path: Path) -> None:
+def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_written(tmp_path):
     matrix = torch.ones(32, 48)
     ours = common.measure(lambda: matrix @ matrix.T, "cpu", profile=True)
     theirs = common.measure(lambda: [matrix @ matrix.T for _ in range(3)], "cpu", threads=2)
@@ -90,9 +89,7 @@ def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_writte
 
 
 @pytest.mark.parametrize(("fits", "expected"), [(64, 8), (4, 4)])
-def test_a_batch_size_is_found_where_twice_as_many_bring_nothing_or_do_not_fit(
-    fits: int, expected: int
-) -> None:
+def test_a_batch_size_is_found_where_twice_as_many_bring_nothing_or_do_not_fit(fits, expected):
     def items_a_second(size: int) -> float:
         if size > fits:
             raise torch.OutOfMemoryError
@@ -102,7 +99,7 @@ def test_a_batch_size_is_found_where_twice_as_many_bring_nothing_or_do_not_fit(
     assert true_size.best_batch(items_a_second, "3") == 3
 
 
-def test_true_sizes_are_the_published_ones() -> None:
+def test_true_sizes_are_the_published_ones():
     """By their parameters: Stable Diffusion 1.5 with 8 input channels, Mistral-7B without its head."""
     with torch.device("meta"):
         unet = UNet2DConditionModel(in_channels=8, out_channels=4, **published.IP2P["unet_sizes"])
@@ -127,7 +124,7 @@ def test_true_sizes_are_the_published_ones() -> None:
         ("true_size --tiny --dtypes float32 --stages edit,ovd --out {out}", "0 of 4 decisions differ"),
     ],
 )
-def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str, tmp_path: Path) -> None:
+def test_a_benchmark_runs_and_both_sides_agree(line, printed, tmp_path):
     name, *options = line.format(out=tmp_path / "out.json").split()
     done = commands.in_a_process(*options, script=("-m", f"benchmarks.{name}"))
     assert done.returncode == 0, done.stderr
@@ -138,7 +135,7 @@ def test_a_benchmark_runs_and_both_sides_agree(line: str, printed: str, tmp_path
         assert all(side["share"] is not None for side in sides)
 
 
-def test_sentences_that_do_not_fit_into_a_model_are_counted_and_twins_that_are_cut_alike() -> None:
+def test_sentences_that_do_not_fit_into_a_model_are_counted_and_twins_that_are_cut_alike():
     from nein.nano import scope
     from nein.wording.languages import LANGUAGES
 

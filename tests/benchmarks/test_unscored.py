@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers import commands
-from tests.loopback import Server, say
+from tests.loopback import say
 
 
 def nein(judge: str) -> list[Any]:
@@ -20,9 +19,7 @@ def negbench(judge: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("command", [nein, negbench])
-def test_what_has_no_score_is_said_and_is_an_error_where_that_is_asked_for(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Any
-) -> None:
+def test_what_has_no_score_is_said_and_is_an_error_where_that_is_asked_for(server, tmp_path, capsys, command):
     server.rule = lambda body, count: (200, say("Perhaps."), {})
     words = [*command(f"openai:{server.url}#eye-7b"), "--out", tmp_path / "out"]
     lax = commands.outcome(capsys, *words)

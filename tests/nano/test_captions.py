@@ -35,7 +35,7 @@ def category_of(words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[tuple[Scene, str]]:
+def told():
     """(scene, sentence) for thousands of captions."""
     scenes = [random_scene(rng_for("train", i, "captions test")) for i in range(1600)]
     scenes += [Scene(kind, 1, ()) for kind in BACKGROUNDS]

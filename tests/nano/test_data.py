@@ -28,13 +28,13 @@ SOURCES = 30
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A small val folder."""
     return data.ensure("val", SOURCES, tmp_path_factory.mktemp("nano"))
 
 
 @pytest.fixture(scope="module")
-def full() -> list[data.NanoSample]:
+def full():
     """The samples of the val split at its default size."""
     return list(data.iter_samples("val", data.DEFAULT_SOURCES["val"]))
 

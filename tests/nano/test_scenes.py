@@ -19,7 +19,7 @@ from tests.nano.words import random_scene
 
 
 @pytest.fixture(scope="module")
-def many() -> list[Scene]:
+def many():
     return [random_scene(rng_for("train", i, "test")) for i in range(1500)]
 
 

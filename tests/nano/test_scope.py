@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from nein.wording.languages.base import CONSTRUCTIONS, Named
 PAIRS = list(scope.pairs("val", len(scope.CELLS)))
 
 
-def test_every_family_has_every_difficulty_but_a_denial_above_the_past() -> None:
+def test_every_family_has_every_difficulty_but_a_denial_above_the_past():
     cells = Counter((pair.construction, pair.others, pair.depth) for pair in PAIRS)
     assert set(cells.values()) == {1}
     assert {pair.depth for pair in PAIRS if pair.construction == "past"} == {0}
@@ -28,7 +27,7 @@ def test_every_family_has_every_difficulty_but_a_denial_above_the_past() -> None
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.construction}-{pair.others}-{pair.depth}")
-def test_the_first_sentence_holds_in_the_first_scene_alone(pair: scope.Pair) -> None:
+def test_the_first_sentence_holds_in_the_first_scene_alone(pair):
     first, second = pair.scenes
     assert first.items[: pair.others] == second.items[: pair.others]
     assert {pair.named.thing, pair.named.other}.isdisjoint(i.category for i in first.items[: pair.others])
@@ -69,7 +68,7 @@ EDITS = [*EVERY[:24], *EVERY[FIRST_DENIED : FIRST_DENIED + 20]]
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.construction}-{edit.others}-{edit.depth}")
-def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit: scope.Edit) -> None:
+def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit):
     twin = TWIN[edit.construction]
     holds = (lambda scene, named: not twin(scene, named)) if edit.depth else HOLDS[edit.construction]
     assert holds(edit.target, edit.named)
@@ -80,13 +79,13 @@ def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit: scope.Ed
     assert words[-1] in {i.category.split()[-1] for i in gone or edit.scene.items[edit.others :]}
 
 
-def test_edits_are_as_difficult_as_pairs_and_those_without_a_denial_above_come_first() -> None:
+def test_edits_are_as_difficult_as_pairs_and_those_without_a_denial_above_come_first():
     cells = [(edit.construction, edit.others, edit.depth) for edit in EVERY]
     assert Counter(cells) == dict.fromkeys(scope.CELLS, scope.EACH)
     assert [depth for _, _, depth in cells] == [0] * FIRST_DENIED + [1] * (len(cells) - FIRST_DENIED)
 
 
-def test_a_denial_above_turns_round_what_must_go() -> None:
+def test_a_denial_above_turns_round_what_must_go():
     gone = {(edit.construction, edit.depth): edit.stays[edit.others :] for edit in EVERY}
     assert gone == {
         ("except_one", 0): (True, False), ("except_one", 1): (True, False),
@@ -97,7 +96,7 @@ def test_a_denial_above_turns_round_what_must_go() -> None:
     }  # fmt: skip
 
 
-def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path: Path) -> None:
+def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path):
     scope.write(tmp_path, "val", 6, "de")
     data = loading.load(str(tmp_path))
     assert [sample.family for sample in data.samples] == list(CONSTRUCTIONS)
@@ -116,7 +115,7 @@ def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path: P
         loading.load(str(tmp_path), families=["implicit"])
 
 
-def test_data_of_another_language_or_without_things_are_one_sentence(tmp_path: Path) -> None:
+def test_data_of_another_language_or_without_things_are_one_sentence(tmp_path):
     with pytest.raises(UserError, match="language of negation in scope 'nano:scope-xx'"):
         loading.load("nano:scope-xx")
     scope.write(tmp_path, "val", 1, "en")

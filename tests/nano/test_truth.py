@@ -15,7 +15,7 @@ SCENE = Scene("meadow", 3, (DOG, KITE))
 CAR = Item("car", "blue", 19, 38.0, 44.0, True)
 
 
-def test_a_drawing_is_found_where_it_was_put() -> None:
+def test_a_drawing_is_found_where_it_was_put():
     found = truth.find(render(SCENE.with_item(CAR)), SCENE, "car")
     assert found.present
     assert found.score > 0.6
@@ -25,7 +25,7 @@ def test_a_drawing_is_found_where_it_was_put() -> None:
     assert abs(found.item.y - CAR.y) <= 2
 
 
-def test_an_untouched_picture_holds_nothing_new_and_everything_old() -> None:
+def test_an_untouched_picture_holds_nothing_new_and_everything_old():
     picture = render(SCENE)
     assert truth.find(picture, SCENE, "car").score == pytest.approx(0, abs=1e-3)
     assert not truth.is_present(picture, SCENE, "car")
@@ -33,13 +33,13 @@ def test_an_untouched_picture_holds_nothing_new_and_everything_old() -> None:
     assert truth.intactness(picture, SCENE) == [1.0, 1.0]
 
 
-def test_the_same_place_is_not_claimed_by_another_category() -> None:
+def test_the_same_place_is_not_claimed_by_another_category():
     found = truth.find(render(SCENE.with_item(CAR)), SCENE, "bus")
     assert found.rival[0] == "car"
     assert not found.present
 
 
-def test_what_was_taken_out_is_missed_and_the_others_are_not() -> None:
+def test_what_was_taken_out_is_missed_and_the_others_are_not():
     picture = render(SCENE.without("dog"))
     assert not truth.is_present(picture, SCENE, "dog")
     dog, kite = truth.intactness(picture, SCENE)
@@ -48,7 +48,7 @@ def test_what_was_taken_out_is_missed_and_the_others_are_not() -> None:
     assert not truth.all_intact(picture, SCENE)
 
 
-def test_scores_equal_a_literal_evaluation_of_the_formula() -> None:
+def test_scores_equal_a_literal_evaluation_of_the_formula():
     scene = source_scene("build", 2)
     rng = np.random.default_rng(0)
     picture = np.clip(render(scene).astype(int) + rng.integers(-40, 41, (64, 64, 3)), 0, 255).astype(np.uint8)
@@ -79,7 +79,7 @@ def _literal_score(item: Item, given: np.ndarray, reference: np.ndarray, x: int,
     return (m - n) / (m + truth.FLOOR * area)
 
 
-def test_its_own_errors_are_small_on_drawn_pictures_and_every_kind_occurs() -> None:
+def test_its_own_errors_are_small_on_drawn_pictures_and_every_kind_occurs():
     rates = truth.error_rates(list(truth.trials(6)))
     assert set(rates) == set(truth.KINDS)
     for kind in ("added", "unchanged", "removed"):
@@ -88,7 +88,7 @@ def test_its_own_errors_are_small_on_drawn_pictures_and_every_kind_occurs() -> N
         assert rates[kind]["intactness_wrong"] <= 0.2
 
 
-def test_error_rates_notice_wrong_labels() -> None:
+def test_error_rates_notice_wrong_labels():
     trial = next(iter(truth.trials(1)))
     assert trial.present
     wrong = truth.Trial("lie", trial.picture, trial.scene, trial.category, False, not trial.intact)
@@ -96,6 +96,6 @@ def test_error_rates_notice_wrong_labels() -> None:
     assert truth.error_rates([wrong])["lie"]["intactness_wrong"] == 1
 
 
-def test_a_picture_of_another_size_is_refused() -> None:
+def test_a_picture_of_another_size_is_refused():
     with pytest.raises(ValueError, match="64, 64, 3"):
         truth.intactness(np.zeros((32, 32, 3), np.uint8), SCENE)

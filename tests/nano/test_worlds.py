@@ -28,14 +28,14 @@ def named(texts: Iterable[str], words: Iterable[str] = CATEGORIES) -> set[str]:
     return {word for word in words if re.search(rf"\b{word}\b", joined)}
 
 
-def test_the_axes_hold_out_one_thing_each_and_the_last_three() -> None:
+def test_the_axes_hold_out_one_thing_each_and_the_last_three():
     assert OLD == ["nano:taught", "nano:wording", "nano:negator", "nano:style"]
     assert NEW == ["nano:objects", "nano:unlike"]
     assert [name for name in AXES if WORLDS[name].style == SKETCH] == ["nano:style", "nano:unlike"]
     assert TAUGHT.named | set(HELD_OUT) == set(CATEGORIES)
 
 
-def test_a_world_that_there_is_not_is_a_sentence() -> None:
+def test_a_world_that_there_is_not_is_a_sentence():
     with pytest.raises(UserError, match="nano:stile"):
         scenes.world("nano:stile")
     assert scenes.is_nano("nano:x")
@@ -46,7 +46,7 @@ def test_a_world_that_there_is_not_is_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(category: str) -> None:
+def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(category):
     look = LOOKS[category]
     item = Item(category, look.colours[0], 20, 20.0, 20.0, False)
     plain, sketch = (layer(category, item.colour, 20, False, style) for style in ("plain", SKETCH))
@@ -63,7 +63,7 @@ def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(cate
     assert (changed.max(0) < [y1 + 1, x1 + 1]).all()
 
 
-def test_a_sketch_differs_from_the_drawing_and_is_the_same_every_time() -> None:
+def test_a_sketch_differs_from_the_drawing_and_is_the_same_every_time():
     for index in range(8):
         scene = drawn.scene("val", index)
         first = render(scene, SKETCH)
@@ -72,7 +72,7 @@ def test_a_sketch_differs_from_the_drawing_and_is_the_same_every_time() -> None:
     assert render(Scene("room", 3, ())).tobytes() == render(Scene("room", 3, ()), "plain").tobytes()
 
 
-def test_colours_stay_apart_in_a_sketch() -> None:
+def test_colours_stay_apart_in_a_sketch():
     """A sketch differs from the average of the thing's colours as the colour by which it is named does."""
     for category in ("car", "umbrella", "cup"):
         colours = LOOKS[category].colours
@@ -89,9 +89,7 @@ def test_colours_stay_apart_in_a_sketch() -> None:
 
 
 @pytest.mark.parametrize("wordings", [("code",), ("code", *sentences.VARIED)])
-def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(
-    wordings: tuple[str, ...],
-) -> None:
+def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(wordings):
     captions = drawn.negcap("train", 120, 0, TAUGHT, wordings, originals=1)
     questions = drawn.negmcq("train", 120, 0, TAUGHT, wordings, hard=True)
     texts = [text for item in captions for text in item.captions]
@@ -103,7 +101,7 @@ def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(
     assert not shown & set(HELD_OUT)
 
 
-def test_clip_is_tested_in_other_sentences_about_the_same_scenes() -> None:
+def test_clip_is_tested_in_other_sentences_about_the_same_scenes():
     tasks = {
         name: (drawn.retrieval("val", 40, 0, WORLDS[name]), drawn.choice("val", 40, 0, WORLDS[name]))
         for name in OLD
@@ -120,7 +118,7 @@ def test_clip_is_tested_in_other_sentences_about_the_same_scenes() -> None:
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_clip_is_asked_about_held_out_objects_alone(name: str) -> None:
+def test_clip_is_asked_about_held_out_objects_alone(name):
     world = WORLDS[name]
     questions = drawn.choice("val", 80, 0, world).questions
     assert len(questions) > 20
@@ -129,7 +127,7 @@ def test_clip_is_asked_about_held_out_objects_alone(name: str) -> None:
         assert set(item.negatives or ()) <= set(HELD_OUT)
 
 
-def test_a_caption_question_has_one_true_claim_among_its_options() -> None:
+def test_a_caption_question_has_one_true_claim_among_its_options():
     for image in drawn.concepts("train", 60, TAUGHT):
         question = drawn.caption_question(image, 0, "has")
         if question is None:
@@ -145,7 +143,7 @@ def test_a_caption_question_has_one_true_claim_among_its_options() -> None:
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_questions_of_a_world_name_its_objects_in_its_wording_and_are_right(name: str) -> None:
+def test_questions_of_a_world_name_its_objects_in_its_wording_and_are_right(name):
     world = WORLDS[name]
     made = list(iter_questions("val", 60, world))
     for _, scene, question in made:
@@ -160,7 +158,7 @@ def test_questions_of_a_world_name_its_objects_in_its_wording_and_are_right(name
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_editors_are_told_about_the_objects_of_a_world_in_its_wording(name: str) -> None:
+def test_editors_are_told_about_the_objects_of_a_world_in_its_wording(name):
     world = WORLDS[name]
     samples = list(data.iter_samples("val", 25, world))
     assert {s.object for s in samples} <= world.named
@@ -172,14 +170,14 @@ def test_editors_are_told_about_the_objects_of_a_world_in_its_wording(name: str)
 
 
 @pytest.mark.parametrize("recipe", ["nano", "nano-varied"])
-def test_the_editors_recipe_holds_out_what_the_worlds_do(recipe: str) -> None:
+def test_the_editors_recipe_holds_out_what_the_worlds_do(recipe):
     file = Path(__file__).resolve().parents[2] / "configs" / "train" / f"{recipe}.yaml"
     options = yaml.safe_load(file.read_text())
     assert tuple(options["hold_out_objects"]) == HELD_OUT
     assert tuple(map(int, options["hold_out_templates"])) == data.HELD_OUT_TEMPLATES
 
 
-def test_neins_layout_holds_a_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neins_layout_holds_a_world(tmp_path, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
     monkeypatch.setitem(data.DEFAULT_SOURCES, "val", 4)
     style, plain = load("nano:style"), load("nano:taught")

@@ -35,7 +35,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def fake(tmp_path, monkeypatch) -> Path:
+def fake(tmp_path, monkeypatch):
     """A zoo of one editor, one variant, an encoder, and a folder that is not finished."""
     root = tmp_path / "zoo"
     write(root / "ip2p", BASE)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -25,13 +23,13 @@ def report(words: Sequence[str]) -> str | int:
 
 
 @pytest.fixture(scope="session")
-def rows() -> list[dict[str, str]]:
+def rows():
     """70 samples: more than two pages and more than two chunks; sample 5 has markup for a caption."""
     return made.records(35, 2, {5: MARKUP, 6: "A lonely penguin."})
 
 
 @pytest.fixture(scope="session")
-def out(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, str]]) -> Path:
+def out(tmp_path_factory, rows):
     root = tmp_path_factory.mktemp("report")
     data = made.write_data(root / "data", rows)
     values = {
@@ -55,21 +53,21 @@ def out(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, str]]) ->
 
 
 @pytest.fixture(scope="session")
-def page(out: Path) -> Path:
+def page(out):
     """report.html of the runs, with everything inside."""
     assert "Report: " in str(report([str(out), "-o", str(out / "report.html"), "--protocols"]))
     return out / "report.html"
 
 
 @pytest.fixture(scope="session")
-def page_with_files(out: Path) -> Path:
+def page_with_files(out):
     """The same with a budget of nothing: pictures and answers lie beside the page."""
     report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--budget", "0"])
     return out / "beside.html"
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser():
     """A headless Chromium; without one (or without selenium) the tests that need it are skipped."""
     selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     binary = next(

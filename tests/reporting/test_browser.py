@@ -72,11 +72,11 @@ class Page:
 
 
 @pytest.fixture
-def opened(browser: Any, page: Path) -> Page:
+def opened(browser, page):
     return Page(browser, page).open()
 
 
-def test_all_samples_are_there_page_by_page_with_their_pictures(opened: Page) -> None:
+def test_all_samples_are_there_page_by_page_with_their_pictures(opened):
     assert opened.count() == "70 of 70 samples, page 1 of 6"
     opened.drawn()
     widths = opened.script(
@@ -90,7 +90,7 @@ def test_all_samples_are_there_page_by_page_with_their_pictures(opened: Page) ->
     assert opened.hash()["page"] == ["6"]
 
 
-def test_search_finds_words_in_captions_instructions_and_ids(opened: Page) -> None:
+def test_search_finds_words_in_captions_instructions_and_ids(opened):
     opened.find("q").send_keys("penguin LONELY")
     opened.until(lambda: opened.count().startswith("1 of 70"))
     assert opened.ids() == ["NeIn_000000000004_1"]
@@ -103,7 +103,7 @@ def test_search_finds_words_in_captions_instructions_and_ids(opened: Page) -> No
     assert opened.ids() == []
 
 
-def test_filters_combine_and_reset_brings_everything_back(opened: Page) -> None:
+def test_filters_combine_and_reset_brings_everything_back(opened):
     Select(opened.find("object")).select_by_visible_text("cat")
     assert opened.count().startswith("14 of 70")
     Select(opened.find("member")).select_by_visible_text("ip2p/negative")
@@ -117,7 +117,7 @@ def test_filters_combine_and_reset_brings_everything_back(opened: Page) -> None:
     assert opened.hash() == {}
 
 
-def test_a_link_keeps_the_filter_and_the_order(browser: Any, page: Path) -> None:
+def test_a_link_keeps_the_filter_and_the_order(browser, page):
     first = Page(browser, page).open("#object=dog&member=magicbrush/negative&measure=l1&sort=worst")
     ids = first.ids()
     assert first.count().startswith("14 of 70")
@@ -134,7 +134,7 @@ def test_a_link_keeps_the_filter_and_the_order(browser: Any, page: Path) -> None
     )
 
 
-def test_markup_in_a_caption_is_shown_as_text_and_never_runs(browser: Any, page: Path) -> None:
+def test_markup_in_a_caption_is_shown_as_text_and_never_runs(browser, page):
     found = Page(browser, page).open("#q=zebra&sample=NeIn_000000000003_2")
     found.until(lambda: found.find("dialog").is_displayed())
     assert MARKUP in found.find("dialog").text
@@ -144,7 +144,7 @@ def test_markup_in_a_caption_is_shown_as_text_and_never_runs(browser: Any, page:
     assert found.driver.get_log("browser") == []  # no script error, nothing the policy had to block
 
 
-def test_the_dialog_shows_raw_answers_confidence_and_every_metric(browser: Any, page: Path) -> None:
+def test_the_dialog_shows_raw_answers_confidence_and_every_metric(browser, page):
     found = Page(browser, page).open("#sample=NeIn_000000000001_1")
     found.until(lambda: found.find("dialog").is_displayed())
     text = found.find("dialog").text
@@ -157,7 +157,7 @@ def test_the_dialog_shows_raw_answers_confidence_and_every_metric(browser: Any, 
     assert "failed: the editor <b>broke</b>" in failed.find("dialog").text
 
 
-def test_everything_works_from_the_keyboard(opened: Page) -> None:
+def test_everything_works_from_the_keyboard(opened):
     opened.press("j")
     first = opened.focused()
     assert first == opened.ids()[0]
@@ -184,7 +184,7 @@ def test_everything_works_from_the_keyboard(opened: Page) -> None:
     assert opened.focused() != "q"
 
 
-def test_side_car_files_open_from_disk_and_a_missing_one_is_said(browser: Any, page_with_files: Path) -> None:
+def test_side_car_files_open_from_disk_and_a_missing_one_is_said(browser, page_with_files):
     found = Page(browser, page_with_files).open()
     found.drawn()
     assert found.script("return document.querySelectorAll('script[id^=chunk]').length") == 0
@@ -206,7 +206,7 @@ def test_side_car_files_open_from_disk_and_a_missing_one_is_said(browser: Any, p
         lost.write_bytes(kept)
 
 
-def test_the_policy_lets_no_script_and_no_fetch_in(opened: Page) -> None:
+def test_the_policy_lets_no_script_and_no_fetch_in(opened):
     opened.script(
         "const s = document.createElement('script'); s.textContent = 'document.title = \"broken\"';"
         "document.body.append(s); const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; "
@@ -221,9 +221,7 @@ def test_the_policy_lets_no_script_and_no_fetch_in(opened: Page) -> None:
     assert blocked != "sent"
 
 
-def test_pictures_are_enlarged_and_walked_through_from_the_keyboard_and_by_link(
-    browser: Any, page: Path
-) -> None:
+def test_pictures_are_enlarged_and_walked_through_from_the_keyboard_and_by_link(browser, page):
     found = Page(browser, page).open("#sample=NeIn_000000000001_1&picture=1")
     found.until(lambda: found.find("zoom").is_displayed())
     assert found.find("zoom-caption").text == "target of NeIn_000000000001_1"
@@ -242,7 +240,7 @@ def test_pictures_are_enlarged_and_walked_through_from_the_keyboard_and_by_link(
     found.until(lambda: found.find("zoom-caption").text == "sample of NeIn_000000000001_2")
 
 
-def test_a_dark_scheme_turns_the_page_and_its_figures_dark(browser: Any, page: Path) -> None:
+def test_a_dark_scheme_turns_the_page_and_its_figures_dark(browser, page):
     shade = (
         "const [image, done] = [document.querySelector('figure img'), arguments[0]];"
         "const canvas = Object.assign(document.createElement('canvas'), {width: 9, height: 9});"
@@ -262,9 +260,7 @@ def test_a_dark_scheme_turns_the_page_and_its_figures_dark(browser: Any, page: P
     assert ground["dark"] == ["rgb(19, 19, 19)", 19, 19, 19, 255]
 
 
-def test_on_a_telephone_the_page_is_not_too_wide_and_letters_of_plots_can_be_read(
-    browser: Any, page: Path
-) -> None:
+def test_on_a_telephone_the_page_is_not_too_wide_and_letters_of_plots_can_be_read(browser, page):
     metrics = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
@@ -278,7 +274,7 @@ def test_on_a_telephone_the_page_is_not_too_wide_and_letters_of_plots_can_be_rea
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_a_head_sorts_its_table_and_turns_the_order(opened: Page) -> None:
+def test_a_head_sorts_its_table_and_turns_the_order(opened):
     table = "document.querySelector('#results table')"
     opened.script(f"{table}.closest('details').open = true")
 
@@ -298,7 +294,7 @@ def test_a_head_sorts_its_table_and_turns_the_order(opened: Page) -> None:
         assert head.find_element(By.XPATH, "..").get_attribute("aria-sort") == order
 
 
-def test_what_is_not_asked_of_a_sample_is_not_unscored(browser: Any, tmp_path: Path) -> None:
+def test_what_is_not_asked_of_a_sample_is_not_unscored(browser, tmp_path):
     samples = cards.Samples(
         ["right", "lost", "other"], ["one", "two", "three"],
         members=[cards.Member("editor")],
@@ -316,7 +312,7 @@ def test_what_is_not_asked_of_a_sample_is_not_unscored(browser: Any, tmp_path: P
     assert opened.ids() == ["lost"]
 
 
-def test_all_that_a_judge_may_say_is_said_in_words(browser: Any, tmp_path: Path) -> None:
+def test_all_that_a_judge_may_say_is_said_in_words(browser, tmp_path):
     rows = made.records(3, 1)
     data = made.write_data(tmp_path / "data", rows)
     run = made.write_run(tmp_path / "runs", data, "ip2p", "negative", rows, {"l1": lambda i: 0.5})

@@ -31,7 +31,7 @@ def validator(name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def runs(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(out, tmp_path_factory):
     """A finished folder of each benchmark."""
     root = tmp_path_factory.mktemp("runs")
     machine = ("--device", "cpu")
@@ -44,13 +44,11 @@ def runs(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
 
 
 @pytest.mark.parametrize("benchmark", registry.OURS)
-def test_every_eval_ever_validates_and_its_lines_are_the_figures(
-    runs: dict[str, Path], benchmark: str, tmp_path: Path
-) -> None:
+def test_every_eval_ever_validates_and_its_lines_are_the_figures(runs, benchmark, tmp_path):
     lines_are_the_figures(runs[benchmark], tmp_path)
 
 
-def test_what_a_judge_says_of_what_captions_find_is_exported_too(tmp_path: Path) -> None:
+def test_what_a_judge_says_of_what_captions_find_is_exported_too(tmp_path):
     words = (
         "--datasets",
         "simpleneg",
@@ -95,13 +93,13 @@ def lines_are_the_figures(run: Path, out: Path) -> set[str]:
     return names
 
 
-def test_an_export_that_is_made_again_has_the_same_names(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_an_export_that_is_made_again_has_the_same_names(runs, tmp_path):
     for _ in range(2):
         assert exit_code("export", runs["negvqa"], "--out", tmp_path) == 0
     assert len(list(tmp_path.glob("data/*/*/*/*.json"))) == 1
 
 
-def test_an_unscored_sample_is_counted_and_never_a_zero(out: Path, tmp_path: Path) -> None:
+def test_an_unscored_sample_is_counted_and_never_a_zero(out, tmp_path):
     one = export.read(out / "ip2p" / "negative")
     lost = [
         interchange.Sample(
@@ -124,9 +122,7 @@ def rows_of(path: Path, name: str) -> Iterable[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("benchmark", registry.OURS)
-def test_tables_have_every_row_of_every_run(
-    runs: dict[str, Path], benchmark: str, kind: str, tmp_path: Path
-) -> None:
+def test_tables_have_every_row_of_every_run(runs, benchmark, kind, tmp_path):
     assert exit_code("export", runs[benchmark], "--format", kind, "--out", tmp_path) == 0
     for file in tmp_path.glob(f"*.{kind}"):
         frame = pd.read_csv(file) if kind == "csv" else pd.read_parquet(file)
@@ -138,9 +134,7 @@ def test_tables_have_every_row_of_every_run(
         assert frame["run"].nunique() == len(registry.finished([runs[benchmark]]))
 
 
-def test_scores_whose_data_have_gone_are_written_as_the_run_noted_them(
-    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_whose_data_have_gone_are_written_as_the_run_noted_them(runs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("nein.benchmarks.negbench.folder.sets_of", lambda folders: [])
     said = outcome(capsys, "export", runs["negbench"], "--format", "csv", "--out", tmp_path)
     assert (said.code, "have gone" in said.stderr) == (0, True)
@@ -150,7 +144,7 @@ def test_scores_whose_data_have_gone_are_written_as_the_run_noted_them(
     assert (tmp_path / "figures.csv").exists()
 
 
-def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
+def test_a_spreadsheet_runs_no_cell(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     atomic.write_lines(run / "answers.jsonl", [{"id": "1", "text": "=cmd()"}])
@@ -160,9 +154,7 @@ def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("benchmark", registry.OURS)
-def test_a_bundle_is_a_folder_to_put_on_a_server(
-    runs: dict[str, Path], benchmark: str, tmp_path: Path
-) -> None:
+def test_a_bundle_is_a_folder_to_put_on_a_server(runs, benchmark, tmp_path):
     assert exit_code("export", runs[benchmark], "--format", "bundle", "--out", tmp_path) == 0
     page = (tmp_path / "index.html").read_text()
     assert page.lower().startswith("<!doctype html>")
@@ -170,9 +162,7 @@ def test_a_bundle_is_a_folder_to_put_on_a_server(
     assert (tmp_path / "data" / "figures.csv").exists()
 
 
-def test_what_cannot_be_exported_is_a_sentence(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_exported_is_a_sentence(out, tmp_path, capsys):
     nothing = outcome(capsys, "export", tmp_path)
     assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
     format_ = outcome(capsys, "export", out, "--push", "me/model")
@@ -185,9 +175,7 @@ def test_what_cannot_be_exported_is_a_sentence(
 # --- the leaderboard -----------------------------------------------------------------------
 
 
-def test_a_board_has_every_gap_of_every_run_and_leads_to_its_pictures(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_board_has_every_gap_of_every_run_and_leads_to_its_pictures(runs, tmp_path, capsys):
     said = outcome(capsys, "leaderboard", *runs.values(), "--out", tmp_path)
     assert said.code == 0
     board = frames.read(tmp_path / "index.csv")
@@ -220,7 +208,7 @@ def test_a_board_has_every_gap_of_every_run_and_leads_to_its_pictures(
     assert not (ours["page"] == "").any()
 
 
-def test_published_gaps_stand_below_and_are_marked(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_published_gaps_stand_below_and_are_marked(runs, tmp_path):
     assert exit_code("leaderboard", runs["negvqa"], "--out", tmp_path) == 0
     board = frames.read(tmp_path / "index.csv")
     printed = frames.pick(board, source=leaderboard.PUBLISHED, model="Qwen2-VL-7B", statistic="gap")
@@ -232,9 +220,7 @@ def test_published_gaps_stand_below_and_are_marked(runs: dict[str, Path], tmp_pa
     assert set(board["benchmark"]) == {"negvqa"}
 
 
-def test_what_others_exported_is_on_the_board_as_they_measured_it(
-    runs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_what_others_exported_is_on_the_board_as_they_measured_it(runs, tmp_path):
     for benchmark in ("nein", "negvqa"):
         assert exit_code("export", runs[benchmark], "--out", tmp_path / "theirs") == 0
     assert exit_code("leaderboard", tmp_path / "theirs", "--out", tmp_path / "a") == 0
@@ -248,9 +234,7 @@ def test_what_others_exported_is_on_the_board_as_they_measured_it(
     assert len(first) > 0
 
 
-def test_what_has_no_gap_is_said(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_no_gap_is_said(runs, tmp_path, capsys):
     without = outcome(capsys, "leaderboard", runs["nein"] / "magicbrush", "--out", tmp_path)
     assert (without.code, "None of these runs has a negation gap" in without.stderr) == (2, True)
     assert exit_code("leaderboard", runs["nein"], "--out", tmp_path) == 0

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +13,11 @@ from nein.reporting import page as pages
 from nein.reporting import tables
 from nein.reporting.tables import Sheet
 from tests.helpers.commands import outcome
-from tests.helpers.drawings import Drawn
 from tests.reporting import made
 from tests.reporting.conftest import MARKUP, report
 
 
-def test_the_page_is_one_file_with_a_policy_and_without_any_address(page: Path) -> None:
+def test_the_page_is_one_file_with_a_policy_and_without_any_address(page):
     html = page.read_text()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
     assert policy is not None
@@ -31,14 +29,14 @@ def test_the_page_is_one_file_with_a_policy_and_without_any_address(page: Path) 
     assert not (page.parent / "report-data").exists()
 
 
-def test_nothing_from_the_data_is_markup(page: Path) -> None:
+def test_nothing_from_the_data_is_markup(page):
     html = page.read_text()
     assert MARKUP not in html
     assert "the editor <b>broke</b>" not in html
     assert html.count("<script") == html.count("</script>") == 2 + 3  # index, program, three chunks
 
 
-def test_writing_twice_gives_the_same_bytes(out: Path, page: Path, tmp_path: Path, drawn: Drawn) -> None:
+def test_writing_twice_gives_the_same_bytes(out, page, tmp_path, drawn):
     drawn.clear()
     report([str(out), "-o", str(tmp_path / "report.html"), "--protocols"])
     for path in tmp_path.iterdir():
@@ -46,7 +44,7 @@ def test_writing_twice_gives_the_same_bytes(out: Path, page: Path, tmp_path: Pat
     assert {p.suffix for p in tmp_path.iterdir()} == {".html", ".md", ".csv", ".tex", ".png", ".svg"}
 
 
-def test_old_side_car_files_go_and_strangers_stay(out: Path, tmp_path: Path) -> None:
+def test_old_side_car_files_go_and_strangers_stay(out, tmp_path):
     target = tmp_path / "r.html"
     line = [str(out), "-o", str(target), "--formats", "html"]
     report([*line, "--budget", "0"])
@@ -62,9 +60,7 @@ def test_old_side_car_files_go_and_strangers_stay(out: Path, tmp_path: Path) -> 
     assert (folder / "thesis.txt").read_text() == "mine"
 
 
-def test_a_page_without_pictures_and_without_data_still_has_its_numbers(
-    out: Path, tmp_path: Path, rows: list
-) -> None:
+def test_a_page_without_pictures_and_without_data_still_has_its_numbers(out, tmp_path, rows):
     alone = tmp_path / "alone"
     made.write_run(
         alone, tmp_path / "nowhere", "ip2p", "negative", rows, {"l1": lambda i: 0.1 * (i % 3)}, pictures=False
@@ -77,7 +73,7 @@ def test_a_page_without_pictures_and_without_data_still_has_its_numbers(
     assert "the file is missing" not in (tmp_path / "bare.html").read_text()
 
 
-def test_folders_of_the_machine_stay_out_of_what_is_published() -> None:
+def test_folders_of_the_machine_stay_out_of_what_is_published():
     facts = {
         "a": "/home/me/data/val.json",
         "b": ["C:\\Users\\me\\x", "~/y"],
@@ -90,7 +86,7 @@ def test_folders_of_the_machine_stay_out_of_what_is_published() -> None:
     }
 
 
-def test_json_in_a_script_element_cannot_end_it() -> None:
+def test_json_in_a_script_element_cannot_end_it():
     assert pages.script_json({"x": [float("nan"), 0.1]}) == '{"x":[null,0.1]}'  # no JSON has it
     text = pages.script_json({"x": "</script><!--\u2028&"})
     assert "<" not in text
@@ -101,7 +97,7 @@ def test_json_in_a_script_element_cannot_end_it() -> None:
 NASTY = Sheet("k", "T & t", ["a|b", "c"], [["x|y<b>\n\x1b[31m", "50% _{}^~\\$#"]], "n")
 
 
-def test_tables_escape_what_their_format_would_obey() -> None:
+def test_tables_escape_what_their_format_would_obey():
     markdown = tables.markdown([NASTY], "t")
     assert "x\\|y&lt;b>" in markdown
     assert "\x1b" not in markdown
@@ -114,14 +110,14 @@ def test_tables_escape_what_their_format_would_obey() -> None:
     assert r"\begin{table}" in tables.latex([NASTY], "t")
 
 
-def test_known_devices_are_found_by_the_longest_name() -> None:
+def test_known_devices_are_found_by_the_longest_name():
     assert peak_of("NVIDIA H100 80GB HBM3", "bfloat16") == 989.0
     assert peak_of("NVIDIA H100 PCIe", "bfloat16") == 756.0
     assert peak_of("Some CPU", "float32") is None
     assert peak_of(None, "float32") is None
 
 
-def test_compare_prints_pairs_and_corrected_tests(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_pairs_and_corrected_tests(out, capsys):
     code, text, _ = outcome(capsys, "compare", out, "--metrics", "l1,removal_vqa", "--format", "csv")
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(text)))
@@ -134,9 +130,7 @@ def test_compare_prints_pairs_and_corrected_tests(out: Path, capsys: pytest.Capt
     assert "## Coverage" in text
 
 
-def test_compare_has_the_gap_between_editors_as_a_row(
-    tmp_path: Path, rows: list, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):
     told = {"ip2p": lambda i: float(i % 4 != 0), "magicbrush": lambda i: float(i % 5 != 0)}
     denied = {
         "ip2p": lambda i: float(i % 4 == 0), "magicbrush": lambda i: None if i == 2 else float(i % 2 == 0),
@@ -157,9 +151,7 @@ def test_compare_has_the_gap_between_editors_as_a_row(
     assert {row["unscored"] for row in shown if row["statistic"] == "difference"} == {"1"}
 
 
-def test_mistakes_are_one_sentence(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_one_sentence(out, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the checkout may be one that nobody can write to
     cases: list[tuple[str, list[object], str]] = [
         ("report", [tmp_path / "none"], "There is no run in"),
@@ -183,9 +175,7 @@ def test_mistakes_are_one_sentence(
         assert "Traceback" not in error
 
 
-def test_runs_on_different_data_and_unfinished_runs_are_not_mixed(
-    out: Path, tmp_path: Path, rows: list
-) -> None:
+def test_runs_on_different_data_and_unfinished_runs_are_not_mixed(out, tmp_path, rows):
     other = made.write_run(
         tmp_path / "o", tmp_path / "d", "ip2p", "negative", rows, {"l1": lambda i: 0.1}, pictures=False
     )

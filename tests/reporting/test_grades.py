@@ -16,7 +16,7 @@ from tests.reporting.conftest import report
 
 
 @pytest.fixture(scope="module")
-def grade(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grade(tmp_path_factory):
     """What `nein negvqa --model judge` writes for a judge that always says B."""
     root = tmp_path_factory.mktemp("grade")
     questions = write_questions(root)
@@ -34,7 +34,7 @@ def runs(root: Path, fingerprint: str) -> Path:
     return root / "runs"
 
 
-def test_the_grade_of_the_very_judge_is_cited_with_its_figures(grade: Path, tmp_path: Path) -> None:
+def test_the_grade_of_the_very_judge_is_cited_with_its_figures(grade, tmp_path):
     known = Folder(grade).manifest()["models"]["model"]
     out = tmp_path / "report.html"
     assert "Report: " in str(
@@ -51,7 +51,7 @@ def test_the_grade_of_the_very_judge_is_cited_with_its_figures(grade: Path, tmp_
     assert "for the letter" in markdown.partition("## The judge on NegVQA")[2]
 
 
-def test_every_grade_of_a_folder_is_cited_with_how_the_judge_was_asked(tmp_path: Path) -> None:
+def test_every_grade_of_a_folder_is_cited_with_how_the_judge_was_asked(tmp_path):
     questions = write_questions(tmp_path / "data-of-grade")
     for asking in ("options", "letters"):
         how = ("--judge", "tests.rehearsal:no", "--judge-asking", asking, "--scoring", "generated")
@@ -70,7 +70,7 @@ def test_every_grade_of_a_folder_is_cited_with_how_the_judge_was_asked(tmp_path:
     ]  # no to every option, and no letter: nothing is scored
 
 
-def test_a_folder_without_a_grade_is_refused(grade: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_grade_is_refused(grade, tmp_path):
     where = runs(tmp_path, "other")
     with pytest.raises(UserError, match="no grade of a judge"):
         report([str(where), "-o", str(tmp_path / "r.html"), "--judge-grade", str(grade / "answers")])

@@ -21,11 +21,11 @@ def read(*folders: Path) -> list[Exported]:
 
 
 @pytest.fixture
-def one(out: Path) -> list[Exported]:
+def one(out):
     return read(out / "magicbrush" / "negative")
 
 
-def test_the_entries_are_the_hubs_own_format(one: list[Exported], out: Path, tmp_path: Path) -> None:
+def test_the_entries_are_the_hubs_own_format(one, out, tmp_path):
     files = export.write_hub(one, tmp_path, dataset="owner/benchmark")
     entries = parse_eval_result_entries(
         yaml.safe_load((tmp_path / ".eval_results" / "nein.yaml").read_text())
@@ -47,9 +47,7 @@ def test_the_entries_are_the_hubs_own_format(one: list[Exported], out: Path, tmp
     assert "command" not in str(summary["manifest"]["invocations"])
 
 
-def test_nothing_is_pushed_unless_somebody_is_logged_in(
-    one: list[Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_pushed_unless_somebody_is_logged_in(one, tmp_path, monkeypatch):
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", lambda self, **kwargs: sent.append(kwargs))
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
@@ -64,9 +62,7 @@ def test_nothing_is_pushed_unless_somebody_is_logged_in(
     assert {item["repo_id"] for item in sent} == {"me/model"}
 
 
-def test_a_refused_push_is_a_sentence_and_the_files_stay(
-    one: list[Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_push_is_a_sentence_and_the_files_stay(one, tmp_path, monkeypatch):
     def refuse(self: Any, **kwargs: Any) -> None:
         raise OSError("offline\nmore")
 
@@ -77,23 +73,21 @@ def test_a_refused_push_is_a_sentence_and_the_files_stay(
     assert (tmp_path / ".eval_results" / "nein.yaml").exists()
 
 
-def test_a_repository_holds_the_results_of_one_model(out: Path, tmp_path: Path) -> None:
+def test_a_repository_holds_the_results_of_one_model(out, tmp_path):
     with pytest.raises(UserError, match="results of one model"):
         export.publish(read(out), "me/model", tmp_path, dataset="o/d")
     with pytest.raises(UserError, match="must be OWNER/NAME"):
         export.publish(read(out / "ip2p")[:1], "model", tmp_path, dataset="o/d")
 
 
-def test_miniature_results_are_not_filed_under_a_published_data_set(
-    one: list[Exported], tmp_path: Path
-) -> None:
+def test_miniature_results_are_not_filed_under_a_published_data_set(one, tmp_path):
     for dataset, sentence in ((None, "are on miniature data"), ("nhatttanbui/NeIn", "do not belong to")):
         with pytest.raises(UserError, match=sentence):
             export.write_hub(one, tmp_path, dataset=dataset)
     assert not any(tmp_path.iterdir())
 
 
-def test_the_citation_file_is_valid() -> None:
+def test_the_citation_file_is_valid():
     cited = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text())
     assert cited["cff-version"] == "1.2.0"
     assert {"message", "title", "authors", "version", "license"} <= set(cited)

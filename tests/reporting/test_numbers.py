@@ -50,12 +50,12 @@ class Raw:
 
 
 @pytest.fixture(scope="module")
-def raw(out: Path) -> dict[tuple[str, str], Raw]:
+def raw(out):
     return {(p.parent.parent.name, p.parent.name): Raw(p.parent) for p in out.glob("*/*/manifest.json")}
 
 
 @pytest.fixture(scope="module")
-def table(page: Path) -> list[dict[str, str]]:
+def table(page):
     with page.with_suffix(".csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
@@ -127,9 +127,7 @@ def fid(raw: Raw) -> float:
     return float(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(s_a + s_b - 2 * root))
 
 
-def test_every_mean_proportion_count_and_interval(
-    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
-) -> None:
+def test_every_mean_proportion_count_and_interval(table, raw):
     rows = pick(table, "results")
     assert len(rows) == 3 * 6
     for row in rows:
@@ -152,9 +150,7 @@ def test_every_mean_proportion_count_and_interval(
         assert int(row["clusters"]) == len({c for _, c in pairs})
 
 
-def test_the_gap_and_the_gap_of_every_template(
-    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
-) -> None:
+def test_the_gap_and_the_gap_of_every_template(table, raw):
     negative, remove = raw["ip2p", "negative"], raw["ip2p", "remove"]
     for row in pick(table, "gap", statistic="gap"):
         told, denied = remove.values[row["metric"]], negative.values[row["metric"]]
@@ -191,9 +187,7 @@ def test_the_gap_and_the_gap_of_every_template(
     assert seen == 6
 
 
-def test_breakdowns_by_object_and_by_instruction(
-    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
-) -> None:
+def test_breakdowns_by_object_and_by_instruction(table, raw):
     checked = 0
     for row in pick(table, "by_object"):
         run = raw[row["model"], row["variant"]]
@@ -211,9 +205,7 @@ def test_breakdowns_by_object_and_by_instruction(
         assert row["variant"] == "negative"
 
 
-def test_comparisons_and_their_corrected_p_values(
-    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
-) -> None:
+def test_comparisons_and_their_corrected_p_values(table, raw):
     first, second = raw["ip2p", "negative"], raw["magicbrush", "negative"]
     rows = pick(table, "comparisons", statistic="difference")
     assert {row["metric"] for row in rows} == {
@@ -278,8 +270,8 @@ def krippendorff(counts: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("statistic", "rule"), [("kappa", cohen), ("alpha", krippendorff)])
 def test_the_intervals_of_agreement_are_those_with_every_source_image_left_out_once(
-    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw], statistic: str, rule: Any
-) -> None:
+    table, raw, statistic, rule
+):
     rows = pick(table, "agreement", statistic=statistic)
     assert len(rows) == 3
     for row in rows:
@@ -323,9 +315,7 @@ def jackknifed(run: Raw) -> np.ndarray:
     return np.array(moved)
 
 
-def test_the_interval_of_fid_leaves_out_a_twentieth_of_the_source_images_at_a_time(
-    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
-) -> None:
+def test_the_interval_of_fid_leaves_out_a_twentieth_of_the_source_images_at_a_time(table, raw):
     for row in pick(table, "results", metric="fid"):
         run = raw[row["model"], row["variant"]]
         moved = jackknifed(run)
@@ -336,9 +326,7 @@ def test_the_interval_of_fid_leaves_out_a_twentieth_of_the_source_images_at_a_ti
         assert float(row["high"]) == pytest.approx(fid(run) + reach, rel=1e-5)
 
 
-def test_the_difference_of_two_fids_leaves_the_same_source_images_out_of_both(
-    table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]
-) -> None:
+def test_the_difference_of_two_fids_leaves_the_same_source_images_out_of_both(table, raw):
     first, second = (jackknifed(raw[name, "negative"]) for name in ("ip2p", "magicbrush"))
     [row] = pick(table, "comparisons", metric="fid", statistic="difference")
     moved = first - second
@@ -350,7 +338,7 @@ def test_the_difference_of_two_fids_leaves_the_same_source_images_out_of_both(
     assert float(row["p"]) == pytest.approx(2 * scipy.stats.t.sf(abs(value) / error, 19), rel=1e-3)
 
 
-def test_protocols_and_costs(table: list[dict[str, str]], raw: dict[tuple[str, str], Raw]) -> None:
+def test_protocols_and_costs(table, raw):
     for row in pick(table, "protocols", statistic="fixed"):
         run = raw[row["model"], row["variant"]]
         if row["metric"] == "fid":

@@ -45,7 +45,7 @@ def texts(row: Row) -> set[str]:
     return {format.text(figure, interval=way) for way in ("ends", "reach")}
 
 
-def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of_the_csv(page: Path) -> None:
+def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of_the_csv(page):
     allowed = {text for row in with_interval(rows_of(page.with_suffix(".csv"))) for text in texts(row)}
     for path in (page, page.with_suffix(".md"), page.with_suffix(".tex")):
         shown = set(SHOWN.findall(visible(path)))
@@ -60,7 +60,7 @@ def identity(row: Row) -> tuple[str, ...]:
     return (*runs, row["metric"], role, row["n"], row["clusters"], f"{float(row['value']):.9g}")
 
 
-def test_a_figure_that_stands_in_several_tables_and_files_has_one_interval(out: Path, page: Path) -> None:
+def test_a_figure_that_stands_in_several_tables_and_files_has_one_interval(out, page):
     """The page's CSV, the CSV that the evaluation wrote for all runs, and that of every run."""
     runs.report(out)
     tables = [
@@ -89,9 +89,7 @@ def compared(capsys: pytest.CaptureFixture[str], *words: str) -> list[Row]:
     return [row for row in rows if row["statistic"] == "difference"]
 
 
-def test_the_gap_of_the_report_and_the_comparison_of_its_two_runs_are_one_figure(
-    out: Path, page: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_gap_of_the_report_and_the_comparison_of_its_two_runs_are_one_figure(out, page, capsys):
     gaps = [row for row in rows_of(page.with_suffix(".csv")) if row["task"] == "gap"]
     found = compared(capsys, str(out), "--track", "all")
     for metric in ("removal_vqa", "removal_ovd"):
@@ -107,9 +105,7 @@ def test_the_gap_of_the_report_and_the_comparison_of_its_two_runs_are_one_figure
         assert float(pair["p"]) == pytest.approx(float(gap["p"]), rel=1e-9)
 
 
-def test_the_family_of_a_comparison_is_its_metric_or_with_all_the_whole_table(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_family_of_a_comparison_is_its_metric_or_with_all_the_whole_table(out, capsys):
     runs = (str(out), "--track", "all", "--metrics", "l1,removal_vqa,retention_vqa")
     by_metric = compared(capsys, *runs)
     together = compared(capsys, *runs, "--family", "all")
@@ -129,9 +125,7 @@ def test_the_family_of_a_comparison_is_its_metric_or_with_all_the_whole_table(
     )
 
 
-def test_against_a_baseline_only_its_pairs_are_compared_and_corrected_for(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_against_a_baseline_only_its_pairs_are_compared_and_corrected_for(out, capsys):
     runs = (str(out), "--track", "all", "--metrics", "removal_vqa")
     found = compared(capsys, *runs, "--baseline", "ip2p/remove")
     assert {(row["first"], row["second"]) for row in found} == {
@@ -147,9 +141,7 @@ def test_against_a_baseline_only_its_pairs_are_compared_and_corrected_for(
         compare(CompareConfig.parse([*runs, "--baseline", "magik"]))
 
 
-def test_where_no_difference_could_be_significant_a_sentence_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_no_difference_could_be_significant_a_sentence_says_so(tmp_path, capsys):
     """Four pictures of one sample: the least p of a share is above 2 / 2^4 = 0.125."""
     few = made.records(4, 1)
     data = made.write_data(tmp_path / "data", few)

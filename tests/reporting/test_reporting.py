@@ -15,7 +15,6 @@ from nein import statistics
 from nein.engine.errors import UserError
 from nein.reporting import cards, figures, format, page, plots, report, tables
 from nein.reporting.scores import ScoreTable
-from tests.helpers.drawings import Drawn
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
 TABLES = (
@@ -45,19 +44,19 @@ def rows(right: float) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def scored() -> dict[str, list[dict[str, Any]]]:
+def scored():
     return {"sure": rows(20), "unsure|er": rows(12)}
 
 
 @pytest.fixture
-def frame(scored: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
+def frame(scored):
     return figures.concat(
         figures.label(ScoreTable.of(own).figures(), benchmark="counting", model=model)
         for model, own in scored.items()
     )
 
 
-def test_the_frame_is_tidy_and_keeps_every_digit_through_a_file(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_the_frame_is_tidy_and_keeps_every_digit_through_a_file(frame, tmp_path):
     assert list(frame.columns[:4]) == ["benchmark", "model", "metric", "variant"]
     assert len(frame) == 4
     negated = figures.pick(frame, model="unsure|er", variant="negated")
@@ -71,7 +70,7 @@ def test_the_frame_is_tidy_and_keeps_every_digit_through_a_file(frame: pd.DataFr
     pd.testing.assert_frame_equal(figures.read(tmp_path / "figures.csv"), frame)
 
 
-def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path: Path) -> None:
+def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path):
     named = {"model": "=1+1", "metric": "NA", "variant": "|x"}
     given = figures.frame([figures.number(-0.5, unit="", **named)])
     text = figures.to_csv(given)
@@ -83,7 +82,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path: Pa
         figures.read(tmp_path / "broken.csv")
 
 
-def test_nothing_scored_is_a_figure_without_a_value() -> None:
+def test_nothing_scored_is_a_figure_without_a_value():
     found = ScoreTable.of([{"id": "a", "value": None, "reason": "broken"}]).figures()
     assert figures.to_csv(found).splitlines()[1].startswith("accuracy,0,1,,,")
     assert format.text(figures.records(found)[0]) == "–"
@@ -102,12 +101,12 @@ def test_nothing_scored_is_a_figure_without_a_value() -> None:
         ((None, None, None), {}, "–"),
     ],
 )
-def test_a_figure_has_one_text(given: tuple[Any, ...], options: dict[str, Any], expected: str) -> None:
+def test_a_figure_has_one_text(given, options, expected):
     value, low, high = given
     assert format.text({"value": value, "low": low, "high": high, "unit": "%"}, **options) == expected
 
 
-def test_units_decide_digits_and_counts_show_ranges() -> None:
+def test_units_decide_digits_and_counts_show_ranges():
     assert format.number(0.4321, "") == "0.43"
     assert format.number(0.4321, "points", sign=True) == "+43.2"
     assert format.heading("FID", False) == "FID ↓"
@@ -117,7 +116,7 @@ def test_units_decide_digits_and_counts_show_ranges() -> None:
     assert format.counts([], "n") == ""
 
 
-def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame: pd.DataFrame) -> None:
+def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame):
     [table] = TABLES
     sheet = table.sheet(frame)
     assert sheet.columns == ["model", "original", "negated", "n", "unscored"]
@@ -131,9 +130,7 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame: pd.
     assert "Accuracy\nmodel" in report.headline(frame, TABLES)
 
 
-def test_a_benchmark_gets_every_file_from_figures_and_specifications(
-    frame: pd.DataFrame, scored: dict[str, list[dict[str, Any]]], tmp_path: Path, drawn: Drawn
-) -> None:
+def test_a_benchmark_gets_every_file_from_figures_and_specifications(frame, scored, tmp_path, drawn):
     def write(out: Path) -> list[Path]:
         samples = cards.Samples(
             [row["id"] for row in scored["sure"]],
@@ -168,7 +165,7 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(
     assert (tmp_path / "b.csv").read_bytes() == (tmp_path / "a" / "figures.csv").read_bytes()
 
 
-def test_that_one_loses_most_is_said_only_where_no_interval_overlaps() -> None:
+def test_that_one_loses_most_is_said_only_where_no_interval_overlaps():
     def gap(name: str, value: float, reach: float) -> format.Gap:
         share = {"value": 0.5, "low": None, "high": None, "unit": "%"}
         ends = {"low": value - reach, "high": value + reach}
@@ -189,9 +186,7 @@ def test_that_one_loses_most_is_said_only_where_no_interval_overlaps() -> None:
 
 
 @pytest.mark.parametrize(("xs", "apart"), [(("0", "1"), True), (("0.25", "0.5"), False)])
-def test_equal_lines_lie_beside_each_other_where_their_x_counts_something(
-    xs: tuple[str, str], apart: bool
-) -> None:
+def test_equal_lines_lie_beside_each_other_where_their_x_counts_something(xs, apart):
     rows = [
         {**figures.number(0.5, unit="%", n=9), "task": "t", "line": line, "x": x}
         for line in ("one", "two")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from nein import statistics
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
-from tests.helpers.memory import Peak
 
 ROWS: list[dict[str, Any]] = [
     {"id": "b", "source": "p", "variant": "told", "kind": "x", "value": 1.0},
@@ -24,11 +22,11 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def table() -> ScoreTable:
+def table():
     return ScoreTable.of(iter(ROWS), ["kind"])
 
 
-def test_rows_are_chosen_by_their_entries_and_by_having_none(table: ScoreTable) -> None:
+def test_rows_are_chosen_by_their_entries_and_by_having_none(table):
     assert table.where(id="b").values.tolist() == [1.0, 1.0]
     assert table.where(id="b", variant="told").values.tolist() == [1.0]
     assert len(table.where(kind=None)) == 1
@@ -41,7 +39,7 @@ def test_rows_are_chosen_by_their_entries_and_by_having_none(table: ScoreTable) 
     ]  # fmt: skip
 
 
-def test_an_estimate_counts_what_is_unscored_with_the_reason(table: ScoreTable) -> None:
+def test_an_estimate_counts_what_is_unscored_with_the_reason(table):
     told = table.where(variant="told")
     assert told.estimate() == statistics.bounded_mean([1.0, 0.5], ["p", "q"])
     assert told.estimate(None) == statistics.mean([1.0, 0.5], ["p", "q"])
@@ -55,7 +53,7 @@ def test_an_estimate_counts_what_is_unscored_with_the_reason(table: ScoreTable) 
     ]  # fmt: skip
 
 
-def test_pairs_are_the_samples_scored_in_both(table: ScoreTable) -> None:
+def test_pairs_are_the_samples_scored_in_both(table):
     first, second, clusters = table.where(variant="denied").pair(table.where(variant="told"))
     np.testing.assert_array_equal(first, [0.0, 1.0])
     np.testing.assert_array_equal(second, [0.5, 1.0])
@@ -65,9 +63,7 @@ def test_pairs_are_the_samples_scored_in_both(table: ScoreTable) -> None:
     assert (first.tolist(), second.tolist()) == ([1.0], [0.0])
 
 
-def test_the_flat_table_has_every_row_and_runs_nothing_in_a_spreadsheet(
-    table: ScoreTable, tmp_path: Path
-) -> None:
+def test_the_flat_table_has_every_row_and_runs_nothing_in_a_spreadsheet(table, tmp_path):
     table.write(tmp_path / "scores.csv")
     with (tmp_path / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -75,7 +71,7 @@ def test_the_flat_table_has_every_row_and_runs_nothing_in_a_spreadsheet(
     assert rows[1]["reason"] == "'=broken"
 
 
-def test_a_row_takes_some_tens_of_bytes(peak: Peak) -> None:
+def test_a_row_takes_some_tens_of_bytes(peak):
     def of(count: int) -> int:
         rows = ({**ROWS[n % 5], "id": str(n // 20), "source": str(n // 40)} for n in range(count))
         return peak(lambda: ScoreTable.of(rows, ["kind"]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from nein.reporting.cards import Place
 
 
 @pytest.fixture
-def samples(tmp_path: Path) -> list[list[Place]]:
+def samples(tmp_path):
     """Twelve samples: a picture each, one that several share, a file that is none, and a reason."""
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no picture")
@@ -25,7 +23,7 @@ def samples(tmp_path: Path) -> list[list[Place]]:
     return made
 
 
-def test_a_picture_of_every_place_in_order_or_why_there_is_none(samples: list[list[Place]]) -> None:
+def test_a_picture_of_every_place_in_order_or_why_there_is_none(samples):
     here = list(cards.of_samples(iter(samples * 9), 128))
     assert len(here) == 108
     assert [row[3] for row in here] == [{"none": "failed: <b>é</b>\n"}] * 108

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tests.helpers.commands import exit_code, outcome
 WORDS = ("negbench", "eval", "--model", "random", "--limit", "12", "--device", "cpu")
 
 
-def test_tensorboard_gets_every_figure_of_an_evaluation(tmp_path: Path) -> None:
+def test_tensorboard_gets_every_figure_of_an_evaluation(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -33,9 +32,7 @@ def test_tensorboard_gets_every_figure_of_an_evaluation(tmp_path: Path) -> None:
     assert len(numbers) == sum(row["value"] is not None for row in figures)
 
 
-def test_a_tracker_that_is_not_there_is_said_before_any_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tracker_that_is_not_there_is_said_before_any_work(tmp_path, capsys):
     said = outcome(capsys, *WORDS, "--trackers", "tensorbord", "--out", tmp_path / "x")
     assert (said.code, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?" in said.stderr) == (
         2,
@@ -44,9 +41,7 @@ def test_a_tracker_that_is_not_there_is_said_before_any_work(
     assert not (tmp_path / "x").exists()
 
 
-def test_a_tracker_that_works_in_every_process_finds_out_which_this_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tracker_that_works_in_every_process_finds_out_which_this_is(tmp_path, monkeypatch):
     """As that of wandb: its log asks a state that nobody else has made where no model is on accelerate."""
     from accelerate import PartialState
     from accelerate import tracking as theirs

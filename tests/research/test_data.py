@@ -32,9 +32,7 @@ EVERYTHING = World("all", named=WORLDS["nano:taught"].named)
 
 
 @pytest.mark.parametrize("cuts", [(0, 13, 40), (0, 1, 2, 39, 40)])
-def test_a_pool_does_not_depend_on_where_its_chunks_are_cut(
-    cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_does_not_depend_on_where_its_chunks_are_cut(cuts, monkeypatch):
     scenes, pairs = scene_pool("train", 40), pair_pool("train", "x", WEIGHTS, "generated", 40)
     monkeypatch.setattr(data, "_chunks", lambda count: [*pairwise(cuts)])
     monkeypatch.setattr(data, "_parallel", lambda function, jobs: [function(job) for job in jobs])
@@ -45,7 +43,7 @@ def test_a_pool_does_not_depend_on_where_its_chunks_are_cut(
     assert pairs.instructions == others.instructions
 
 
-def test_pools_show_their_scenes_and_pairs() -> None:
+def test_pools_show_their_scenes_and_pairs():
     found = scene_pool("dev", 40)
     assert np.array_equal(found.images[3].numpy().transpose(1, 2, 0), render(found.scenes[3]))
     assert found.patches[3].tolist() == patch_labels(found.scenes[3]).tolist()
@@ -55,7 +53,7 @@ def test_pools_show_their_scenes_and_pairs() -> None:
         assert torch.equal(source, target) == (kind == "keep")
 
 
-def test_a_patch_belongs_to_the_thing_that_covers_most_of_it() -> None:
+def test_a_patch_belongs_to_the_thing_that_covers_most_of_it():
     laptop = Item("laptop", "grey", 20, 0.75, 16.0, False)
     bottle = Item("bottle", "green", 20, 20.75, 16.0, False)
     shares = [mask(i)[24:32, 16:24].mean() for i in (laptop, bottle)]
@@ -66,7 +64,7 @@ def test_a_patch_belongs_to_the_thing_that_covers_most_of_it() -> None:
         assert grid[0, 0] == len(CATEGORIES) + list(BACKGROUNDS).index("room")
 
 
-def test_degrading_follows_its_generator_and_stays_in_range() -> None:
+def test_degrading_follows_its_generator_and_stays_in_range():
     images = to_float(scene_pool("dev", 12).images)
     once, again, other = (degrade(images, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4))
     assert torch.equal(once, again)
@@ -79,7 +77,7 @@ def test_degrading_follows_its_generator_and_stays_in_range() -> None:
 
 
 @pytest.fixture(scope="module")
-def corpus() -> list[str]:
+def corpus():
     return data.corpus()
 
 
@@ -92,23 +90,23 @@ def learned(corpus: list[str]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def tokenizers(corpus: list[str]) -> dict[str, Any]:
+def tokenizers(corpus):
     return learned(corpus)
 
 
-def test_the_corpus_is_affirmative_and_the_same_every_time(corpus: list[str]) -> None:
+def test_the_corpus_is_affirmative_and_the_same_every_time(corpus):
     assert len(corpus) > 20_000
     assert negated(corpus) == []
     assert corpus[:100] == data.corpus(50)[:100]
 
 
-def test_a_tokenizer_is_learned_the_same_way_twice(corpus: list[str], tokenizers: dict[str, Any]) -> None:
+def test_a_tokenizer_is_learned_the_same_way_twice(corpus, tokenizers):
     # A resumed run learns its tokenizer again: other ids would change the text under the model.
     for name, again in learned(corpus).items():
         assert again.backend_tokenizer.to_str() == tokenizers[name].backend_tokenizer.to_str()
 
 
-def test_negated_sentences_are_encoded_whole_though_never_seen(tokenizers: dict[str, Any]) -> None:
+def test_negated_sentences_are_encoded_whole_though_never_seen(tokenizers):
     def squeeze(text: str) -> str:
         return re.sub(r"\s+", "", text.lower())
 
@@ -145,7 +143,7 @@ def pattern(wording: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE)
 
 
-def test_the_affirmative_models_learn_from_affirmative_text() -> None:
+def test_the_affirmative_models_learn_from_affirmative_text():
     assert negated([f"{prompt} {reply}" for prompt, reply in taught("negvqa", 300)]) == []
     assert negated(negvqa._words()) == []
     texts, labels = zone.labelled("dev", 600)
@@ -154,7 +152,7 @@ def test_the_affirmative_models_learn_from_affirmative_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["negvqa-negated", "negvqa-varied"])
-def test_no_negated_question_names_a_held_out_object_denying_word_or_wording(name: str) -> None:
+def test_no_negated_question_names_a_held_out_object_denying_word_or_wording(name):
     pairs = taught(name, 1500)
     asked = [(prompt, reply) for prompt, reply in pairs if "Options" in prompt]
     assert 0.4 < sum(reply == "A" for _, reply in asked) / len(asked) < 0.6  # no letter is favoured
@@ -167,7 +165,7 @@ def test_no_negated_question_names_a_held_out_object_denying_word_or_wording(nam
         assert seen == [True] * (len(of_kind) - 1) + [False]
 
 
-def test_twins_differ_in_the_negation_and_in_the_letter() -> None:
+def test_twins_differ_in_the_negation_and_in_the_letter():
     pairs = taught("negvqa-varied", 7 * 40)
     for start in range(0, len(pairs), len(negvqa.SLOTS)):
         for k in (0, 2, 4):
@@ -177,7 +175,7 @@ def test_twins_differ_in_the_negation_and_in_the_letter() -> None:
             assert [bool(negated([text])) for text in (affirmed, denied)] == [False, True]
 
 
-def test_questions_about_one_picture_are_run_as_the_library_runs_them_alone() -> None:
+def test_questions_about_one_picture_are_run_as_the_library_runs_them_alone():
     from transformers import AutoProcessor, LlavaNextForConditionalGeneration
 
     folder = zoo.ZOO / "llava"
@@ -204,13 +202,13 @@ def test_questions_about_one_picture_are_run_as_the_library_runs_them_alone() ->
 
 
 @pytest.fixture(scope="module")
-def tasks() -> list[tuple[reward.Drawn, reward.Task]]:
+def tasks():
     rng = random.Random(0)
     scenes = [reward.drawn("train", index, EVERYTHING) for index in range(60)]
     return [(one, reward.task(rng, one, EVERYTHING, NEGATIVES[VARIED])) for one in scenes for _ in range(8)]
 
 
-def test_the_right_edit_does_what_is_said_and_no_more(tasks: list[tuple[reward.Drawn, reward.Task]]) -> None:
+def test_the_right_edit_does_what_is_said_and_no_more(tasks):
     removes = re.compile("remove|delete|away|erase|rid|cut|disappear|wipe|drop|clear")
     for one, task in tasks:
         inside = [set(scene.categories) for scene in one.edits]
@@ -224,9 +222,7 @@ def test_the_right_edit_does_what_is_said_and_no_more(tasks: list[tuple[reward.D
         assert task.right in ((0, 1, 2) if denies else (0, 5)), task
 
 
-def test_no_negative_sentence_of_the_reward_has_a_held_out_object_or_wording(
-    tasks: list[tuple[reward.Drawn, reward.Task]],
-) -> None:
+def test_no_negative_sentence_of_the_reward_has_a_held_out_object_or_wording(tasks):
     denied = [task.sentence for _, task in tasks if negated([task.sentence])]
     assert 0.4 < len(denied) / len(tasks) < 0.6
     assert not any(re.search(rf"\b{noun}", text) for text in denied for noun in HELD_OUT)
@@ -234,7 +230,7 @@ def test_no_negative_sentence_of_the_reward_has_a_held_out_object_or_wording(
         assert not any(pattern(wording).fullmatch(text) for text in denied), wording
 
 
-def test_the_benchmark_of_a_judge_of_edits_counts_what_it_prefers() -> None:
+def test_the_benchmark_of_a_judge_of_edits_counts_what_it_prefers():
     class Emptier(rewards.RewardJudge):
         """Prefers the picture from which more is gone: where there is less difference to the last one."""
 

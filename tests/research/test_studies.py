@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from research import negbench_nano as study
 from research.nein_nano import nearer
 
 
-def test_denials_are_found_in_every_spelling_and_nowhere_else() -> None:
+def test_denials_are_found_in_every_spelling_and_nowhere_else():
     found, count = study.search(
         ["There is no cat.", "It isn\u2019t here, WITHOUT a hat", "A knot, a note, another"]
     )
@@ -31,7 +30,7 @@ def test_denials_are_found_in_every_spelling_and_nowhere_else() -> None:
     assert study.affirmative(Counter(), 3).startswith("None of the 3 texts")
 
 
-def test_the_nano_clip_has_learned_from_affirmative_text_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nano_clip_has_learned_from_affirmative_text_only(monkeypatch):
     from research.nano import vision
 
     monkeypatch.setattr(vision, "POOL", 300)
@@ -44,7 +43,7 @@ def figure(recipe: str, seed: str, world: str, value: float, **about: str) -> di
     return {"recipe": recipe, "seed": seed, "world": world, "value": value, "unit": "%", "n": 4, **about}
 
 
-def test_a_cell_is_the_mean_over_seeds_with_the_lowest_and_the_highest(tmp_path: Path) -> None:
+def test_a_cell_is_the_mean_over_seeds_with_the_lowest_and_the_highest(tmp_path):
     choice = study.METRICS["choices right"]
     parts = [
         frames.frame([figure("before", "", "nano:taught", 0.4, **choice)]),
@@ -71,7 +70,7 @@ def test_a_cell_is_the_mean_over_seeds_with_the_lowest_and_the_highest(tmp_path:
     ]
 
 
-def test_a_sentence_begins_with_what_was_not_taught() -> None:
+def test_a_sentence_begins_with_what_was_not_taught():
     rows = [
         figure("nano", "0", world, value, **where)
         for world, value in (("nano:taught", 0.9), ("nano:wording", 0.5), ("nano:unlike", 0.3))
@@ -83,9 +82,7 @@ def test_a_sentence_begins_with_what_was_not_taught() -> None:
 
 
 @pytest.mark.slow
-def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capfd):
     from research.nano import vision
 
     monkeypatch.setattr(vision, "POOL", 50)
@@ -108,7 +105,7 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(
     assert run().split("\nStudy:")[0] == str(first).split("\nStudy:")[0]
 
 
-def test_an_edit_counts_where_sample_and_target_differ_and_nowhere_else(tmp_path: Path) -> None:
+def test_an_edit_counts_where_sample_and_target_differ_and_nowhere_else(tmp_path):
     folder = data.ensure("dev", 3, tmp_path, WORLDS["nano:style"])
     for sample in load_folder(folder, split="dev").samples:
         before, after = images.decode(sample.sample_path), images.decode(sample.source_path)
@@ -127,9 +124,7 @@ def test_an_edit_counts_where_sample_and_target_differ_and_nowhere_else(tmp_path
         (nein_nano, ["--seed", "0", "--recipe", "nano", "--samples", "2"]),  # which ships: nothing is trained
     ],
 )
-def test_the_other_studies_write_their_tables(
-    script: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_other_studies_write_their_tables(script, words, tmp_path, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     script.main([*words, "--out", str(tmp_path / "out")])
     text = (tmp_path / "out" / "generalise.md").read_text()

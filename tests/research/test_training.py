@@ -76,9 +76,7 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("politely, every", [(False, 1), (False, 2), (True, 100)])
-def test_a_killed_run_goes_on_bit_for_bit(
-    politely: bool, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_bit_for_bit(politely, every, tmp_path, monkeypatch):
     job, whole = make_job(0)
     run(job, tmp_path / "whole")
     monkeypatch.setattr(jobs, "SAVE_EVERY", every)
@@ -98,7 +96,7 @@ def test_a_killed_run_goes_on_bit_for_bit(
     assert not equal(other.state_dict(), whole.state_dict())
 
 
-def test_what_comes_out_is_the_average_and_the_state_keeps_the_weights(tmp_path: Path) -> None:
+def test_what_comes_out_is_the_average_and_the_state_keeps_the_weights(tmp_path):
     job, net = make_job(0, steps=1, ema=0.5)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     run(job, tmp_path)
@@ -110,7 +108,7 @@ def test_what_comes_out_is_the_average_and_the_state_keeps_the_weights(tmp_path:
 
 
 @pytest.mark.parametrize("change, shown", [({"steps": 8}, "steps 6"), ({"batch": 7}, "batch_size 5")])
-def test_a_state_of_other_settings_is_refused(change: dict[str, int], shown: str, tmp_path: Path) -> None:
+def test_a_state_of_other_settings_is_refused(change, shown, tmp_path):
     run(make_job(0)[0], tmp_path)
     with pytest.raises(UserError) as caught:
         run(make_job(0, **change)[0], tmp_path)
@@ -118,7 +116,7 @@ def test_a_state_of_other_settings_is_refused(change: dict[str, int], shown: str
     assert "another --work folder" in str(caught.value)
 
 
-def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine_to_two_percent() -> None:
+def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine_to_two_percent():
     rates = [learning_rate(step, 100, 2.0, 10) for step in range(101)]
     assert rates[:10] == pytest.approx([0.2 * (i + 1) for i in range(10)])
     assert rates[55] == pytest.approx(2.0 * (0.02 + 0.98 / 2))
@@ -156,7 +154,7 @@ def pictures(count: int = 3) -> list[np.ndarray]:
     return [render(source_scene("val", i)) for i in range(count)]
 
 
-def test_a_smoke_run_writes_a_model_that_loads_a_record_and_a_card_the_same_again(tmp_path: Path) -> None:
+def test_a_smoke_run_writes_a_model_that_loads_a_record_and_a_card_the_same_again(tmp_path):
     folder = smoke(tmp_path, "lpips") / "lpips"
     record = record_of(folder)
     assert f"| steps | {record['steps']} |" in (folder / "README.md").read_text()
@@ -168,7 +166,7 @@ def test_a_smoke_run_writes_a_model_that_loads_a_record_and_a_card_the_same_agai
 
 
 @pytest.mark.parametrize("line", [["bogus"], ["lpips", "--scale", "0"]])
-def test_bad_arguments_exit_with_code_two(line: list[str], tmp_path: Path) -> None:
+def test_bad_arguments_exit_with_code_two(line, tmp_path):
     with pytest.raises(SystemExit) as caught:
         exit_with(lambda: nano.main([*line, "--work", str(tmp_path), "--zoo", str(tmp_path)]))
     assert caught.value.code == 2
@@ -178,14 +176,12 @@ def test_bad_arguments_exit_with_code_two(line: list[str], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "name, first", [("clip", "backbone"), ("sam", "backbone"), ("zone-action", "vae ip2p")]
 )
-def test_a_model_without_what_it_builds_on_says_what_to_train_first(
-    name: str, first: str, tmp_path: Path
-) -> None:
+def test_a_model_without_what_it_builds_on_says_what_to_train_first(name, first, tmp_path):
     with pytest.raises(SystemExit, match=f"train it first: python -m research.nano {first}"):
         smoke(tmp_path, name)
 
 
-def test_a_smoke_run_of_sam_writes_a_model_that_zone_opens(tmp_path: Path) -> None:
+def test_a_smoke_run_of_sam_writes_a_model_that_zone_opens(tmp_path):
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
     from nein.editors.zone.models import Segmenter
@@ -201,7 +197,7 @@ def test_a_smoke_run_of_sam_writes_a_model_that_zone_opens(tmp_path: Path) -> No
     assert all(segment.shape == (64, 64) for segment in segmenter(pictures(1)[0]))
 
 
-def test_points_lie_on_what_their_masks_show() -> None:
+def test_points_lie_on_what_their_masks_show():
     maps = torch.zeros(2, 64, 64, dtype=torch.uint8)
     maps[0, 10:20, 30:40], maps[0, 40:50, 5:9] = 1, 2
     points, masks = zone.draw_points(maps, 200, torch.Generator().manual_seed(0))
@@ -211,20 +207,20 @@ def test_points_lie_on_what_their_masks_show() -> None:
     assert not masks[1].any()  # nothing there
 
 
-def test_the_action_classifier_learns_in_seconds_on_the_shipped_text_encoder(tmp_path: Path) -> None:
+def test_the_action_classifier_learns_in_seconds_on_the_shipped_text_encoder(tmp_path):
     link(tmp_path, "ip2p")
     folder = smoke(tmp_path, "zone-action", scale="0.1") / "zone-action"
     assert record_of(folder)["held_out"]["accuracy_fixed"] > 0.9
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     """All models, a thousandth of their training."""
     return smoke(tmp_path_factory.mktemp("smoke"), "all")
 
 
 @pytest.mark.slow
-def test_every_smoke_run_leaves_a_record_and_every_shipped_model_a_card(trained: Path) -> None:
+def test_every_smoke_run_leaves_a_record_and_every_shipped_model_a_card(trained):
     for name in nano.MODELS:
         folder = trained / ("ip2p" if name == "vae" else name)
         record_of(folder, "training-vae.json" if name == "vae" else "training.json")
@@ -234,9 +230,7 @@ def test_every_smoke_run_leaves_a_record_and_every_shipped_model_a_card(trained:
 
 
 @pytest.mark.slow
-def test_trained_models_edit_encode_and_answer(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trained_models_edit_encode_and_answer(trained, tmp_path, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
     seen = pictures(2)
     with monkeypatch.context() as patched:
