@@ -67,11 +67,11 @@ def nein_eval(root: Path) -> Case:
 
 def negbench_eval(root: Path) -> Case:
     data, pictures = write_negbench(root / "data"), write_pictures(root / "pictures")
-    asked = [
+    asked = (
         ["a car, no dog", "a dog?", "a car?"],
         ["no cup", "a cup?", "a room?"],
         ["sky", "a sea?", "a sky?"],
-    ]
+    )
     (data / "simpleneg.json").write_text(json.dumps(asked), encoding="utf-8")
     words = ("negbench", "eval", "--data", str(data), "--image-root", str(pictures), "--batch-size", "2")
     models = ("--model", "random", "--vlm", "tests.rehearsal:b", "--judge", "tests.rehearsal:varied")
@@ -298,13 +298,9 @@ def test_what_is_finished_loads_no_model_and_another_configuration_is_refused_by
     whole, monkeypatch, capsys
 ):
     before = blocks(whole.out)
-    for loader in (
-        "nein.metrics.load_judge",
-        "nein.metrics.load_dual",
-        "nein.metrics.load_encoder",
-        "nein.editors.get_editor",
-    ):
-        monkeypatch.setattr(loader, lambda *args, **options: pytest.fail("a model was loaded"))
+    loaders = ("metrics.load_judge", "metrics.load_dual", "metrics.load_encoder", "editors.get_editor")
+    for loader in loaders:
+        monkeypatch.setattr(f"nein.{loader}", lambda *args, **options: pytest.fail("a model was loaded"))
     assert commands.exit_code(*line(whole.case, whole.out)) == 0
     words, said = whole.case.refused
     refused = commands.outcome(capsys, *line(whole.case, whole.out, *words))

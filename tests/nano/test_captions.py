@@ -10,7 +10,7 @@ import pytest
 
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
 from nein.nano.scenes import Item, Scene, box, rng_for
-from nein.nano.sentences import PLACES, caption, captions, is_true_of, names, plural
+from nein.nano.sentences import PLACES, captions, is_true_of, names, plural
 from tests.nano.words import negated, random_scene
 
 NUMBERS = {"two": 2, "three": 3, "four": 4}
@@ -95,28 +95,9 @@ def test_relations_hold_between_the_visible_boxes(told):
             across, down = bx0 + bx1 - ax0 - ax1, by0 + by1 - ay0 - ay1
             true = {"to the left of": across, "to the right of": -across, "above": down, "below": -down}
             seen[match[3]] += 1
-            assert true[match[3]] > 0, (sentence, scene)
+            assert true[match[3]] > 0.5 * max(true.values()), (sentence, scene)
     assert len(seen) == 4
     assert min(seen.values()) > 30
-
-
-@pytest.mark.parametrize(
-    ("dog", "cat", "wanted", "mirrored"),
-    [
-        ((5.0, 20.0), (40.0, 22.0), "to the left of", "to the right of"),
-        ((40.0, 20.0), (5.0, 22.0), "to the right of", "to the left of"),
-        ((20.0, 3.0), (22.0, 40.0), "above", "below"),
-        ((20.0, 40.0), (22.0, 3.0), "below", "above"),
-    ],
-)
-def test_the_relation_of_two_things_follows_where_they_are(dog, cat, wanted, mirrored):
-    items = (Item("dog", "brown", 16, *dog, False), Item("cat", "grey", 16, *cat, False))
-    scene = Scene("meadow", 1, items)
-    sentences = [caption(scene, random.Random(i)).lower().replace(" is ", " ") for i in range(600)]
-    text = "\n".join(re.sub(rf"\ban? {pattern(set(PALETTE))} ", "a ", s) for s in sentences)
-    relations = ("to the left of", "to the right of", "above", "below")
-    assert [r for r in relations if f"dog {r} a cat" in text] == [wanted]
-    assert f"cat {mirrored} a dog" in text
 
 
 def test_there_are_five_captions_and_mostly_all_differ():
@@ -125,6 +106,7 @@ def test_there_are_five_captions_and_mostly_all_differ():
         scene = random_scene(rng_for("dev", i, "captions test"))
         five = captions(scene, random.Random(i))
         assert len(five) == 5
+        assert captions(scene, random.Random(i)) == five
         distinct[len(set(five))] += 1
     assert distinct[5] > 380
     assert len(captions(Scene("meadow", 1, ()), random.Random(0), 12)) == 12  # there are fewer wordings
@@ -136,14 +118,6 @@ def test_captions_are_sentences_with_the_right_article(told):
         assert "  " not in sentence
         assert not re.search(r"\ba [aeiou]", sentence), sentence
         assert not re.search(r"\ban [^aeiou]", sentence), sentence
-
-
-def test_captions_vary_and_follow_their_random_stream():
-    scene = random_scene(rng_for("dev", 11), 3)
-    assert captions(scene, random.Random(4)) == captions(scene, random.Random(4))
-    several = {caption(scene, random.Random(i)) for i in range(200)}
-    assert len(several) > 40
-    assert all(sentence[0].isupper() for sentence in several)
 
 
 def test_a_caption_may_leave_out_one_thing_of_three_or_more_only(told):

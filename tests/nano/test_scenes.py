@@ -14,7 +14,7 @@ import pytest
 from nein.nano import draw
 from nein.nano.data import source_scene
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE
-from nein.nano.scenes import MAX_OBJECTS, SPLITS, Item, Scene, box, mask, place, render, rng_for, sample_scene
+from nein.nano.scenes import MAX_OBJECTS, SPLITS, Item, Scene, box, mask, place, render, rng_for
 from tests.nano.words import random_scene
 
 
@@ -51,6 +51,9 @@ def test_every_category_every_colour_and_every_background_occurs_and_a_category_
     assert {scene.background for scene in many} == set(BACKGROUNDS)
     wanted = {(c, colour) for c in CATEGORIES for colour in LOOKS[c].colours}
     assert {(i.category, i.colour) for s in many for i in s.items} == wanted
+    for scene in many[:150]:
+        rest = scene.without(scene.categories[0])
+        assert list(rest.items) == [i for i in scene.items if i.category != scene.categories[0]]
     several = [s for s in many if len(s.categories) < len(s.items)]
     assert 0.05 < len(several) / len(many) < 0.4
 
@@ -81,25 +84,6 @@ def test_splits_do_not_meet_neither_as_scenes_nor_as_pictures():
             assert len(family[a]) > 290
             assert not family[a] & family[b]
             assert not pictures[a] & pictures[b]
-
-
-def test_a_scene_without_a_category_differs_inside_its_boxes_only(many):
-    seen_double = False
-    for scene in many[:150]:
-        category = scene.categories[0]
-        rest = scene.without(category)
-        assert list(rest.items) == [i for i in scene.items if i.category != category]
-        seen_double |= len(scene.items) - len(rest.items) > 1
-        difference = np.abs(render(scene).astype(int) - render(rest).astype(int)).max(-1)
-        inside = np.zeros((SIZE, SIZE), bool)
-        for item in scene.items:
-            if item.category == category:
-                x0, y0, x1, y1 = box(item)
-                inside[math.floor(y0) : math.ceil(y1), math.floor(x0) : math.ceil(x1)] = True
-        assert difference[inside].max() > 20
-        assert not difference[~inside].any()
-        assert scene.without(next(c for c in CATEGORIES if c not in scene.categories)) == scene
-    assert seen_double
 
 
 def test_a_mask_lies_in_the_box_and_fills_a_good_part_of_it(many):
@@ -162,8 +146,3 @@ def test_things_that_fly_are_mostly_above_things_that_stand():
 
     assert height("airplane") + 4 < height("dog")
     assert height("kite") + 4 < height("chair")
-
-
-def test_a_scene_of_some_categories_holds_only_these():
-    scenes = [sample_scene(random.Random(seed), 3, ("dog", "cat")) for seed in range(50)]
-    assert {c for scene in scenes for c in scene.categories} == {"dog", "cat"}

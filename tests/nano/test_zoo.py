@@ -52,11 +52,7 @@ def test_a_variant_is_the_base_with_its_own_unet_and_records(fake):
     shared = {k: v for k, v in BASE.items() if k.split("/")[0] in zoo.SHARED}
     assert content(folder) == {**shared, **VARIANT}
     assert folder.is_relative_to(fake.parent / "cache")
-    assert content(fake / "magicbrush") == VARIANT
-    assert content(fake / "ip2p") == BASE
-
-
-def test_a_file_of_the_variants_own_takes_the_place_of_the_bases(fake):
+    assert (content(fake / "magicbrush"), content(fake / "ip2p")) == (VARIANT, BASE)
     write(fake / "magicbrush", {"scheduler/config.json": "other steps"})
     assert content(zoo.path("magicbrush"))["scheduler/config.json"] == "other steps"
 

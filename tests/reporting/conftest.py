@@ -39,11 +39,8 @@ def out(tmp_path_factory, rows):
         "retention_vqa": lambda i: (i % 3) / 2,
         "auc_removal": lambda i: (i % 5) / 4,
     }
-    remove = {
-        **values,
-        "removal_vqa": lambda i: float(i % 3 != 0),
-        "removal_ovd": lambda i: float(i % 5 != 0),
-    }
+    judged = {"removal_vqa": lambda i: float(i % 3 != 0), "removal_ovd": lambda i: float(i % 5 != 0)}
+    remove = {**values, **judged}
     out = root / "runs"
     made.write_run(out, data, "ip2p", "negative", rows, values, failed=[7], features=6)
     made.write_run(out, data, "ip2p", "remove", rows, remove, features=6)

@@ -26,15 +26,11 @@ def records(sources: int, per_source: int, captions: Mapping[int, str] | None = 
         source, k = index // per_source + 1, index % per_source + 1
         noun = OBJECTS[index % len(OBJECTS)]
         caption = (captions or {}).get(index, f"A man and a red car near house number {source}.")
-        found.append(
-            {
-                "COCO": f"COCO_{source:012d}",
-                "T_original": caption,
-                "T_negative": negative_sentence(index % len(NEGATIVE_TEMPLATES), noun),
-                "T_generated": addition(noun),
-                "NeIn": f"NeIn_{source:012d}_{k}",
-            }
-        )
+        found.append({
+            "COCO": f"COCO_{source:012d}", "NeIn": f"NeIn_{source:012d}_{k}", "T_original": caption,
+            "T_negative": negative_sentence(index % len(NEGATIVE_TEMPLATES), noun),
+            "T_generated": addition(noun),
+        })  # fmt: skip
     return found
 
 
@@ -126,13 +122,8 @@ def _features(
     targets = np.random.default_rng(7).normal(size=(len(sources), width))
     target = np.stack([targets[sources.index(rows[index]["COCO"])] for index in kept]).astype(np.float32)
     edited = (target + 0.1 * len(run.editor) + rng.normal(size=target.shape)).astype(np.float32)
-    about = {
-        "block": 0,
-        "track": run.track,
-        "ids": [rows[i]["NeIn"] for i in kept],
-        "target_keys": [rows[i]["COCO"] for i in kept],
-    }
-    told = {"about": json.dumps(about)}
+    names = {"ids": [rows[i]["NeIn"] for i in kept], "target_keys": [rows[i]["COCO"] for i in kept]}
+    told = {"about": json.dumps({"block": 0, "track": run.track, **names})}
     file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=told)
     atomic.write_bytes(run.feature_path("fid", 0), file)
     found = jackknife_interval(edited, target, [rows[index]["COCO"] for index in kept])
@@ -146,13 +137,8 @@ def _detail(
     metric: str, index: int, value: float | None, answer: Callable[[int, float | None], str]
 ) -> dict[str, Any]:
     if metric == "removal_vqa":
-        return {
-            "answer": answer(index, value),
-            "p_yes": 0.25,
-            "p_no": 0.5,
-            "protocol": "fixed",
-            "question": "is it?",
-        }
+        said = {"answer": answer(index, value), "p_yes": 0.25, "p_no": 0.5}
+        return {**said, "protocol": "fixed", "question": "is it?"}
     if metric == "removal_ovd":
         return {"score": 0.05 if value else 0.75, "threshold": 0.1, "box": [0, 0, 9, 9], "protocol": "fixed"}
     return {}

@@ -74,16 +74,9 @@ def test_a_page_without_pictures_and_without_data_still_has_its_numbers(out, tmp
 
 
 def test_folders_of_the_machine_stay_out_of_what_is_published():
-    facts = {
-        "a": "/home/me/data/val.json",
-        "b": ["C:\\Users\\me\\x", "~/y"],
-        "c": {"d": "nano:llava", "e": 3},
-    }
-    assert pages.without_folders(facts) == {
-        "a": "…/val.json",
-        "b": ["…/x", "…/y"],
-        "c": {"d": "nano:llava", "e": 3},
-    }
+    same = {"c": {"d": "nano:llava", "e": 3}}
+    facts = {"a": "/home/me/data/val.json", "b": ["C:\\Users\\me\\x", "~/y"], **same}
+    assert pages.without_folders(facts) == {"a": "…/val.json", "b": ["…/x", "…/y"], **same}
 
 
 def test_json_in_a_script_element_cannot_end_it():
@@ -117,19 +110,6 @@ def test_known_devices_are_found_by_the_longest_name():
     assert peak_of(None, "float32") is None
 
 
-def test_compare_prints_pairs_and_corrected_tests(out, capsys):
-    code, text, _ = outcome(capsys, "compare", out, "--metrics", "l1,removal_vqa", "--format", "csv")
-    assert code == 0
-    rows = list(csv.DictReader(io.StringIO(text)))
-    rows = [row for row in rows if row["statistic"] == "difference"]
-    assert [row["metric"] for row in rows] == ["l1", "removal_vqa"]
-    assert all(float(row["p_holm"]) >= float(row["p"]) for row in rows)
-    code, text, _ = outcome(capsys, "compare", out, "--track", "all", "--metrics", "l1")
-    assert code == 0
-    assert text.count("| L1 ↓") == 3  # three pairs of three runs
-    assert "## Coverage" in text
-
-
 def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):
     told = {"ip2p": lambda i: float(i % 4 != 0), "magicbrush": lambda i: float(i % 5 != 0)}
     denied = {
@@ -158,11 +138,7 @@ def test_mistakes_are_one_sentence(out, tmp_path, capsys, monkeypatch):
         ("report", [out, "-o", tmp_path], "is a folder"),
         ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
         ("report", [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
-        (
-            "report",
-            [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"],
-            "must be a whole number, 0 or above",
-        ),
+        ("report", [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "a whole number, 0 or above"),
         ("report", [out, "-o", tmp_path / "x.html", "--data", tmp_path / "no"], "There is no data folder"),
         ("compare", [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
         ("compare", [out, "--metrics", "removal"], "did you mean 'removal_"),

@@ -64,10 +64,8 @@ def test_every_grade_of_a_folder_is_cited_with_how_the_judge_was_asked(tmp_path)
     table = out.with_suffix(".md").read_text().partition("## The judge on NegVQA")[2]
     rows = [line for line in table.splitlines() if "none of these runs" in line]
     assert ["about each option" in row for row in rows] == [True, False]
-    assert [row.split("|")[-2].strip() for row in rows] == [
-        "24",
-        "24",
-    ]  # no to every option, and no letter: nothing is scored
+    # No to every option, and no letter: nothing is scored.
+    assert [row.split("|")[-2].strip() for row in rows] == ["24", "24"]
 
 
 def test_a_folder_without_a_grade_is_refused(grade, tmp_path):

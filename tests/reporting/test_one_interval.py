@@ -63,14 +63,10 @@ def identity(row: Row) -> tuple[str, ...]:
 def test_a_figure_that_stands_in_several_tables_and_files_has_one_interval(out, page):
     """The page's CSV, the CSV that the evaluation wrote for all runs, and that of every run."""
     runs.report(out)
-    tables = [
-        rows_of(page.with_suffix(".csv")),
-        rows_of(out / "figures.csv"),
-        *(
-            [{**row, "model": path.parent.parent.name, "variant": path.parent.name} for row in rows_of(path)]
-            for path in out.glob("*/*/figures.csv")
-        ),
-    ]
+    tables = [rows_of(page.with_suffix(".csv")), rows_of(out / "figures.csv")]
+    for path in out.glob("*/*/figures.csv"):
+        names = {"model": path.parent.parent.name, "variant": path.parent.name}
+        tables.append([{**row, **names} for row in rows_of(path)])
     every: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
     places: dict[tuple[str, ...], int] = defaultdict(int)
     for table in tables:
@@ -120,9 +116,6 @@ def test_the_family_of_a_comparison_is_its_metric_or_with_all_the_whole_table(ou
             assert float(smallest["p_holm"]) == pytest.approx(
                 min(1.0, len(members) * float(smallest["p"])), rel=1e-9
             )
-    assert all(
-        float(one["p_holm"]) <= float(all_["p_holm"]) for one, all_ in zip(by_metric, together, strict=True)
-    )
 
 
 def test_against_a_baseline_only_its_pairs_are_compared_and_corrected_for(out, capsys):
@@ -153,3 +146,4 @@ def test_where_no_difference_could_be_significant_a_sentence_says_so(tmp_path, c
     text = capsys.readouterr().out
     assert "With 4 source images no p of a share can be below 0.12" in text
     assert "(never below 0.12 here)" in text
+    assert "## Coverage" in text

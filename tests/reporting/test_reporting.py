@@ -17,15 +17,8 @@ from nein.reporting import cards, figures, format, page, plots, report, tables
 from nein.reporting.scores import ScoreTable
 
 MARKUP = '</script><script>document.title="broken"</script><img src=x> & "co"'
-TABLES = (
-    tables.Table(
-        "accuracy",
-        "Accuracy",
-        rows=(tables.Row("model"),),
-        columns=(tables.Across("variant", {"metric": "accuracy"}), *tables.COUNTS),
-        note="There are no two of them.",
-    ),
-)
+VARIANTS = tables.Across("variant", {"metric": "accuracy"})
+TABLES = (tables.Table("accuracy", "Accuracy", (tables.Row("model"),), (VARIANTS, *tables.COUNTS)),)
 PLOTS = (plots.Bars("accuracy", "Accuracy by variant", place=("model",), series="variant", rule=50),)
 SECTIONS = (page.Section("accuracy", "Accuracy", TABLES, PLOTS),)
 
