@@ -120,12 +120,3 @@ def test_another_edition_of_the_rule_is_read_from_the_same_answers(server, tmp_p
     assert ask(server, questions, out, "--letters", "vlmevalkit-2025-08") == 0
     assert server.requests == []
     assert figure(out / "openai-eye-7b", **what)["value"] == 0.0
-
-
-def test_a_matcher_that_is_none_is_answered_in_one_sentence(tmp_path, capsys):
-    common = ("--model", "nano:negvqa", "--out", tmp_path / "out")
-    assert run(*common, "--matcher", "gpt") == 2
-    assert "--matcher is 'gpt'; allowed: exact, llm:MODEL" in capsys.readouterr().err
-    assert run(*common, "--matcher", "llm:gpt") == 2
-    assert "There is no language model 'gpt'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
