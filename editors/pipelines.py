@@ -48,44 +48,27 @@ _PROMPTS: dict[str, Callable[[str], str]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one class of diffusers is called.
+    """How one class of diffusers is called; arguments that it does not have are ""."""
 
-    image, nested    Argument that takes the picture, and how many lists it has to be in.
-    prompt           Key of `_PROMPTS`.
-    guidance, image_guidance, resolution   Arguments that take these values; "" if the class has none.
-    size             Key of `SIZES`: what is passed as width and height; "" leaves it to the pipeline.
-    fit              The picture is cropped and resized to that size beforehand, as InstructPix2Pix does.
-    batched          Several pictures of one size in one call give what one call each gives.
-    fixed            Further arguments of every call.
-    kontext          The pipeline resizes to one megapixel unless told otherwise.
-    denoiser         Component that torch.compile is for.
-    float32          Components that stay in float32 whatever the dtype.
-    result           Field of the output that holds the pictures; of "frames" the last is the edit.
-    negative         Arguments without which a negative prompt does not act, where its own are not above
-                     1; None: it cannot act.
-    needs            Package that the class calls without checking that it is there.
-    reads            "instruction", or "object" for an editor that is told what to remove.
-    output           What a reader should know about the size of the results.
-    """
-
-    image: str = "image"
-    nested: int = 0
-    prompt: str = ""
+    image: str = "image"  # argument that takes the picture,
+    nested: int = 0  # in so many lists
+    prompt: str = ""  # key of `_PROMPTS`
     guidance: str = "guidance_scale"
     image_guidance: str = ""
-    size: str = ""
-    fit: bool = False
-    batched: bool = False
-    resolution: str = ""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    kontext: bool = False
-    denoiser: str = "transformer"
-    float32: tuple[str, ...] = ()
-    result: str = "images"
+    size: str = ""  # key of `SIZES`: passed as width and height; "" leaves it to the pipeline
+    fit: bool = False  # the picture is cropped and resized to that size beforehand, as InstructPix2Pix does
+    batched: bool = False  # several pictures of one size in one call give what one call each gives
+    resolution: str = ""  # argument that takes it
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # further arguments of every call
+    kontext: bool = False  # the pipeline resizes to one megapixel unless told otherwise
+    denoiser: str = "transformer"  # component that torch.compile is for
+    float32: tuple[str, ...] = ()  # components that stay in float32 whatever the dtype
+    result: str = "images"  # field of the output with the pictures; of "frames" the last is the edit
+    #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
     negative: Mapping[str, float] | None = field(default_factory=dict)
-    needs: str = ""
-    reads: str = "instruction"
-    output: str = ""
+    needs: str = ""  # package that the class calls without checking that it is there
+    reads: str = "instruction"  # or "object", of an editor that is told what to remove
+    output: str = ""  # what a reader should know about the size of the results
 
 
 RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}

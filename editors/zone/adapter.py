@@ -34,46 +34,32 @@ Amount = Annotated[float, Field(ge=0, strict=True)]
 class Settings:
     """The constants of the method; lengths in pixels.
 
-    protocol          "paper": the released code with its quirks. "fixed": what the paper means; padding is
-                      cut off, the picture scaled back, and a picture without a segment is the `fallback`.
-    blend_beta        Weight of MagicBrush's latents when something is removed.
-    branches          Guidance branches whose attention is read; None is "uncond" for "paper", whose code
-                      drops the instruction's branch, and "text" for "fixed".
-    map_stride        Pixels per cell of the attention maps.
-    against, floor    Of step 5, see `masks.rival` and `masks.stretch`.
-    mask_threshold    Of step 5, on doubled differences; the released code has 108, the paper's text 128.
-    least_area        Of step 6.
-    points_per_side   Of step 7: SAM is asked at so many points squared, and its segments have at least
-    segment_quality   this predicted IoU and
-    segment_stability this IoU with themselves at shifted cut-offs.
-    dilation          Of step 9.
-    brightness        Factor on the edit before it is pasted.
-    smooth_radius     Of step 11: frequencies kept, in cycles per picture,
-    smooth_threshold  difference that counts, in grey levels, and
-    smooth_closing    side of the square that closes gaps, odd.
-    edge_alpha        Share of the edit in the edge, step 12.
-    fallback          "input" (nothing can be pasted) or "edit" (the whole edit) without a segment; "fixed"
-                      only.
+    protocol  "paper": the released code with its quirks. "fixed": what the paper means; padding is cut off,
+              the picture scaled back, and a picture without a segment is the `fallback`.
+    branches  Guidance branches whose attention is read; None is "uncond" for "paper", whose code drops the
+              instruction's branch, and "text" for "fixed".
     """
 
     protocol: Literal["paper", "fixed"] = "paper"
-    blend_beta: Amount = 0.2
+    blend_beta: Amount = 0.2  # weight of MagicBrush's latents when something is removed
     branches: Literal["text", "uncond", "all"] | None = None
-    map_stride: Size = 32
-    against: Literal["last", "words"] = "last"
-    floor: Literal["zero", "least"] = "zero"
-    mask_threshold: Level = 108
-    least_area: Count = 64
-    points_per_side: Size = 32
-    segment_quality: Share = 0.88
-    segment_stability: Share = 0.95
-    dilation: Count = 4
-    brightness: Amount = 1.0
-    smooth_radius: Amount = 200.0
-    smooth_threshold: Level = 30
-    smooth_closing: Size = 21
-    edge_alpha: Share = 0.6
-    fallback: Literal["input", "edit"] = "input"
+    map_stride: Size = 32  # pixels per cell of the attention maps
+    against: Literal["last", "words"] = "last"  # step 5, `masks.rival`
+    floor: Literal["zero", "least"] = "zero"  # step 5, `masks.stretch`
+    mask_threshold: Level = 108  # on doubled differences; the released code has 108, the paper's text 128
+    least_area: Count = 64  # step 6
+    points_per_side: Size = 32  # step 7: SAM is asked at so many points squared; its segments have at least
+    segment_quality: Share = 0.88  # this predicted IoU, and
+    segment_stability: Share = 0.95  # this IoU with themselves at shifted cut-offs
+    dilation: Count = 4  # step 9
+    brightness: Amount = 1.0  # factor on the edit before it is pasted
+    smooth_radius: Amount = (
+        200.0  # step 11: frequencies kept, in cycles per picture (the code calls it high-pass)
+    )
+    smooth_threshold: Level = 30  # grey levels that count as a difference
+    smooth_closing: Size = 21  # side of the square that closes gaps, odd
+    edge_alpha: Share = 0.6  # share of the edit in the edge, step 12
+    fallback: Literal["input", "edit"] = "input"  # nothing is pasted, or the whole edit
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Settings:

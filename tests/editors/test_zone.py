@@ -187,16 +187,15 @@ def record_of_one_cell(editor):
     editor._predict = predict
 
 
-@pytest.mark.parametrize("case", ["no segment", "no overlap"])
-def test_paper_ends_with_an_error_where_the_released_code_does(case, zone_editor, requests_of):
+@pytest.mark.parametrize("segments", [(), (box(0, 0, 5, 5),)], ids=["no segment", "no overlap"])
+def test_paper_ends_with_an_error_where_the_released_code_does(segments, zone_editor, requests_of):
     editor = zone_editor(protocol="paper")
     record_of_one_cell(editor)
-    segmented(editor, *([box(0, 0, 5, 5)] if case == "no overlap" else []))
-    results = editor.edit(with_maps(requests_of(2)))
-    for result in results:
-        assert result.image is None
-        assert "released code of ZONE ends here, and protocol 'fixed' goes on" in result.error
-        assert list(result.maps) == SHEET
+    segmented(editor, *segments)
+    [result] = editor.edit(with_maps(requests_of(1)))
+    assert result.image is None
+    assert "released code of ZONE ends here, and protocol 'fixed' goes on" in result.error
+    assert list(result.maps) == SHEET
 
 
 # Sizes --------------------------------------------------------------------------------------------------

@@ -17,13 +17,7 @@ import numpy as np
 
 from nein.datasets.negbench import official
 from nein.datasets.negbench.official import Records, parse
-from nein.datasets.negbench.records import (
-    Option,
-    Question,
-    RetrievalItem,
-    check_items,
-    check_questions,
-)
+from nein.datasets.negbench.records import Option, Question, RetrievalItem, check_items, check_questions
 from nein.engine import atomic
 from nein.engine.errors import UserError
 

@@ -88,7 +88,7 @@ def held_out(folder: Path) -> HeldOut:
 
 
 def values(runs: Mapping[str, RunDir], metric: str, task: str) -> dict[str, float | None]:
-    """Sample id -> value on a task; of "Add a X." what counts is that X is there, not that it is gone."""
+    """Sample id -> value; of "Add a X." what counts is that X is there."""
     scores = {row["id"]: row["value"] for row in runs[task].scores() if row["metric"] == metric}
     if task == "add" and metric.startswith("removal"):
         return {key: None if value is None else 1.0 - value for key, value in scores.items()}
@@ -172,9 +172,10 @@ def evaluate(
 
 def report(config: ReportConfig, executor: Executor) -> str | None:
     """Writes table.md, figures.csv and grid.png; the main process returns the tables. Raises UserError."""
-    line = ["--preset", config.preset, "--editor", ",".join([config.before, *config.after])]
-    line += ["--data", config.data, "--split", config.split, "--device", config.device]
-    settings = EvalConfig.parse(line)
+    settings = EvalConfig.of(
+        preset=config.preset, editor=[config.before, *config.after], data=config.data, split=config.split,
+        device=config.device,
+    )  # fmt: skip
     choices = editor_choice.resolve_editors(settings.editor, settings.preset, settings.editor_overrides())
     if len(choices) < 2:
         raise UserError("BEFORE and AFTER are the same editor; name two.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from nein.train import finetune_clip
 from nein.train.clip_finetuning.options import parse
 from tests.metrics import tiny
+from tests.negbench.conftest import open_clip_checkpoint, open_clip_folder  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")
@@ -49,33 +49,6 @@ def siglip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         SiglipModel(config).save_pretrained(folder)
     words.save_pretrained(folder)
     SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def open_clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny open_clip model in the layout of the library."""
-    from safetensors.torch import save_file
-
-    from nein.metrics.dual import openclip
-
-    folder = tmp_path_factory.mktemp("clip") / "open_clip"
-    folder.mkdir()
-    config = {
-        "embed_dim": 24, "quick_gelu": True,
-        "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
-        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
-    }  # fmt: skip
-
-    with tiny.seeded(5):
-        model = openclip._build(config)
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / openclip.WEIGHTS)
-    preprocess = {
-        "size": 32, "mode": "RGB", "mean": [0.5, 0.5, 0.5], "std": [0.3, 0.3, 0.3],
-        "interpolation": "bicubic", "resize_mode": "shortest", "fill_color": 0,
-    }  # fmt: skip
-    about = {"model_cfg": config, "preprocess_cfg": preprocess}
-    (folder / openclip.CONFIG).write_text(json.dumps(about))
     return folder
 
 

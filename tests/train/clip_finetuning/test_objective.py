@@ -18,9 +18,7 @@ def test_the_contrastive_loss_is_the_mean_of_both_directions_written_out() -> No
     torch.manual_seed(0)
     image, text, scale = torch.randn(3, 4), torch.randn(3, 4), torch.tensor(5.0)
     found = contrastive_loss(image, text, scale)
-    cosine = [
-        [float(i @ t / (i.norm() * t.norm())) for t in text] for i in image
-    ]  # by hand, a pair at a time
+    cosine = [[float(i @ t / (i.norm() * t.norm())) for t in text] for i in image]  # a pair at a time
     total = 0.0
     for k in range(3):
         row = [math.exp(5 * cosine[k][j]) for j in range(3)]
@@ -29,22 +27,7 @@ def test_the_contrastive_loss_is_the_mean_of_both_directions_written_out() -> No
     assert float(found) == pytest.approx(total / 6, abs=1e-5)
 
 
-def test_scaling_a_feature_changes_no_loss() -> None:
-    torch.manual_seed(0)
-    image, text, scale = torch.randn(5, 4), torch.randn(5, 4), torch.tensor(3.0)
-    options, correct = torch.randn(5, 3, 4), torch.tensor([0, 1, 2, 0, 1])
-    longer = torch.rand(5, 1) * 9 + 1
-    assert contrastive_loss(image * longer, text, scale) == pytest.approx(
-        float(contrastive_loss(image, text, scale)), abs=1e-5
-    )
-    assert choice_loss(image, options * longer[:, None], correct, scale) == pytest.approx(
-        float(choice_loss(image, options, correct, scale)), abs=1e-5
-    )
-
-
-def test_the_choice_loss_is_the_options_own_cross_entropy_with_another_number_of_options_than_questions() -> (
-    None
-):
+def test_the_choice_loss_is_cross_entropy_with_another_number_of_options_than_questions() -> None:
     torch.manual_seed(0)
     image, options, correct = torch.randn(2, 4), torch.randn(2, 3, 4), torch.tensor([2, 0])
     found = choice_loss(image, options, correct, torch.tensor(2.0))

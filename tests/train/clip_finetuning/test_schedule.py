@@ -18,13 +18,9 @@ from nein.train.clip_finetuning.options import ContrastConfig, parse
 
 def corpus(captions: int, questions: int) -> Corpus:
     media = Drawn(lambda name: [])
-    return Corpus(
-        [RetrievalItem(f"{k}", "p", ("A",)) for k in range(captions)],
-        [Question(f"{k}", "p", (Option("a"), Option("b")), 0) for k in range(questions)],
-        media,
-        media,
-        {},
-    )
+    items = [RetrievalItem(f"{k}", "p", ("A",)) for k in range(captions)]
+    asked = [Question(f"{k}", "p", (Option("a"), Option("b")), 0) for k in range(questions)]
+    return Corpus(items, asked, media, media, {})
 
 
 def settings(protocol: str, **options: Any) -> ContrastConfig:
@@ -82,11 +78,8 @@ def test_the_share_is_of_batches_by_paper_and_of_rows_by_fixed() -> None:
 
 
 def test_a_number_of_steps_is_taken_as_it_is_and_spans_what_as_many_passes_would() -> None:
-    config = settings("paper", epochs=None, steps=140)
-    assert (towers.steps(config, corpus(3000, 2000)), towers.span(config, corpus(3000, 2000))) == (
-        140,
-        600,
-    )
+    config, data = settings("paper", epochs=None, steps=140), corpus(3000, 2000)
+    assert (towers.steps(config, data), towers.span(config, data)) == (140, 600)
 
 
 def test_the_papers_preset_takes_the_papers_schedule_and_a_linear_one_is_refused() -> None:
