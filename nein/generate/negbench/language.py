@@ -89,15 +89,9 @@ EXAMPLES = {
 
 
 def extract(
-    client: Client,
-    images: Sequence[Concepts],
-    seed: int,
-    count: int,
-    thing: str = "image",
-    *,
-    prompts: Published | None = None,
-    protocol: Protocol = "fixed",
-) -> list[Concepts]:
+    client: Client, images: Sequence[Concepts], seed: int, count: int, thing: str = "image", *,
+    prompts: Published | None = None, protocol: Protocol = "fixed",
+) -> list[Concepts]:  # fmt: skip
     """Objects of every image's captions, present and absent; of a video also actions.
 
     prompts  Those asked in the place of ours: of an image first for the objects of its captions (one text),
@@ -108,47 +102,47 @@ def extract(
     """
     usable = [image for image in images if not image.problem]
     seeds = [sample_seed(seed, f"objects/{image.id}") for image in usable]
-    answers: list[Objects | str] = []
-    if prompts is None:
-        medium, wanted, form, unwanted = ASKED[thing]
-        listed = ["\n".join(f"- {text}" for text in image.captions) for image in usable]
-        texts = [
-            f"These captions describe one {medium}:\n{captions}\n\nList the concrete, visible {wanted} that "
-            f"the captions mention, as {form} in lower case (no {unwanted}). Then list {count} other "
-            f"{wanted} that often occur together with these but are mentioned in no caption."
-            for captions in listed
-        ]
-        for one in client.complete(list(map(Request, texts, seeds)), Objects):
-            answers.append(_failure(one.failure) if one.value is None else one.value)
-    elif thing == "video":
-        texts = [prompts.concepts(i.captions, random.Random(n)) for i, n in zip(usable, seeds, strict=True)]
-        for reply in client.complete(list(map(Request, texts, seeds)), VideoConcepts):
-            both = reply.value
-            answers.append(
-                Objects(present=both.present, absent=both.absent) if both else _failure(reply.failure)
-            )
+    answers: list[Objects | VideoConcepts | str] = []
+    if prompts is not None and thing == "image":
+        answers += _ask_twice(client, usable, seeds, prompts, protocol)
     else:
-        answers = _ask_twice(client, usable, seeds, prompts, protocol)
+        schema: type[Objects] | type[VideoConcepts] = Objects
+        if prompts is None:
+            texts = [_objects_of(image.captions, count, thing) for image in usable]
+        else:
+            schema, drawn = VideoConcepts, zip(usable, seeds, strict=True)
+            texts = [prompts.concepts(image.captions, random.Random(number)) for image, number in drawn]
+        for one in client.complete(list(map(Request, texts, seeds)), schema):
+            answers.append(_failure(one.failure) if one.value is None else one.value)
     extracted = {}
     for image, answer in zip(usable, answers, strict=True):
         if isinstance(answer, str):
             extracted[image.id] = replace(image, problem=answer)
-        elif protocol == "paper":
-            named = tuple(dict.fromkeys(answer.present)), tuple(dict.fromkeys(answer.absent))
-            problem = "" if named[1] else NO_OBJECTS
-            extracted[image.id] = replace(image, positives=named[0], negatives=named[1], problem=problem)
+            continue
+        if protocol == "paper":
+            affirmed, new = list(dict.fromkeys(answer.present)), list(dict.fromkeys(answer.absent))
+            problem = "" if new else NO_OBJECTS
         else:
             said = ". ".join(image.captions)  # a denial ends with its caption
             present, absent = _names(answer.present), _names(answer.absent)
-            affirmed = tuple(name for name in present if polarity.polarity(said, name) == "affirmed")
+            affirmed = [name for name in present if polarity.polarity(said, name) == "affirmed"]
             new = [name for name in absent if not polarity.mentions(said, name) and name not in present]
             notes = ["object not in the caption, dropped"] * (len(present) - len(affirmed))
             notes += ["absent object is in the caption, dropped"] * (len(absent) - len(new))
+            image, new = image.noting(*notes), new[:count]
             problem = "" if affirmed and new else NO_OBJECTS
-            extracted[image.id] = replace(
-                image.noting(*notes), positives=affirmed, negatives=tuple(new[:count]), problem=problem
-            )
+        extracted[image.id] = replace(image, positives=tuple(affirmed), negatives=tuple(new), problem=problem)
     return [extracted.get(image.id, image) for image in images]
+
+
+def _objects_of(captions: Sequence[str], count: int, thing: str) -> str:
+    medium, wanted, form, unwanted = ASKED[thing]
+    listed = "\n".join(f"- {text}" for text in captions)
+    return (
+        f"These captions describe one {medium}:\n{listed}\n\nList the concrete, visible {wanted} that "
+        f"the captions mention, as {form} in lower case (no {unwanted}). Then list {count} other "
+        f"{wanted} that often occur together with these but are mentioned in no caption."
+    )
 
 
 def _ask_twice(
@@ -162,13 +156,10 @@ def _ask_twice(
         return [] if protocol == "paper" and outcome.failure not in SILENT else None
 
     captions = [" ".join(image.captions) for image in images]
-    first = [Request(prompts.present(text), number) for text, number in zip(captions, seeds, strict=True)]
-    present = client.complete(first, ObjectList)
-    second = [
-        Request(prompts.absent(text, names(one) or []), number)
-        for text, one, number in zip(captions, present, seeds, strict=True)
-    ]
-    absent = client.complete(second, ObjectList)
+    asked = list(map(Request, map(prompts.present, captions), seeds))
+    present = client.complete(asked, ObjectList)
+    texts = [prompts.absent(text, names(one) or []) for text, one in zip(captions, present, strict=True)]
+    absent = client.complete(list(map(Request, texts, seeds)), ObjectList)
     answers: list[Objects | str] = []
     for one, other in zip(present, absent, strict=True):
         shown, lacking = names(one), names(other)
@@ -187,18 +178,15 @@ def validate(
     usable = [image for image in images if not image.problem]
     lists = [names for image in usable for names in (image.positives, image.negatives)]
     if prompts is not None:
-        outcomes: Sequence[Outcome[Verdict] | Outcome[Soundness]] = client.complete(
-            [Request(prompts.valid(names)) for names in lists], Verdict
-        )
+        texts = [prompts.valid(names) for names in lists]
     else:
-        asked = [
-            Request(
-                f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
-                "else: no explanation, no instruction, no remains of another text?"
-            )
+        texts = [
+            f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
+            "else: no explanation, no instruction, no remains of another text?"
             for names in lists
         ]
-        outcomes = client.complete(asked, Soundness)
+    schema: type[Verdict] | type[Soundness] = Soundness if prompts is None else Verdict
+    outcomes = client.complete([*map(Request, texts)], schema)
     validated = {}
     for image, one, other in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
         failures = [o.failure for o in (one, other) if o.failure in SILENT]
@@ -236,20 +224,14 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Plan | st
         if value is None:
             plans.append(_failure(outcome.failure))
             continue
-        extra, objects = _names([value.extra]), _names(value.objects)
-        sound = (
-            len(extra) == 1
-            and len(objects) >= 2
-            and all(polarity.polarity(value.caption, name) == "affirmed" for name in objects)
-            and polarity.polarity(value.caption, extra[0]) == "missing"
-            and polarity.polarity(value.caption_with_extra, extra[0]) == "affirmed"
-        )
-        plan = (
-            Plan(number, value.caption, value.caption_with_extra, tuple(objects), *extra[:1])
-            if sound
-            else None
-        )
-        plans.append(plan or "the sentences of a scene contradict its objects")
+        extra, objects = _names([value.extra])[:1], _names(value.objects)
+        said = [polarity.polarity(value.caption, name) for name in (*objects, *extra)]
+        added = [polarity.polarity(value.caption_with_extra, name) for name in extra]
+        if len(objects) >= 2 and added == ["affirmed"] and said == ["affirmed"] * len(objects) + ["missing"]:
+            captions = value.caption, value.caption_with_extra
+            plans.append(Plan(number, *captions, tuple(objects), *extra))
+        else:
+            plans.append("the sentences of a scene contradict its objects")
     return plans
 
 
@@ -271,14 +253,9 @@ class Sentence:
 
 
 def paraphrase(
-    client: Client,
-    sentences: Sequence[Sentence],
-    seed: int,
-    *,
-    keep_order: bool,
-    prompts: Published | None = None,
-    protocol: Protocol = "fixed",
-) -> list[tuple[str | None, str]]:
+    client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool,
+    prompts: Published | None = None, protocol: Protocol = "fixed",
+) -> list[tuple[str | None, str]]:  # fmt: skip
     """(sentence in other words, "") or (None, why there is none) for every sentence.
 
     By "fixed" a sentence that loses an object or changes its polarity is refused and drawn again, as often as
@@ -286,19 +263,14 @@ def paraphrase(
     what comes first. Where the model gave no answer at all, another seed is not tried.
     """
     said: dict[int, tuple[str | None, str]] = {}
-    rounds = client.attempts if client.temperature > 0 else 1
-    for turn in range(rounds):
-        open_ = [
-            k
-            for k in range(len(sentences))
-            if k not in said or (said[k][0] is None and not said[k][1].startswith(NO_ANSWER))
-        ]
+    form: type[Paraphrase] | type[Line] = Paraphrase if prompts is None else Line
+    open_ = list(range(len(sentences)))
+    for turn in range(client.attempts if client.temperature > 0 else 1):
         requests = []
         for k in open_:
             number = sample_seed(seed, f"paraphrase/{sentences[k].id}", turn)
             prompt = _prompt(sentences[k], keep_order, prompts, random.Random(number))
             requests.append(Request(prompt, number))
-        form: type[Paraphrase] | type[Line] = Paraphrase if prompts is None else Line
         for k, outcome in zip(open_, client.complete(requests, form), strict=True):
             if outcome.value is None:
                 said[k] = (None, _failure(outcome.failure))
@@ -311,6 +283,7 @@ def paraphrase(
                 if not why and len(text.split()) > LONGER * len(one.text.split()) + 10:
                     why = "it says much more"
             said[k] = (None, why) if why else (text, "")
+        open_ = [k for k in open_ if said[k][0] is None and not said[k][1].startswith(NO_ANSWER)]
     return [said[k] for k in range(len(sentences))]
 
 

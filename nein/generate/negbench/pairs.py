@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nein import editors
 from nein.datasets.negbench import sentences
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.sentences import stream
@@ -50,25 +51,17 @@ class EditorMaker:
         return {"kind": "editor", **self.editor.describe()}
 
     def make(
-        self, plans: Sequence[Plan], sources: Sequence[np.ndarray | None], seeds: Sequence[int]
+        self, plans: Sequence[Plan], sources: Sequence[Any], seeds: Sequence[int]
     ) -> list[Pictures | str]:
-        """Both pictures of every plan, or why there are none."""
-        from nein import editors
-
+        """Both pictures of every plan, or why there are none. sources: (H, W, 3) uint8 each."""
         requests = [
             editors.EditRequest(plan.id, source, f"Add {nouns.with_article(plan.extra, some=True)}.", seed)
             for plan, source, seed in zip(plans, sources, seeds, strict=True)
-            if source is not None
         ]
-        results = {result.id: result for result in self.editor.edit(requests)}
-        made: list[Pictures | str] = []
-        for plan, source in zip(plans, sources, strict=True):
-            result = results.get(plan.id)
-            if source is None or result is None or result.image is None:
-                made.append((result.error if result else None) or "the editor gave no picture")
-            else:
-                made.append((source, result.image))
-        return made
+        return [
+            result.error or "the editor gave no picture" if result.image is None else (source, result.image)
+            for source, result in zip(sources, self.editor.edit(requests), strict=True)
+        ]
 
 
 class TextMaker:
@@ -83,22 +76,21 @@ class TextMaker:
         return {"kind": "text", **self._identity, "resolution": self.resolution, "steps": self.steps}
 
     def make(
-        self, plans: Sequence[Plan], sources: Sequence[np.ndarray | None], seeds: Sequence[int]
-    ) -> list[Pictures]:
-        said = [((plan.caption, plan.caption_with), seed) for plan, seed in zip(plans, seeds, strict=True)]
-        return [(self._draw(text, seed), self._draw(other, seed)) for (text, other), seed in said]
+        self, plans: Sequence[Plan], sources: Sequence[Any], seeds: Sequence[int]
+    ) -> list[Pictures | str]:
+        return [
+            (self._draw(plan.caption, seed), self._draw(plan.caption_with, seed))
+            for plan, seed in zip(plans, seeds, strict=True)
+        ]
 
     def _draw(self, text: str, seed: int) -> np.ndarray:
         import torch
 
         drawn = self.pipeline(
-            prompt=text,
-            height=self.resolution,
-            width=self.resolution,
-            num_inference_steps=self.steps,
+            prompt=text, height=self.resolution, width=self.resolution, num_inference_steps=self.steps,
             generator=torch.Generator().manual_seed(seed),  # on the CPU: the same noise on any device
             output_type="np",
-        )
+        )  # fmt: skip
         return (np.asarray(drawn.images[0]) * 255).round().clip(0, 255).astype(np.uint8)
 
 
@@ -118,16 +110,10 @@ def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> Plan | s
 
 
 def make_pairs(
-    plans: Sequence[Plan | str],
-    ids: Sequence[str],
-    source: Callable[[str], np.ndarray | None],
-    maker: EditorMaker | TextMaker,
-    verifier: Verifier,
-    save: Callable[[str, np.ndarray], str],
-    *,
-    seed: int,
-    attempts: int,
-) -> list[Concepts]:
+    plans: Sequence[Plan | str], ids: Sequence[str], source: Callable[[str], np.ndarray | None],
+    maker: EditorMaker | TextMaker, verifier: Verifier, save: Callable[[str, np.ndarray], str], *,
+    seed: int, attempts: int,
+) -> list[Concepts]:  # fmt: skip
     """Two images per plan, or one that says why there is no pair. source: the picture an editor starts from,
     by id; save: writes a picture under a name and returns its path."""
     done: dict[str, list[Concepts]] = {}
@@ -139,12 +125,12 @@ def make_pairs(
         try:
             open_.append((plan, source(plan.id)))
         except ImageError as error:
-            done[name] = [Concepts(name, "", problem=f"{UNREADABLE}: {str(error).rpartition(': ')[2]}")]
+            done[name] = [Concepts(name, "", problem=_unreadable(error))]
     for turn in range(attempts):
+        if not open_:
+            break
         seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan, _ in open_]
-        plans_, pictures = [plan for plan, _ in open_], [picture for _, picture in open_]
-        made = maker.make(plans_, pictures, seeds) if open_ else []
-        left = []
+        made, left = maker.make(*zip(*open_, strict=True), seeds), []
         for (plan, picture), pair in zip(open_, made, strict=True):
             why = pair if isinstance(pair, str) else _refuse(plan, pair, verifier)
             if isinstance(pair, str) or why:
@@ -162,6 +148,10 @@ def make_pairs(
                 ]  # fmt: skip
         open_ = left
     return [image for name in ids for image in done[name]]
+
+
+def _unreadable(error: ImageError) -> str:
+    return f"{UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
 
 
 def _refuse(plan: Plan, pair: Pictures, verifier: Verifier) -> str:
@@ -219,18 +209,15 @@ class Verifier:
 
 
 def verify(
-    verifier: Verifier,
-    images: Sequence[Concepts],
-    picture: Callable[[Concepts], np.ndarray],
-    *,
+    verifier: Verifier, images: Sequence[Concepts], picture: Callable[[Concepts], np.ndarray], *,
     positives: bool,
-) -> list[Concepts]:
+) -> list[Concepts]:  # fmt: skip
     """The images without the absent objects that are there after all and, with `positives`, without the
     present ones that are not found. picture: decodes an image; an ImageError makes it unusable."""
     done: list[Concepts] = []
     pictures, asked = [], []
+    as_released = verifier.protocol == "paper"
     for image in images:
-        as_released = verifier.protocol == "paper"
         if as_released and not image.problem and len(image.negatives) != verifier.wanted:
             image = image.noting(f"absent objects not as many as wanted, {UNVERIFIED}")
         elif not image.problem:
@@ -238,18 +225,18 @@ def verify(
                 pictures.append(picture(image))
                 asked.append(image)
             except ImageError as error:
-                why = f"{UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
+                why = _unreadable(error)
                 image = image.noting(f"{why}, {UNVERIFIED}") if as_released else replace(image, problem=why)
         done.append(image)
     # By paper those asked about together compete, and the present ones would win: they are asked apart.
     questions: list[list[tuple[str, ...]]] = [[image.negatives] for image in asked]
-    if positives:
-        both = [(image.negatives, image.positives) for image in asked]
-        apart = verifier.protocol == "paper"
-        questions = [list(names) if apart else [(*names[0], *names[1])] for names in both]
+    if positives and as_released:
+        questions = [[image.negatives, image.positives] for image in asked]
+    elif positives:
+        questions = [[(*image.negatives, *image.positives)] for image in asked]
 
     # All images together or, where that fails, one by one, so that one odd image costs itself only.
-    def answered(names: Sequence[str]) -> list[Any]:
+    def answered(names: Sequence[tuple[str, ...]]) -> list[Any]:
         return isolated(
             lambda rows: verifier.scores([pictures[i] for i in rows], [names[i] for i in rows]),
             range(len(pictures)),
@@ -262,11 +249,11 @@ def verify(
         failure = next((row for row in rows if isinstance(row, str)), None)
         if failure is not None:
             verified[image.id] = replace(image, problem=f"{NOT_ASKED}: {failure}")
-        else:
-            scores = {name: score for row in rows if isinstance(row, dict) for name, score in row.items()}
-            absent = tuple(name for name in image.negatives if not verifier.present(scores[name]))
-            shown = tuple(n for n in image.positives if not positives or verifier.present(scores[n]))
-            notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
-            notes += ["present object not detected, dropped"] * (len(image.positives) - len(shown))
-            verified[image.id] = replace(image.noting(*notes), negatives=absent, positives=shown)
+            continue
+        there = {name: verifier.present(score) for row in rows for name, score in row.items()}
+        absent = tuple(name for name in image.negatives if not there[name])
+        shown = tuple(name for name in image.positives if not positives or there[name])
+        notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
+        notes += ["present object not detected, dropped"] * (len(image.positives) - len(shown))
+        verified[image.id] = replace(image.noting(*notes), negatives=absent, positives=shown)
     return [verified.get(image.id, image) for image in done]

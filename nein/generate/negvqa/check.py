@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +34,6 @@ ERRORS = {
 }
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What one person found: items by verdict (`open` ones have none), the wrong ones by kind; the share of
-    right ones with the exact 95 % interval of a random sample, None without a checked item."""
-
-    sheet: str
-    checker: str
-    population: int
-    right: int
-    wrong: int
-    open: int
-    accuracy: float | None
-    low: float | None
-    high: float | None
-    errors: dict[str, int]
-
-
 #: What an exported file holds, and one of its items.
 _EXPORTED = {"population": int, "items": {}, "sheet?": str, "checker?": (str, None)}
 _MARK = {"verdict": (str, None), "error?": (str, None)}
@@ -73,32 +55,33 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def evaluate(ticks: Mapping[str, Any]) -> Checked:
-    """The figures of a file from `read`."""
+def evaluate(ticks: Mapping[str, Any]) -> dict[str, Any]:
+    """What one person found, of a file from `read`: items by verdict (`open` ones have none), the wrong ones
+    by kind; the share of right ones with its exact 95 % interval, None without a checked item."""
     marks = list(ticks["items"].values())
     verdicts = Counter(mark["verdict"] for mark in marks)
     right, wrong = verdicts["right"], verdicts["wrong"]
     share = bounded_mean([1.0] * right + [0.0] * wrong, range(right + wrong))
-    interval: tuple[float | None, float | None, float | None] = (None, None, None)
-    if share:
-        interval = (share.value, share.low, share.high)
-    errors = Counter(mark["error"] for mark in marks if mark["verdict"] == "wrong")
-    sheet, checker = str(ticks.get("sheet", "")), str(ticks.get("checker") or "")
-    return Checked(sheet, checker, ticks["population"], right, wrong, verdicts[None], *interval, dict(errors))
+    return {
+        "sheet": str(ticks.get("sheet", "")), "checker": str(ticks.get("checker") or ""),
+        "population": ticks["population"], "right": right, "wrong": wrong, "open": verdicts[None],
+        "accuracy": share and share.value, "low": share and share.low, "high": share and share.high,
+        "errors": dict(Counter(mark["error"] for mark in marks if mark["verdict"] == "wrong")),
+    }  # fmt: skip
 
 
-def describe(checked: Checked) -> str:
+def describe(checked: Mapping[str, Any]) -> str:
     """The figures in words."""
-    n = checked.right + checked.wrong
-    who = f"{checked.checker}: " if checked.checker else ""
-    if checked.accuracy is None or checked.low is None or checked.high is None:
-        return f"{who}none of {checked.open} items is ticked yet.\n"
+    who = f"{checked['checker']}: " if checked["checker"] else ""
+    if checked["accuracy"] is None:
+        return f"{who}none of {checked['open']} items is ticked yet.\n"
+    right, wrong = checked["right"], checked["wrong"]
+    percent, low, high = (f"{100 * checked[name]:.1f}" for name in ("accuracy", "low", "high"))
     lines = [
-        f"{who}{checked.right} of {n} checked conversions are right: {100 * checked.accuracy:.1f} % "
-        f"(95 % interval {100 * checked.low:.1f} to {100 * checked.high:.1f}, exact), "
-        f"a random sample of {checked.population}; {checked.open} not ticked."
+        f"{who}{right} of {right + wrong} checked conversions are right: {percent} % (95 % interval {low} to "
+        f"{high}, exact), a random sample of {checked['population']}; {checked['open']} not ticked."
     ]
-    lines += [f"  {count:4d} wrong: {ERRORS[kind]}" for kind, count in sorted(checked.errors.items())]
+    lines += [f"  {count:4d} wrong: {ERRORS[kind]}" for kind, count in sorted(checked["errors"].items())]
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +115,7 @@ def run(options: CheckConfig) -> str:
     if len(ticked) == 2:
         text += agreement(*ticked)
     if options.out is not None:
-        atomic.write_json(options.out, [asdict(one) for one in figures])
+        atomic.write_json(options.out, figures)
     return text
 
 

@@ -94,13 +94,9 @@ def _identity(config: ConversionConfig) -> dict[str, Any]:
 
 
 def _write(
-    config: ConversionConfig,
-    folder: Folder,
-    items: Sequence[Choice],
-    wrong: Mapping[str, str],
-    negations: Sequence[Negation],
-    negator: Mapping[str, Any],
-) -> str:
+    config: ConversionConfig, folder: Folder, items: Sequence[Choice], wrong: Mapping[str, str],
+    negations: Sequence[Negation], negator: Mapping[str, Any],
+) -> str:  # fmt: skip
     """Pictures, records, questions, sheet; the manifest's status last."""
     negated = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
     kept = [item for item, _ in negated]
@@ -111,13 +107,11 @@ def _write(
         letters = sources.letters(kept, config.seed, config.letters)
     names: dict[str, str] = {}
     questions = folder.path / "questions.jsonl"
-    atomic.write_lines(
-        questions,
-        (
-            sources.record(item, _keep(folder.path, item, names), made.question, wrong[item.id], letter)
-            for (item, made), letter in zip(negated, letters, strict=True)
-        ),
+    converted = (
+        sources.record(item, _keep(folder.path, item, names), made.question, wrong[item.id], letter)
+        for (item, made), letter in zip(negated, letters, strict=True)
     )
+    atomic.write_lines(questions, converted)
     for variant in ("original", "negated"):
         rows = (
             {key: row[key] for key in ("index", "image", "category", "A", "B")}
@@ -136,24 +130,30 @@ def _write(
     )  # fmt: skip
     atomic.write_lines(folder.path / "records.jsonl", records)
     if negated:
-        chosen = sources.chosen([item.id for item, _ in negated], int(config.sheet), config.seed)
+        chosen = sources.chosen([item.id for item in kept], config.sheet, config.seed)
         by_id = {row["index"]: row for row in atomic.checked_lines(questions) if row["index"] in chosen}
-        check.write_sheet(
-            folder.path / "check.html",
-            [by_id[key] for key in chosen],
-            population=len(negated),
-            negator=" ".join(str(negator[key]) for key in ("negator", "model") if negator.get(key)),
-        )
+        said = " ".join(str(negator[key]) for key in ("negator", "model") if negator.get(key))
+        path = folder.path / "check.html"
+        check.write_sheet(path, [by_id[key] for key in chosen], population=len(negated), negator=said)
     again = sum(made.again for made in negations)
     counts = Counter(made.state for made in negations)
     reasons = Counter((made.state, made.kind or made.reason) for made in negations if made.state != NEGATED)
     folder.update(
-        status=INCOMPLETE if again else COMPLETE,
-        counts=dict(counts),
+        status=INCOMPLETE if again else COMPLETE, counts=dict(counts), questions=len(negated),
         reasons=[{"state": state, "reason": why, "count": n} for (state, why), n in reasons.most_common()],
-        questions=len(negated),
-    )
-    return _summary(folder, counts, reasons, again, letters)
+    )  # fmt: skip
+    lines = [f"{len(kept)} of {len(items)} questions negated, {letters.count('A')} with A right."]
+    lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons.most_common(12)]
+    if not kept:
+        raise UserError(
+            f"Not one of {len(items)} questions could be negated. " + " ".join(lines[1:3]).strip()
+        )
+    if len(reasons) > 12:
+        lines.append(f"         and {len(reasons) - 12} further reasons, in records.jsonl")
+    if again:
+        lines.append(f"{again} got no answer; run the same command again to ask for these alone.")
+    lines += [f"Questions: {questions}", f"To be checked by a person: {folder.path / 'check.html'}"]
+    return "\n".join(lines) + "\n"
 
 
 def _keep(root: Path, item: Choice, names: dict[str, str]) -> str:
@@ -175,29 +175,6 @@ def _keep(root: Path, item: Choice, names: dict[str, str]) -> str:
         if not path.is_file() or path.stat().st_size != len(data):
             atomic.write_bytes(path, data)
     return names[digest]
-
-
-def _summary(
-    folder: Folder,
-    counts: Mapping[str, int],
-    reasons: Counter[tuple[str, str]],
-    again: int,
-    letters: Sequence[str],
-) -> str:
-    total = sum(counts.values())
-    lines = [f"{counts.get(NEGATED, 0)} of {total} questions negated, {letters.count('A')} with A right."]
-    for (state, why), count in reasons.most_common(12):
-        lines.append(f"  {count:6d} {state}: {why}")
-    if len(reasons) > 12:
-        lines.append(f"         and {len(reasons) - 12} further reasons, in records.jsonl")
-    if again:
-        lines.append(f"{again} got no answer; run the same command again to ask for these alone.")
-    if counts.get(NEGATED):
-        lines.append(f"Questions: {folder.path / 'questions.jsonl'}")
-        lines.append(f"To be checked by a person: {folder.path / 'check.html'}")
-    else:
-        raise UserError(f"Not one of {total} questions could be negated. " + " ".join(lines[1:3]).strip())
-    return "\n".join(lines) + "\n"
 
 
 #: What became of a question: it has a negation; the model says that it has none; the rules do not cover it;
@@ -287,17 +264,14 @@ def by_model(
 ) -> list[Negation]:
     """Negations by a language model, told one of `INSTRUCTIONS`; `wrong` is the option that each item keeps
     beside the right one."""
-    schema: type[Verdict]
+    schema: type[Verdict] = Verdict
     if instruction == "paper":
         prompts, schema = [f"{PRINTED}\nQuestion: {item.question}" for item in items], PrintedVerdict
     else:
-        prompts, schema = (
-            [
-                INSTRUCTION.format(question=item.question, right=item.answer, wrong=other)
-                for item, other in zip(items, wrong, strict=True)
-            ],
-            Verdict,
-        )
+        prompts = [
+            INSTRUCTION.format(question=item.question, right=item.answer, wrong=other)
+            for item, other in zip(items, wrong, strict=True)
+        ]
     outcomes = client.complete([*map(llm.Request, prompts)], schema, progress="negations")
     return [_negation(item, outcome) for item, outcome in zip(items, outcomes, strict=True)]
 

@@ -43,7 +43,6 @@ NUMBERS = ("1", "2", "3", "4", "5", "6")
 class Choice:
     """One multiple-choice question.
 
-    picture  A file, or None where the record names none that can be used.
     options  Texts behind A, B, ...; `right` is the place of the right one.
     problem  Why it cannot be used; empty if nothing is known.
     """
@@ -79,14 +78,9 @@ class Choices:
 
 
 def load(
-    source: str,
-    *,
-    pictures: str | None = None,
-    split: str = "dev",
-    columns: Mapping[str, str] | None = None,
-    questions: int = 200,
-    cache: Path | None = None,
-) -> Choices:
+    source: str, *, pictures: str | None = None, split: str = "dev", columns: Mapping[str, str] = FIELDS,
+    questions: int = 200, cache: Path | None = None,
+) -> Choices:  # fmt: skip
     """Reads "nano", "hub:OWNER/NAME[@REVISION]", or a .jsonl, .json (a list), .csv or .tsv file.
 
     pictures   Folder of the pictures; beside the file by default.
@@ -95,8 +89,8 @@ def load(
 
     Raises UserError for a file that cannot be read, and when no record can be used.
     """
-    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **dict(columns or {})}
-    for key in columns or {}:
+    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **columns}
+    for key in columns:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
     rows: Iterable[Mapping[str, Any]]
@@ -203,31 +197,26 @@ def _drawn(count: int, parent: Path | None = None) -> Path:
     """A folder with `count` drawn questions in VMCBench's layout (`FILE`, two to four options), made on first
     use; below `parent`, or in the user's cache."""
 
+    def rows(draft: Path) -> Iterator[dict[str, Any]]:
+        for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
+            name = f"{index:05d}.png"
+            if not (draft / name).exists():  # up to four questions are about one scene
+                images.write_png(draft / name, render(scene))
+            rng = rng_for(SPLIT, number, "choices")
+            options = [question.right, question.wrong]
+            spare = sorted(_wrong(scene, question) - set(options))
+            options += rng.sample(spare, min(2, len(spare)))
+            rng.shuffle(options)
+            yield {
+                "index": str(number), "image": name, "category": question.kind,
+                "question": question.question, "answer": "ABCD"[options.index(question.right)],
+                **dict(zip("ABCD", options, strict=False)),
+            }  # fmt: skip
+
     def draw(draft: Path) -> None:
-        atomic.write_lines(draft / FILE, _drawn_rows(draft, count))
+        atomic.write_lines(draft / FILE, rows(draft))
 
     return nano.drawn(f"choices-{count}", draw, proof=FILE, parent=parent)
-
-
-def _drawn_rows(root: Path, count: int) -> Iterator[dict[str, Any]]:
-    """A row per question, once its picture is there."""
-    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
-        name = f"{index:05d}.png"
-        if not (root / name).exists():  # up to four questions are about one scene
-            images.write_png(root / name, render(scene))
-        rng = rng_for(SPLIT, number, "choices")
-        options = [question.right, question.wrong]
-        spare = sorted(_wrong(scene, question) - set(options))
-        options += rng.sample(spare, min(2, len(spare)))
-        rng.shuffle(options)
-        yield {
-            "index": str(number),
-            "image": name,
-            "category": question.kind,
-            "question": question.question,
-            "answer": "ABCD"[options.index(question.right)],
-            **dict(zip("ABCD", options, strict=False)),
-        }
 
 
 def _wrong(scene: Scene, question: Question) -> set[str]:

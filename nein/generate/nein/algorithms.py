@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,18 +143,20 @@ def match(
         caption = one["caption"]
         ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
         texts.append(f"{caption}{' ' if ended else '. '}This image has {named(one['object'], protocol)}.")
-
-    def row(place: int, value: Any) -> dict[str, Any]:
-        cosine = float(value[0])
-        verdict = ACCEPTED if cosine > above else LOW_MATCH
-        return {"text": texts[place], "cosine": round(cosine, 6), "verdict": verdict}
-
-    return _rows(
-        candidates,
+    found: list[Any] = isolated(
         lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
-        row,
-        lambda place: {"text": texts[place], "cosine": None},
+        range(len(texts)),
     )
+    made = []
+    for one, text, value in zip(candidates, texts, found, strict=True):
+        row: dict[str, Any] = {"id": one["id"], "text": text, "cosine": None}
+        if isinstance(value, str):
+            row |= {"verdict": FAILED, "error": value}
+        else:
+            passed = float(value[0]) > above
+            row |= {"cosine": round(float(value[0]), 6), "verdict": ACCEPTED if passed else LOW_MATCH}
+        made.append(row)
+    return made
 
 
 def ask(
@@ -165,32 +167,18 @@ def ask(
     prompts = [
         [form.ask_caption(c["caption"]), form.ask_presence(named(c["object"], protocol))] for c in candidates
     ]
-
-    def row(place: int, value: Any) -> dict[str, Any]:
-        caption, noun = value
-        said = {"caption_answer": _answer(caption), "object_answer": _answer(noun)}
-        return {**said, "verdict": verdict(caption.text, noun.text, protocol)}
-
-    return _rows(
-        candidates,
-        lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]),
-        row,
+    found: list[Any] = isolated(
+        lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]), range(len(prompts))
     )
-
-
-def _rows(
-    candidates: Sequence[Mapping[str, Any]],
-    call: Callable[[Sequence[int]], Any],
-    row: Callable[[int, Any], dict[str, Any]],
-    failed: Callable[[int], dict[str, Any]] = lambda place: {},
-) -> list[dict[str, Any]]:
-    """A row of every candidate from what a judge says of it, or that it failed on this one."""
     made = []
-    for place, value in enumerate(isolated(call, range(len(candidates)))):
-        error = {**failed(place), "verdict": FAILED, "error": value}
-        made.append(
-            {"id": candidates[place]["id"], **(error if isinstance(value, str) else row(place, value))}
-        )
+    for one, value in zip(candidates, found, strict=True):
+        row: dict[str, Any] = {"id": one["id"]}
+        if isinstance(value, str):
+            row |= {"verdict": FAILED, "error": value}
+        else:
+            row |= {"caption_answer": _answer(value[0]), "object_answer": _answer(value[1])}
+            row |= {"verdict": verdict(value[0].text, value[1].text, protocol)}
+        made.append(row)
     return made
 
 

@@ -62,12 +62,9 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         **{key: getattr(config.models, key) for key in ("itm", "vqa", "vqa_quantization")},
         "sources": job.sources.sha256, "device": executor.device.partition(":")[0], "image_rule": images.RULE,
     }  # fmt: skip
-    executor.barrier()  # nobody draws sources into a folder that is about to be removed
     if executor.is_main:
         facts = {"source": job.sources.origin, "invocation": invocation(executor)}
         job.folder.open(identity, facts, overwrite=config.overwrite)
-        if config.overwrite:
-            _job(config)  # the drawn sources lie in the folder, too
     executor.barrier()
     job.compute(steps, executor)
     if "finish" not in config.stages or not executor.is_main:
@@ -81,7 +78,7 @@ def steps(config: BuildConfig, device: str) -> list[Step]:
 
 
 def _job(config: BuildConfig) -> Job:
-    found = sources.load(config.source or "", config.images, scenes=config.scenes, out=config.out_dir)
+    found = sources.load(config.source or "", config.images, config.scenes)
     rules = algorithms.Rules(
         objects=sources.categories(config.objects, config.queried),
         families=tuple(config.family_labels),

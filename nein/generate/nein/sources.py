@@ -20,20 +20,21 @@ from typing import Any
 from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError, shortlist
+from nein.engine.images import write_png
 
 NO_CAPTION = "no caption"
 SAME_NAME = "another image has this name"
 BAD_NAME = "the file name is not a plain name"
 NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
+CAPTIONS = "captions.json"
 
 
 @dataclass(frozen=True)
 class Source:
     """One image.
 
-    id        Its official name without ending: `COCO_<12 digits>` for a file of COCO, else the file's stem.
-    captions  White space made single; empty ones left out.
-    problem   Why it cannot be used, known before the file is opened; empty if nothing is.
+    id       Its official name without ending: `COCO_<12 digits>` for a file of COCO, else the file's stem.
+    problem  Why it cannot be used, known before the file is opened.
     """
 
     id: str
@@ -65,10 +66,10 @@ class SourceSet:
         return digest.hexdigest()
 
 
-def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSet:
+def load(source: str, images: str | None, scenes: int) -> SourceSet:
     """Reads a list of captioned images.
 
-    source  "nano" (drawn below `out`), a `.json` file of COCO captions, a `.jsonl` file, or a folder that
+    source  "nano" (`scenes` are drawn), a `.json` file of COCO captions, a `.jsonl` file, or a folder that
             holds one. A line of a JSONL file has `image` (or `file_name`) and `captions` (a list) or
             `caption` (or `text`).
     images  Folder of the files; by default the folder of the list.
@@ -76,7 +77,7 @@ def load(source: str, images: str | None, *, scenes: int, out: Path) -> SourceSe
     Raises UserError for a list that cannot be read, and when not one of the images is there.
     """
     if source == "nano":
-        return _nano(out, scenes)
+        return _nano(scenes)
     path = Path(source)
     if path.is_dir():
         lists = sorted(path.glob("*.jsonl"))
@@ -132,28 +133,25 @@ def official_stem(stem: str) -> str:
     return f"COCO_{match.group(1)}" if match else stem
 
 
-def _nano(out: Path, scenes: int) -> SourceSet:
-    """Scenes drawn below `out`, with a COCO captions file, which is written last."""
-    from nein.engine.images import write_png
-    from nein.nano.data import source_scene, world_version
+def _nano(scenes: int) -> SourceSet:
+    """Scenes drawn on first use, with a COCO captions file."""
+    from nein.nano import data
     from nein.nano.scenes import render, rng_for
     from nein.nano.sentences import captions
 
-    folder = out / "source"
-    listing = folder / "captions.json"
-    names = [f"COCO_{index + 1:012d}.png" for index in range(scenes)]
-    if not listing.is_file() or len(atomic.read_json(listing, {"images": list})["images"]) < scenes:
-        annotations: list[dict[str, Any]] = []
-        for index, name in enumerate(names):
-            scene = source_scene(NANO_SPLIT, index)
-            if not (folder / name).is_file():
-                write_png(folder / name, render(scene))
-            for text in captions(scene, rng_for(NANO_SPLIT, index, "captions")):
-                annotations.append({"id": len(annotations) + 1, "image_id": index + 1, "caption": text})
-        images = [{"id": index + 1, "file_name": name} for index, name in enumerate(names)]
-        atomic.write_json(listing, {"images": images, "annotations": annotations})
-    pictures = coco.read(captions=listing).pictures[:scenes]
-    return _collect(pictures, folder, {"kind": "nano", "scenes": scenes, "world": world_version()})
+    def draw(draft: Path) -> None:
+        images, annotations = [], []
+        for index in range(scenes):
+            scene, name = data.source_scene(NANO_SPLIT, index), f"COCO_{index + 1:012d}.png"
+            write_png(draft / name, render(scene))
+            images.append({"id": index + 1, "file_name": name})
+            said = captions(scene, rng_for(NANO_SPLIT, index, "captions"))
+            annotations += [{"image_id": index + 1, "caption": text} for text in said]
+        atomic.write_json(draft / CAPTIONS, {"images": images, "annotations": annotations})
+
+    folder = data.drawn(f"captioned-{scenes}", draw, proof=CAPTIONS)
+    pictures = coco.read(captions=folder / CAPTIONS).pictures
+    return _collect(pictures, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
 
 
 # --- categories -----------------------------------------------------------------------------
