@@ -152,16 +152,6 @@ def drawn() -> Iterator[Drawn]:
         yield drawings.remember(patch)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def loaded() -> Iterator[None]:
-    """Models that are loaded often are read twice and copied from then on."""
-    from tests.helpers import loads
-
-    with pytest.MonkeyPatch.context() as patch:
-        loads.remember(patch)
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
 def sketched(request: pytest.FixtureRequest, drawn: Drawn) -> Iterator[None]:
     """In the files of `SKETCHED` plots are a few pixels; slow tests compare them with other processes'."""

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,9 +73,7 @@ def test_a_function_becomes_a_row_of_figures_that_its_samples_give(result):
     assert len(values) == 16
     assert list(figures["value"]) == pytest.approx([values.mean()])
 
-
-def test_the_gap_of_an_editor_that_ignores_the_instruction_is_zero_and_in_points(result):
-    gap = result.gap()
+    gap = result.gap()  # of an editor that ignores the instruction
     assert list(gap["metric"]) == ["removal_vqa"]
     assert list(gap["value"]) == [0.0]
     assert gap["low"][0] <= 0 <= gap["high"][0]
@@ -307,28 +306,16 @@ def test_the_shell_takes_a_function_by_its_module_and_by_its_file(tmp_path):
     ).read_text()
 
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("InstructPix2Pix", "ip2p"),
-        ("instruct-pix2pix", "ip2p"),
-        ("HQ-Edit", "hqedit"),
-        ("Instruct-Diffusion", "instructdiffusion"),
-        ("MagicBrush", "magicbrush"),
-        ("magicbrush_EMA", "magicbrush-ema"),
-        ("Zone=./folder", "zone=./folder"),
-        ("./folder", "./folder"),
-        ("owner/Name", "owner/Name"),
-        ("my_module:edit", "my_module:edit"),
-    ],
-)
-def test_an_editor_is_found_however_its_name_is_written(written, name):
-    assert EvalConfig.of(editor=[written]).editor == [name]
-
-
-def test_a_metric_is_found_by_the_name_that_papers_print():
-    names = EvalConfig.of(metrics=["CLIP-I", "L1", "AUC-Removal", "Removal (VQA)", "removal-vqa"]).metrics
-    assert names == ["l1", "clip_i", "removal_vqa", "auc_removal"]
+def test_editors_and_metrics_are_found_however_their_names_are_written():
+    names = {
+        "InstructPix2Pix": "ip2p", "instruct-pix2pix": "ip2p", "HQ-Edit": "hqedit",
+        "magicbrush_EMA": "magicbrush-ema", "Zone=./folder": "zone=./folder", "./folder": "./folder",
+        "owner/Name": "owner/Name", "my_module:edit": "my_module:edit",
+    }  # fmt: skip
+    for written, name in names.items():
+        assert EvalConfig.of(editor=[written]).editor == [name]
+    metrics = EvalConfig.of(metrics=["CLIP-I", "L1", "AUC-Removal", "Removal (VQA)", "removal-vqa"]).metrics
+    assert metrics == ["l1", "clip_i", "removal_vqa", "auc_removal"]
     options = CompareConfig(runs=[Path()], metrics=["LPIPS"])
     options.check()
     assert options.metrics == ["lpips"]
@@ -444,18 +431,14 @@ def test_a_model_with_its_processor_goes_by_the_name_of_the_model():
     assert set(result.table()["model"]) == {"CLIPModel"}
 
 
+def no_vocabulary(texts):
+    raise OSError("no vocabulary")
+
+
 def test_sentences_that_an_object_cannot_encode_end_in_one_sentence():
-    class Mine:
-        fingerprint = "mine-2"
-
-        def encode_image(self, images):
-            return np.ones((len(images), 3))
-
-        def encode_text(self, texts):
-            raise OSError("no vocabulary")
-
+    mine = SimpleNamespace(fingerprint="mine-2", encode_image=on_another_device, encode_text=no_vocabulary)
     with pytest.raises(ValueError, match=r"^mine\.encode_text raised OSError: no vocabulary$"):
-        nein.negbench({"mine": Mine()}, limit=8, scenes=16, device="cpu")
+        nein.negbench({"mine": mine}, limit=8, scenes=16, device="cpu")
 
 
 def test_a_judge_is_asked_about_pictures():
@@ -474,12 +457,8 @@ def test_a_judge_is_asked_about_pictures():
         (3, {}, "A question is 3; give a sentence"),
         (["Is it a dog?", ["Is it a cat?"]], {}, "A question is ['Is it a cat?']; give"),
         ([["Is it a dog?"]] * 2, {}, "1 pictures but 2 lists of"),
-        (
-            "Is it a dog?",
-            {"device": "xpu9"},
-            "--device is 'xpu9'; it must be auto, cpu, cuda, cuda:N or mps.",
-        ),
-        ("Is it a dog?", {"model": "nano:lava"}, "there is no nano model 'lava' (did you mean 'llava'?)"),
+        ("A dog?", {"device": "xpu9"}, "--device is 'xpu9'; it must be auto, cpu, cuda, cuda:N or mps."),
+        ("A dog?", {"model": "nano:lava"}, "there is no nano model 'lava' (did you mean 'llava'?)"),
     ],
 )
 def test_what_a_judge_cannot_be_asked_is_refused_in_one_sentence(questions, options, said):

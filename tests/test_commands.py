@@ -11,12 +11,8 @@ import nein
 from nein import cli
 from tests.helpers import packages
 from tests.helpers.commands import in_a_process, outcome
-from tests.test_startup import HEAVY
+from tests.test_startup import NOT_FOR_HELP
 
-#: Nothing of these is needed to say what a command takes.
-NOT_FOR_HELP = (
-    *HEAVY, "pandas", "matplotlib", "inflect", "datasets", "openai", "peft", "tabulate", "jinja2",
-)  # fmt: skip
 OURS = sorted(cli.COMMANDS)
 
 

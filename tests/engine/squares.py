@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.engine.stages import Model, Stage, Step
+from tests.helpers import killing
 
 COUNT, SIZE = 23, 4
 BLOCKS = -(-COUNT // SIZE)
@@ -50,6 +50,16 @@ def squares(folder: Folder, *, pause: float = 0.0, deadly: int = -1, **changed: 
     return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
 
 
+def two_stages(folder: Folder, **changed: Any) -> list[Step]:
+    """Squares, and halves which are made of them block by block."""
+
+    def read(number: int) -> list[int]:
+        return [row["id"] for row in folder.read("squares", number)]
+
+    halves = squares(folder, name="halve", outputs=("halves",), read=read, depends_on="squares")
+    return [Step(folder, squares(folder, **changed)), Step(folder, halves)]
+
+
 def opened(path: Path) -> Folder:
     folder = Folder(path)
     folder.open({"numbers": COUNT}, {}, overwrite=False)
@@ -65,11 +75,10 @@ def results(path: Path) -> dict[str, bytes]:
     }
 
 
-def main(words: Sequence[str]) -> None:
-    """For a process of its own, one of several: folder, rank, how many there are, pause in seconds."""
-    path, rank, size, pause = words
-    folder = Folder(Path(path))
-    world = Processes(int(rank), int(size))
-    if world.is_main:
-        folder.open({"numbers": COUNT}, {}, overwrite=False)
-    Threads("cpu", world).compute(lambda device: [Step(folder, squares(folder, pause=float(pause)))])
+def compute(path: Path, rank: int = 0, size: int = 1, **changed: Any) -> None:
+    Threads("cpu", Processes(rank, size)).compute(lambda device: two_stages(Folder(path), **changed))
+
+
+def start(path: Path, *of: int, **changed: Any) -> Any:
+    """`compute` in a process of its own, to join."""
+    return killing.start(lambda words: compute(path, *of, **changed), [])

@@ -9,7 +9,6 @@ import shlex
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,62 +25,28 @@ from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Stage, Step
-from tests.engine.squares import BLOCKS, COUNT, SIZE, opened, results, squares
+from tests.engine.squares import BLOCKS, COUNT, SIZE, compute, results, squares, start, two_stages
 from tests.helpers import commands, killing
 from tests.nein.conftest import write_data
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return opened(tmp_path / "run")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = opened(tmp_path_factory.mktemp("whole") / "run")
-    Threads("cpu").compute(lambda device: two_stages(folder))
-    return results(folder.path)
-
-
-def two_stages(folder: Folder, **changed: Any) -> list[Step]:
-    """Squares, and halves which are made of them block by block."""
-
-    def read(number: int) -> list[int]:
-        return [row["id"] for row in folder.read("squares", number)]
-
-    halves = squares(folder, name="halve", outputs=("halves",), read=read, depends_on="squares")
-    return [Step(folder, squares(folder, **changed)), Step(folder, halves)]
-
-
-def compute(words: Sequence[str]) -> None:
-    """For a process of its own: folder, pause in seconds, the deadly block."""
-    path, pause, deadly = words
-    Threads("cpu").compute(
-        lambda device: two_stages(Folder(Path(path)), pause=float(pause), deadly=int(deadly))
-    )
-
-
-def start(path: Path, pause: float = 0.0, deadly: int = -1) -> Any:
-    return killing.start(compute, [str(path), str(pause), str(deadly)])
 
 
 def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(
     folder: Folder, whole: dict[str, bytes]
 ) -> None:
     made: list[tuple[str, int]] = []
-    steps = [Step(folder, watched(step.stage, made)) for step in two_stages(folder)]
+
+    def watched(stage: Stage) -> Stage:
+        def work(model: Any, inputs: Any, missing: tuple[str, ...]) -> Any:
+            assert threading.current_thread() is threading.main_thread()
+            made.append((missing[0], inputs[0] // SIZE))
+            return stage.work(model, inputs, missing)
+
+        return dataclasses.replace(stage, work=work)
+
+    steps = [Step(folder, watched(step.stage)) for step in two_stages(folder)]
     assert Debug("cpu").compute(lambda device: steps) == [BLOCKS, BLOCKS]
     assert made == [(output, number) for output in ("squares", "halves") for number in range(BLOCKS)]
     assert results(folder.path) == whole
-
-
-def watched(stage: Stage, made: list[tuple[str, int]]) -> Stage:
-    def work(model: Any, inputs: Any, missing: tuple[str, ...]) -> Any:
-        assert threading.current_thread() is threading.main_thread()
-        made.append((missing[0], inputs[0] // SIZE))
-        return stage.work(model, inputs, missing)
-
-    return dataclasses.replace(stage, work=work)
 
 
 def test_a_second_command_joins_and_both_end_with_everything_done(
@@ -122,7 +87,7 @@ def test_a_block_that_kills_is_set_aside_after_three_deaths_of_which_it_alone_ca
     process.join(120)
     assert process.exitcode == 0
     assert scheduler.try_again(folder) == 1
-    compute([str(folder.path), "0", "-1"])
+    compute(folder.path)
     assert results(folder.path) == whole
     assert progress.states(folder)[0].aside == 0
 
@@ -256,15 +221,6 @@ def test_a_folder_at_which_somebody_works_is_not_overwritten_by_another_command(
     folder.open({"numbers": 5}, {}, overwrite=True)
 
 
-def evaluation(folder: Path) -> list[str]:
-    """A command that edits and scores four pictures without a model, in two blocks."""
-    data = write_data(folder / "data", 2, 2)
-    return [
-        "eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
-        "--batch-size", "2", "--out", str(folder / "out"),
-    ]  # fmt: skip
-
-
 def test_the_state_of_a_run_is_told_from_its_files(folder: Folder) -> None:
     steps = [Step(folder, squares(folder, blocks=Blocks(COUNT, SIZE, [0, 1, 5, 22])))]
     progress.announce(steps)
@@ -284,7 +240,9 @@ def test_the_state_of_a_run_is_told_from_its_files(folder: Folder) -> None:
 
 
 def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = evaluation(tmp_path)
+    data = write_data(tmp_path / "data", 2, 2)  # four pictures, in two blocks
+    words = ["eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
+             "--batch-size", "2", "--out", str(tmp_path / "out")]  # fmt: skip
     assert commands.in_a_fork(*words).returncode == 0
     done = commands.outcome(capsys, "status", tmp_path / "out")
     assert done.code == 0

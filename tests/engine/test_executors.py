@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +19,7 @@ from nein.engine.folder import Folder
 from nein.engine.processes import Processes, read_ahead
 from nein.engine.stages import Model, Stage, Step
 from tests.engine import squares
-from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, opened, results
-from tests.helpers import killing
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return opened(tmp_path / "run")
+from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results
 
 
 def compute(folder: Folder, world: Processes | None = None, **changed: Any) -> int:
@@ -221,25 +214,20 @@ def test_on_a_gpu_one_model_is_kept_at_a_time_and_what_nobody_needs_is_given_fre
 # --- processes ---------------------------------------------------------------------------------
 
 
-def start(path: Path, rank: int = 0, size: int = 1, pause: float = 0.0) -> Any:
-    return killing.start(squares.main, [str(path), str(rank), str(size), str(pause)])
-
-
-def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder: Folder, tmp_path: Path) -> None:
-    compute(folder)
-    path = tmp_path / "two"
-    opened(path)
-    doomed = start(path, 1, 2, pause=30.0)
-    while not attempts.attempts(path):
+def test_of_two_processes_one_may_die_and_the_other_does_its_share(
+    folder: Folder, whole: dict[str, bytes]
+) -> None:
+    doomed = squares.start(folder.path, 1, 2, pause=30.0)
+    while not attempts.attempts(folder.path):
         time.sleep(0.01)
-    other = start(path, 0, 2)
-    while len(Folder(path).done("squares")) < BLOCKS - 2:  # all but what the doomed one is at
+    other = squares.start(folder.path, 0, 2)
+    while len(folder.done("squares")) < BLOCKS - 2:  # all but what the doomed one is at
         time.sleep(0.01)
     doomed.kill()
     doomed.join()
     other.join(60)
     assert other.exitcode == 0
-    assert results(path) == results(folder.path)
+    assert results(folder.path) == whole
 
 
 # --- blocks ------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import subprocess
 import sys
@@ -20,10 +19,9 @@ from nein.engine.errors import UserError
 from nein.engine.executors import progress
 from nein.engine.executors import ray as executors
 from nein.engine.executors.ray import Ray
-from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.stages import Planned, Step
-from tests.engine.squares import opened, results, squares
+from tests.engine.squares import results, squares, two_stages
 from tests.helpers import commands
 
 
@@ -55,22 +53,12 @@ def executor(cluster: Any, **changed: Any) -> Ray:
 def steps(given: tuple[str, float, int], device: str) -> list[Step]:
     """Of a folder; with a pause in every block, and one that kills."""
     path, pause, deadly = given
-    folder = Folder(Path(path))
-    halves = functools.partial(squares, folder, name="halve", outputs=("halves",), depends_on="squares")
-    return [Step(folder, squares(folder, pause=pause, deadly=deadly)), Step(folder, halves())]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = opened(tmp_path_factory.mktemp("whole") / "run")
-    Threads("cpu").compute(Planned(steps, (str(folder.path), 0.0, -1)))
-    return results(folder.path)
+    return two_stages(Folder(Path(path)), pause=pause, deadly=deadly)
 
 
 def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_way(
-    cluster: Any, tmp_path: Path, whole: dict[str, bytes]
+    cluster: Any, folder: Folder, whole: dict[str, bytes]
 ) -> None:
-    folder = opened(tmp_path / "run")
     # Ray before 2.51 connects to any node of this machine, and ends the connection where that one goes.
     one, made = executor(cluster), []  # while the head is the only one
     doomed = cluster.add_node(num_cpus=1)
@@ -89,9 +77,8 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
 
 
 def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(
-    cluster: Any, tmp_path: Path, whole: dict[str, bytes]
+    cluster: Any, folder: Folder, whole: dict[str, bytes]
 ) -> None:
-    folder = opened(tmp_path / "run")
     one = executor(cluster)
     one.compute(Planned(steps, (str(folder.path), 0.0, 2)))
     one.close()
@@ -101,13 +88,12 @@ def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(
     assert progress.states(folder)[0].aside == 1
 
 
-def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster: Any, tmp_path: Path) -> None:
-    opened(tmp_path / "run")
+def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster: Any, folder: Folder) -> None:
     one = executor(cluster, workers=1)
     with pytest.raises(UserError, match="The disk is full"):
-        one.compute(Planned(full, str(tmp_path / "run")))
+        one.compute(Planned(full, str(folder.path)))
     one.close()
-    assert not list(attempts.attempts(tmp_path / "run"))
+    assert not list(attempts.attempts(folder.path))
 
 
 def full(path: str, device: str) -> list[Step]:
@@ -136,17 +122,16 @@ def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_ter
 
 
 def test_workers_get_keys_that_no_runtime_environment_shows_and_end_the_command_when_they_refuse(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened(tmp_path / "run")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-SECRETKEY123")
     one = executor(cluster, workers=1)
     shown = str(one._ray.get_runtime_context().runtime_env)
     with pytest.raises(UserError, match="this node has the key"):
-        one.compute(Planned(keyed, str(tmp_path / "run")))
+        one.compute(Planned(keyed, str(folder.path)))
     one.close()
     assert "sk-SECRETKEY123" not in shown
-    assert not list(attempts.attempts(tmp_path / "run"))
+    assert not list(attempts.attempts(folder.path))
 
 
 def keyed(path: str, device: str) -> list[Step]:
