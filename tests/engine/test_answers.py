@@ -7,10 +7,8 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +36,20 @@ def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp
 
 def test_threads_and_two_processes_write_into_one_file_and_see_each_other(tmp_path: Path) -> None:
     path = tmp_path / "answers.sqlite"
-    code = (
-        "import sys; from pathlib import Path; from nein.engine.answers import AnswerCache\n"
-        "cache = AnswerCache(Path(sys.argv[1]))\n"
-        "for number in range(40): cache.put('model', f'there {number}', {'number': number})\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+
+    def write(cache: AnswerCache, name: str) -> None:
+        for number in range(40):
+            cache.put("model", f"{name} {number}", {"number": number})
+
+    process = multiprocessing.get_context("fork").Process(target=lambda: write(AnswerCache(path), "there"))
+    process.start()
     with AnswerCache(path) as cache:
-
-        def write(name: int) -> None:
-            for number in range(20):
-                cache.put("model", f"here {name} {number}", {"number": number})
-
-        threads = [threading.Thread(target=write, args=(name,)) for name in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert process.wait(60) == 0
-        for number in range(20):
-            assert all(cache.get("model", f"here {name} {number}") == {"number": number} for name in range(3))
-            assert cache.get("model", f"there {number}") == {"number": number}
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda name: write(cache, name), "abc"))
+        process.join(60)
+        assert process.exitcode == 0
+        for key in (f"{name} {number}" for name in ("there", *"abc") for number in range(40)):
+            assert cache.get("model", key) == {"number": int(key.split()[1])}
 
 
 def test_a_kill_in_the_middle_of_writing_leaves_every_earlier_answer(tmp_path: Path) -> None:
@@ -115,10 +106,16 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("message", ["database is locked", "disk I/O error", "locking protocol"])
 def test_a_file_system_without_locks_keeps_a_file_per_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, no_locks: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(NoLocks, "message", message)
-    path = tmp_path / "answers.sqlite"
+    path, before = tmp_path / "answers.sqlite", tmp_path / "before.sqlite"
+    with AnswerCache(before) as cache:
+        cache.put("model", "question", {"text": "Yes"})
+    request.getfixturevalue("no_locks")
+    with AnswerCache(before) as cache:  # of a disk with locks
+        cache.put("model", "later", {"text": "No"})
+        assert [cache.get("model", key)["text"] for key in ("question", "later")] == ["Yes", "No"]  # type: ignore[index]
     with AnswerCache(path) as one, AnswerCache(path) as other:
         one.put("model", "question", {"text": "Yes"})
         assert other.get("model", "question") == {"text": "Yes"}
@@ -134,29 +131,9 @@ def test_a_file_system_without_locks_keeps_a_file_per_answer(
         moved.put("model", "later", {"text": "No"})
 
 
-def test_answers_of_a_disk_with_locks_are_read_on_one_without(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    with AnswerCache(tmp_path / "a") as cache:
-        cache.put("model", "question", {"text": "Yes"})
-    request.getfixturevalue("no_locks")
-    with AnswerCache(tmp_path / "a") as cache:
-        assert cache.get("model", "question") == {"text": "Yes"}
-        cache.put("model", "later", {"text": "No"})
-        assert cache.get("model", "later") == {"text": "No"}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "eval --editor identity --metrics removal_vqa --models.vqa tests.rehearsal:no --limit 2",
-        "negvqa --model nano:negvqa --questions 2 --blind 0 --formats md",
-    ],
-)
-def test_commands_that_ask_models_run_where_there_are_no_locks(
-    tmp_path: Path, no_locks: None, line: str
-) -> None:
-    assert exit_code(*line.split(), "--device", "cpu", "--out", tmp_path / "out") == 0
+def test_a_command_that_asks_models_runs_where_there_are_no_locks(tmp_path: Path, no_locks: None) -> None:
+    words = "eval --editor identity --metrics removal_vqa --models.vqa tests.rehearsal:no --limit 2"
+    assert exit_code(*words.split(), "--device", "cpu", "--out", tmp_path / "out") == 0
     assert not list(tmp_path.rglob("*.sqlite"))
 
 
@@ -205,11 +182,9 @@ def test_of_several_commands_one_asks_and_what_a_dead_one_was_asking_is_asked(tm
         assert mine
         [file] = (tmp_path / "answers.sqlite-asked").iterdir()
         file.write_text(json.dumps({**json.loads(file.read_text()), "began": "earlier"}))
-        threads = [threading.Thread(target=command) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(3) as pool:
+            for done in [pool.submit(command) for _ in range(3)]:
+                done.result(60)
     assert sorted(asked) == sorted(set(asked))
     assert len(asked) == 8
 
@@ -226,45 +201,34 @@ def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp
 
 
 def test_a_name_is_new_once_whatever_its_characters() -> None:
-    names = Unique()
-    assert [names.add(name) for name in ("a", "b", "a", "\ud83d", "\ud83d", "")] == [
-        True, True, False, True, False, True,
-    ]  # fmt: skip
+    names, given = Unique(), ("a", "b", "a", "\ud83d", "\ud83d", "")
+    assert [names.add(name) for name in given] == [True, True, False, True, False, True]
     assert Unique().add("a")
 
 
 # --- features of encoders ----------------------------------------------------------------------
 
 
-def test_features_come_back_bit_for_bit_and_only_in_their_space_and_block(tmp_path: Path) -> None:
-    value = np.random.default_rng(0).normal(size=7).astype(np.float32)
-    cache = FeatureCache(tmp_path, scope_of(["a", "b"]))
-    cache.put("clip@1", "key", value)
-    assert np.array_equal(cache.get("clip@1", "key"), value)  # type: ignore[arg-type]
-    assert FeatureCache(tmp_path, scope_of(["a", "b"])).get("clip@1", "key") is None  # not flushed
-    cache.flush()
-    again = FeatureCache(tmp_path, scope_of(["a", "b"]))
-    found = again.get("clip@1", "key")
-    assert found is not None
-    assert found.dtype == np.float32
-    assert np.array_equal(found, value)
-    assert again.get("clip@2", "key") is None
-    assert again.get("clip@1", "other") is None
-    assert FeatureCache(tmp_path, scope_of(["b", "a"])).get("clip@1", "key") is None
-
-
-def test_a_damaged_cache_file_is_made_again_with_a_warning(
+def test_features_come_back_bit_for_bit_in_their_space_and_block_and_damaged_ones_are_made_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    value = np.random.default_rng(0).normal(size=7).astype(np.float32)
+
     def keep() -> None:
-        cache = FeatureCache(tmp_path, "block")
-        cache.put("space", "key", np.ones(3))
+        cache = FeatureCache(tmp_path, scope_of(["a", "b"]))
+        cache.put("clip@1", "key", value.astype(np.float64))
         cache.flush()
 
+    def found(space: str = "clip@1", key: str = "key", ids: str = "ab") -> Any:
+        return FeatureCache(tmp_path, scope_of(ids)).get(space, key)
+
     keep()
+    assert found().dtype == np.float32
+    assert np.array_equal(found(), value)
+    assert found("clip@2") is found(key="other") is found(ids="ba") is None
     [file] = [path for path in tmp_path.rglob("*") if path.is_file()]
     file.write_bytes(file.read_bytes()[:-3])
-    assert FeatureCache(tmp_path, "block").get("space", "key") is None
+    assert found() is None
     assert "is damaged and is made again" in caplog.text
     keep()
-    assert FeatureCache(tmp_path, "block").get("space", "key") is not None
+    assert np.array_equal(found(), value)

@@ -9,6 +9,7 @@ import shlex
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,20 +140,12 @@ def test_who_has_a_number_of_ranks_and_of_slurms_array(monkeypatch: pytest.Monke
 
 
 def test_of_several_who_take_a_block_one_has_it_and_knows_of_the_deaths(folder: Folder) -> None:
-    place, taken = folder.path / attempts.FOLDER, []
+    place = folder.path / attempts.FOLDER
     several = [Attempts(place) for _ in range(8)]
-
-    def take() -> list[int | None]:
-        taken.clear()
-        threads = [threading.Thread(target=lambda one=one: taken.append(one.take("a"))) for one in several]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sorted(taken, key=str)
-
     for deaths in (0, 1, 2):
-        assert take() == [deaths, *[None] * 7]
+        with ThreadPoolExecutor(8) as pool:
+            taken = pool.map(lambda one: one.take("a"), several)
+        assert sorted(taken, key=str) == [deaths, *[None] * 7]
         path = place / f"a.{deaths}.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "began": "earlier"}))
     next(one for one in several if one._held.get("a") == 2).close()  # in order: earlier deaths are remembered

@@ -60,14 +60,10 @@ def test_a_block_that_is_missing_is_said_with_the_next_step(tmp_path: Path) -> N
         list(folder.rows("answers", [0, 1]))
 
 
-def test_every_command_on_a_folder_is_remembered(tmp_path: Path) -> None:
+def test_every_command_is_remembered_and_a_folder_of_another_version_left_alone(tmp_path: Path) -> None:
     folder = opened(tmp_path / "a")
     folder.open({}, {"invocation": {"started": "2026-01-02T00:00:00"}}, overwrite=False)
     assert [call["started"][:10] for call in folder.manifest()["invocations"]] == ["2026-01-01", "2026-01-02"]
-
-
-def test_a_folder_of_another_version_is_left_alone(tmp_path: Path) -> None:
-    folder = opened(tmp_path / "a")
     folder.update(format=1)
     with pytest.raises(UserError, match=r"another version \(format 1\)"):
         opened(tmp_path / "a", overwrite=True)
@@ -178,13 +174,7 @@ def test_notes_have_a_shape(tmp_path: Path, kind: str, note: dict[str, Any], sai
         folder.notes(kind)
 
 
-def test_a_manifest_says_what_the_folder_is(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"format": 5, "status": "complete"}')
-    with pytest.raises(UserError, match="'identity' is missing"):
-        Folder(tmp_path).manifest()
-
-
-def test_costs_may_end_in_a_torn_line_and_have_a_shape(tmp_path: Path) -> None:
+def test_costs_and_manifests_have_a_shape_and_costs_may_end_in_a_torn_line(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.cost("edit", 3, {"seconds": 1.0, "at": 2.0}, "one")
     [file] = folder.cost_files("edit")
@@ -192,5 +182,8 @@ def test_costs_may_end_in_a_torn_line_and_have_a_shape(tmp_path: Path) -> None:
     file.write_text(whole + whole[:9])
     assert list(folder.costs("edit")) == [3]
     file.write_text(whole + '{"block": 4}\n')
+    (tmp_path / "manifest.json").write_text('{"format": 5, "status": "complete"}')
+    with pytest.raises(UserError, match="'identity' is missing"):
+        folder.manifest()
     with pytest.raises(UserError, match="line 2: 'at' is missing"):
         folder.costs("edit")
