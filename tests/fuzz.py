@@ -169,8 +169,13 @@ def world(folder: Path, models: bool = False) -> Path:
 
 def warm(name: str, world: Path) -> Ended:
     """How the line of a command ends as it is; what it imports is imported here, so that forks need not."""
-    ended = run(name, LINES[name].format(w=world).split(), copied(name, world, world.parent / "warm"))
-    shutil.rmtree(world.parent / "warm")
+    folder = copied(name, world, world.parent / "warm")
+    ended = run(name, LINES[name].format(w=world).split(), folder, imported := world.parent / "imported")
+    for module in imported.read_text().split():
+        if module not in sys.modules and not module.startswith(("tests", "__", "_distutils", "setuptools")):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+    shutil.rmtree(folder)
     return ended
 
 
@@ -357,9 +362,9 @@ def _other_kind(chance: random.Random, name: str, words: list[str], files: list[
 # --- running -------------------------------------------------------------------------------
 
 
-def run(name: str, words: Sequence[str], folder: Path) -> Ended:
-    """A command in a fork of this process, with the folder as its own; what it imports is imported here."""
-    printed, said, imported = folder / ".stdout", folder / ".stderr", folder / ".modules"
+def run(name: str, words: Sequence[str], folder: Path, imported: Path | None = None) -> Ended:
+    """A command in a fork of this process, with the folder as its own. imported: a file for what it imports."""
+    printed, said = folder / ".stdout", folder / ".stderr"
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
@@ -378,12 +383,12 @@ def run(name: str, words: Sequence[str], folder: Path) -> Ended:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            imported.write_text("\n".join(sys.modules))
+            if imported:
+                imported.write_text("\n".join(sys.modules))
             os._exit(code)
     status = _wait(child)
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in (printed, said)]
-    _import(imported.read_text().split() if imported.exists() else ())
-    for path in (printed, said, imported):
+    for path in (printed, said):
         path.unlink(missing_ok=True)
     return Ended(status, *texts)
 
@@ -392,14 +397,6 @@ def _start(name: str, words: Sequence[str]) -> None:
     if name.startswith("nein.train."):
         exit_with(lambda: importlib.import_module(name).main(list(words)))
     cli.main([*name.split(), *words])
-
-
-def _import(names: Sequence[str]) -> None:
-    """Modules of a fork; what cannot be imported by itself is left out."""
-    for name in names:
-        if name not in sys.modules and not name.startswith(("tests", "__", "_distutils", "setuptools")):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
 
 
 def in_a_process(name: str, words: Sequence[str], folder: Path) -> Ended:

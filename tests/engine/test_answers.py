@@ -198,6 +198,10 @@ def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp
         block.flush()
         assert BlockAnswers(cache, "one").get("judge", "key") == {"answer": "No"}
         assert BlockAnswers(cache, "two").get("judge", "key") is None
+        again = BlockAnswers(cache, "one")
+        again.put("judge", "other", {"answer": "Yes"})
+        again.flush()
+        assert BlockAnswers(cache, "one").get("judge", "key") == {"answer": "No"}
 
 
 def test_a_name_is_new_once_whatever_its_characters() -> None:
@@ -217,6 +221,7 @@ def test_features_come_back_bit_for_bit_in_their_space_and_block_and_damaged_one
     def keep() -> None:
         cache = FeatureCache(tmp_path, scope_of(["a", "b"]))
         cache.put("clip@1", "key", value.astype(np.float64))
+        assert cache.get("clip@1", "key").dtype == np.float32
         cache.flush()
 
     def found(space: str = "clip@1", key: str = "key", ids: str = "ab") -> Any:

@@ -177,7 +177,9 @@ def test_notes_have_a_shape(tmp_path: Path, kind: str, note: dict[str, Any], sai
 def test_costs_and_manifests_have_a_shape_and_costs_may_end_in_a_torn_line(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.cost("edit", 3, {"seconds": 1.0, "at": 2.0}, "one")
-    [file] = folder.cost_files("edit")
+    folder.cost("edit", 3, {"seconds": 9.0, "at": 1.0}, "two")
+    assert folder.costs("edit")[3]["seconds"] == 1.0
+    file, _ = folder.cost_files("edit")
     whole = file.read_text()
     file.write_text(whole + whole[:9])
     assert list(folder.costs("edit")) == [3]
