@@ -363,7 +363,7 @@ def _other_kind(chance: random.Random, name: str, words: list[str], files: list[
 
 
 def run(name: str, words: Sequence[str], folder: Path, imported: Path | None = None) -> Ended:
-    """A command in a fork of this process, with the folder as its own. imported: a file for what it imports."""
+    """A command in a fork of this process, with the folder as its own. imported: file to list modules in."""
     printed, said = folder / ".stdout", folder / ".stderr"
     child = os.fork()
     if child == 0:

@@ -32,13 +32,10 @@ from tests.helpers.hub import Hub, Repository
 
 WEIGHTS = bytes(range(256)) * 64  # larger than what the hub keeps as a text
 SMALL = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
-
-
 NANO = {"vqa": "llava", "ovd": "owlv2", "itm": "blip"}
 
 
 # What is named
-
 
 PUBLISHED = [row for row in PRESETS.values() if row.preset == "paper" and row.checkpoint]
 
@@ -82,19 +79,14 @@ def test_a_network_of_a_metric_is_fetched_with_the_rest(monkeypatch: pytest.Monk
     assert needs.of_metrics(["sharp"], None) == [Need("transformers", "owner/sharpness", "v2")]
 
 
-def test_a_model_that_is_served_elsewhere_needs_nothing_here() -> None:
-    assert needs.of_model("vqa", "openai:http://localhost:8000/v1#owner/name") == []
-    assert needs.of_model("vqa", "vllm:http://localhost:8000/v1#owner/name") == []
-    assert needs.of_model("vqa", "vllm:owner/name") == [Need("transformers", "owner/name")]
-
-
-def test_every_command_with_models_from_says_what_it_needs() -> None:
-    from nein import cli
-
+def test_every_command_with_models_from_says_what_it_needs_and_served_models_need_nothing() -> None:
     for name, command in cli.COMMANDS.items():
         kind = pkgutil.resolve_name(command.configuration)
         says = kind.needs is not options.Options.needs
         assert says == issubclass(kind, OfflineOptions) or kind is fetch.FetchConfig, name
+    for served in ("openai:http://localhost:8000/v1#owner/name", "vllm:http://localhost:8000/v1#owner/name"):
+        assert needs.of_model("vqa", served) == []
+    assert needs.of_model("vqa", "vllm:owner/name") == [Need("transformers", "owner/name")]
 
 
 @pytest.mark.parametrize(
@@ -227,16 +219,11 @@ def test_after_a_broken_download_what_is_complete_is_not_asked_for_again(
     hub.requests.clear()
     fetch.fetch(wanted, tmp_path)
     assert hub.downloads() == []
-
-
-def test_a_file_at_an_address_is_compared(hub: Hub, tmp_path: Path) -> None:
-    need = address(hub)
     target = tmp_path / "torch" / "hub" / "checkpoints" / "net-0001.pth"
-    fetch.fetch([need], tmp_path)
     assert target.read_bytes() == WEIGHTS
     target.unlink()
     hub.pages["/net-0001.pth"] = b"other" * 3000
-    assert fetch.fetch([need], tmp_path) == 1
+    assert fetch.fetch(wanted, tmp_path) == 1
     assert not target.exists()
 
 
@@ -369,11 +356,11 @@ def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.Capt
 
 
 def clip(
-    hub: Hub, name: str, change: Callable[[dict[str, Any]], Any] = lambda _: None, act: str = "quick_gelu"
+    hub: Hub, name: str, change: Callable[[Any], Any] = lambda words: words, act: str = "quick_gelu"
 ) -> None:
     folder = zoo.path("clip")
     weights = safetensors.numpy.load_file(folder / "model.safetensors")
-    change(weights)
+    weights[lineage.WORDS[0]] = change(weights[lineage.WORDS[0]])
     config = json.loads((folder / "config.json").read_text())
     for tower in ("text_config", "vision_config"):
         config[tower]["hidden_act"] = act
@@ -386,17 +373,11 @@ def clip(
 def test_plain_clip_under_another_name_and_quick_gelu_weights_behind_gelu_are_reported(
     hub: Hub, tmp_path: Path
 ) -> None:
-    def tuned(weights: dict[str, Any]) -> None:
-        weights[lineage.WORDS[0]] = weights[lineage.WORDS[0]] * 1.01
-
-    def another(weights: dict[str, Any]) -> None:
-        weights[lineage.WORDS[0]] = weights[lineage.WORDS[0]][::-1].copy()
-
     clip(hub, "openai/clip-vit-base-patch32")
     clip(hub, "own/negclip")
-    clip(hub, "own/tuned", tuned)
-    clip(hub, "own/wrong", tuned, act="gelu")
-    clip(hub, "own/drawn-apart", another, act="gelu")
+    clip(hub, "own/tuned", lambda words: words * 1.01)
+    clip(hub, "own/wrong", lambda words: words * 1.01, act="gelu")
+    clip(hub, "own/drawn-apart", lambda words: words[::-1].copy(), act="gelu")
     fetch.fetch([Need("transformers", name) for name in hub.models], tmp_path)
     plain, wrong = sorted(lineage.notes(lineage.of_store(tmp_path, store.read_manifest(tmp_path))))
     assert plain.startswith("'own/negclip' is plain CLIP: every weight is that of 'openai/clip-vit-base")

@@ -11,6 +11,7 @@ import random
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,11 +25,13 @@ from nein.datasets.nein.samples import load_folder
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.models import references
-from tests.helpers.commands import outcome
+from tests.helpers.commands import Outcome, outcome
 from tests.loopback import Server, say
 from tests.nein.conftest import write_data
 
 SECRET = "SECRET-42"
+#: What a page runs and fetches: tag and attribute, and address.
+Active: TypeAlias = list[tuple[str, str]]
 #: Of paths, shells, pages, spreadsheets, terminals, archives and templates.
 PARTS = (
     "../", "../../secret.txt", "/etc/passwd", "..", ".", "~", "~root/", "~nobody-here/", "..\\..\\x",
@@ -149,7 +152,7 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.active: list[tuple[str, str]] = []
+        self.active: Active = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in ("script", "iframe", "object", "embed", "base", "form", "link"):
@@ -161,31 +164,26 @@ class Page(html.parser.HTMLParser):
                 self.active.append((f"{tag} {name}", address))
 
 
-def active(file: Path) -> list[tuple[str, str]]:
-    page = Page()
-    page.feed(file.read_text())
-    return page.active
-
-
-def assert_harmless(room: Path, folder: str, said: str, plain: list[tuple[str, str]]) -> None:
+def assert_harmless(
+    room: Path, folder: str, made: Outcome, capsys: pytest.CaptureFixture[str], plain: Active | None
+) -> Active:
+    """Of a run and its page, which runs and fetches as much as a `plain` one; that is what is returned."""
+    report = outcome(capsys, "report", f"{folder}/run", "-o", f"{folder}/p.html")
+    assert report.code == 0, made.stderr + report.stderr
+    said = made.stdout + made.stderr + report.stdout + report.stderr
     assert all(c.isprintable() or c == "\n" for c in said)
-    assert active(room / folder / "p.html") == plain
+    page = Page()
+    page.feed((room / folder / "p.html").read_text())
+    assert plain in (page.active, None)
     tables = list((room / folder).rglob("*.csv"))
     assert tables
     for file in tables:
-        cells = pd.read_csv(file, dtype=str, keep_default_na=False).to_numpy().ravel()
-        formulas = ("=", "+", "-", "@", "|", "\t", "\r")
-        assert not [text for text in cells if text.startswith(formulas) and not is_number(text)], file
+        cells = pd.read_csv(file, dtype=str, keep_default_na=False).stack()
+        words = cells[pd.to_numeric(cells, errors="coerce").isna()]
+        assert not words.str.startswith(("=", "+", "-", "@", "|", "\t", "\r")).any(), file
     for file in (room / folder).rglob("*"):
         assert not file.is_file() or SECRET.encode() not in file.read_bytes()
-
-
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return page.active
 
 
 def test_text_of_a_data_set_stays_text(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,12 +199,7 @@ def test_text_of_a_data_set_stays_text(room: Path, capsys: pytest.CaptureFixture
                 record["T_generated"] = f"Add a {noun}."
             file.write_text(json.dumps(records))
         words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", f"{folder}/run")
-        made = outcome(capsys, "eval", *words)
-        assert made.code == 0, made.stderr
-        report = outcome(capsys, "report", f"{folder}/run", "-o", f"{folder}/p.html")
-        assert report.code == 0, report.stderr
-        plain = active(room / folder / "p.html") if plain is None else plain
-        assert_harmless(room, folder, made.stdout + made.stderr + report.stdout + report.stderr, plain)
+        plain = assert_harmless(room, folder, outcome(capsys, "eval", *words), capsys, plain)
 
 
 def test_what_a_server_says_stays_text(
@@ -224,10 +217,7 @@ def test_what_a_server_says_stays_text(
         server.rule = rule
         words = ("--model", f"m=openai:{server.url}#eye-7b", "--questions", "32", "--blind", "0")
         made = outcome(capsys, "negvqa", *words, "--out", f"{folder}/run")
-        report = outcome(capsys, "report", f"{folder}/run", "-o", f"{folder}/p.html")
-        assert report.code == 0, made.stderr + report.stderr
-        plain = active(room / folder / "p.html") if plain is None else plain
-        assert_harmless(room, folder, made.stdout + made.stderr + report.stdout + report.stderr, plain)
+        plain = assert_harmless(room, folder, made, capsys, plain)
 
 
 # --- a run folder of somebody else ------------------------------------------------------------------

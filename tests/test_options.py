@@ -23,7 +23,7 @@ from nein.config.groups import (
     Runs,
     Seed,
 )  # fmt: skip
-from nein.config.options import Names, Options, Paths, argument, option
+from nein.config.options import Names, Paths, argument, option
 from nein.engine.errors import UserError
 from tests.helpers.commands import outcome
 
@@ -103,15 +103,11 @@ def test_options_that_commands_share_are_declared_in_one_place(name: str) -> Non
 
 
 def test_options_are_given_by_place_by_name_in_short_and_as_lists() -> None:
-    given = Example.parse(
-        ["a", "b", "-o", "x", "--colors", "blue", "--colors=red", "--also", "c,d", "--no-whole"]
-    )
-    assert given.places == [Path("a"), Path("b")]
-    assert given.out == Path("x")
-    assert given.colors == ["blue", "red"]
-    assert given.also == [Path("c"), Path("d")]
-    assert given.whole is False
-    assert Example.parse(["a", "--inner.depth", "4"]).inner == Inner(4)
+    words = "a b -o x --colors blue --colors=red --also c,d --no-whole --inner.depth 4"
+    given = Example.parse(words.split())
+    assert (given.places, given.out) == ([Path("a"), Path("b")], Path("x"))
+    assert (given.colors, given.also) == (["blue", "red"], [Path("c"), Path("d")])
+    assert (given.whole, given.inner) == (False, Inner(4))
 
 
 @pytest.mark.parametrize("text", ["#112233", "house #3", "#", "a # b # c"])
@@ -122,11 +118,8 @@ def test_a_number_sign_on_the_command_line_begins_no_comment(text: str, tmp_path
     file.write_text(f"# a comment\nlimit: 9 # another\nrest: {{color: '{text}', steps: 3}}\n")
     filed = Example.parse(["a", "--config", str(file)])
     assert (filed.limit, filed.rest) == (9, {"color": text, "steps": 3})
-
-
-def test_other_values_of_a_mapping_are_read_as_in_a_file() -> None:
-    given = Example.parse(["a", "--rest.size", "3", "--rest.sides", "[1, '#2']", "--rest.none", "null"])
-    assert given.rest == {"size": 3, "sides": [1, "#2"], "none": None}
+    others = Example.parse(["a", "--rest.size", "3", "--rest.sides", "[1, '#2']", "--rest.none", "null"])
+    assert others.rest == {"size": 3, "sides": [1, "#2"], "none": None}
 
 
 def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
@@ -166,15 +159,6 @@ def test_a_command_without_presets_takes_values_from_a_file_and_the_command_line
     assert filed.inner.depth == 7
     both = Example.parse(["z", "--limit", "2", "--config", str(file)])
     assert (both.places, both.limit, both.inner.depth) == ([Path("z")], 2, 7)
-
-
-def test_what_is_wrong_with_the_words_alone_is_said_before_any_work() -> None:
-    class Sure(Options):
-        def check(self) -> None:
-            raise UserError("No.")
-
-    with pytest.raises(UserError, match=r"^No\.$"):
-        dataclass(kw_only=True)(Sure).parse([])
 
 
 @pytest.mark.parametrize("command", ["report", "negvqa report", "negbench report"])

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = tuple("torch torchvision transformers diffusers accelerate PIL spacy scipy lpips cleanfid".split())
+HEAVY = (
+    "torch", "torchvision", "transformers", "diffusers", "accelerate", "PIL", "spacy", "scipy", "lpips",
+    "cleanfid", "open_clip",
+)  # fmt: skip
 #: Nothing of these is needed to say what a command takes.
 NOT_FOR_HELP = (
     *HEAVY, "numpy", "pandas", "matplotlib", "inflect", "datasets", "openai", "peft", "tabulate", "jinja2",
@@ -39,6 +42,8 @@ def ending(call: str) -> str:
          "request = editors.EditRequest('a', np.zeros((4, 4, 3), np.uint8), 'Remove it.', 0)\n"
          "assert (editors.get_editor('solid').edit([request])[0].image == 128).all()", ""),
         ("from nein.cli import main\n" + ending("main(['negvqa', 'generate', '--dry-run'])"), ""),
+        ("from nein import listing\n"
+         "for kind in listing.KINDS: listing.run(listing.ListConfig(kind=kind))", "PIL"),
         ("from nein.train.finetune_clip import main\n" + ending("main(['--help'])"), ""),
         ("from nein.train.finetune_ip2p import main\n" + ending("main(['--help'])"), ""),
     ],
