@@ -132,7 +132,7 @@ class Flaky(Identity):
 
     fail_ids     These ids get an error result.
     fail_every   So does every sample whose seed is divisible by this number; 0 switches the rule off.
-    crash_after  Raise RuntimeError out of `edit` once this many samples were attempted; None: never.
+    crash_after  Raise RuntimeError out of `edit` once this many samples were tried; None: never.
     """
 
     def __init__(

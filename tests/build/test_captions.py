@@ -45,12 +45,10 @@ def test_coco_captions_are_joined_by_image_and_named_as_nein_names_them(folder):
     assert (second.id, second.sample_stem, second.captions) == ("a", "NeIn_a", ("A cat",))
 
 
-@pytest.mark.parametrize(("stem", "expected"), [
-    ("COCO_train2014_000000000009", "COCO_000000000009"), ("000000000009", "COCO_000000000009"),
-    ("COCO_000000000009", "COCO_000000000009"), ("holiday", "holiday"), ("12", "12"),
-])  # fmt: skip
-def test_the_split_is_left_out_of_names_of_coco(stem, expected):
-    assert sources.official_stem(stem) == expected
+def test_the_split_is_left_out_of_names_of_coco():
+    for stem in ("COCO_train2014_000000000009", "000000000009", "COCO_000000000009"):
+        assert sources.official_stem(stem) == "COCO_000000000009"
+    assert [sources.official_stem(stem) for stem in ("holiday", "12")] == ["holiday", "12"]
 
 
 def test_a_jsonl_may_say_its_fields_in_several_ways(folder):
@@ -76,7 +74,7 @@ def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(fo
     assert [s.problem for s in found.sources] == expected
 
 
-def test_the_hash_covers_names_and_captions(folder):
+def test_the_hash_covers_captions_and_no_blanks(folder):
     def sha(caption):
         rows = [{"image_id": 1, "caption": caption}]
         return load(coco(folder, [{"id": 1, "file_name": "a.png"}], rows), folder / "images").sha256
