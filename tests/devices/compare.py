@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,28 +21,13 @@ class Outcome:
     decisions: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One model on the CPU in float32 and elsewhere.
+class Comparison(NamedTuple):
+    """`largest` difference between the numbers, as a share of the largest number; samples whose decision
+    differs; and lines for the terminal, one per flip."""
 
-    largest   Of the differences between their numbers, as a share of the largest number.
-    where     The sample that it is in.
-    flips     Sample -> (the decision on the CPU, the other).
-    decisions How many there are.
-    """
-
-    name: str
     largest: float
-    where: str
-    flips: Mapping[str, tuple[str, str]]
-    decisions: int
-
-    def lines(self) -> list[str]:
-        """For the terminal: a sentence, and one line per flip."""
-        said = f"{self.name}: largest difference {self.largest:.1e} of the largest number ({self.where})"
-        if self.decisions:
-            said += f"; {len(self.flips)} of {self.decisions} decisions differ"
-        return [said, *(f"  {key}: {was} -> {now}" for key, (was, now) in self.flips.items())]
+    flips: list[str]
+    lines: list[str]
 
 
 def compare(name: str, cpu: Outcome, other: Outcome) -> Comparison:
@@ -56,7 +42,9 @@ def compare(name: str, cpu: Outcome, other: Outcome) -> Comparison:
     }
     # NaN is larger than any number: `max` alone would pass over it.
     where = max(differences, key=lambda key: (np.isnan(differences[key]), differences[key]))
-    flips = {
-        key: (was, other.decisions[key]) for key, was in cpu.decisions.items() if other.decisions[key] != was
-    }
-    return Comparison(name, differences[where], where, flips, len(cpu.decisions))
+    flips = [key for key, was in cpu.decisions.items() if other.decisions[key] != was]
+    said = f"{name}: largest difference {differences[where]:.1e} of the largest number ({where})"
+    if cpu.decisions:
+        said += f"; {len(flips)} of {len(cpu.decisions)} decisions differ"
+    lines = [said, *(f"  {key}: {cpu.decisions[key]} -> {other.decisions[key]}" for key in flips)]
+    return Comparison(differences[where], flips, lines)

@@ -21,5 +21,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     found = config.stash.get(FOUND, [])
     if found:
         terminalreporter.section("an accelerator against the CPU, float32")
-        for line in (line for comparison in found for line in comparison.lines()):
+        for line in (line for comparison in found for line in comparison.lines):
             terminalreporter.line(line)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,29 +67,32 @@ def _editor(name: str) -> Callable[[str, str], Outcome]:
     return outcome
 
 
-def _vqa(device: str, dtype: str) -> Outcome:
-    judge = metrics.load_judge("vqa", str(zoo.path("llava")), device=device, dtype=dtype)
+def _judge(kind: str, name: str, ask: Callable[..., list[tuple[object, str]]]) -> Callable[..., Outcome]:
+    """ask: judge, pictures -> the numbers of each, and what is decided."""
+
+    def outcome(device: str, dtype: str) -> Outcome:
+        judge = metrics.load_judge(kind, str(zoo.path(name)), device=device, dtype=dtype)
+        found = dict(zip(_pictures(), ask(judge, list(_pictures().values())), strict=True))
+        numbers = {key: np.array(said) for key, (said, _) in found.items()}
+        return Outcome(numbers, {key: decision for key, (_, decision) in found.items()})
+
+    return outcome
+
+
+def _vqa(judge: Any, pictures: list[np.ndarray]) -> list[tuple[object, str]]:
     wording = template(judge.template)
-    asked = [[wording.ask_presence(label)] for label in _labels()]
-    rows = [row[0] for row in judge.ask(list(_pictures().values()), asked)]
-    numbers = {key: np.array([row.p_yes, row.p_no]) for key, row in zip(_pictures(), rows, strict=True)}
-    return Outcome(numbers, {key: row.text for key, row in zip(_pictures(), rows, strict=True)})
+    rows = judge.ask(pictures, [[wording.ask_presence(label)] for label in _labels()])
+    return [((row.p_yes, row.p_no), row.text) for [row] in rows]
 
 
-def _ovd(device: str, dtype: str) -> Outcome:
-    judge = metrics.load_judge("ovd", str(zoo.path("owlv2")), device=device, dtype=dtype)
-    found = judge.detect(list(_pictures().values()), [[label] for label in _labels()])
-    rows = [row[label] for row, label in zip(found, _labels(), strict=True)]
-    numbers = {key: np.array(row.score) for key, row in zip(_pictures(), rows, strict=True)}
-    seen = {key: "there" if row.count else "not there" for key, row in zip(_pictures(), rows, strict=True)}
-    return Outcome(numbers, seen)
+def _ovd(judge: Any, pictures: list[np.ndarray]) -> list[tuple[object, str]]:
+    rows = judge.detect(pictures, [[label] for label in _labels()])
+    return [(row.score, "there" if row.count else "not there") for found in rows for row in found.values()]
 
 
-def _itm(device: str, dtype: str) -> Outcome:
-    judge = metrics.load_judge("itm", str(zoo.path("blip")), device=device, dtype=dtype)
-    rows = judge.match(list(_pictures().values()), [[f"a {label}"] for label in _labels()])
-    numbers = dict(zip(_pictures(), rows, strict=True))
-    return Outcome(numbers, {key: "fits" if row[0] > 0.5 else "does not" for key, row in numbers.items()})
+def _itm(judge: Any, pictures: list[np.ndarray]) -> list[tuple[object, str]]:
+    rows = judge.match(pictures, [[f"a {label}"] for label in _labels()])
+    return [(row, "fits" if row[0] > 0.5 else "does not") for row in rows]
 
 
 def _clip(device: str, dtype: str) -> Outcome:
@@ -129,9 +133,9 @@ def _negvqa(device: str, dtype: str) -> Outcome:
 SUBJECTS = {
     "editor ip2p": Subject(_editor("ip2p"), 1.5 / 255),
     "editor nein-magicbrush": Subject(_editor("nein-magicbrush"), 1.5 / 255),
-    "VQA judge": Subject(_vqa),
-    "detector": Subject(_ovd),
-    "matcher": Subject(_itm),
+    "VQA judge": Subject(_judge("vqa", "llava", _vqa)),
+    "detector": Subject(_judge("ovd", "owlv2", _ovd)),
+    "matcher": Subject(_judge("itm", "blip", _itm)),
     "CLIP": Subject(_clip),
     "DINO": Subject(_features("dino")),
     "FID network": Subject(_features("fid")),

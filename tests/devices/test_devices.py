@@ -14,5 +14,5 @@ def test_an_accelerator_computes_and_decides_what_the_cpu_does(name, accelerator
     subject = SUBJECTS[name]
     found = compare(name, subject.outcome("cpu", "float32"), subject.outcome(accelerator, "float32"))
     report(found)
-    assert found.largest <= subject.tolerance, found.lines()
-    assert not found.flips, found.lines()
+    assert found.largest <= subject.tolerance, found.lines
+    assert not found.flips, found.lines
