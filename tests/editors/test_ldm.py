@@ -161,42 +161,48 @@ def test_a_file_that_reaches_for_the_system_is_refused_even_when_vouched_for(pip
     assert [path.name for path in tmp_path.iterdir()] == ["evil.ckpt"]
 
 
-def test_a_tensor_that_is_missing_or_misshapen_is_named(pipeline, checkpoint, tmp_path):
-    tensors = original_format(pipeline)
-    lacking = {
-        k: v for k, v in tensors.items() if k != "model.diffusion_model.middle_block.0.in_layers.2.bias"
-    }
-    save_file(lacking, tmp_path / "lacking.safetensors")
-    with pytest.raises(
-        EditorError, match=r"the UNet of .*1 missing, first mid_block\.resnets\.0\.conv1\.bias"
-    ):
-        load(tmp_path / "lacking.safetensors", checkpoint)
-    tensors["first_stage_model.quant_conv.bias"] = torch.zeros(3)
-    save_file(tensors, tmp_path / "misshapen.safetensors")
-    with pytest.raises(EditorError, match=r"the VAE of .*does not fit.*quant_conv\.bias"):
-        load(tmp_path / "misshapen.safetensors", checkpoint)
-    both = original_format(pipeline, ema=0.0)
-    del both["model_ema.diffusion_modelout2bias"]
-    save_file(both, tmp_path / "holes.safetensors")
-    with pytest.raises(EditorError, match="lacks 1 averaged"):
-        load(tmp_path / "holes.safetensors", checkpoint, ema=True)
+UNET = "model.diffusion_model."
 
 
-def test_text_to_image_weights_and_other_files_are_refused(pipeline, checkpoint, tmp_path):
-    tensors = original_format(pipeline)
-    key = "model.diffusion_model.input_blocks.0.0.weight"
-    save_file({**tensors, key: tensors[key][:, :4].contiguous()}, tmp_path / "four.safetensors")
-    with pytest.raises(EditorError, match="takes 4 channels"):
-        load(tmp_path / "four.safetensors", checkpoint)
-    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(EditorError, match="not in the original latent-diffusion format"):
-        load(tmp_path / "other.safetensors", checkpoint)
+def four_channels(tensors):
+    tensors[f"{UNET}input_blocks.0.0.weight"] = tensors[f"{UNET}input_blocks.0.0.weight"][:, :4].contiguous()
+
+
+@pytest.mark.parametrize(
+    "spoil, ema, sentence",
+    [
+        (
+            lambda t: t.pop(f"{UNET}middle_block.0.in_layers.2.bias"),
+            None,
+            "the UNet of .*1 missing, first mid_bl",
+        ),
+        (
+            lambda t: t.update({"first_stage_model.quant_conv.bias": torch.zeros(3)}),
+            None,
+            r"VAE of .*conv\.bias",
+        ),
+        (lambda t: t.pop("model_ema.diffusion_modelout2bias"), True, "lacks 1 averaged"),
+        (four_channels, None, "takes 4 channels"),
+        (lambda t: t.clear(), None, "not in the original latent-diffusion format"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(spoil, ema, sentence, pipeline, checkpoint, tmp_path):
+    tensors = original_format(pipeline, ema=0.0 if ema else None)
+    spoil(tensors)
+    save_file(tensors, tmp_path / "spoilt.safetensors")
+    with pytest.raises(EditorError, match=sentence):
+        load(tmp_path / "spoilt.safetensors", checkpoint, ema=ema)
+
+
+def test_other_files_and_a_choice_of_weights_for_a_folder_are_refused(checkpoint, tmp_path):
     (tmp_path / "broken.ckpt").write_bytes(pickle.dumps({"a": 1})[:-2])
     with pytest.raises(EditorError):
         load(tmp_path / "broken.ckpt", checkpoint)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(EditorError, match="is no checkpoint"):
         get_editor(str(tmp_path / "notes.txt"))
+    with pytest.raises(EditorError, match=r"not a single file.*leave out ema"):
+        get_editor("ip2p", checkpoint=str(checkpoint), ema=True)
 
 
 def test_without_a_configuration_the_sentence_says_what_to_give(files):
@@ -204,11 +210,6 @@ def test_without_a_configuration_the_sentence_says_what_to_give(files):
         EditorError, match=r"timbrooks/instruct-pix2pix.*give config=FOLDER with unet/config\.json"
     ):
         read_pipeline(files["plain.safetensors"])
-
-
-def test_ema_means_nothing_for_a_folder(checkpoint):
-    with pytest.raises(EditorError, match=r"not a single file.*leave out ema"):
-        get_editor("ip2p", checkpoint=str(checkpoint), ema=True)
 
 
 def test_conversion_refuses_wrong_paths(files, tmp_path):

@@ -44,21 +44,9 @@ def raising(error: BaseException) -> Callable[[], None]:
     return action
 
 
-def python(*words: str) -> subprocess.CompletedProcess:
-    """A command of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 def in_two_processes(script: str, port: int, words: Sequence[str]) -> None:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}")
-    done = python(*launcher, script, *words)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, script, *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -6,7 +6,6 @@ import functools
 import http.server
 import json
 import os
-import random
 import resource
 import signal
 import threading
@@ -23,17 +22,7 @@ from nein.train import loop as checkpointing
 from nein.train.editor_finetuning import model
 from tests.helpers import plain
 from tests.helpers.runs import scores_in
-from tests.train.runs import ROOT, dies_at, in_two_processes, logged, python, raising, same
-
-#: `python -c KILLER STEP ARGS...`: the training command, killed in the middle of its STEP-th step.
-KILLER = """
-import sys
-import threading
-from tests.helpers import killing
-from nein.train import finetune_ip2p
-killing.make_deadly(killing.Call("nein.train.editor_finetuning.model:losses", int(sys.argv[1])))
-finetune_ip2p.main(sys.argv[2:])
-"""
+from tests.train.runs import ROOT, dies_at, in_two_processes, logged, raising, same
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -236,21 +225,6 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tune, tmp_pa
     assert same(weights(whole), weights(resumed))
     assert logged(whole) == logged(resumed)
     assert not list((resumed / "checkpoints").glob(".draft*"))
-
-
-@pytest.mark.slow
-def test_twenty_kills_at_random_steps_change_nothing(tune, line, tmp_path):
-    options = {"steps": 60, "save_every": 2, "precompute": True, "mix_affirmative": 0.5, "schedule": "cosine"}
-    whole = tune(out=tmp_path / "whole", **options)
-    rng = random.Random(0)
-    for _ in range(20):
-        # A new process starts at the last checkpoint: in 4 steps it gains 2, so 20 kills fit into 60.
-        words = line(out=tmp_path / "killed", **options)
-        done = python("-c", KILLER, str(rng.randint(1, 4)), *words)
-        assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    resumed = tune(out=tmp_path / "killed", **options)
-    assert same(weights(whole), weights(resumed))
-    assert logged(whole) == logged(resumed)
 
 
 def test_sigterm_saves_and_the_next_run_goes_on(tune, tmp_path, monkeypatch):
