@@ -11,9 +11,9 @@ import pytest
 
 from nein import cli
 from nein.engine.images import write_png
+from nein.loading import credentials
+from nein.loading.credentials import Credentials
 from nein.metrics import MetricError
-from nein.metrics.backends import credentials
-from nein.metrics.backends.credentials import Credentials
 from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.judges.endpoint import EndpointChoices
 from tests.loopback import Server, say

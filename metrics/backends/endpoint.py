@@ -2,7 +2,7 @@
 
 `openai:URL#MODEL` names it, for example `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`;
 `vllm:URL#MODEL` is a server of vLLM (`metrics.backends.vllm`). The key (OPENAI_API_KEY) goes nowhere but into
-the request; so do user, password and query of the address (`metrics.backends.credentials`).
+the request; so do user, password and query of the address (`nein.loading.credentials`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
+from nein.loading import credentials
 from nein.loading.errors import choose
-from nein.metrics.backends import credentials
 from nein.metrics.base import MetricError
 
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the

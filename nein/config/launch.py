@@ -102,7 +102,7 @@ def _submitted(name: str, config: Any, given: Sequence[str]) -> tuple[str, list[
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
     from nein.engine import atomic
     from nein.engine.executors import slurm
-    from nein.metrics.backends import credentials
+    from nein.loading import credentials
 
     folder = config.out_dir / "slurm"
     slurm.executor(config.slurm, folder, "slurm")  # what is missing is said before anything is written

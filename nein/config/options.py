@@ -105,7 +105,7 @@ Given = TypeVar("Given", bound=Options)
 
 def _without_credentials(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
-        from nein.metrics.backends import credentials
+        from nein.loading import credentials
 
         rest = credentials.put_aside(value)
         if credentials.split(rest)[1].user:

@@ -104,7 +104,7 @@ def _say(sentence: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")
     place = "" if rank == "0" else f"process {rank}: "
     if "://" in sentence:
-        from nein.metrics.backends import credentials
+        from nein.loading import credentials
 
         sentence = credentials.without(sentence)
     print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)

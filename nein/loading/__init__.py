@@ -1,4 +1,4 @@
-"""What everything that loads models shares: user errors, references to models, failing one by one, digests.
+"""What everything that loads models shares: user errors, references to models, credentials, digests, failing one by one.
 
 It imports nothing of ours; `editors` and `metrics` import nothing else of `nein`.
 """

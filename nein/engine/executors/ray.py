@@ -23,7 +23,7 @@ from nein.engine.executors.progress import Bars, announce
 from nein.engine.executors.threads import Threads
 from nein.engine.scheduler import Scheduler, all_set_aside
 from nein.engine.stages import Plan, Step
-from nein.metrics.backends import credentials
+from nein.loading import credentials
 
 log = logging.getLogger(__name__)
 
