@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ TEMPLATE = (
 )
 
 
-def make_random(folder: Path) -> Path:
+def make_random(folder):
     """A Llama with random weights: it answers, and what it says is nonsense."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -28,7 +27,7 @@ def make_random(folder: Path) -> Path:
     return folder
 
 
-def make_chain(folder: Path, text: str) -> Path:
+def make_chain(folder, text):
     """A Llama whose weights say `text` after any prompt that ends in ":", one token after the other.
 
     Its layers add nothing, its embeddings are one-hot, and its head leads every token to the next one.
@@ -70,10 +69,10 @@ def _config(cls, words, **options):
 
 
 @pytest.fixture(scope="session")
-def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def random_model(tmp_path_factory):
     return make_random(tmp_path_factory.mktemp("llm") / "random")
 
 
 @pytest.fixture(scope="session")
-def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chain_model(tmp_path_factory):
     return make_chain(tmp_path_factory.mktemp("llm") / "chain", '{"x":14}')

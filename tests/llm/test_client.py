@@ -1,41 +1,35 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.metrics import MetricError
 from nein.models.llm import client as llm
-from tests.loopback import HANG_UP, Reply, Server, say
+from tests.loopback import HANG_UP, Reply, say
 
 
 class Length(BaseModel):
     length: int
 
 
-def asked(body: dict[str, Any]) -> str:
+def asked(body):
     """The word a prompt is about: what stands before the instructions on the form."""
     return body["messages"][0]["content"].partition("\n")[0]
 
 
-def measure(body: dict[str, Any], _: int) -> Reply:
+def measure(body, _):
     return 200, say(json.dumps({"length": len(asked(body))})), {}
 
 
-def measured(outcomes: list[llm.Outcome[Length]]) -> list[int]:
+def measured(outcomes):
     return [outcome.value.length for outcome in outcomes if outcome.value]
 
 
-def client(server: Server, folder: Path | None = None, **options: Any) -> llm.Client:
+def client(server, folder=None, **options):
     sending = {key: options.pop(key) for key in ("concurrency", "timeout", "retries") if key in options}
     backend = llm.EndpointModel(server.url, options.pop("model", "mind-7b"), **{"retries": 1, **sending})
     cache = AnswerCache(folder / "answers.sqlite") if folder else None
@@ -46,8 +40,8 @@ WORDS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff"]
 REQUESTS = [llm.Request(word) for word in WORDS]
 
 
-def test_results_come_in_order_from_several_connections(server: Server) -> None:
-    def rule(body: dict[str, Any], count: int) -> Reply:
+def test_results_come_in_order_from_several_connections(server):
+    def rule(body, count):
         time.sleep(0.05 / len(asked(body)))  # the first question is answered last
         return measure(body, count)
 
@@ -57,7 +51,7 @@ def test_results_come_in_order_from_several_connections(server: Server) -> None:
     assert 2 <= server.most <= 3
 
 
-def test_the_server_is_told_the_form_the_seed_and_the_temperature(server: Server) -> None:
+def test_the_server_is_told_the_form_the_seed_and_the_temperature(server):
     server.rule = measure
     client(server, temperature=0.8, max_tokens=77).complete([llm.Request("word", seed=2**40 + 5)], Length)
     body = server.requests[0]
@@ -66,7 +60,7 @@ def test_the_server_is_told_the_form_the_seed_and_the_temperature(server: Server
     assert "JSON schema" in body["messages"][0]["content"]
 
 
-def test_a_server_without_structured_output_is_asked_in_words_from_then_on(server: Server) -> None:
+def test_a_server_without_structured_output_is_asked_in_words_from_then_on(server):
     server.rule = lambda body, count: (400, {}, {}) if "response_format" in body else measure(body, count)
     found = client(server, concurrency=1).complete(REQUESTS[:3], Length)
     assert measured(found) == [1, 2, 3]
@@ -74,14 +68,14 @@ def test_a_server_without_structured_output_is_asked_in_words_from_then_on(serve
     assert "seed" in server.requests[-1]
 
 
-def test_one_refused_prompt_does_not_take_the_form_from_the_others(server: Server) -> None:
+def test_one_refused_prompt_does_not_take_the_form_from_the_others(server):
     server.rule = lambda body, count: (400, {}, {}) if asked(body) == "a" else measure(body, count)
     found = client(server, concurrency=1).complete(REQUESTS[:2], Length)
     assert [outcome.failure for outcome in found] == ["refused", ""]
     assert "response_format" in server.requests[-1]
 
 
-def test_every_failure_keeps_its_kind_and_none_becomes_a_value(server: Server) -> None:
+def test_every_failure_keeps_its_kind_and_none_becomes_a_value(server):
     replies: dict[str, Reply] = {
         "a": (200, say('{"length": 1}'), {}),
         "bb": (200, say("I cannot count."), {}),
@@ -94,7 +88,7 @@ def test_every_failure_keeps_its_kind_and_none_becomes_a_value(server: Server) -
         "i": (200, {"choices": [{"message": {"content": '{"len'}, "finish_reason": "length"}]}, {}),
     }
 
-    def rule(body: dict[str, Any], _: int) -> Reply:
+    def rule(body, _):
         if asked(body) == "slow":
             time.sleep(0.8)
         return replies.get(asked(body), (200, say('{"length": 4}'), {}))
@@ -107,9 +101,9 @@ def test_every_failure_keeps_its_kind_and_none_becomes_a_value(server: Server) -
     assert all(outcome.reason for outcome in found[1:])
 
 
-def test_nothing_is_asked_twice_neither_now_nor_by_a_later_command(server: Server, tmp_path: Path) -> None:
+def test_nothing_is_asked_twice_neither_now_nor_by_a_later_command(server, tmp_path):
 
-    def rule(body: dict[str, Any], count: int) -> Reply:
+    def rule(body, count):
         status, reply, headers = measure(body, count)
         return status, say('{"length": 3} \ud83d') if asked(body) == "new" else reply, headers
 
@@ -123,7 +117,7 @@ def test_nothing_is_asked_twice_neither_now_nor_by_a_later_command(server: Serve
 
 
 @pytest.mark.parametrize("change", ["prompt", "seed", "temperature", "schema", "model", "max_tokens"])
-def test_an_answer_serves_only_the_question_it_answers(server: Server, tmp_path: Path, change: str) -> None:
+def test_an_answer_serves_only_the_question_it_answers(server, tmp_path, change):
     class Size(BaseModel):
         length: int
 
@@ -138,7 +132,7 @@ def test_an_answer_serves_only_the_question_it_answers(server: Server, tmp_path:
     assert len(server.requests) == 2
 
 
-def test_unusable_answers_are_kept_and_missing_ones_asked_again(server: Server, tmp_path: Path) -> None:
+def test_unusable_answers_are_kept_and_missing_ones_asked_again(server, tmp_path):
     server.rule = lambda body, count: (500, {}, {}) if asked(body) == "a" else (200, say("hm"), {})
     first = client(server, tmp_path, retries=0)
     assert [o.failure for o in first.complete(REQUESTS[:2], Length)] == ["server error", "nonsense"]
@@ -149,7 +143,7 @@ def test_unusable_answers_are_kept_and_missing_ones_asked_again(server: Server, 
     assert [asked(body) for body in server.requests] == ["a"]
 
 
-def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server: Server, tmp_path: Path) -> None:
+def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server, tmp_path):
     server.rule = lambda body, count: (200, say("hm"), {}) if body["seed"] == 3 else measure(body, count)
     drawing = client(server, tmp_path, temperature=0.8, attempts=3)
     found = drawing.complete([llm.Request("word", seed=3)], Length)
@@ -159,9 +153,7 @@ def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server: Serv
     assert len(server.requests) == 2
 
 
-def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(server, tmp_path):
     server.rule = lambda body, count: measure(body, count) if count <= 5 else (HANG_UP, None, {})
     many = [llm.Request(f"word {number}") for number in range(500)]
     first = client(server, tmp_path, retries=0, concurrency=4)
@@ -176,44 +168,3 @@ def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(
     assert all(o.value for o in second.complete(many[:20], Length))
     assert len(server.requests) > before
     assert not set(answered) & {asked(body) for body in server.requests[before:]}
-
-
-@pytest.mark.parametrize("torn", [False, True])
-def test_a_kill_loses_no_answer_that_arrived(server: Server, tmp_path: Path, torn: bool) -> None:
-    server.rule = measure
-
-    def child() -> None:
-        put, seen = AnswerCache.put, 0
-
-        def dying(self: AnswerCache, space: str, key: str, value: Any) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == 4:
-                if torn:  # in the middle of the transaction
-                    self._db.execute("BEGIN IMMEDIATE")
-                    self._db.execute("INSERT INTO answers VALUES (x'00', '{}')")
-                os.kill(os.getpid(), signal.SIGKILL)
-            put(self, space, key, value)
-
-        AnswerCache.put = dying  # type: ignore[method-assign]
-        client(server, tmp_path, concurrency=1).complete(REQUESTS, Length)
-
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-    before = len(server.requests)
-    assert before == 4
-    second = client(server, tmp_path)
-    found = second.complete(REQUESTS, Length)
-    assert measured(found) == [1, 2, 3, 4, 5, 6]
-    assert len(server.requests) - before == 3  # the fourth answer never reached the disk
-
-
-def test_loading_checks_the_name_the_address_and_the_model(server: Server, tmp_path: Path) -> None:
-    server.rule = measure
-    loaded = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b"), cache=AnswerCache(tmp_path / "a"))
-    assert loaded.complete(REQUESTS[:1], Length)[0].value == Length(length=1)
-    assert "http" not in json.dumps(loaded.describe())
-    with pytest.raises(MetricError, match=r"There is no language model '\./nowhere'"):
-        llm.load(llm.LlmOptions("./nowhere"), cache=None)

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from pydantic import BaseModel
@@ -16,22 +13,22 @@ class Number(BaseModel):
     x: int
 
 
-def load(folder: Path, cache: AnswerCache | None = None, **options: Any) -> llm.Client:
+def load(folder, cache=None, **options):
     return llm.load(llm.LlmOptions(str(folder), max_tokens=12, **options), cache=cache)
 
 
-def test_a_model_that_says_an_object_is_understood(chain_model: Path) -> None:
+def test_a_model_that_says_an_object_is_understood(chain_model):
     found = load(chain_model).complete([llm.Request("Any prompt")], Number)
     assert found[0].value == Number(x=14)
 
 
-def test_a_model_that_says_something_else_fails_and_is_counted(random_model: Path) -> None:
+def test_a_model_that_says_something_else_fails_and_is_counted(random_model):
     found = load(random_model).complete([llm.Request("One"), llm.Request("Two")], Number)
     assert [outcome.value for outcome in found] == [None, None]
     assert {outcome.failure for outcome in found} <= {"nonsense", "cut off"}
 
 
-def test_an_answer_depends_on_prompt_and_seed_and_on_nothing_else(random_model: Path) -> None:
+def test_an_answer_depends_on_prompt_and_seed_and_on_nothing_else(random_model):
     client = load(random_model, temperature=1.0)
     requests = [llm.Request("One", 1), llm.Request("One", 2), llm.Request("Two", 1)]
     torch.manual_seed(99)
@@ -43,7 +40,7 @@ def test_an_answer_depends_on_prompt_and_seed_and_on_nothing_else(random_model: 
     assert [outcome.reason for outcome in again[::-1]] == texts
 
 
-def test_greedy_answers_are_those_of_generate(random_model: Path) -> None:
+def test_greedy_answers_are_those_of_generate(random_model):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     words = AutoTokenizer.from_pretrained(random_model)
@@ -56,15 +53,13 @@ def test_greedy_answers_are_those_of_generate(random_model: Path) -> None:
     assert found.text == words.decode(expected, skip_special_tokens=True).strip()
 
 
-def test_answers_are_kept_for_these_weights_only(
-    random_model: Path, chain_model: Path, tmp_path: Path
-) -> None:
+def test_answers_are_kept_for_these_weights_only(random_model, chain_model, tmp_path):
     cache = AnswerCache(tmp_path / "answers.sqlite")
     load(chain_model, cache).complete([llm.Request("One")], Number)
     assert load(random_model, cache).complete([llm.Request("One")], Number)[0].value is None
 
 
-def test_a_prompt_that_is_too_long_is_a_counted_failure(chain_model: Path) -> None:
+def test_a_prompt_that_is_too_long_is_a_counted_failure(chain_model):
     client = load(chain_model)
     found = client.complete([llm.Request("word " * 4000), llm.Request("One")], Number)
     assert found[0].failure == "model failed"
@@ -72,7 +67,7 @@ def test_a_prompt_that_is_too_long_is_a_counted_failure(chain_model: Path) -> No
     assert found[1].value == Number(x=14)
 
 
-def test_a_model_without_a_chat_template_is_refused(random_model: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_chat_template_is_refused(random_model, tmp_path):
     import shutil
 
     folder = tmp_path / "plain"

@@ -33,7 +33,7 @@ GOOD = '{"objects": ["cat", "a {b}"], "sure": true}'
         f'<think>Is it {{"objects": []}}? No.</think>\n{GOOD}',
     ],
 )
-def test_the_one_object_is_found_whatever_stands_around_it(text: str) -> None:
+def test_the_one_object_is_found_whatever_stands_around_it(text):
     assert parse(text, Found) == Found(objects=["cat", "a {b}"], sure=True)
 
 
@@ -59,21 +59,21 @@ def test_the_one_object_is_found_whatever_stands_around_it(text: str) -> None:
         ("{}", WRONG_SCHEMA),
     ],
 )
-def test_an_answer_that_is_not_plainly_the_object_is_a_failure_of_its_kind(text: str, kind: str) -> None:
+def test_an_answer_that_is_not_plainly_the_object_is_a_failure_of_its_kind(text, kind):
     with pytest.raises(AnswerError) as found:
         parse(text, Found)
     assert found.value.kind == kind
     assert str(found.value)
 
 
-def test_an_answer_cut_short_is_told_from_nonsense_but_used_when_complete() -> None:
+def test_an_answer_cut_short_is_told_from_nonsense_but_used_when_complete():
     with pytest.raises(AnswerError) as found:
         parse(GOOD[:20], Found, finished=False)
     assert found.value.kind == CUT_OFF
     assert parse(GOOD + "\nAnd", Found, finished=False).sure is True
 
 
-def test_the_schema_for_servers_requires_every_key_and_allows_no_other() -> None:
+def test_the_schema_for_servers_requires_every_key_and_allows_no_other():
     class Inner(BaseModel):
         name: str = "x"
 
@@ -89,7 +89,7 @@ def test_the_schema_for_servers_requires_every_key_and_allows_no_other() -> None
 
 
 @pytest.mark.parametrize("text", ['{"a": ' + "1" * 5000 + "}", '{"a": ' + "[" * 100_000, '{"a":' * 100_000])
-def test_an_answer_without_end_is_nonsense_and_no_error_of_ours(text: str) -> None:
+def test_an_answer_without_end_is_nonsense_and_no_error_of_ours(text):
     with pytest.raises(AnswerError, match="cannot be read") as caught:
         parse(text, Found)
     assert caught.value.kind == "nonsense"

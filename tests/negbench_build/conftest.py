@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nein.engine.images import write_png
-from tests.helpers.commands import Outcome, outcome
+from tests.helpers.commands import outcome
 
 OBJECTS = {
     "a.png": ["dog", "cat"],
@@ -24,17 +22,17 @@ OBJECTS = {
 
 
 @pytest.fixture
-def negbench(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def negbench(capfd):
     """`nein negbench ARGUMENTS`."""
     return functools.partial(outcome, capfd, "negbench")
 
 
-def picture(shade: int) -> np.ndarray:
+def picture(shade):
     return np.full((12, 16, 3), shade, np.uint8)
 
 
 @pytest.fixture(scope="session")
-def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def coco(tmp_path_factory):
     """images/, instances.json, captions.json; one image has no object, one file is no picture."""
     root = tmp_path_factory.mktemp("coco")
     names = [*OBJECTS, "empty.png", "broken.png"]
@@ -62,7 +60,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def voc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def voc(tmp_path_factory):
     """A VOC2007 folder of four images; a difficult object in one, a damaged annotation in another."""
     root = tmp_path_factory.mktemp("voc")
     (root / "Annotations").mkdir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from nein.train.clip_finetuning import table
 Build = Callable[..., Any]
 
 
-def coco_arguments(coco: Path, out: Path, *more: object) -> list[object]:
+def coco_arguments(coco, out, *more):
     return [
         "generate", "--source", "coco", "--instances", coco / "instances.json",
         "--captions", coco / "captions.json", "--images", coco / "images", "--out", out,
@@ -25,15 +24,13 @@ def coco_arguments(coco: Path, out: Path, *more: object) -> list[object]:
     ]  # fmt: skip
 
 
-def contents(out: Path) -> dict[str, bytes]:
+def contents(out):
     """Every file of the data set, and of what is unusable."""
     files = [path for path in (out / "dataset").rglob("*") if path.is_file()]
     return {str(path.relative_to(out)): path.read_bytes() for path in [*files, out / "unusable.jsonl"]}
 
 
-def test_coco_gives_captions_and_questions_in_the_official_layout(
-    coco: Path, negbench: Build, tmp_path: Path
-) -> None:
+def test_coco_gives_captions_and_questions_in_the_official_layout(coco, negbench, tmp_path):
     done = negbench(*coco_arguments(coco, tmp_path))
     assert done.code == 0, done.stderr
     original = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")
@@ -54,8 +51,8 @@ def test_coco_gives_captions_and_questions_in_the_official_layout(
 
 
 def test_a_detector_drops_absent_objects_it_sees_and_an_unreadable_image_is_not_taken_for_empty(
-    coco: Path, negbench: Build, tmp_path: Path
-) -> None:
+    coco, negbench, tmp_path
+):
     how = ("--verify", "negatives", "--detector")
     sees_all = negbench(*coco_arguments(coco, tmp_path / "all", *how, "tests.rehearsal:score_01"))
     assert sees_all.code == 2  # 0.1 and above is there: no absent object is left
@@ -68,8 +65,8 @@ def test_a_detector_drops_absent_objects_it_sees_and_an_unreadable_image_is_not_
 
 
 def test_voc_gives_questions_only_and_difficult_objects_are_neither_present_nor_absent(
-    voc: Path, negbench: Build, tmp_path: Path
-) -> None:
+    voc, negbench, tmp_path
+):
     given = ["generate", "--source", "voc", "--instances", voc, "--device", "cpu"]
     done = negbench(*given, "--out", tmp_path / "all")
     assert done.code == 0, done.stderr
@@ -83,9 +80,7 @@ def test_voc_gives_questions_only_and_difficult_objects_are_neither_present_nor_
     assert "2 images." in listed.stdout
 
 
-def test_the_training_form_gives_three_captions_and_shuffled_questions(
-    coco: Path, negbench: Build, tmp_path: Path
-) -> None:
+def test_the_training_form_gives_three_captions_and_shuffled_questions(coco, negbench, tmp_path):
     assert negbench(*coco_arguments(coco, tmp_path, "--form", "training", "--preset", "paper")).code == 0
     items = table.Captions(tmp_path / "dataset" / "negcap.csv")
     assert Counter(item.image for item in items) == {f"{name}.png": 3 for name in (*"abcde", "broken")}
@@ -95,9 +90,7 @@ def test_the_training_form_gives_three_captions_and_shuffled_questions(
     assert len({question.correct for question in asked}) > 1
 
 
-def test_questions_are_drawn_as_the_released_files_are_where_it_is_said(
-    voc: Path, negbench: Build, tmp_path: Path
-) -> None:
+def test_questions_are_drawn_as_the_released_files_are_where_it_is_said(voc, negbench, tmp_path):
     given = ["generate", "--source", "voc", "--instances", voc, "--mcq", "files", "--device", "cpu"]
     assert negbench(*given, "--out", tmp_path / "voc").code == 0
     asked = official.read_questions(tmp_path / "voc" / "dataset" / "mcq.csv")
@@ -105,7 +98,7 @@ def test_questions_are_drawn_as_the_released_files_are_where_it_is_said(
     assert asked[1].type in ("negation", "hybrid")  # one sure object
 
 
-def test_nano_comes_with_its_pictures(negbench: Build, tmp_path: Path) -> None:
+def test_nano_comes_with_its_pictures(negbench, tmp_path):
     done = negbench("generate", "--scenes", "6", "--out", tmp_path, "--device", "cpu")
     assert done.code == 0, done.stderr
     items = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")
@@ -113,15 +106,13 @@ def test_nano_comes_with_its_pictures(negbench: Build, tmp_path: Path) -> None:
     assert "the nano world" in (tmp_path / "dataset" / "README.md").read_text()
 
 
-def test_the_number_of_images_per_shard_decides_nothing(coco: Path, negbench: Build, tmp_path: Path) -> None:
+def test_the_number_of_images_per_shard_decides_nothing(coco, negbench, tmp_path):
     for size in ("1", "5"):
         assert negbench(*coco_arguments(coco, tmp_path / size, "--shard-size", size)).code == 0
     assert contents(tmp_path / "1") == contents(tmp_path / "5")
 
 
-def test_another_configuration_is_discarded_only_when_told(
-    coco: Path, negbench: Build, tmp_path: Path
-) -> None:
+def test_another_configuration_is_discarded_only_when_told(coco, negbench, tmp_path):
     assert negbench(*coco_arguments(coco, tmp_path)).code == 0
     before = contents(tmp_path)
     assert negbench(*coco_arguments(coco, tmp_path, "--wording", "paper")).code == 2
@@ -130,7 +121,7 @@ def test_another_configuration_is_discarded_only_when_told(
     assert b"This image includes" in contents(tmp_path)["dataset/mcq.csv"]
 
 
-def test_a_source_that_has_changed_is_refused(coco: Path, negbench: Build, tmp_path: Path) -> None:
+def test_a_source_that_has_changed_is_refused(coco, negbench, tmp_path):
     own, listed = tmp_path / "instances.json", tmp_path / "out/list/list.json"
     content = json.loads((coco / "instances.json").read_text())
     given = coco_arguments(coco, tmp_path / "out", "--instances", own)
@@ -169,9 +160,7 @@ def test_a_source_that_has_changed_is_refused(coco: Path, negbench: Build, tmp_p
         (["--scenes", "0"], "scenes"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_nothing_is_written(
-    words: list[str], sentence: str, negbench: Build, tmp_path: Path
-) -> None:
+def test_a_mistake_is_one_sentence_and_nothing_is_written(words, sentence, negbench, tmp_path):
     done = negbench("generate", *words, "--out", tmp_path / "out")
     assert done.code == 2
     assert sentence in done.stderr

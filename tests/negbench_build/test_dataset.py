@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,26 +16,23 @@ from nein.engine.folder import Folder
 from nein.generate.negbench import dataset, listing, sources
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.work import Job
-from tests.helpers.memory import Peak
 from tests.negbench_build.test_build import coco_arguments
 
 
-def job_of(out: Path, images: list[Concepts], **options: Any) -> Job:
+def job_of(out, images, **options):
     config = BuildConfig(**{"source": "captions", "captions": "x", "form": "training", **options})
     drawn, folder = Drawn(lambda name: np.zeros((4, 4, 3), np.uint8)), Folder(out)
     return Job(config, folder, listing.write(folder, images, 4), drawn)
 
 
-def scenes(count: int) -> list[Concepts]:
+def scenes(count):
     return [
         Concepts(f"{k}", f"{k}.jpg", (f"A dog, a cat and table {k}",), ("dog", "cat"), ("car", "boat"))
         for k in range(count)
     ]
 
 
-def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
-    coco: Path, negbench: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(coco, negbench, tmp_path):
     assert negbench(*coco_arguments(coco, tmp_path)).code == 0
     (tmp_path / "dataset" / "mcq_rephrased.csv").write_text("of another time\n")
     assert negbench(*coco_arguments(coco, tmp_path)).code == 0
@@ -45,11 +40,11 @@ def test_a_file_that_an_earlier_command_wrote_and_this_one_does_not_is_gone(
     assert found == {"README.md", "negated_retrieval.csv", "retrieval.csv", "mcq.csv"}
 
 
-def test_memory_does_not_grow_with_the_records(tmp_path: Path, peak: Peak) -> None:
-    def of(count: int) -> int:
+def test_memory_does_not_grow_with_the_records(tmp_path, peak):
+    def of(count):
         job = job_of(tmp_path / str(count), scenes(count))
 
-        def write() -> None:
+        def write():
             assert dataset.write(job)["files"]["negcap.csv"]["rows"] == 3 * count
 
         return peak(write)
@@ -57,7 +52,7 @@ def test_memory_does_not_grow_with_the_records(tmp_path: Path, peak: Peak) -> No
     assert (of(900) - of(100)) / 800 < 600  # bytes; records that are all kept take 3,700
 
 
-def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(tmp_path: Path) -> None:
+def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(tmp_path):
     job = job_of(tmp_path, scenes(2), source="pairs")
     one = scenes(1)[0].row()
     job.folder.write("work/pairs", 0, [one, one])
@@ -69,7 +64,7 @@ def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(tmp_path: P
     assert (tmp_path / "dataset" / "negcap.csv").read_text() == "before"
 
 
-def test_a_failed_pair_is_counted_whatever_its_picture_is_called(tmp_path: Path) -> None:
+def test_a_failed_pair_is_counted_whatever_its_picture_is_called(tmp_path):
     start = [Concepts("a-with", "a.png"), Concepts("b-without", "b.png"), Concepts("c", "c.png")]
     made = [
         Concepts("a-with", problem="no try"),
@@ -86,7 +81,7 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(tmp_path: Path)
     assert facts["images"] == 4
 
 
-def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path: Path) -> None:
+def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path):
     odd = [Concepts(f"a\u2028{k}\x85", f"a\u2028{k}.jpg", ("A\u2028dog",), ("dog",)) for k in range(6)]
     folder = Folder(tmp_path)
     found = listing.write(folder, [*odd, odd[0]], 4)
@@ -98,11 +93,11 @@ def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path: Path) -
 # --- lists of captioned images: what is read, and what is refused how -------------------------------
 
 
-def read(path: Path) -> list[Concepts]:
+def read(path):
     return list(sources.load(BuildConfig(source="captions", captions=str(path))))
 
 
-def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path: Path) -> None:
+def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
     lines: list[dict[str, object]] = [
         {"image": "a/one.png", "captions": ["A  dog.", "A dog.", "A cat."]},
         {"filepath": "two.jpg", "caption": "A\ncar."},
@@ -118,25 +113,7 @@ def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path: Path) -
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "content, said",
-    [
-        (b'{"image": "a.png", "captions": 5}', "line 1, has captions that must be a text or a list of"),
-        (b'{"image": "a.png"}\n{"image": ', "line 2, the last one, is cut short"),
-        (b'{"caption": "A dog."}', "line 1, names no image; it needs one of: image, "),
-        (b"[1]", "line 1, is not a JSON object"),
-        (b'{"image": "\xff.png"}', "line 1, is not UTF-8 text"),
-    ],
-)
-def test_a_line_that_is_no_record_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "list.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=said) as caught:
-        read(path)
-    assert str(path) in str(caught.value)
-
-
-def test_halves_of_characters_and_names_that_are_no_text_end_nothing(tmp_path: Path) -> None:
+def test_halves_of_characters_and_names_that_are_no_text_end_nothing(tmp_path):
     path = tmp_path / "list.jsonl"
     path.write_text(
         '{"image": "a.png", "caption": "A dog \\ud83d."}\n{"image": "b\\udc80.png", "caption": "A cat."}\n'
@@ -147,7 +124,7 @@ def test_halves_of_characters_and_names_that_are_no_text_end_nothing(tmp_path: P
     assert listing.write(Folder(tmp_path), found, 4).count == 2
 
 
-def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.jpg").write_bytes(b"")
     (tmp_path / "a.txt").write_text("A  dog.")
@@ -157,7 +134,7 @@ def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path: Path) 
     assert found[1].problem.startswith(sources.BAD_TEXT)
 
 
-def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absent(tmp_path: Path) -> None:
+def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absent(tmp_path):
     images = [{"id": k, "file_name": f"{k}.jpg"} for k in range(3)]
     said = ["A dog beside two cars.", None, "A dog."]
     captions = [{"image_id": k, "caption": text} for k, text in enumerate(said)]
@@ -174,7 +151,7 @@ def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absen
     assert (third.negatives, third.notes) == (("car",), ())
 
 
-def test_videos_are_listed_where_videos_are_asked_for(tmp_path: Path) -> None:
+def test_videos_are_listed_where_videos_are_asked_for(tmp_path):
     for name in ("a.mp4", "b.jpg"):
         (tmp_path / name).write_bytes(b"")
         (tmp_path / name).with_suffix(".txt").write_text("A dog.")
@@ -183,8 +160,8 @@ def test_videos_are_listed_where_videos_are_asked_for(tmp_path: Path) -> None:
         assert [c.path for c in sources.load(config)] == names
 
 
-def test_an_image_gets_three_questions_and_a_video_one_where_nothing_is_said() -> None:
-    def numbers(**options: Any) -> tuple[int, int]:
+def test_an_image_gets_three_questions_and_a_video_one_where_nothing_is_said():
+    def numbers(**options):
         config = BuildConfig(**options)
         return config.absent, config.asked
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.generate.negbench import language
 from nein.models.llm.client import Client, EndpointModel
-from tests.loopback import Reply, Server, say
+from tests.loopback import Reply, say
 
 IMAGES = [
     Concepts("a", "a.png", ("A dog runs on the beach.",)),
@@ -20,22 +17,22 @@ IMAGES = [
 ]
 
 
-def client(server: Server, **options: Any) -> Client:
+def client(server, **options):
     return Client(EndpointModel(server.url, "eye-7b", retries=0), **options)
 
 
-def prompt(body: dict[str, Any]) -> str:
+def prompt(body):
     return body["messages"][0]["content"]
 
 
-def answer(content: Any) -> Reply:
+def answer(content):
     return 200, say(content if isinstance(content, str) else json.dumps(content)), {}
 
 
 BROKEN: Reply = (500, {"error": "out of order"}, {})
 
 
-def test_objects_are_checked_against_the_captions(server: Server) -> None:
+def test_objects_are_checked_against_the_captions(server):
     answers = {
         "dog": {"present": ["A Dog", "sand"], "absent": ["ball", "dogs", "a very long list of odd words"]},
         "cats": {"present": ["cat", "sofa"], "absent": ["lamp", "rug", "tv", "book"]},
@@ -52,7 +49,7 @@ def test_objects_are_checked_against_the_captions(server: Server) -> None:
     assert len(server.requests) == 2
 
 
-def test_nonsense_and_silence_are_problems_that_keep_their_place(server: Server) -> None:
+def test_nonsense_and_silence_are_problems_that_keep_their_place(server):
     server.rule = lambda body, _: answer("What a lovely picture!") if "dog" in prompt(body) else BROKEN
     found = language.extract(client(server), IMAGES, 0, 3)
     assert "unusable (nonsense)" in found[0].problem
@@ -60,7 +57,7 @@ def test_nonsense_and_silence_are_problems_that_keep_their_place(server: Server)
     assert found[0].positives == found[1].negatives == ()
 
 
-def paraphrased(asked: Client, keep_order: bool = False, k: int = 0) -> Any:
+def paraphrased(asked, keep_order=False, k=0):
     """What becomes of one sentence."""
     text = "A dog runs. There is no cat in the image."
     sentence = language.Sentence(id=str(k), text=text, affirmed=["dog"], denied=["cat"])
@@ -68,7 +65,7 @@ def paraphrased(asked: Client, keep_order: bool = False, k: int = 0) -> Any:
     return found
 
 
-def test_a_paraphrase_that_turns_the_meaning_round_is_drawn_again_and_then_refused(server: Server) -> None:
+def test_a_paraphrase_that_turns_the_meaning_round_is_drawn_again_and_then_refused(server):
     texts = iter(
         ["A dog and a cat run.", "A dog runs with no cat near.", "A dog runs.", "No cat, but a dog runs."] * 9
     )
@@ -80,7 +77,7 @@ def test_a_paraphrase_that_turns_the_meaning_round_is_drawn_again_and_then_refus
     assert paraphrased(asked, True, 1) == (None, "order changed")
 
 
-def test_scenes_that_contradict_themselves_are_refused(server: Server) -> None:
+def test_scenes_that_contradict_themselves_are_refused(server):
     good = {
         "caption": "A dog sits by a chair.", "objects": ["dog", "chair"], "extra": "ball",
         "caption_with_extra": "A dog sits by a chair with a ball.",
@@ -93,7 +90,7 @@ def test_scenes_that_contradict_themselves_are_refused(server: Server) -> None:
     assert language.imagine(one, ["1"], 0) == ["the sentences of a scene contradict its objects"]
 
 
-def polite(body: dict[str, Any], _: int) -> Reply:
+def polite(body, _):
     """Names objects, denies what it is told to, and rephrases by saying the same with one more word."""
     asked = prompt(body)
     if asked.startswith("These captions"):
@@ -111,8 +108,8 @@ def polite(body: dict[str, Any], _: int) -> Reply:
 
 
 def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswered_shards_are_asked_again(
-    server: Server, negbench: Callable[..., Any], coco: Path, tmp_path: Path
-) -> None:
+    server, negbench, coco, tmp_path
+):
     given = [
         "generate", "--source", "captions", "--captions", coco / "captions.json", "--images", coco / "images",
         "--concepts", "llm", "--paraphrase", "--affneg", "--llm.model", f"openai:{server.url}#eye-7b",
@@ -138,7 +135,7 @@ def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswere
     assert negbench(*given).stdout == second.stdout
 
 
-def test_a_request_without_an_answer_is_not_answered_by_another_seed(server: Server) -> None:
+def test_a_request_without_an_answer_is_not_answered_by_another_seed(server):
     """What came of it would otherwise depend on when the server was down."""
     server.rule = lambda body, _: BROKEN
     asked = client(server, temperature=0.8, attempts=3)
@@ -150,7 +147,7 @@ def test_a_request_without_an_answer_is_not_answered_by_another_seed(server: Ser
     assert server.requests[0]["seed"] == server.requests[1]["seed"]
 
 
-def test_a_paraphrase_that_goes_on_and_on_is_refused(server: Server) -> None:
+def test_a_paraphrase_that_goes_on_and_on_is_refused(server):
     long = "A dog runs with no cat near. " + "It is a fine day and the sun shines. " * 4
     server.rule = lambda body, _: answer({"sentence": long})
     assert paraphrased(client(server)) == (None, "it says much more")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -37,7 +34,7 @@ HAM_0002730,ISIC_0026769,nv,histo,,unknown,unknown
 """
 
 
-def test_chexperts_table_is_read_as_published(tmp_path: Path) -> None:
+def test_chexperts_table_is_read_as_published(tmp_path):
     (tmp_path / "valid.csv").write_text(CHEXPERT)
     first, second, healthy, early = medical.chexpert(tmp_path / "valid.csv", 3)
     assert first.path == "CheXpert-v1.0-small/valid/patient64541/study1/view1_frontal.jpg"
@@ -56,7 +53,7 @@ def test_chexperts_table_is_read_as_published(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", [",", "\t"])
-def test_ham10000s_table_is_read_as_published(separator: str, tmp_path: Path) -> None:
+def test_ham10000s_table_is_read_as_published(separator, tmp_path):
     (tmp_path / "HAM10000_metadata").write_text(HAM10000.replace(",", separator))
     first, second, third = medical.ham10000(tmp_path / "HAM10000_metadata", 3)
     assert (first.id, first.path) == ("ISIC_0027419", "ISIC_0027419.jpg")
@@ -76,21 +73,19 @@ def test_ham10000s_table_is_read_as_published(separator: str, tmp_path: Path) ->
         ("ham10000", "ISIC_0026769", "", "line 4: the column 'image_id' is empty"),
     ],
 )
-def test_a_table_that_is_not_as_published_is_a_sentence(
-    source: str, old: str, new: str, sentence: str, tmp_path: Path
-) -> None:
+def test_a_table_that_is_not_as_published_is_a_sentence(source, old, new, sentence, tmp_path):
     text = {"chexpert": CHEXPERT, "ham10000": HAM10000}[source]
     (tmp_path / "t.csv").write_text(text.replace(old, new, 1))
     with pytest.raises(UserError, match=sentence):
         list(sources.load(BuildConfig(source=source, instances=str(tmp_path / "t.csv"))))
 
 
-def true(text: str, image: Concepts) -> bool:
+def true(text, image):
     affirmed, denied = claims(text, "code", "image")
     return set(affirmed) <= set(image.positives) and set(denied) <= set(image.negatives)
 
 
-def test_of_the_options_of_every_medical_task_the_first_alone_is_true() -> None:
+def test_of_the_options_of_every_medical_task_the_first_alone_is_true():
     absent = ("edema", "fracture", "pneumonia", "atelectasis")
     forms = Counter[str]()
     for number in range(120):
@@ -122,9 +117,7 @@ def test_of_the_options_of_every_medical_task_the_first_alone_is_true() -> None:
         (("lung opacity",), ("atelectasis",), "shows Lung Opacity", None),
     ],
 )
-def test_by_paper_binary_questions_are_about_its_conditions_with_its_verb(
-    shown: tuple[str, ...], unsure: tuple[str, ...], binary: str | None, control: str | None
-) -> None:
+def test_by_paper_binary_questions_are_about_its_conditions_with_its_verb(shown, unsure, binary, control):
     image = Concepts("i", "p", (), shown, ("fracture",), unsure)
     asked = sentences.medical_questions(image, 0, conditions=medical.CONDITIONS)
     right = {task: question.options[0].text.removeprefix("This image ") for task, question in asked.items()}
@@ -133,7 +126,7 @@ def test_by_paper_binary_questions_are_about_its_conditions_with_its_verb(
         assert len({option.text for option in question.options}) == 2
 
 
-def test_a_picture_with_one_finding_is_asked_about_with_it_alone() -> None:
+def test_a_picture_with_one_finding_is_asked_about_with_it_alone():
     images = [Concepts(f"{k}", "p", (), ("melanoma",), ("nevus", "keratosis")) for k in range(60)]
     asked = [q for image in images for q in sentences.evaluation_questions(image, 0, single=True)]
     assert {question.type for question in asked} == set(TEMPLATES)
@@ -144,8 +137,8 @@ def test_a_picture_with_one_finding_is_asked_about_with_it_alone() -> None:
 
 @pytest.mark.parametrize("source", ["chexpert", "ham10000"])
 def test_a_drawn_twin_goes_from_its_table_to_files_that_evaluation_reads(
-    source: str, negbench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source, negbench, tmp_path, monkeypatch
+):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     given = ["generate", "--source", source, "--instances", "nano", "--scenes", "24", "--device", "cpu"]
     done = negbench(*given, "--out", tmp_path / "out")

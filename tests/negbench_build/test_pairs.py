@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from transformers import AutoProcessor
 from nein import metrics
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
-from nein.datasets.negbench.sentences import Protocol
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.generate.negbench import pairs
@@ -32,7 +29,7 @@ from tests.rehearsal import ScriptedDetector
 NAMES = ("dog", "cat", "car", "boat")
 
 
-def shows(*names: str) -> np.ndarray:
+def shows(*names):
     """A picture whose k-th row is white where the k-th name is there."""
     picture = np.zeros((8, 8, 3), np.uint8)
     for name in names:
@@ -40,11 +37,11 @@ def shows(*names: str) -> np.ndarray:
     return picture
 
 
-def white(image: np.ndarray, label: str) -> float:
+def white(image, label):
     return float(image[NAMES.index(label.removeprefix("A photo of "))].mean() / 255)
 
 
-def eye(query: str = "{object}", threshold: float = 0.5, rule: Any = white) -> Verifier:
+def eye(query="{object}", threshold=0.5, rule=white):
     return Verifier(ScriptedDetector(rule), query, threshold)
 
 
@@ -53,17 +50,15 @@ class Hand:
 
     fingerprint = "hand"
 
-    def __init__(self, good_from: int = 1) -> None:
+    def __init__(self, good_from=1):
         self.tries: dict[str, int] = {}
         self.seeds: list[int] = []
         self.good_from = good_from
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {}
 
-    def make(
-        self, plans: Sequence[pairs.Plan], sources: Sequence[np.ndarray | None], seeds: Sequence[int]
-    ) -> list[tuple[np.ndarray, np.ndarray] | str]:
+    def make(self, plans, sources, seeds):
         found: list[tuple[np.ndarray, np.ndarray] | str] = []
         self.seeds += seeds
         for plan, source in zip(plans, sources, strict=True):
@@ -76,14 +71,14 @@ class Hand:
 PLAN = pairs.Plan("p", "A dog and a cat.", "A dog and a cat. There is a car.", ("dog", "cat"), "car", "boat")
 
 
-def made(maker: Any, source: Callable[[str], Any], attempts: int = 3, seen: Any = None) -> list[Concepts]:
-    def save(name: str, picture: np.ndarray) -> str:
+def made(maker, source, attempts=3, seen=None):
+    def save(name, picture):
         return f"{name}.png"
 
     return pairs.make_pairs([PLAN], ["p"], source, maker, seen or eye(), save, seed=0, attempts=attempts)
 
 
-def test_a_pair_is_made_again_until_the_detector_sees_the_object_in_one_picture_only() -> None:
+def test_a_pair_is_made_again_until_the_detector_sees_the_object_in_one_picture_only():
     hand = Hand()
     without, with_ = made(hand, lambda _: shows("dog", "cat"))
     assert (without.positives, without.negatives) == (("dog", "cat"), ("car", "boat"))
@@ -102,17 +97,17 @@ def test_a_pair_is_made_again_until_the_detector_sees_the_object_in_one_picture_
         (None, "the object is not in the picture with it"),
     ],
 )
-def test_every_way_a_pair_can_be_wrong_is_seen(start: tuple[str, ...] | None, reason: str) -> None:
+def test_every_way_a_pair_can_be_wrong_is_seen(start, reason):
     hand = Hand(good_from=0 if start else 9)
     (image,) = made(hand, lambda _: shows(*(start or ("dog", "cat"))), attempts=1)
     assert (image.problem, image.notes) == (pairs.NOT_MADE, (reason,))
 
 
-def test_a_detector_or_a_picture_that_fails_costs_its_pair_only() -> None:
-    def broken(*_: Any) -> Any:
+def test_a_detector_or_a_picture_that_fails_costs_its_pair_only():
+    def broken(*_):
         raise MetricError("out of order")
 
-    def gone(_: str) -> np.ndarray:
+    def gone(_):
         raise ImageError("p.png: the file is missing")
 
     (image,) = made(Hand(0), lambda _: shows("dog", "cat"), 1, eye(rule=broken))
@@ -121,7 +116,7 @@ def test_a_detector_or_a_picture_that_fails_costs_its_pair_only() -> None:
     assert image.problem == "unreadable image: the file is missing"
 
 
-def test_what_is_added_is_drawn_from_what_is_absent() -> None:
+def test_what_is_added_is_drawn_from_what_is_absent():
     image = Concepts("i", "i.png", ("A dog",), ("dog",), unsure=("boat",))
     plans = [pairs.plan_edit(image, NAMES, seed) for seed in range(20)]
     assert {plan.extra for plan in plans if isinstance(plan, pairs.Plan)} == {"cat", "car"}
@@ -129,7 +124,7 @@ def test_what_is_added_is_drawn_from_what_is_absent() -> None:
     assert pairs.plan_edit(Concepts("i", "i.png"), NAMES, 0) == "no caption or no object"
 
 
-def test_verification_asks_by_the_query_and_counts_the_threshold_itself_as_present() -> None:
+def test_verification_asks_by_the_query_and_counts_the_threshold_itself_as_present():
     image = Concepts("i", "i.png", ("A dog",), ("dog", "cat"), ("car", "boat"))
     for also, there in ((True, ("dog",)), (False, ("dog", "cat"))):
         asked = eye("A photo of {object}", 1.0)
@@ -142,9 +137,7 @@ class Boxes:
 
     LOGITS: ClassVar = {"dog": (0.4, -4.0), "cat": (-0.8, -3.0), "boat": (-5.0, -5.0)}
 
-    def detect(
-        self, images: Sequence[np.ndarray], labels: Sequence[Sequence[str]], threshold: float
-    ) -> list[dict[str, Detection]]:
+    def detect(self, images, labels, threshold):
         rows = []
         for row in labels:
             logits = torch.tensor([self.LOGITS[name] for name in row]).T  # boxes, labels
@@ -155,10 +148,10 @@ class Boxes:
         return rows
 
 
-def test_by_paper_an_object_is_there_where_a_box_has_it_for_its_best_label() -> None:
+def test_by_paper_an_object_is_there_where_a_box_has_it_for_its_best_label():
     image = Concepts("i", "i.png", ("A",), ("cat",), ("dog", "cat", "boat"))
 
-    def absent(protocol: Protocol, negatives: tuple[str, ...]) -> tuple[str, ...]:
+    def absent(protocol, negatives):
         asked = replace(image, negatives=negatives)
         verifier = Verifier(Boxes(), "{object}", 0.1, protocol, len(negatives))
         (seen,) = verify(verifier, [asked], lambda _: shows(), positives=False)
@@ -174,8 +167,8 @@ def test_by_paper_an_object_is_there_where_a_box_has_it_for_its_best_label() -> 
         assert (seen.positives, seen.negatives) == (("dog",), left)
 
 
-def test_by_paper_what_cannot_be_looked_at_keeps_its_absent_objects() -> None:
-    def unreadable(_: Concepts) -> np.ndarray:
+def test_by_paper_what_cannot_be_looked_at_keeps_its_absent_objects():
+    def unreadable(_):
         raise ImageError("i.png: the file is missing")
 
     image = Concepts("i", "i.png", ("A",), ("cat",), ("dog", "boat"))
@@ -197,16 +190,14 @@ def test_by_paper_what_cannot_be_looked_at_keeps_its_absent_objects() -> None:
     assert seen["fixed", 5].negatives == ("boat",)
 
 
-def test_a_detector_whose_boxes_have_no_label_is_no_detector_of_the_paper() -> None:
+def test_a_detector_whose_boxes_have_no_label_is_no_detector_of_the_paper():
     verifier = Verifier(ScriptedDetector(lambda *_: 0.5), "{object}", 0.1, "paper")
     with pytest.raises(UserError, match="or --protocol fixed"):
         verifier.scores([shows()], [["dog"]])
 
 
 @pytest.mark.parametrize("make", [make_owlvit, make_owlv2])
-def test_the_label_of_a_box_is_that_of_the_librarys_post_processing(
-    make: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_the_label_of_a_box_is_that_of_the_librarys_post_processing(make, tmp_path):
     """What the released filter_negative_objects.py counts: labels of `post_process` at 0.1 and above."""
     detector = metrics.load_judge("ovd", str(make(tmp_path / "owl")))
     names = ["dog", "cat", "car", "boat"]
@@ -231,7 +222,7 @@ def test_the_label_of_a_box_is_that_of_the_librarys_post_processing(
 
 
 @pytest.mark.slow
-def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path: Path) -> None:
+def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
     from nein.generate.negbench.models import text_pipeline
 
     # the parts of a tiny editor whose UNet reads noise alone
@@ -253,7 +244,7 @@ def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_nano_editor_and_the_nano_detector_make_pairs(negbench: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_nano_editor_and_the_nano_detector_make_pairs(negbench, tmp_path):
     given = ["generate", "--source", "pairs", "--scenes", "6", "--out", tmp_path, "--device", "cpu"]
     given += ["--steps", "12"]
     done = negbench(*given, "--attempts", "2")

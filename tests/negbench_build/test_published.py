@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from nein.generate.negbench import language
 from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
 from nein.models.llm.client import AnswerError, parse
 from nein.train.clip_finetuning import table
-from tests.loopback import Reply, Server
 from tests.negbench_build.test_language import BROKEN, answer, client, prompt
 
 OBJECTS = '''
@@ -84,7 +81,7 @@ def generate_prompt_paraphrasing(original_caption, examples, use_affirmation_neg
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(tmp_path):
     """A folder like a copy of the released repository."""
     root = tmp_path / "copy" / "synthetic_datasets"
     for form in ("evaluation", "finetuning"):
@@ -97,7 +94,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_prompts_are_put_together_as_the_scripts_do_and_no_script_is_run(copy: Path) -> None:
+def test_prompts_are_put_together_as_the_scripts_do_and_no_script_is_run(copy):
     prompts, rng = Published(copy, "training", "image"), random.Random(0)
     assert prompts.present('a "dog"') == 'Things in "a "dog""?'
     assert prompts.absent("a dog", ["dog", "it's"]) == "Things beside ['dog', \"it's\"] and not in a dog?"
@@ -118,7 +115,7 @@ def test_prompts_are_put_together_as_the_scripts_do_and_no_script_is_run(copy: P
     assert len(prompts.sha256) == 64
 
 
-def test_of_a_video_concepts_are_asked_for_and_all_captions_shown(copy: Path) -> None:
+def test_of_a_video_concepts_are_asked_for_and_all_captions_shown(copy):
     prompts = Published(copy / "synthetic_datasets", "evaluation", "video")
     asked = prompts.concepts(["a", "b"], random.Random(0))
     assert asked.startswith("Concepts of ['a', 'b'] (c")
@@ -139,9 +136,7 @@ def test_of_a_video_concepts_are_asked_for_and_all_captions_shown(copy: Path) ->
         ("finetuning/validate_object_lists.py", "examples = ", "given = ", "has no 'examples'"),
     ],
 )
-def test_a_file_that_is_not_as_released_is_a_sentence(
-    name: str, old: str, new: str | None, sentence: str, copy: Path
-) -> None:
+def test_a_file_that_is_not_as_released_is_a_sentence(name, old, new, sentence, copy):
     path = copy / "synthetic_datasets" / name
     if new is None:
         path.unlink()
@@ -170,7 +165,7 @@ def test_a_file_that_is_not_as_released_is_a_sentence(
         (VideoConcepts, "positive1: a\npositive2:\nnegative: b", None),
     ],
 )  # fmt: skip
-def test_a_plain_answer_is_read_as_in_the_released_scripts(schema: Any, text: str, value: Any) -> None:
+def test_a_plain_answer_is_read_as_in_the_released_scripts(schema, text, value):
     if value is None:
         with pytest.raises(AnswerError):
             parse(text, schema)
@@ -179,7 +174,7 @@ def test_a_plain_answer_is_read_as_in_the_released_scripts(schema: Any, text: st
     assert (values if len(values) > 1 else values[0]) == value
 
 
-def speaking(body: dict[str, Any], _: int) -> Reply:
+def speaking(body, _):
     """Answers of a model to the prompts above."""
     asked = prompt(body)
     if asked.startswith("Things in"):
@@ -193,9 +188,7 @@ def speaking(body: dict[str, Any], _: int) -> Reply:
     return answer(asked.partition("): ")[2].replace("This image", "The fine image"))
 
 
-def test_by_paper_and_by_its_prompts_negcap_is_what_the_model_says(
-    server: Server, negbench: Callable[..., Any], coco: Path, copy: Path, tmp_path: Path
-) -> None:
+def test_by_paper_and_by_its_prompts_negcap_is_what_the_model_says(server, negbench, coco, copy, tmp_path):
     server.rule = speaking
     given = [
         "generate", "--source", "captions", "--captions", coco / "captions.json", "--images", coco / "images",
@@ -220,7 +213,7 @@ def test_by_paper_and_by_its_prompts_negcap_is_what_the_model_says(
     assert any("unicorn" in option.text for question in asked for option in question.options)
 
 
-def extracted(server: Server, copy: Path, caption: str) -> Any:
+def extracted(server, copy, caption):
     """What becomes of an image by each protocol."""
     image, prompts = Concepts("a", "a.png", (caption,)), Published(copy, "training", "image")
     how: dict[str, Any] = {"prompts": prompts}
@@ -228,7 +221,7 @@ def extracted(server: Server, copy: Path, caption: str) -> Any:
     return [language.extract(asked, [image], 0, 5, protocol=p, **how)[0] for p in ("paper", "fixed")]
 
 
-def test_by_fixed_the_same_answers_are_checked(server: Server, copy: Path) -> None:
+def test_by_fixed_the_same_answers_are_checked(server, copy):
     server.rule = speaking
     paper, fixed = extracted(server, copy, "A dog and a cat")
     assert (paper.positives, fixed.positives) == (("Dog", "unicorn"), ("dog",))
@@ -242,7 +235,7 @@ def test_by_fixed_the_same_answers_are_checked(server: Server, copy: Path) -> No
         assert language.paraphrase(client(server), [one], 0, protocol=protocol, **how) == [said]
 
 
-def test_by_paper_a_caption_without_an_object_is_asked_about_as_none(server: Server, copy: Path) -> None:
+def test_by_paper_a_caption_without_an_object_is_asked_about_as_none(server, copy):
     server.rule = lambda body, _: answer('"' if prompt(body).startswith("Things in") else "cat, car")
     paper, fixed = extracted(server, copy, "What a day")
     assert (paper.positives, paper.negatives, paper.problem) == ((), ("cat", "car"), "")
@@ -251,7 +244,7 @@ def test_by_paper_a_caption_without_an_object_is_asked_about_as_none(server: Ser
     assert any("None" in option.text for option in question.options)
 
 
-def test_two_concepts_and_an_absent_one_are_a_videos(server: Server, copy: Path) -> None:
+def test_two_concepts_and_an_absent_one_are_a_videos(server, copy):
     server.rule = lambda body, _: answer("positive1: dog\npositive2: running\nnegative: swimming")
     video = Concepts("v", "v.mp4", ("A dog is running", "a dog"))
     prompts = Published(copy, "evaluation", "video")
@@ -260,14 +253,14 @@ def test_two_concepts_and_an_absent_one_are_a_videos(server: Server, copy: Path)
 
 
 @pytest.mark.parametrize("first", ["affirmation", "negation"])
-def test_our_own_examples_pass_our_own_check(first: str) -> None:
+def test_our_own_examples_pass_our_own_check(first):
     affirmed = {"wheelbarrow": "ladder", "fork": "pancakes", "seagull": "boat", "window": "clock"}
     for description, absent, caption in language.EXAMPLES[first]:
         template = Negation(description, absent, first == "negation").text("image", "where missing")
         assert not changed(caption, [affirmed[absent]], [absent], keep_order_of=template), caption
 
 
-def test_what_is_no_list_of_objects_is_dropped_and_silence_is_asked_again(server: Server) -> None:
+def test_what_is_no_list_of_objects_is_dropped_and_silence_is_asked_again(server):
     server.rule = lambda body, _: (
         BROKEN if "silent" in prompt(body) else answer({"valid": "Note:" not in prompt(body)})
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 
@@ -17,7 +16,7 @@ from nein.generate.negbench.language import claims
 IMAGE = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
 
 
-def test_absent_objects_are_those_seen_most_often_with_the_present_ones() -> None:
+def test_absent_objects_are_those_seen_most_often_with_the_present_ones():
     seen = CoOccurrence([["dog", "cat", "cat"], ["dog", "car"], ["cat", "car"], ["dog", "boat"], ["tree"]])
     assert seen.negatives(["dog", "cat"]) == ("car", "boat")  # 2 and 1; the tree was never seen with either
     assert seen.negatives(["dog", "cat"], 1) == ("car",)
@@ -27,7 +26,7 @@ def test_absent_objects_are_those_seen_most_often_with_the_present_ones() -> Non
     assert ties.negatives(["dog"]) == ("bee", "ant", "cow")
 
 
-def test_an_object_that_may_be_there_is_never_absent() -> None:
+def test_an_object_that_may_be_there_is_never_absent():
     images = [
         Concepts("a", "a", positives=("dog", "cat")),
         Concepts("b", "b", positives=("dog",), unsure=("cat",)),
@@ -36,7 +35,7 @@ def test_an_object_that_may_be_there_is_never_absent() -> None:
     assert [image.negatives for image in with_negatives(images)] == [("car",), ("car",), ("cat",)]
 
 
-def test_absent_objects_are_held_against_captions_but_for_the_released_rule() -> None:
+def test_absent_objects_are_held_against_captions_but_for_the_released_rule():
     images = [
         Concepts("a", "a", ("A dog beside two cars.",), ("dog",)),
         Concepts("b", "b", positives=("dog", "car", "cat")),
@@ -46,7 +45,7 @@ def test_absent_objects_are_held_against_captions_but_for_the_released_rule() ->
     assert (absent[False].negatives, absent[False].notes) == (("car", "cat"), ())
 
 
-def test_a_caption_is_negated_before_or_behind_and_evenly_so() -> None:
+def test_a_caption_is_negated_before_or_behind_and_evenly_so():
     placed = [
         sentences.place(["A dog"], ["car"], sentences.stream(k, "i", "test"), "either")[0] for k in range(400)
     ]
@@ -57,7 +56,7 @@ def test_a_caption_is_negated_before_or_behind_and_evenly_so() -> None:
     assert last.text("video", "where missing") == "A dog. There is no car in the video."
 
 
-def test_no_full_stop_is_added_in_evaluation_files_and_always_in_training_files() -> None:
+def test_no_full_stop_is_added_in_evaluation_files_and_always_in_training_files():
     image = Concepts("i", "i.png", ("a dog on a street",), ("dog", "cat"), ("car",))
     both = sentences.retrieval_items(image, 0, order="suffix")
     assert both[1].captions == ("a dog on a street There is no car in the image.",)
@@ -69,7 +68,7 @@ def test_no_full_stop_is_added_in_evaluation_files_and_always_in_training_files(
     assert all("street." in text for text in item.captions)
 
 
-def test_a_videos_captions_get_a_full_stop_by_paper_even_where_there_is_one() -> None:
+def test_a_videos_captions_get_a_full_stop_by_paper_even_where_there_is_one():
     video = Concepts("v", "v.mp4", ("A dog runs.", "a dog"), ("dog", "running"), ("swimming",))
     ends: dict[str, tuple[str, ...]] = {}
     for protocol in ("paper", "fixed"):
@@ -83,8 +82,8 @@ MANY = [
 ]
 
 
-def test_by_paper_all_questions_of_an_image_are_about_two_objects_drawn_once() -> None:
-    def objects(image: Concepts, protocol: sentences.Protocol) -> set[tuple[str, str]]:
+def test_by_paper_all_questions_of_an_image_are_about_two_objects_drawn_once():
+    def objects(image, protocol):
         asked = sentences.evaluation_questions(image, 0, protocol=protocol)
         assert len(asked) == 3
         return {(q.options[1].text.rpartition(" ")[2], q.options[3].text.rpartition(" ")[2]) for q in asked}
@@ -94,7 +93,7 @@ def test_by_paper_all_questions_of_an_image_are_about_two_objects_drawn_once() -
     assert sum(len(objects(image, "fixed")) > 1 for image in MANY) > 60
 
 
-def test_by_paper_a_video_is_asked_about_its_concepts_in_their_order() -> None:
+def test_by_paper_a_video_is_asked_about_its_concepts_in_their_order():
     videos = [Concepts(f"{k}", "v", (), ("dog", "running"), ("swimming",)) for k in range(20)]
     for protocol, denied in (("paper", {"dog"}), ("fixed", {"dog", "running"})):
         asked = [sentences.evaluation_questions(v, 0, thing="video", protocol=protocol) for v in videos]
@@ -102,8 +101,8 @@ def test_by_paper_a_video_is_asked_about_its_concepts_in_their_order() -> None:
         assert texts == {f"This video does not feature {thing}" for thing in denied}
 
 
-def test_by_paper_hybrid_and_negation_of_a_training_question_are_about_one_object() -> None:
-    def shares(protocol: sentences.Protocol) -> int:
+def test_by_paper_hybrid_and_negation_of_a_training_question_are_about_one_object():
+    def shares(protocol):
         count = 0
         for image in MANY:
             question = sentences.training_question(image, 0, protocol=protocol)
@@ -116,14 +115,14 @@ def test_by_paper_hybrid_and_negation_of_a_training_question_are_about_one_objec
     assert (shares("paper"), shares("fixed")) == (len(MANY), 0)
 
 
-def test_by_paper_an_image_without_an_object_is_asked_about_as_none() -> None:
+def test_by_paper_an_image_without_an_object_is_asked_about_as_none():
     image = Concepts("i", "p", (), (), ("car",))
     question = sentences.training_question(image, 0, protocol="paper")
     assert "This image does not feature None." in {option.text for option in question.options}
     assert sentences.training_question(image, 0, protocol="fixed") is None
 
 
-def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_ones_come_again() -> None:
+def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_ones_come_again():
     """VOC2007_mcq.csv: 13.6 % of its questions affirm, none of those about an image with one object."""
     absents, pairs = [], []
     for image in MANY:
@@ -147,8 +146,8 @@ def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_on
     assert sentences.questions_as_filed(Concepts("i", "p", (), ("dog",)), 0) == []
 
 
-def test_the_captions_of_a_training_image_deny_distinct_objects_where_it_lacks_so_many() -> None:
-    def distinct(absent: tuple[str, ...], protocol: sentences.Protocol) -> Counter[int]:
+def test_the_captions_of_a_training_image_deny_distinct_objects_where_it_lacks_so_many():
+    def distinct(absent, protocol):
         images = [Concepts(f"{k}", "p", ("A dog",), ("dog",), absent) for k in range(300)]
         items = [sentences.training_captions(image, 0, protocol=protocol) for image in images]
         return Counter(len(item.negatives or ()) for item in items if item)
@@ -162,7 +161,7 @@ def test_the_captions_of_a_training_image_deny_distinct_objects_where_it_lacks_s
     assert 45 <= distinct(("car", "boat"), "paper")[1] <= 105  # 75 expected, four standard deviations
 
 
-def true(text: str, shown: Sequence[str], style: str = "code") -> bool:
+def true(text, shown, style="code"):
     affirmed, denied = claims(text, style, "image")
     assert affirmed or denied
     return set(affirmed) <= set(shown) and not set(shown) & set(denied)
@@ -170,13 +169,13 @@ def true(text: str, shown: Sequence[str], style: str = "code") -> bool:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("style", ["code", "paper"])
-def test_one_option_is_true_and_three_are_false(template: str, style: str) -> None:
+def test_one_option_is_true_and_three_are_false(template, style):
     made = sentences.options("dog", "cat", "car", template, wording=style)
     assert [option.template for option in made[1:]] == [HYBRID, AFFIRMATION, NEGATION]
     assert [true(option.text, ("dog", "cat"), style) for option in made] == [True, False, False, False]
 
 
-def test_the_sentences_are_those_of_the_released_files() -> None:
+def test_the_sentences_are_those_of_the_released_files():
     assert [option.text for option in sentences.options("dog", "cat", "car", HYBRID)] == [
         "This image features cat, but not car", "This image features car, but not cat",
         "This image features car", "This image does not feature dog",
@@ -189,7 +188,7 @@ def test_the_sentences_are_those_of_the_released_files() -> None:
         assert sentences.options("dog", other, "car", template, **style)[0].text == text
 
 
-def test_an_image_gets_a_question_per_absent_object_and_none_with_one_object() -> None:
+def test_an_image_gets_a_question_per_absent_object_and_none_with_one_object():
     questions = sentences.evaluation_questions(IMAGE, 0)
     assert sorted(question.negatives for question in questions if question.negatives) == [
         ("boat",), ("car",), ("kite",),
@@ -200,7 +199,7 @@ def test_an_image_gets_a_question_per_absent_object_and_none_with_one_object() -
     assert len(sentences.evaluation_questions(IMAGE, 0, count=2)) == 2
 
 
-def test_types_are_drawn_evenly_and_training_options_stand_anywhere() -> None:
+def test_types_are_drawn_evenly_and_training_options_stand_anywhere():
     images = [Concepts(str(k), "p", (), ("dog", "cat"), ("car", "boat", "kite")) for k in range(600)]
     asked = [question for image in images for question in sentences.evaluation_questions(image, 1)]
     counts = Counter(question.type for question in asked)
@@ -211,14 +210,14 @@ def test_types_are_drawn_evenly_and_training_options_stand_anywhere() -> None:
     assert all(q.options[q.correct].template == q.type for q in trained if q)
 
 
-def test_what_is_drawn_for_an_image_depends_on_the_image_and_the_seed_alone() -> None:
+def test_what_is_drawn_for_an_image_depends_on_the_image_and_the_seed_alone():
     again = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
     assert sentences.evaluation_questions(IMAGE, 7) == sentences.evaluation_questions(again, 7)
     seeds = {repr(sentences.evaluation_questions(IMAGE, seed)) for seed in range(8)}
     assert len(seeds) > 4
 
 
-def test_the_nano_captions_and_questions_are_true_of_the_scenes() -> None:
+def test_the_nano_captions_and_questions_are_true_of_the_scenes():
     task, asked = drawn.retrieval("dev", 60), drawn.choice("dev", 60)
     records.check_items(task.original, "here")
     records.check_items(task.negated, "here")
@@ -233,7 +232,7 @@ def test_the_nano_captions_and_questions_are_true_of_the_scenes() -> None:
         assert [true(option.text, shown) for option in question.options] == [True, False, False, False]
 
 
-def test_nano_splits_never_meet_and_pictures_are_named() -> None:
+def test_nano_splits_never_meet_and_pictures_are_named():
     scenes = {split: {drawn.scene(split, k) for k in range(200)} for split in ("train", "dev", "val")}
     assert not scenes["train"] & scenes["val"]
     assert not scenes["train"] & scenes["dev"]
@@ -294,7 +293,7 @@ SAID: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("sentence", SAID)
-def test_what_a_sentence_says_of_an_object(sentence: str) -> None:
+def test_what_a_sentence_says_of_an_object(sentence):
     assert {noun: polarity(sentence, noun) for noun in SAID[sentence]} == SAID[sentence]
 
 
@@ -308,14 +307,14 @@ def test_what_a_sentence_says_of_an_object(sentence: str) -> None:
         ("There is no dog around, but a cat is asleep on the beach.", "order changed"),
     ],
 )
-def test_a_paraphrase_is_held_to_objects_polarity_and_order(paraphrase: str, why: str) -> None:
+def test_a_paraphrase_is_held_to_objects_polarity_and_order(paraphrase, why):
     original = "A cat sleeps on the beach. There is no dog in the image."
     assert changed(paraphrase, ["cat"], ["dog"], keep_order_of=original) == why
     if why == "order changed":
         assert changed(paraphrase, ["cat"], ["dog"]) == ""  # matters only where it is asked for
 
 
-def test_a_paraphrase_may_not_bring_in_an_object_that_the_original_leaves_out() -> None:
+def test_a_paraphrase_may_not_bring_in_an_object_that_the_original_leaves_out():
     assert changed("A cat and a car, but no dog.", ["cat"], ["dog"], others=["car"]) == "an object is added"
     assert changed("A cat, but no dog and no car.", ["cat"], ["dog"], others=["car"]) == "an object is added"
     assert changed("A cat, but no dog.", ["cat"], ["dog"], others=["car"]) == ""

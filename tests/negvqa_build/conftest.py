@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,23 +12,18 @@ from nein.engine import images
 WORDS = ("cat", "dog", "car", "bench")
 
 
-def rows() -> list[dict[str, Any]]:
-    found = []
-    for number in range(24):
-        found.append(
-            {
-                "index": number,
-                "image": f"pictures/{number % 6}.png",
-                "question": f"What is on table {number}?",
-                "answer": "ABCD"[number % 4],
-                "category": ("VQAv2", "GQA", "TextVQA")[number % 3],
-                **dict(zip("ABCD", WORDS, strict=True)),
-            }
-        )
-    return found
+def rows():
+    return [
+        {
+            "index": number, "image": f"pictures/{number % 6}.png",
+            "question": f"What is on table {number}?", "answer": "ABCD"[number % 4],
+            "category": ("VQAv2", "GQA", "TextVQA")[number % 3], **dict(zip("ABCD", WORDS, strict=True)),
+        }
+        for number in range(24)
+    ]  # fmt: skip
 
 
-def write(folder: Path, records: list[dict[str, Any]]) -> Path:
+def write(folder, records):
     path = folder / "choices.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in range(6):
@@ -42,9 +35,9 @@ def write(folder: Path, records: list[dict[str, Any]]) -> Path:
 
 
 @pytest.fixture
-def choices(tmp_path: Path) -> Path:
+def choices(tmp_path):
     return write(tmp_path / "source", rows())
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,41 +10,39 @@ from nein import cli
 from nein.datasets.negvqa import questions
 from nein.engine.folder import Folder
 from tests.helpers import commands, killing
-from tests.loopback import HANG_UP, Reply, Server, say
+from tests.loopback import HANG_UP, Reply, say
 from tests.negvqa_build.conftest import lines, rows
 
 
-def run(*arguments: Any, code: int = 0) -> None:
+def run(*arguments, code=0):
     assert commands.exit_code("negvqa", *arguments) == code
 
 
-def facts(body: dict[str, Any]) -> tuple[str, str, str]:
+def facts(body):
     """The question, the right and the wrong answer of a request: what stands last in the instruction."""
     text = body["messages"][0]["content"]
     found = re.findall(r"^Question: (.*)\nRight answer: (.*)\nWrong answer: (.*)$", text, re.MULTILINE)
     return found[-1]
 
 
-def negation(question: str) -> str:
+def negation(question):
     return question.replace(" is ", " is not ", 1)
 
 
-def good(body: dict[str, Any], _: int = 0) -> Reply:
+def good(body, _=0):
     answer = {"negatable": True, "negated_question": negation(facts(body)[0])}
     return 200, say(json.dumps(answer)), {}
 
 
 @pytest.fixture
-def arguments(server: Server, choices: Path, tmp_path: Path) -> list[str]:
+def arguments(server, choices, tmp_path):
     server.rule = good
     model = f"openai:{server.url}#eye-7b"
     return ["generate", "--source", str(choices), "--out", str(tmp_path / "out"), "--negator", "llm",
             "--llm.model", model, "--llm.retries", "0", "--llm.timeout", "5"]  # fmt: skip
 
 
-def test_a_file_becomes_questions_that_the_evaluation_reads(
-    arguments: list[str], server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, tmp_path, capsys):
     run(*arguments)
     assert "24 of 24 questions negated, 12 with A right." in capsys.readouterr().out
     out = tmp_path / "out"
@@ -67,10 +63,8 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(
     assert json.loads((out / "manifest.json").read_text())["status"] == "complete"
 
 
-def test_the_paper_s_prompt_and_the_notebook_s_letters_make_questions(
-    arguments: list[str], server: Server, tmp_path: Path
-) -> None:
-    def rule(body: dict[str, Any], _: int) -> Reply:
+def test_the_paper_s_prompt_and_the_notebook_s_letters_make_questions(arguments, server, tmp_path):
+    def rule(body, _):
         text = body["messages"][0]["content"]
         assert text.startswith("**Task:**")
         asked = text.rpartition("Question: ")[2].partition("\n")[0]
@@ -88,8 +82,8 @@ def test_the_paper_s_prompt_and_the_notebook_s_letters_make_questions(
 
 
 def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
-    arguments: list[str], server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    arguments, server, tmp_path, capsys
+):
     yes = {"negatable": True}
     special: dict[str, Reply] = {
         "What is on table 0?": (500, {}, {}),
@@ -134,9 +128,7 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     ],
     ids=str,
 )
-def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(
-    arguments: list[str], server: Server, tmp_path: Path, moment: killing.File | killing.Call
-) -> None:
+def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(arguments, server, tmp_path, moment):
     run(*arguments)
     expected = contents(tmp_path / "out")
     asked = len(server.requests)
@@ -150,14 +142,12 @@ def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(
     assert again == (asked - 8 if isinstance(moment, killing.Call) else 0)
 
 
-def contents(out: Path) -> dict[str, bytes]:
+def contents(out):
     kept = [*out.glob("*.jsonl"), *out.glob("images/*"), out / "check.html"]
     return {str(path.relative_to(out)): path.read_bytes() for path in kept}
 
 
-def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
-    choices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(choices, tmp_path, capsys):
     records = rows()
     records[3]["question"] = "Is there a cat?"
     records[4]["question"] = "Why is there a cat?"
@@ -186,9 +176,7 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(
         (["--limt", "3"], "--limit"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    choices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], sentence: str
-) -> None:
+def test_a_mistake_is_one_sentence(choices, tmp_path, capsys, more, sentence):
     run("generate", "--source", choices, "--out", tmp_path / "out", *more, code=2)
     said = capsys.readouterr().err
     assert sentence in said

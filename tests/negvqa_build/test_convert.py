@@ -6,21 +6,21 @@ from collections import Counter
 from nein.generate.negvqa.sources import Choice, chosen, letters, notebook, record, wrong_option
 
 
-def item(number: int, subset: str = "GQA") -> Choice:
+def item(number, subset="GQA"):
     return Choice(str(number), subset, b"x", "What is on it?", ("cat", "dog", "car", "bench"), number % 4)
 
 
 ITEMS = [item(number, ("GQA", "VQAv2")[number % 2]) for number in range(401)]
 
 
-def test_balanced_letters_are_even_in_every_subset() -> None:
+def test_balanced_letters_are_even_in_every_subset():
     found = letters(ITEMS, 1234, "balanced")
     for subset in ("GQA", "VQAv2"):
         counts = Counter(letter for letter, it in zip(found, ITEMS, strict=True) if it.subset == subset)
         assert abs(counts["A"] - counts["B"]) <= 1
 
 
-def test_letters_and_options_depend_on_seed_and_item_not_on_order() -> None:
+def test_letters_and_options_depend_on_seed_and_item_not_on_order():
     for rule in ("balanced", "drawn"):
         found = dict(zip([i.id for i in ITEMS], letters(ITEMS, 1234, rule), strict=True))
         turned = dict(zip([i.id for i in ITEMS[::-1]], letters(ITEMS[::-1], 1234, rule), strict=True))
@@ -29,7 +29,7 @@ def test_letters_and_options_depend_on_seed_and_item_not_on_order() -> None:
     assert wrong_option(ITEMS[3], 1) == wrong_option(ITEMS[3], 1)
 
 
-def test_the_notebook_s_sequence_is_that_of_its_code() -> None:
+def test_the_notebook_s_sequence_is_that_of_its_code():
     found, drawn = notebook(ITEMS, 1234)
     random.seed(1234)  # from here on as in add_negation.ipynb
     for one, letter in zip(ITEMS, drawn, strict=True):
@@ -40,13 +40,13 @@ def test_the_notebook_s_sequence_is_that_of_its_code() -> None:
         assert (found[one.id], "AB"[options.index(row[row["answer"]])]) == (incorrect, letter)
 
 
-def test_every_wrong_option_has_its_chance_and_the_right_one_none() -> None:
+def test_every_wrong_option_has_its_chance_and_the_right_one_none():
     counts = Counter(wrong_option(item(4 * number), 1234) for number in range(600))
     assert set(counts) == {"dog", "car", "bench"}
     assert min(counts.values()) > 150
 
 
-def test_the_answers_of_the_two_questions_are_each_other_s_opposite() -> None:
+def test_the_answers_of_the_two_questions_are_each_other_s_opposite():
     for letter in "AB":
         found = record(item(1), "images/1.png", "What is not on it?", "cat", letter)
         assert found[found["original_answer"]] == "dog"
@@ -54,7 +54,7 @@ def test_the_answers_of_the_two_questions_are_each_other_s_opposite() -> None:
         assert found["original_answer"] == letter
 
 
-def test_the_sheet_s_sample_is_random_but_fixed_and_of_the_size_asked_for() -> None:
+def test_the_sheet_s_sample_is_random_but_fixed_and_of_the_size_asked_for():
     ids = [str(number) for number in range(500)]
     found = chosen(ids, 100, 1234)
     assert len(set(found)) == 100

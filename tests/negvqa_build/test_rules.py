@@ -115,32 +115,28 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, str | Refusal]:
+def outcomes():
     questions = [*ACCEPTED, *REFUSED]
     return dict(zip(questions, negate(questions), strict=True))
 
 
 @pytest.mark.parametrize("question", ACCEPTED)
-def test_a_question_within_the_scope_is_negated_word_for_word(
-    outcomes: dict[str, str | Refusal], question: str
-) -> None:
+def test_a_question_within_the_scope_is_negated_word_for_word(outcomes, question):
     assert outcomes[question] == ACCEPTED[question]
 
 
 @pytest.mark.parametrize("question", REFUSED)
-def test_a_question_outside_the_scope_is_refused_with_the_reason(
-    outcomes: dict[str, str | Refusal], question: str
-) -> None:
+def test_a_question_outside_the_scope_is_refused_with_the_reason(outcomes, question):
     found = outcomes[question]
     assert isinstance(found, Refusal), found
     assert REFUSED[question] in str(found)
 
 
-def test_a_negation_is_never_negated_again() -> None:
+def test_a_negation_is_never_negated_again():
     assert all(isinstance(found, Refusal) for found in negate(list(ACCEPTED.values())))
 
 
-def test_every_question_about_the_nano_scenes_is_covered() -> None:
+def test_every_question_about_the_nano_scenes_is_covered():
     from nein.nano.sentences import WORDINGS
 
     questions = [

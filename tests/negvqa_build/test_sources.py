@@ -10,45 +10,30 @@ import pytest
 
 from nein.engine.errors import UserError
 from nein.generate.negvqa.sources import load
-from tests.negvqa_build.conftest import rows, write
+from tests.negvqa_build.conftest import WORDS, rows, write
 
 
-def test_a_vmcbench_file_is_read_with_every_option(choices: Path) -> None:
+def test_a_vmcbench_file_is_read_with_every_option(choices):
     found = load(str(choices)).items
     assert len(found) == 24
-    assert (found[5].answer, found[5].subset, found[5].options) == (
-        "dog",
-        "TextVQA",
-        ("cat", "dog", "car", "bench"),
-    )
+    assert (found[5].answer, found[5].subset, found[5].options) == ("dog", "TextVQA", WORDS)
     assert found[5].wrong == ["cat", "car", "bench"]
     assert found[5].picture == choices.parent / "pictures" / "5.png"
     assert not any(item.problem for item in found)
 
 
-def test_other_column_names_are_mapped(tmp_path: Path) -> None:
-    renamed = [
-        {
-            "id": r["index"],
-            "file": r["image"],
-            "prompt": r["question"],
-            "gold": r["answer"],
-            "opt1": "x",
-            "opt2": "y",
-        }
-        for r in rows()[:2]
-    ]
-    path = write(tmp_path, renamed)
+def test_other_column_names_are_mapped(tmp_path):
     names = {"index": "id", "image": "file", "question": "prompt", "answer": "gold", "A": "opt1", "B": "opt2"}
+    path = write(tmp_path, [{name: row[key] for key, name in names.items()} for row in rows()[:2]])
     found = load(str(path), columns=names).items
-    assert [(item.answer, item.subset) for item in found] == [("x", "all"), ("y", "all")]
+    assert [(item.answer, item.subset) for item in found] == [("cat", "all"), ("dog", "all")]
     with pytest.raises(UserError, match=r"no question in the first record.*--columns\.question"):
         load(str(path))
     with pytest.raises(UserError, match="did you mean 'question'"):
         load(str(path), columns={"questoin": "prompt"})
 
 
-def test_tables_and_lists_read_like_lines(choices: Path) -> None:
+def test_tables_and_lists_read_like_lines(choices):
     records = rows()
     expected = load(str(choices))
     as_list = choices.with_name("list.json")
@@ -63,7 +48,7 @@ def test_tables_and_lists_read_like_lines(choices: Path) -> None:
     assert load(str(as_list)).sha256 == expected.sha256
 
 
-def test_a_picture_may_be_in_the_record_itself(choices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_may_be_in_the_record_itself(choices, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(choices.parent / "cache"))
     data = (choices.parent / "pictures" / "0.png").read_bytes() * 4  # longer than any name
     record = {**rows()[0], "image": base64.b64encode(data).decode()}
@@ -87,7 +72,7 @@ def test_a_picture_may_be_in_the_record_itself(choices: Path, monkeypatch: pytes
         ({"A": "Cat", "B": "cat", "C": "CAT.", "D": " cat"}, "differs from the right one"),
     ],
 )
-def test_a_record_that_cannot_be_used_stays_and_says_why(choices: Path, change: dict, problem: str) -> None:
+def test_a_record_that_cannot_be_used_stays_and_says_why(choices, change, problem):
     records = rows()
     records[1] = {**records[1], **change}
     choices.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -97,7 +82,7 @@ def test_a_record_that_cannot_be_used_stays_and_says_why(choices: Path, change: 
     assert [item.problem for item in found if item != found[1]] == [""] * 23
 
 
-def test_a_file_that_is_none_ends_in_one_sentence(choices: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_none_ends_in_one_sentence(choices, tmp_path):
     with pytest.raises(UserError, match="neither nano"):
         load(str(tmp_path / "nowhere.jsonl"))
     with pytest.raises(UserError, match="is not a folder"):
@@ -110,9 +95,7 @@ def test_a_file_that_is_none_ends_in_one_sentence(choices: Path, tmp_path: Path)
         load(str(choices))
 
 
-def test_two_splits_of_the_hub_are_read_one_after_the_other(
-    choices: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_splits_of_the_hub_are_read_one_after_the_other(choices, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(choices.parent / "cache"))
     folder = choices.parent / "hub"
     for split, part in (("dev", rows()[:3]), ("test", rows()[3:5])):
@@ -125,7 +108,7 @@ def test_two_splits_of_the_hub_are_read_one_after_the_other(
     assert [item.id for item in found] == ["0", "1", "2", "3", "4"]
 
 
-def test_drawn_questions_have_options_that_are_really_wrong(tmp_path: Path) -> None:
+def test_drawn_questions_have_options_that_are_really_wrong(tmp_path):
     from nein.generate.negvqa.sources import SPLIT
     from nein.nano.sentences import iter_questions
 
