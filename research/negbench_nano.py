@@ -31,6 +31,7 @@ from pydantic import PositiveInt
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
+from nein.benchmarks.runs import FIGURES
 from nein.config.commands import Command
 from nein.config.groups import Output
 from nein.config.launch import launch
@@ -153,7 +154,7 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
     parts = []
     for model in models:
         [folder] = files.find(Path(config.out_dir) / model.name)
-        parts.append(generalise.labelled(frames.read(files.figures(folder)), model, world))
+        parts.append(generalise.labelled(frames.read(folder.path / FIGURES), model, world))
     return parts
 
 

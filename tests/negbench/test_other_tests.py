@@ -18,6 +18,7 @@ from scipy.stats import hmean
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from nein.benchmarks.negbench import asking, estimates, scores, sections
+from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
 from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
@@ -451,8 +452,8 @@ def test_answers_in_words_are_read_by_the_first_word_and_under_paper_as_beafs_re
     asked = tuple(Question(text, "a", options, 0, asked="Is there a dog?") for text in said)
     task = ChoiceTask(f"{name}/yes-no", asked, Drawn(lambda _: SQUARES))
     speaker = Speaker(lambda image, prompt: said[len(speaker.heard) - 1])
-    manner, model = asking.Manner(protocol=protocol), Model.one("m", lambda: speaker)
-    stage = asking.asking("answers", task, Blocks.first(5, 5), manner=manner, model=model)
+    config, model = EvalConfig(protocol=protocol), Model.one("m", lambda: speaker)
+    stage = asking.asking("answers", task, Blocks.first(5, 5), config=config, model=model)
     rows = stage.work(speaker, stage.read(0), ())["answers"]
     assert [None if row["chosen"] is None else 1 - row["chosen"] for row in rows] == read
     reasons = [row["reason"] for row in rows if row["chosen"] is None]

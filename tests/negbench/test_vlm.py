@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from nein.benchmarks.negbench import asking, scores
+from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.answers import AnswerCache
@@ -37,7 +38,7 @@ def ask(model: Any, folder: Path, task: ChoiceTask = TASK, **manner: Any) -> dic
         "test", lambda: CachedModel(model, cache), lambda loaded: {"model": (loaded.fingerprint, {})}
     )
     blocks = Blocks.first(len(task.questions), 3)
-    stage = asking.asking("answers", task, blocks, manner=asking.Manner(**manner), model=asked)
+    stage = asking.asking("answers", task, blocks, config=EvalConfig(**manner), model=asked)
     Threads("cpu").compute(lambda device: [Step(run, stage)])
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 

@@ -11,7 +11,6 @@ k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ import pandas as pd
 from nein import metrics, statistics
 from nein.benchmarks.negbench import models
 from nein.benchmarks.negbench.config import AnalyseConfig
-from nein.benchmarks.negbench.encode import Encoded, of_sentences
+from nein.benchmarks.negbench.encode import Encoded, Encoding
 from nein.benchmarks.negbench.models import Choice
 from nein.engine import atomic, environment
 from nein.engine.errors import UserError
@@ -129,12 +128,10 @@ PAIRS: tuple[tuple[str, str], ...] = (
 
 
 class Sentence(NamedTuple):
-    """A filled template. `first`: whether {A} is the pair's first object (else its second)."""
-
     text: str
     group: str
     template: int
-    first: bool
+    first: bool  # whether {A} is the pair's first object, else its second
 
     @property
     def published(self) -> bool:
@@ -142,7 +139,7 @@ class Sentence(NamedTuple):
 
 
 def fill(template: str, a: str, b: str, article: str = "a_an") -> str:
-    """The sentence about objects a and b, its first letter a capital, without a full stop (as printed)."""
+    """The sentence about objects a and b, without a full stop (as printed)."""
     named = {"A": a, "B": b} if article == "none" else {"A": indefinite(a), "B": indefinite(b)}
     text = template.format(**named, a=a, b=b)
     return text[:1].upper() + text[1:]
@@ -150,13 +147,12 @@ def fill(template: str, a: str, b: str, article: str = "a_an") -> str:
 
 def sentences(pair: tuple[str, str], article: str = "a_an") -> list[Sentence]:
     """Every template, about the pair's objects in both orders: 2 x 119 sentences."""
-    made = []
-    for group in GROUPS:
-        for first in (True, False):
-            a, b = pair if first else pair[::-1]
-            for index, template in enumerate(TEMPLATES[group]):
-                made.append(Sentence(fill(template, a, b, article), group, index, first))
-    return made
+    return [
+        Sentence(fill(template, *(pair if first else pair[::-1]), article), group, index, first)
+        for group in GROUPS
+        for first in (True, False)
+        for index, template in enumerate(TEMPLATES[group])
+    ]
 
 
 #: Name -> (title, what a structureless encoder gives or None).
@@ -176,7 +172,7 @@ MEASURES: dict[str, tuple[str, float | None]] = {
 
 
 def measure(features: np.ndarray, sentences: Sequence[Sentence]) -> dict[str, float]:
-    """Every measure of `MEASURES` for the sentences of one pair; features (N, D), finite, of any length."""
+    """Every measure of `MEASURES` for the sentences of one pair; features (N, D), of any length."""
     x = normalise(features)
     by = _arrays(x, sentences)
     design = np.stack([by[AFFIRMED], by[DENIED]], axis=1)  # (object, polarity, template, D)
@@ -196,17 +192,13 @@ def measure(features: np.ndarray, sentences: Sequence[Sentence]) -> dict[str, fl
     }
 
 
-def components(features: np.ndarray, count: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    """Principal components of unit features: (N, count) coordinates and (count,) shares of the variance;
-    signs such that a component's largest coordinate by size is positive."""
+def components(features: np.ndarray) -> np.ndarray:
+    """(N, 2) principal components of unit features; the largest coordinate of each by size is positive."""
     x = normalise(features)
-    x = x - x.mean(0)
-    left, values, _ = np.linalg.svd(x, full_matrices=False)
-    coordinates = left[:, :count] * values[:count]
-    largest = coordinates[np.abs(coordinates).argmax(0), np.arange(coordinates.shape[1])]
-    total = float((values**2).sum())
-    shares = values[:count] ** 2 / total if total > 0 else np.zeros(count)
-    return coordinates * np.where(largest < 0, -1.0, 1.0), shares
+    left, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    coordinates = left[:, :2] * values[:2]
+    largest = coordinates[np.abs(coordinates).argmax(0), np.arange(2)]
+    return coordinates * np.where(largest < 0, -1.0, 1.0)
 
 
 def _arrays(x: np.ndarray, sentences: Sequence[Sentence]) -> Mapping[str, np.ndarray]:
@@ -263,17 +255,13 @@ BATCH = 32  # sentences encoded at once
 
 
 def run(options: AnalyseConfig) -> None:
-    """Encodes the templates with every model, writes numbers and pictures, and prints the table. Raises
-    UserError or MetricError."""
-    given = [(a.strip(), b.strip()) for a, _, b in (item.partition("/") for item in options.objects)]
-    pairs, out = given or list(PAIRS), options.out
+    """The command. Raises UserError or MetricError."""
+    pairs, out = options.pairs() or list(PAIRS), options.out
     chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in options.model}
-    short = {
-        name: choice.name if choice else Path(name).name.removeprefix("sentence:")
-        for name, choice in chosen.items()
+    short = [one.name if one else Path(name).name.removeprefix("sentence:") for name, one in chosen.items()]
+    labels = {
+        name: name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)
     }
-    shared = {label for label, count in Counter(short.values()).items() if count > 1}
-    labels = {name: name if label in shared else label for name, label in short.items()}
     atomic.check_writable(out)
     environment.keep_freed_memory()
     threads = Threads(options.device)
@@ -281,7 +269,7 @@ def run(options: AnalyseConfig) -> None:
     texts = [s.text for group in sets for s in group]
     clusters = ["/".join(sorted(pair)) for pair in pairs]
     rows: list[dict[str, Any]] = []
-    coordinates = []
+    coordinates: list[dict[str, Any]] = []
     for name, choice in chosen.items():
         encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads)
         features = [encoded.features[[encoded.rows[s.text] for s in group]] for group in sets]
@@ -291,22 +279,29 @@ def run(options: AnalyseConfig) -> None:
             estimator = statistics.mean if cosine else statistics.bounded_mean
             estimate = estimator([value[metric] for value in values], clusters)
             rows.append(frames.figure(estimate, unit="", model=labels[name], metric=metric))
-        coordinates += [_points(key, labels[name], features[0], sets[0], pairs[0], groups)
-                        for key, _, groups in PLOTS]  # fmt: skip
+        named = {True: f"A = {pairs[0][0]}", False: f"A = {pairs[0][1]}"}
+        for key, _, groups in PLOTS:
+            places = [place for place, s in enumerate(sets[0]) if s.group in groups]
+            points = components(features[0][places]).tolist()
+            coordinates += [
+                {"plot": key, "model": labels[name], "group": s.group, "template": s.template,
+                 "first": named[s.first], "sentence": s.text, "x": x, "y": y}
+                for s, (x, y) in zip((sets[0][k] for k in places), points, strict=True)
+            ]  # fmt: skip
     for metric, (_, chance) in MEASURES.items():
         if chance is not None:
             row = frames.number(chance, unit="", model=CHANCE, metric=metric)
             rows.append({**row, "source": "chance"})
     figures = frames.label(frames.frame(rows), benchmark="templates")
-    named = ", ".join("/".join(pair) for pair in pairs)
     note = (
-        f"Means over {len(pairs)} pairs of objects ({named}), ± and [ ]: 95 % interval over pairs. A small "
-        f"share between polarities together with a high cosine to the own negation means that negation "
-        f"hardly moves a sentence. {PUBLISHED} templates of each group are the paper's."
+        f"Means over {len(pairs)} pairs of objects ({', '.join(map('/'.join, pairs))}), ± and [ ]: "
+        "95 % interval over pairs. A small share between polarities together with a high cosine to the own "
+        f"negation means that negation hardly moves a sentence. {PUBLISHED} templates of each group are the "
+        "paper's."
     )
     page = Page("Templates: what text encoders separate", notes=[note], sections=SECTIONS)
     report.write(out, figures, page, ("md", "csv", "plots", "html"))
-    drawn = pd.concat(coordinates, ignore_index=True)
+    drawn = pd.DataFrame(coordinates)
     for key, title, _ in PLOTS:
         # a panel per model; colour is the group, the marker which object stands first
         scatter = plots.Scatter(
@@ -325,27 +320,8 @@ def run(options: AnalyseConfig) -> None:
     print(f"Results: {out}", file=sys.stderr)
 
 
-def _points(
-    key: str,
-    model: str,
-    features: np.ndarray,
-    sentences: Sequence[Sentence],
-    pair: tuple[str, str],
-    groups: Sequence[str],
-) -> pd.DataFrame:
-    """The first two components, `x` and `y`, of the sentences of `groups`, with what each of them is."""
-    shown = [place for place, s in enumerate(sentences) if s.group in groups]
-    points, _ = components(features[shown])
-    named = {True: f"A = {pair[0]}", False: f"A = {pair[1]}"}
-    return pd.DataFrame(
-        {"plot": key, "model": model, "group": s.group, "template": s.template, "first": named[s.first],
-         "sentence": s.text, "x": x, "y": y}
-        for s, (x, y) in zip((sentences[place] for place in shown), points.tolist(), strict=True)
-    )  # fmt: skip
-
-
 def _encoded(name: str, choice: Choice | None, texts: Sequence[str], path: Path, threads: Threads) -> Encoded:
-    """Features of all `texts`, from an earlier command or from the model, which is given free again."""
+    """Features of all `texts`, from an earlier command or from the model."""
     reference, revision = (name, None) if choice is None else (choice.reference, choice.revision)
     identity = {
         "model": name, "weights": models.weights(reference.removeprefix("sentence:")),
@@ -353,7 +329,8 @@ def _encoded(name: str, choice: Choice | None, texts: Sequence[str], path: Path,
     }  # fmt: skip
     folder = Folder(path)
     folder.open(identity, {}, overwrite=True)
-    encoding = of_sentences(folder, "sentences", texts, set(texts), batch_size=BATCH, cache=path / "cache")
+    names = list(dict.fromkeys(texts))
+    encoding = Encoding(folder, "sentences", names, set(names), BATCH, path / "cache")
 
     def load() -> Any:
         return metrics.load_dual(reference, revision=revision, device=threads.device, batch_size=BATCH)
@@ -361,14 +338,13 @@ def _encoded(name: str, choice: Choice | None, texts: Sequence[str], path: Path,
     model = Model.one(name, load)
     threads.compute(lambda device: [Step(folder, encoding.stage(model), name)])
     threads.loaded.keep(())
-    encoded = encoding.read(set(texts))
+    encoded = encoding.read(encoding.wanted)
     if encoded.reasons:
         text, reason = next(iter(encoded.reasons.items()))
         raise UserError(f"'{name}' cannot encode some of the sentences ({text!r}: {reason}).")
     return encoded
 
 
-#: What stands for a model in the column of values that an encoder without structure gives.
 CHANCE = "without structure"
 COLORS = {
     AFFIRMED: plots.BLUE, DENIED: plots.RED, TWO: "#0891b2", HYBRID: plots.VIOLET, NEITHER: "#be123c",

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
+from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import UNUSABLE
-from nein.benchmarks.negbench.retrieval import PROTOCOLS
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.polarity import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Media, Option, Question
@@ -32,13 +32,14 @@ from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
-from nein.loading.errors import choose, isolated
+from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no
 from nein.metrics.choices import Asked, ChoiceModel, prompt, yes_or_no
 from nein.metrics.judges.base import Matcher
 from nein.metrics.letters import LETTERS, parse
 
 PICTURE, MODEL = "picture", "model"  # why a row has no answer, which may be mended
+YES_NO = sorted((YES, NO))
 QUESTION = "Which caption describes the image?"
 GREY = "grey"  # the reference of the picture that says nothing
 SAID, ASKED = "A picture.", "What is the answer?"  # a caption and a question that say nothing
@@ -47,9 +48,7 @@ _Read = tuple[Question, dict[str, "np.ndarray | str"]]
 
 
 def order(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
-    """The options' indices as they are shown. "fixed": a permutation by run seed and question id; "paper":
-    the file's order, in which the released code compares them."""
-    choose("protocol", protocol, PROTOCOLS)
+    """The options' indices as they are shown, in the quirk `protocol`."""
     places = list(range(len(question.options)))
     if protocol == "paper":
         return places
@@ -58,13 +57,8 @@ def order(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
 
 
 def shares(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol: str = "fixed") -> np.ndarray:
-    """How a choice falls on the options: (C,) float64 in the data's order, adding up to 1.
-
-    scores  (C,) finite, in the data's order; `shown` the order of `order`.
-
-    "fixed": every option with the highest score gets an equal share. "paper": the first of them as shown gets
-    all, as `torch.argmax` is documented to do."""
-    choose("protocol", protocol, PROTOCOLS)
+    """(C,) float64, adding up to 1: how a choice falls on the options, in the data's order, as are the (C,)
+    finite scores; `shown`: see `order`. `torch.argmax` is documented to take the first."""
     x = np.asarray(scores, dtype=np.float64)
     credit = np.zeros(len(x))
     if protocol == "paper":
@@ -78,46 +72,26 @@ def shares(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol:
 # --- asking -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Manner:
-    """How questions are asked and answers read.
-
-    wording   A name of `metrics.choices.PROMPTS`.
-    scoring   "generated": the letter in what the model writes, by `rule` (`metrics.letters.RULES`).
-              "logprob": the likeliest letter as first token.
-    protocol  Order of the options (`order`), with `seed`."""
-
-    wording: str = "paper"
-    scoring: str = "generated"
-    rule: str = "fixed"
-    protocol: str = "fixed"
-    seed: int = 0
-
-
-def asking(output: str, task: ChoiceTask, blocks: Blocks, *, manner: Manner, model: Model) -> Stage:
+def asking(output: str, task: ChoiceTask, blocks: Blocks, *, config: EvalConfig, model: Model) -> Stage:
     """Asks a `ChoiceModel` the questions of blocks of a task.
 
-    Rows: id, answer, letter, chosen (index of an option as the data have them, or None with the reason),
-    reason, failed: MODEL (asked again at the next command), PICTURE (as soon as the picture is there), ""
-    (never).
+    Rows: id, answer, letter, chosen (index of an option as the data have them), reason, failed: MODEL (asked
+    again at the next command), PICTURE (as soon as the picture is there), "" (never).
     """
     empty = {"answer": None, "letter": None, "chosen": None}
-    read = read_beaf if manner.protocol == "paper" and "beaf" in task.name else parse_yes_no
-    return _stage(output, task, blocks, model, functools.partial(_answers, manner=manner, read=read), empty)
+    read = read_beaf if config.protocol == "paper" and "beaf" in task.name else parse_yes_no
+    return _stage(output, task, blocks, model, functools.partial(_answers, config=config, read=read), empty)
 
 
 def read_beaf(answer: str) -> bool | None:
-    """As BEAF's release reads answers: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know"). Where
-    there is neither it takes the answer to the question before; here None."""
+    """As BEAF's release: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know"). Without either it
+    takes the answer to the question before; here None."""
     text = answer.lower()
     return True if "yes" in text else False if "no" in text else None
 
 
 def scoring(output: str, task: ChoiceTask, blocks: Blocks, *, model: Model) -> Stage:
-    """Lets a `Matcher` score the options of the questions of blocks of a task.
-
-    Rows: id, scores (in the data's order of options, or None with the reason), reason, failed as of `asking`.
-    """
+    """Lets a `Matcher` score the options. Rows: id, scores (in the data's order), reason, failed."""
     return _stage(output, task, blocks, model, _matches, {"scores": None})
 
 
@@ -157,7 +131,6 @@ def _stage(
         return {output: [{"id": name, **empty, "reason": reason, "failed": MODEL} for name in ids(number)]}
 
     def usable(_: str, number: int, rows: list[Row]) -> bool:
-        """Whether no model failed, and no picture that could not be read now can be."""
         return not any(
             row["failed"] == MODEL or (row["failed"] == PICTURE and not fault(seen(by_id[row["id"]])))
             for row in rows
@@ -170,34 +143,35 @@ def _stage(
 
 
 def _answers(
-    model: ChoiceModel, block: Sequence[_Read], manner: Manner, read: Callable[[str], bool | None]
+    model: ChoiceModel, block: Sequence[_Read], config: EvalConfig, read: Callable[[str], bool | None]
 ) -> list[Row]:
-    orders = [order(question, manner.seed, manner.protocol) for question, _ in block]
+    generated = config.scoring == "generated"
+    orders = [order(question, config.seed, config.protocol) for question, _ in block]
+    offered = [
+        [question.options[k].text for k in places]
+        for (question, _), places in zip(block, orders, strict=True)
+    ]
     asked = []
-    for (question, _), places in zip(block, orders, strict=True):
-        texts = [question.options[k].text for k in places]
-        if _in_words(texts, manner):  # options stand behind letters, but for yes or no
+    for (question, _), texts in zip(block, offered, strict=True):
+        if generated and sorted(texts) == YES_NO:  # else options stand behind letters
             put = yes_or_no(question.asked)
         else:
-            put = prompt(manner.wording, question.asked or QUESTION, texts)
-        asked.append([Asked(put, len(places))])
+            put = prompt(config.prompt, question.asked or QUESTION, texts)
+        asked.append([Asked(put, len(texts))])
     shown: list[Any] = [seen[question.image] for question, seen in block]
     rows = []
-    replies = model.answer(shown, asked, [manner.scoring])
-    for (question, _), places, [reply] in zip(block, orders, replies, strict=True):
+    replies = model.answer(shown, asked, [config.scoring])
+    for texts, places, [reply] in zip(offered, orders, replies, strict=True):
         letter, reason = None, reply.error
-        if not reply.error and manner.scoring == "logprob":
+        if not reply.error and not generated:
             letter = reply.likeliest
             reason = "" if letter else "the model gives no probability to a letter, or the same to several"
+        elif not reply.error and sorted(texts) == YES_NO and config.letters == "fixed":
+            yes = read(reply.text or "")
+            letter = None if yes is None else LETTERS[texts.index(YES if yes else NO)]
+            reason = "" if letter else "the answer is neither yes nor no"
         elif not reply.error:
-            texts = [question.options[k].text for k in places]
-            if _in_words(texts, manner) and manner.rule == "fixed":
-                yes = read(reply.text or "")
-                letter = None if yes is None else LETTERS[texts.index(YES if yes else NO)]
-                reason = "" if letter else "the answer is neither yes nor no"
-            else:
-                answer = parse(reply.text or "", texts, manner.rule)
-                letter, reason = answer.letter, answer.reason
+            letter, reason, *_ = parse(reply.text or "", texts, config.letters)
         chosen = None if letter is None else places[LETTERS.index(letter)]
         row = {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason}
         rows.append({**row, "failed": MODEL if reply.error else ""})
@@ -230,10 +204,6 @@ def _matches(model: Matcher, block: Sequence[_Read]) -> list[Row]:
     return rows
 
 
-def _in_words(options: Sequence[str], manner: Manner) -> bool:
-    return sorted(options) == [NO, YES] and manner.scoring == "generated"
-
-
 def picture(media: Media, reference: str) -> np.ndarray | str:
     """The picture behind a reference, the frames of a video in two rows, or why there is none."""
     try:
@@ -252,11 +222,10 @@ def picture(media: Media, reference: str) -> np.ndarray | str:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Each distinct question of a task once, without its picture or its words. name: of the baseline; task:
-    of the questions that are asked."""
+    """Each distinct question of a task once, without its picture or its words."""
 
-    name: str
-    task: ChoiceTask
+    name: str  # of the baseline
+    task: ChoiceTask  # of the questions that are asked
     _by_words: dict[tuple[str, ...], Question] = field(default_factory=dict)
 
     @classmethod
@@ -280,12 +249,11 @@ class Distinct:
         return None if _alike(self.name, question) else self._by_words[_kept(self.name, question)]
 
     def same_order(self, question: Question, asked: Question, values: Sequence[float]) -> list[float]:
-        """Values of the asked question's options, in the order of the task's question."""
         given = {_option(self.name, one): value for one, value in zip(asked.options, values, strict=True)}
         return [given[_option(self.name, one)] for one in question.options]
 
     def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
-        """The blocks with what stands for `questions`, evenly spread where that is more than `most`."""
+        """Of what stands for `questions`, evenly spread where that is more than `most`."""
         place = {one.id: index for index, one in enumerate(self.task.questions)}
         standing = (self.of(question) for question in questions)
         return spread(Blocks(len(place), size, sorted({place[one.id] for one in standing if one})), most)
@@ -298,11 +266,9 @@ def _alike(name: str, question: Question) -> bool:
 
 
 def _kept(name: str, question: Question) -> tuple[str, ...]:
-    """What makes two questions the same one."""
     left = question.asked if name == TEXT_ONLY else question.image if question.asked else ""
     return left, *sorted(_option(name, option) for option in question.options)
 
 
 def _option(name: str, option: Option) -> str:
-    """What of an option the model still gets."""
     return option.image if name == PICTURE_ONLY and option.image else option.text

@@ -106,7 +106,6 @@ class EvalConfig(
 
     @property
     def judged(self) -> bool:
-        """Whether a data set is named that a judge's answers define."""
         return any(part.judged for row in map(ROWS.get, self.datasets) if row for part in row.parts)
 
     def needs(self) -> list[Need]:
@@ -157,13 +156,20 @@ class AnalyseConfig(OnDevice):
 
         return [need for name in self.model for need in models.needs(name)]
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Those of --objects. Raises UserError."""
+        pairs = []
+        for item in self.objects:
+            a, _, b = (part.strip() for part in item.partition("/"))
+            if not a or not b or a == b:
+                raise UserError(f"--objects has '{item}'; it must be pairs of two objects: dog/cat,car/bus.")
+            pairs.append((a, b))
+        return pairs
+
     def check(self) -> None:
+        self.pairs()
         if not self.model:
             raise UserError("No model was named; say --model NAME, or sentence:FOLDER_OR_ID.")
-        for item in self.objects:
-            a, slash, b = (part.strip() for part in item.partition("/"))
-            if not slash or not a or not b or a == b:
-                raise UserError(f"--objects has '{item}'; it must be pairs of two objects: dog/cat,car/bus.")
 
 
 #: Methods with a head of their own.

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,43 +31,53 @@ UNUSABLE = "the picture is unusable: "
 
 @dataclass(frozen=True)
 class Encoded:
-    """features: (N, D) float32 or float64, may lie in a file; rows: reference or sentence -> its row;
-    reasons: reference or sentence -> why it has none."""
-
-    features: np.ndarray
-    rows: dict[str, int]
-    reasons: dict[str, str]
+    features: np.ndarray  # (N, D) float32 or float64, may lie in a file
+    rows: dict[str, int]  # reference or sentence -> its row
+    reasons: dict[str, str]  # reference or sentence -> why it has none
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What there is to encode of a run: a stage, and what came of it.
-
-    output  Rows: name, key (SHA-256 of the content), reason.
-    names   Distinct references or sentences, in an order that no selection changes.
-    load    A name -> (what the model gets, key). Raises ImageError.
-    encode  (model, what `load` gave) -> as many float32 arrays.
-    cache   Folder of the features.
-    among   What a feature depends on besides; None: nothing."""
+    """What a run encodes: a stage, and its features. Rows: name, key (SHA-256 of the content), reason."""
 
     folder: Folder
     output: str
-    names: Sequence[str]
-    blocks: Blocks
-    load: Callable[[str], tuple[Any, str]]
-    encode: Callable[[Any, Sequence[Any]], Sequence[np.ndarray]]
-    cache: Path
-    among: Searched | None = None
+    names: Sequence[str]  # distinct references or sentences, in an order that no selection changes
+    wanted: Collection[str]  # blocks with one of them are encoded
+    size: int  # of a block
+    cache: Path  # of the features
+    media: Media | None = None  # of pictures and videos; None: sentences
+    among: Searched | None = None  # what a feature of a sentence depends on besides
+
+    @functools.cached_property
+    def blocks(self) -> Blocks:
+        chosen = [index for index, name in enumerate(self.names) if name in self.wanted]
+        return Blocks(len(self.names), self.size, chosen)
+
+    def load(self, name: str) -> tuple[Any, str]:
+        """(what the model gets, key). Raises ImageError."""
+        frames = [] if self.media is None else self.media.frames(name)
+        content = "".join(map(images.pixel_hash, frames)) if frames else name
+        return frames or name, hashlib.sha256(content.encode()).hexdigest()
+
+    def encode(self, model: Any, inputs: Sequence[Any]) -> Sequence[np.ndarray]:
+        """(D,) float32 per sentence, (frames, D) per picture or video."""
+        if self.among is not None:
+            return model.encode_among(list(inputs), self.among.gallery(), self.among.captions)
+        if self.media is None:
+            return model.encode_text(list(inputs))
+        ends = np.cumsum([len(frames) for frames in inputs])[:-1]
+        return np.split(model.encode([frame for frames in inputs for frame in frames]), ends)
 
     def stage(self, model: Model) -> Stage:
-        """Encodes what the cache lacks. A failing picture or sentence has a reason, and is tried again."""
+        """Encodes what the cache lacks; what fails has a reason, and is tried again."""
         after = () if self.among is None else (self.among.pictures.output,)
         how = (self._inputs, self._work, self._lost, model, self._usable)
         return Stage(self.output, (self.output,), self.blocks, *how, depends_on_all=after)
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
-        """The features of `wanted` once the stage is done. pooling: how frames of a video become one feature;
-        None for sentences. Raises UserError when features have vanished since."""
+        """Features once the stage is done. pooling: of the frames of a video. Raises UserError when features
+        have vanished since."""
         vectors = np.zeros((0, 1))
         rows: dict[str, int] = {}
         reasons: dict[str, str] = {}
@@ -95,12 +105,11 @@ class Encoding:
         return Encoded(vectors[: len(rows)], rows, reasons)
 
     def keys(self) -> dict[str, str]:
-        """Name -> key of everything that has a feature, in the blocks that are there."""
+        """Name -> key, of what has a feature, in the blocks that are there."""
         there = sorted(self.folder.done(self.output).intersection(self.blocks.numbers))
         return {row["name"]: row["key"] for row in self.folder.rows(self.output, there) if row["key"]}
 
     def _inputs(self, number: int) -> list[tuple[Row, Any]]:
-        """(row, what the model gets) per name of a block; a row without content has a reason."""
         inputs = []
         for index in self.blocks.members(number):
             name = self.names[index]
@@ -134,7 +143,6 @@ class Encoding:
         return {self.output: [{"name": name, "key": "", "reason": reason} for name in names]}
 
     def _usable(self, output: str, number: int, rows: list[Row]) -> bool:
-        """Whether nothing has vanished and nothing is worth another try."""
         cached = self._cached(rows)
         return all(row["key"] in cached if row["key"] else self._unreadable(row) for row in rows)
 
@@ -159,16 +167,10 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Searched:
-    """What a model adapts to before it encodes a sentence (`nein.models.remedies.encoders`): captions, and
-    the pictures that they search.
-
-    references  Of `pictures`; those without a feature are left out.
-    pooling     As `Encoding.read` takes it.
-    captions    That the model adapts to.
-    """
+    """What a model adapts to before it encodes a sentence (`nein.models.remedies.encoders`)."""
 
     pictures: Encoding
-    references: Sequence[str]
+    references: Sequence[str]  # that the captions search, of which some may have no feature
     pooling: str
     captions: Sequence[str]
 
@@ -178,59 +180,9 @@ class Searched:
         return normalise(read.features[[read.rows[name] for name in self.references if name in read.rows]])
 
     def digest(self) -> str:
-        """Of the pictures, as far as they have features, and of the captions."""
         keys = self.pictures.keys()
         content = [[keys.get(name, "") for name in self.references], self.pooling, list(self.captions)]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
-
-
-def of_pictures(
-    folder: Folder,
-    output: str,
-    references: Sequence[str],
-    wanted: Collection[str],
-    media: Media,
-    *,
-    batch_size: int,
-    cache: Path,
-) -> Encoding:
-    """(frames, D) per picture or video, of the blocks of `references` that hold a wanted one."""
-
-    def load(name: str) -> tuple[list[np.ndarray], str]:
-        frames = media.frames(name)
-        return frames, hashlib.sha256("".join(map(images.pixel_hash, frames)).encode()).hexdigest()
-
-    def encode(model: Any, shown: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
-        ends = np.cumsum([len(frames) for frames in shown])[:-1]
-        return np.split(model.encode([frame for frames in shown for frame in frames]), ends)
-
-    blocks = Blocks(len(references), batch_size, [k for k, one in enumerate(references) if one in wanted])
-    return Encoding(folder, output, references, blocks, load, encode, cache)
-
-
-def of_sentences(
-    folder: Folder,
-    output: str,
-    sentences: Sequence[str],
-    wanted: Collection[str],
-    *,
-    batch_size: int,
-    cache: Path,
-    among: Searched | None = None,
-) -> Encoding:
-    """(D,) per distinct sentence, of the blocks of `sentences` that hold a wanted one."""
-    names = list(dict.fromkeys(sentences))
-
-    def load(text: str) -> tuple[str, str]:
-        return text, hashlib.sha256(text.encode()).hexdigest()
-
-    def encode(model: Any, texts: Sequence[str]) -> Sequence[np.ndarray]:
-        if among is not None:
-            return model.encode_among(list(texts), among.gallery(), among.captions)
-        return model.encode_text(list(texts))
-
-    blocks = Blocks(len(names), batch_size, [k for k, text in enumerate(names) if text in wanted])
-    return Encoding(folder, output, names, blocks, load, encode, cache, among)
 
 
 def _scope(rows: Sequence[Row]) -> str:

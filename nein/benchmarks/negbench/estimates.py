@@ -2,21 +2,20 @@
 
 Columns besides the usual: kind and direction (retrieval), type (of questions), template (of what was chosen).
 
-recall@k, BASELINE@k   recall; gap@k: with original minus with negated captions, paired
+recall@k, BASELINE@k   recall; gap@k: original minus negated captions, paired
 accuracy, BASELINE     of questions; gain over text: accuracy minus text only, paired; gap: accuracy where the
-                       right option affirms minus where it denies; chance: what a constant scorer gets
-drop                   accuracy on questions of the same form without a negation (control) minus accuracy
-right first            where it is always so: the share of questions whose right option is shown first
-precision, recall, F1  of yes, where a thing was removed or kept (BEAF); F1 (TU, ID): TU with what is not ID
+                       right option affirms minus where it denies; chance: of a constant scorer
+drop                   accuracy on the control (questions without a negation) minus accuracy
+right first            1 where the right option is always shown first
+precision, recall, F1  of yes (BEAF); F1 (TU, ID): of TU and what is not ID
 selected, offered      share of choices, and of options, by template; wrong: of the wrong choices
-joint, joint chance    share of groups of questions all answered right, by score (type) and by guess; pair:
-                       which of two (outcome); joint by difficulty: of groups with that level of that axis
-effect, part           of minimal pairs (`nein.statistics.two_way`): by part (caption, picture, both) in the
-                       unit of scores, and as share of the sum of squares; text alone: share of the gap that
-                       the caption gives by itself; same caption: both pictures choose one
-without@k              judged: the share of what is found that lacks the denied thing, with the columns
-                       statistic ("judged", "corrected") and refused; avoided@k: its share for negated minus
-                       that for original captions; satisfied@k: by the questions of a test
+joint, joint chance    share of groups all answered right, by score (type), and by guess; pair: which of two
+                       (outcome); joint by difficulty: of groups with that level of that axis
+effect, part           of minimal pairs (`nein.statistics.two_way`), by part (caption, picture, both): in the
+                       unit of scores, and as share of the sum of squares; text alone; same caption
+without@k              share of what is found that lacks the denied thing, with the columns statistic
+                       ("judged", "corrected") and refused; avoided@k: negated minus original captions;
+                       satisfied@k: by the questions of a test
 """
 
 from __future__ import annotations
@@ -48,23 +47,25 @@ Figures = Iterator[dict[str, Any]]
 
 
 def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
-    """All figures of a table, by task and wording. rates: the calibrated error of the judge, where one was
-    asked."""
+    """All figures of a table, by task and wording. rates: the calibrated error of the judge, if any."""
     made = []
     for (task, variant), part in table.groups("task", "variant"):
         parts = of_retrieval(part), of_judged(part, rates), of_choices(part), of_groups(part), of_pairs(part)
-        made += [{"task": task, "variant": variant, **row} for rows in parts for row in rows]
+        rows = [row for each in parts for row in each]
         sides = [table.where(task=f"{task}{AFFIRMED}", variant=variant or None), part]
         values = [side.where(metric="accuracy").scored for side in sides]
         if all(map(len, values)):
-            each: list[Any] = [one for side in values for one in (side.values, side.clusters)]
-            drop = figure(statistics.difference_of_means(*each), unit="points", metric="drop", type="all")
-            made.append({"task": task, "variant": variant, **drop})
+            rows.append(_difference(*values, metric="drop", type="all"))
+        made += [{"task": task, "variant": variant, **row} for row in rows]
     return frames.frame(made)
 
 
+def _difference(first: ScoreTable, second: ScoreTable, **what: Any) -> dict[str, Any]:
+    apart = statistics.difference_of_means(first.values, first.clusters, second.values, second.clusters)
+    return figure(apart, unit="points", **what)
+
+
 def of_retrieval(table: ScoreTable) -> Figures:
-    """Recall of both kinds in both directions, and the negation gap."""
     for direction in (TEXT_TO_IMAGE, IMAGE_TO_TEXT):
         of_direction = table.where(direction=direction)
         for k in KS:
@@ -109,7 +110,6 @@ def _gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | None, in
 
 
 def of_choices(table: ScoreTable) -> Figures:
-    """Accuracy in total and by type, chance, which templates are chosen, and how wrong answers fall."""
     asked = table.where(metric="accuracy")
     if not len(asked):
         return
@@ -124,10 +124,8 @@ def of_choices(table: ScoreTable) -> Figures:
         yield number(1.0, unit="%", n=len(asked), metric="right first", type="all")
     if {AFFIRMATION, NEGATION} <= types.keys():
         ends = [types[type_] for type_ in (AFFIRMATION, NEGATION)]
-        parts: list[Any] = [part for end in ends for part in (end.scored.values, end.scored.clusters)]
         unscored = sum(end.unscored().total() for end in ends)
-        gap = statistics.difference_of_means(*parts)
-        yield figure(gap, unit="points", unscored=unscored, metric="gap", type="all")
+        yield _difference(*(end.scored for end in ends), unscored=unscored, metric="gap", type="all")
     for type_, members in types.items():
         yield from _baselines(members, table if type_ == "all" else table.where(type=type_), type_)
     chance = _of_each(asked, "templates", lambda made: 1 / len(made)).mean()
@@ -146,19 +144,18 @@ def of_choices(table: ScoreTable) -> Figures:
 
 
 def _of_each(table: ScoreTable, column: str, of: Callable[[list[str]], float]) -> np.ndarray:
-    """(n,) a function of what stands in a column, separated by "/"."""
+    """(n,) a function of a column's entries, separated by "/"."""
     entries = table.frame[column].cat
     made = np.array([of(entry.split("/")) for entry in entries.categories], dtype=np.float64)
     return made[entries.codes] if len(made) else np.zeros(0)
 
 
 def _mass(table: ScoreTable, template: str, column: str = "chosen") -> np.ndarray:
-    """(n,) which part of each choice, or of the options, was made with a template."""
+    """(n,) share of each choice, or of the options, that has a template."""
     return _of_each(table, column, lambda made: made.count(template) / len(made))
 
 
 def _baselines(seen: ScoreTable, table: ScoreTable, type_: str) -> Figures:
-    """What is right without picture or text, and what the picture adds to the text, paired."""
     for name in BASELINES:
         if len(members := table.where(metric=name)):
             yield members.figure(metric=name, type=type_)
@@ -185,7 +182,6 @@ def _wrong(rows: ScoreTable, type_: str) -> Figures:
 
 
 def of_groups(table: ScoreTable) -> Figures:
-    """Of questions that belong together, how often all are answered right; of pairs, which of the two are."""
     joint = table.where(metric="joint")
     for score in joint.names("type"):
         members, guessed = joint.where(type=score), table.where(metric="joint chance", type=score)
@@ -230,7 +226,7 @@ def _by_difficulty(joint: ScoreTable, score: str) -> Figures:
 
 
 def of_pairs(table: ScoreTable) -> Figures:
-    """Of all minimal pairs whose four questions are there; nothing without any."""
+    """Of minimal pairs whose four questions are there."""
     cells = table.where(metric=("cell", "answer cell"))
     if not len(cells):
         return
@@ -243,16 +239,12 @@ def of_pairs(table: ScoreTable) -> Figures:
         yield figure(estimate, unit="", unscored=unscored, metric="effect", part=part)
     for part, estimate in two_way.shares(scores, clusters).items():
         yield figure(estimate, unit="%", unscored=unscored, metric="part", part=part)
-    alone = two_way.text_alone(scores, clusters)
-    yield figure(alone, unit="%", unscored=unscored, metric="text alone")
-    if not answers:
-        same = two_way.same_caption(scores, clusters)
-        yield figure(same, unit="%", unscored=unscored, metric="same caption")
+    more = {"text alone": two_way.text_alone} | ({} if answers else {"same caption": two_way.same_caption})
+    for metric, of in more.items():
+        yield figure(of(scores, clusters), unit="%", unscored=unscored, metric=metric)
 
 
 def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:
-    """Shares of the first k found, as judged and corrected for the judge's error; how much less often the
-    thing is there than with the original caption; or, of a test's questions, what is as a caption says."""
     for k in KS:
         for kind in JUDGED:
             satisfied = table.where(metric=f"satisfied@{k}", kind=kind)
@@ -261,8 +253,7 @@ def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:
             found = table.where(metric=f"without@{k}", kind=kind)
             if not len(found):
                 continue
-            what: dict[str, Any] = {"metric": f"without@{k}", "kind": kind}
-            what["direction"] = TEXT_TO_IMAGE  # beside recall
+            what: dict[str, Any] = {"metric": f"without@{k}", "kind": kind, "direction": TEXT_TO_IMAGE}
             share = found.estimate()
             yield found.described(share, unit="%", statistic="judged", **what)
             if share is not None and rates is not None:

@@ -21,12 +21,13 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import encode, judged, scores
+from nein.benchmarks.negbench import judged, scores
 from nein.benchmarks.negbench.asking import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
+from nein.benchmarks.runs import FIGURES
 from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import (
@@ -42,6 +43,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row, runs_below
 from nein.engine.shapes import Shape
+from nein.metrics.letters import LETTERS
 from nein.models.remedies.encoders import Remedy
 from nein.reporting import figures as frames
 from nein.reporting import interchange
@@ -51,7 +53,6 @@ from nein.reporting.scores import ScoreTable
 log = logging.getLogger(__name__)
 PICTURES = "pictures"  # outputs; the others are of tasks
 SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
-#: What a manifest's summary holds, as far as it is read back.
 _SUMMARY = {
     "model": str, "dataset": str, "title": str, "preset": str, "protocol": str, "kind": str,
     "features": (str, None), "limit": (int, None), "row": (str, None),
@@ -83,12 +84,8 @@ def task_name(task: Task) -> str:
     return f"{task.name.partition('/')[2]}.{task.variant}"
 
 
-def figures(folder: Folder) -> Path:
-    return folder.path / "figures.csv"
-
-
 def find(out: Path) -> list[ResultsDir]:
-    """Every run below `out`, ordered by model, then data set."""
+    """Ordered by model, then data set."""
     return [ResultsDir(path) for path in runs_below(out)]
 
 
@@ -96,14 +93,13 @@ def find(out: Path) -> list[ResultsDir]:
 
 
 def config_of(folder: Folder) -> EvalConfig:
-    """The configuration that a run was made with."""
     fields = {item.name for item in dataclasses.fields(EvalConfig)}
     given = {key: value for key, value in folder.manifest()["config"].items() if key in fields}
     return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
 
 
 def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
-    """The data sets with the tasks that are asked for. Raises UserError where there are none."""
+    """Raises UserError where no task is there."""
     sets = loading.load(
         config.data, names=config.datasets, image_roots=config.image_root, scenes=config.scenes,
         split=config.split, seed=config.seed, protocol=config.protocol,
@@ -113,9 +109,7 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
         if loading.chosen(data, config.tasks, config.variants):
             loading.check_pictures(data)
             if not (tasks := _tasks(config, data)):
-                raise UserError(
-                    f"{data.title} holds no caption and no question of these tasks; ask for more."
-                )
+                raise UserError(f"{data.title} has no caption and no question of these tasks; ask for more.")
             chosen.append((data, tasks))
     if not chosen:
         there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
@@ -129,12 +123,11 @@ def _tasks(config: EvalConfig, data: DataSet) -> list[Task]:
 
 
 def answers(kind: str, task: Task) -> bool:
-    """Whether a model of a kind (`models.Choice`) can be asked."""
     return task.answered_by(kind) if isinstance(task, ChoiceTask) else kind == "dual"
 
 
 def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
-    """The data sets that runs were asked about, as far as they are still there; what is not is said."""
+    """The data sets of runs, with a warning for those that have gone."""
     found: dict[str, DataSet] = {}
     for folder in folders:
         if folder.manifest()["data"]["records_sha256"] in found:
@@ -148,19 +141,18 @@ def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run asks of a data set, and what came of it. kind: of the model (`models.Choice`); remedy: the
-    arm around it, or ""; tasks: those asked for, cut to `--limit`; those of `data` are whole."""
+    """What a run asks of a data set, and what came of it."""
 
     folder: Folder
     config: EvalConfig
     data: DataSet
-    tasks: Sequence[Task]
-    kind: str
+    tasks: Sequence[Task]  # those asked for, cut to `--limit`; those of `data` are whole
+    kind: str  # of the model (`models.Choice`)
     remedy: str = ""
 
     @classmethod
     def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> Asked | None:
-        """Of a run whose data are among the sets; None where they are not."""
+        """None where the run's data are not among the sets."""
         manifest, config = folder.manifest(), config_of(folder)
         for data in sets:
             if data.sha256 == manifest["data"]["records_sha256"]:
@@ -170,7 +162,6 @@ class Asked:
         return None
 
     def whole(self, task: Task) -> Task:
-        """The task before it was cut."""
         return next(t for t in self.data.tasks if (t.name, t.variant) == (task.name, task.variant))
 
     def blocks(self, task: Task) -> Blocks:
@@ -185,23 +176,20 @@ class Asked:
         """The pictures of all tasks, whole ones where captions adapt to what they search."""
         searched = [self._taught(task) for task in self.tasks] if self._adapts else []
         wanted = {name for task in (*self.tasks, *searched) for name in task.references}
-        return encode.of_pictures(
-            self.folder, PICTURES, self.data.references, wanted, self.data.media,
-            batch_size=self.config.block_size, cache=self.config.cache_dir,
-        )  # fmt: skip
+        how = self.config.block_size, self.config.cache_dir, self.data.media
+        return Encoding(self.folder, PICTURES, self.data.references, wanted, *how)
 
     def sentences(self, task: Task) -> Encoding:
         size, among, sentences = self.config.block_size, None, self.whole(task).sentences
         if self._adapts:
             taught, size = self._taught(task), max(1, len(sentences))  # what adapts does so once
             among = Searched(self.pictures(), taught.references, self.config.pooling, taught.sentences)
-        return encode.of_sentences(
-            self.folder, f"{SENTENCES}/{task_name(task)}", sentences, set(self.in_blocks(task).sentences),
-            batch_size=size, cache=self.config.cache_dir, among=among,
-        )  # fmt: skip
+        names, wanted = list(dict.fromkeys(sentences)), set(self.in_blocks(task).sentences)
+        output = f"{SENTENCES}/{task_name(task)}"
+        return Encoding(self.folder, output, names, wanted, size, self.config.cache_dir, among=among)
 
     def features(self, task: Task) -> tuple[Encoded, Encoded]:
-        """Of the pictures and of the sentences of a task, once they are encoded."""
+        """Of the pictures and of the sentences of a task."""
         pictures = self.pictures().read(set(task.references), self.config.pooling)
         return pictures, self.sentences(task).read(set(task.sentences))
 
@@ -227,8 +215,7 @@ class Asked:
     # answers
 
     def askings(self, task: Task) -> Iterator[tuple[str, ChoiceTask, Blocks, Distinct | None]]:
-        """(output, whole task, blocks, None) of a task's questions; then of each baseline, with what stands
-        for them."""
+        """(output, whole task, blocks, None) of a task's questions; then of each baseline."""
         whole = self.whole(task)
         assert isinstance(whole, ChoiceTask)
         assert isinstance(task, ChoiceTask)
@@ -242,7 +229,7 @@ class Asked:
     # rows
 
     def rows(self, task: Task) -> Iterator[Row]:
-        """The rows of a task (`scores`), from the blocks."""
+        """Of a task (`scores`), from the blocks."""
         how = {"protocol": self.config.protocol}
         if self.kind != "dual":
             assert isinstance(task, ChoiceTask)
@@ -272,12 +259,11 @@ class Asked:
             yield from ({"id": row["id"], **what, **row} for row in self.rows(task))
 
     def table(self) -> ScoreTable:
-        """The scores of all tasks."""
         return scores.table(row for task in self.tasks for row in scores.of_task(task, self.rows(task)))
 
 
 def asked_of(folder: Folder) -> Asked:
-    """What a run asked, its data read again. Raises UserError where they have gone."""
+    """Raises UserError where the data have gone."""
     if (found := Asked.of_folder(folder, sets_of([folder]))) is None:
         raise UserError(f"The data of '{folder.path}' have gone, and with them what was asked.")
     return found
@@ -288,19 +274,16 @@ def is_judged(task: Task) -> bool:
 
 
 def verdicts(task: Task) -> str:
-    """The output with what a judge says."""
     return f"{VERDICTS}/{task_name(task)}"
 
 
-LETTERS = "ABCDEFGH"
 _SHARES = ("accuracy", "recall", "satisfied", *BASELINES)
 
 
 def read(path: Path) -> Exported:
-    """The run in a folder OUT/<model>/<data set>."""
     manifest = public(Folder(path, "answers").manifest())
     summary, config = manifest.get("summary", {}), manifest.get("config", {})
-    figures = frames.read(path / "figures.csv")
+    figures = frames.read(path / FIGURES)
     results = []
     for row in frames.records(figures):
         if row["value"] is not None and row["metric"].partition("@")[0] in _SHARES:
@@ -327,24 +310,20 @@ def _key(row: Mapping[str, Any]) -> str:
 
 def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
     """What is lost in retrieval and in multiple choice, by the wording of the captions."""
-    recall = {"metric": "recall@5", "direction": TEXT_TO_IMAGE}
-    choice = {"metric": "accuracy"}
     parts = {
-        "recall@5": (
-            {**recall, "kind": ORIGINAL},
-            {**recall, "kind": NEGATED},
-            {**recall, "metric": "gap@5"},
-        ),
-        "choices": ({**choice, "type": AFFIRMATION}, {**choice, "type": NEGATION}, {"metric": "gap"}),
+        "recall@5": ("gap@5", "kind", (ORIGINAL, NEGATED), {"direction": TEXT_TO_IMAGE}),
+        "choices": ("gap", "type", (AFFIRMATION, NEGATION), {}),
     }
-    for task in frames.values(figures, "task"):
-        for variant in frames.values(frames.select(figures, task=task), "variant"):
-            for name, wanted in parts.items():
-                told, denied, gap = (
-                    frames.pick(figures, task=task, variant=variant, **where) for where in wanted
-                )
-                if told and denied and gap and gap["value"] is not None:
-                    yield interchange.gap(f"{name}, {task} ({variant})", told, denied, gap)
+    for task, variant in (
+        figures.reindex(columns=["task", "variant"]).drop_duplicates().itertuples(index=False)
+    ):
+        for name, (metric, column, ends, where) in parts.items():
+            of_task = frames.select(figures, task=task, variant=variant, **where)
+            own = {"metric": "accuracy" if name == "choices" else name}
+            told, denied = (frames.pick(of_task, **own, **{column: end}) for end in ends)
+            gap = frames.pick(of_task, metric=metric)
+            if told and denied and gap and gap["value"] is not None:
+                yield interchange.gap(f"{name}, {task} ({variant})", told, denied, gap)
 
 
 def _samples(path: Path) -> Iterator[Sample]:

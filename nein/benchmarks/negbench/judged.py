@@ -37,20 +37,14 @@ UNPARSED = "neither yes nor no"
 
 @dataclass(frozen=True)
 class Query:
-    """One caption with one thing that the negated caption of its picture denies.
+    """One caption with one thing that the negated caption of its picture denies."""
 
-    id     Of the caption and the thing: the same in all of `KINDS`.
-    thing  Its name, or a question about it.
-    also   A question about what the caption affirms, which has to be shown as well. "": none.
-    shown  References of what was found, the best first.
-    """
-
-    id: str
+    id: str  # of the caption and the thing: the same in all of `KINDS`
     source: str
     kind: str
-    thing: str
-    shown: tuple[str, ...]
-    also: str = ""
+    thing: str  # its name, or a question about it
+    shown: tuple[str, ...]  # references of what was found, the best first
+    also: str = ""  # a question about what the caption affirms, which has to be shown as well
 
 
 def figures_file(folder: Folder) -> Path:
@@ -65,13 +59,9 @@ def queries(
     task: RetrievalTask, pictures: Encoded, texts: Encoded, most: int | None = None, seed: int = 0
 ) -> list[Query]:
     """What `most` negated captions (evenly spread; None: all), their original captions, and chance find among
-    all pictures of the task that could be encoded. Captions that name no denied thing, or could not be
-    encoded, are left out."""
-    asked = [
-        (one, said)
-        for one, said in _denials(task)
-        if all(text is None or text in texts.rows for text in said.values())
-    ]
+    the pictures that have features; without captions that name no denied thing or have no feature."""
+    found_as = texts.rows.keys()
+    asked = [(one, said) for one, said in _denials(task) if found_as >= {*said.values()} - {None}]
     if most is not None and len(asked) > most:
         asked = [asked[k * len(asked) // most] for k in range(most)]
     gallery = [name for name in task.references if name in pictures.rows]
@@ -91,14 +81,14 @@ def queries(
 
 
 def unfound(task: RetrievalTask) -> Iterator[tuple[Query, str]]:
-    """Every negated caption, as the queries that it and chance would be, which find nothing."""
+    """Every negated caption, as what it and chance would ask, which find nothing."""
     for one, said in _denials(task):
         for kind in (NEGATED, RANDOM):
             yield replace(one, kind=kind), said[NEGATED] or ""
 
 
 def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]]]:
-    """Queries of no kind, each with its captions by kind; None where the item has no original one for it."""
+    """Queries of no kind, each with its captions by kind; None: no original one."""
     plain = {item.id: item.captions for item in task.original}
     for item in task.negated:
         also = item.asked[1] if item.asked else ""
@@ -128,9 +118,8 @@ def words(asked: Sequence[Query]) -> dict[str, list[Word]]:
 def rows_of(
     asked: Sequence[Query], verdicts: Mapping[tuple[str, str], Mapping[str, Any]], protocol: str
 ) -> Iterator[dict[str, Any]]:
-    """A row per caption, thing and picture: id, source, kind, thing, asked (whether that is a question of a
-    test), rank, image, absent (1.0, 0.0, or None with a `reason`). verdicts: (picture, what was asked) ->
-    what `nein.models.judges.ask` gives."""
+    """A row per caption, thing and picture: id, source, kind, thing, asked (whether it is a question), rank,
+    image, absent (1.0, 0.0 or None), reason. verdicts: (picture, thing or question) -> the judge's row."""
     for query in asked:
         for rank, image in enumerate(query.shown):
             said = [verdicts[image, text] for text in (query.thing, query.also) if text]
@@ -152,13 +141,12 @@ def _row(query: Query, rank: int, image: str, absent: float | None, reason: str)
 
 @dataclass(frozen=True)
 class _Found:
-    """What a block's captions find. pictures: reference -> pixels, or why there are none; lost: those of
-    captions without a feature, and why; gallery: how many pictures were searched."""
+    """What a block's captions find."""
 
     queries: Sequence[Query]
-    pictures: Mapping[str, np.ndarray | str]
-    lost: Sequence[tuple[Query, str]]
-    gallery: int
+    pictures: Mapping[str, np.ndarray | str]  # reference -> pixels, or why there are none
+    lost: Sequence[tuple[Query, str]]  # those of captions without a feature, and why
+    gallery: int  # how many pictures were searched
 
 
 def judging(
@@ -175,10 +163,8 @@ def judging(
 ) -> Stage:
     """Asks about what the captions of blocks of a task find, once the outputs `after` are there.
 
-    features  Of pictures and sentences. gallery: how many pictures have a feature.
-
-    Rows: those of `rows_of`, `failed` as of `asking.asking`, and `gallery`: where more pictures can be read
-    than could be, others may be found.
+    Rows: those of `rows_of`, `failed` (`asking.asking`), and `gallery`, how many pictures have a feature:
+    among others, others may be found.
     """
 
     def part(number: int) -> RetrievalTask:
@@ -218,7 +204,7 @@ def judging(
 
 
 def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str, Any]]:
-    """(picture, question) -> what the judge says, or why it was shown none; `size` pictures at a time."""
+    """(picture, thing or question) -> the judge's row; `size` pictures at a time."""
     about = words(found.queries)
     said: dict[tuple[str, str], dict[str, Any]] = {}
     for image, seen in found.pictures.items():
@@ -236,8 +222,5 @@ def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str
 
 def _lost(queries: Sequence[tuple[Query, str]], gallery: int) -> list[Row]:
     """A row for every picture that would have been looked at."""
-    return [
-        _row(query, rank, "", None, reason)
-        for query, reason in queries
-        for rank in range(min(max(KS), gallery))
-    ]
+    ranks = range(min(max(KS), gallery))
+    return [_row(query, rank, "", None, reason) for query, reason in queries for rank in ranks]

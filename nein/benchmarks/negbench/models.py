@@ -31,21 +31,17 @@ _CONVERT_OPENAI = _CONVERT.replace("{file}", "--quick-gelu {file}")
 
 @dataclass(frozen=True)
 class Model:
-    """A row: a reference, or how to get one.
-
-    at          Where the file is, if not with NegBench's; `file` then has to be converted with QuickGELU.
-    published   Its rows of `paper_numbers.csv`: source -> (model, data of fine-tuning).
-    quick_gelu  Whether these were computed with QuickGELU: "ViT-B-32" has it with OpenAI's weights only.
-    same        Other references to the weights, as `_weights` writes them.
-    """
+    """A row: a reference, or how to get one."""
 
     name: str
     reference: str | None = None
     file: str = ""
-    published: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    quick_gelu: bool = False
-    same: tuple[str, ...] = ()
-    at: str = ""
+    published: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # source -> rows of paper_numbers.csv
+    quick_gelu: bool = False  # as these were computed: "ViT-B-32" has QuickGELU with OpenAI's weights only
+    same: tuple[str, ...] = ()  # other references to the weights, as `_weights` writes them
+    at: str = ""  # where `file` is, if not with NegBench's; it is converted with QuickGELU
 
     @property
     def obtain(self) -> str:
@@ -61,27 +57,25 @@ class Model:
         return f"{where}; {_CONVERT.format(file=Path(self.file).name, name=self.name)}"
 
 
-def _none(paper: str | None, repository: str, scaling: str | None = None) -> dict[str, tuple[str, str]]:
-    """Of a model that was not fine-tuned."""
-    names = {"paper_table1": paper, "repo_baseline": repository, "repo_scaling": scaling}
-    return {source: (model, "none") for source, model in names.items() if model}
+_NEGFULL = "CC12M-NegFull"
+_SOURCES = ("paper_table1", "repo_baseline", "repo_scaling", "repo_finetuned")
 
 
-def _tuned(paper: str, repository: str) -> dict[str, tuple[str, str]]:
-    """Of a model that was fine-tuned on CC12M-NegFull."""
-    return {"paper_table1": (paper, "CC12M-NegFull"), "repo_finetuned": (repository, "CC12M-NegFull")}
+def _printed(*models: str, data: str = "none") -> dict[str, tuple[str, str]]:
+    """Its name in each of `_SOURCES`, "" where it is not; data: of fine-tuning."""
+    return {source: (model, data) for source, model in zip(_SOURCES, models, strict=False) if model}
 
 
 MODELS: dict[str, Model] = {
     row.name: row
     for row in (
         Model(
-            "clip", "open_clip:ViT-B-32/openai", "", _none("CLIP", "CLIP-OpenAI"), True,
+            "clip", "open_clip:ViT-B-32/openai", "", _printed("CLIP", "CLIP-OpenAI"), True,
             ("ViT-B-32/openai", "openai/clip-vit-base-patch32", "timm/vit_base_patch32_clip_224.openai"),
         ),
         Model(
             "clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "",
-            _none(None, "CLIP-Laion400M", "CLIP-Laion400M-Base"), False,
+            _printed("", "CLIP-Laion400M", "CLIP-Laion400M-Base"), False,
             # Which of the two epochs the figures are of is not said; the released script has the first.
             (
                 "ViT-B-32/laion400m_e31", "ViT-B-32/laion400m_e32",
@@ -92,32 +86,32 @@ MODELS: dict[str, Model] = {
         # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
         Model(
             "clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "",
-            _none(None, "CLIP-Laion400M", "CLIP-Laion400M-Base"),
+            _printed("", "CLIP-Laion400M", "CLIP-Laion400M-Base"),
         ),
         Model(
             "clip-datacomp", "open_clip:ViT-B-32/datacomp_xl_s13b_b90k", "",
-            _none(None, "CLIP-datacomp"), False,
+            _printed("", "CLIP-datacomp"), False,
             ("ViT-B-32/datacomp_xl_s13b_b90k", "laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K"),
         ),
         Model(
             "clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "",
-            {"repo_scaling": ("CLIP-Laion2B-Large", "none")}, False,
+            _printed("", "", "CLIP-Laion2B-Large"), False,
             ("ViT-L-14/laion2b_s32b_b82k", "laion/CLIP-ViT-L-14-laion2B-s32B-b82K"),
         ),
         Model(
             "clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "",
-            {"repo_scaling": ("CLIP-Laion2B-Huge", "none")}, False,
+            _printed("", "", "CLIP-Laion2B-Huge"), False,
             ("ViT-H-14/laion2b_s32b_b79k", "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"),
         ),
-        Model("negclip", None, "negclip.pth", _none("NegCLIP", "NegCLIP")),
-        Model("conclip", None, "conclip_b32_openclip_version.pt", _none(None, "ConCLIP")),
+        Model("negclip", None, "negclip.pth", _printed("NegCLIP", "NegCLIP")),
+        Model("conclip", None, "conclip_b32_openclip_version.pt", _printed("", "ConCLIP")),
         Model(
             "clip-negfull", None, "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
-            _tuned("CLIP", "CLIP-OpenAI"),
+            _printed("CLIP", "", "", "CLIP-OpenAI", data=_NEGFULL),
         ),
         Model(
             "negclip-negfull", None, "NegCLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
-            _tuned("NegCLIP", "NegCLIP"),
+            _printed("NegCLIP", "", "", "NegCLIP", data=_NEGFULL),
         ),
         # ViT-B-32 of each; the authors give out ViT-B-16 and ViT-L-14, too, which convert in the same way.
         Model("conclip-authors", None, "conclip_vit_b32.pt", at="a link of github.com/jaisidhsingh/CoN-CLIP"),
@@ -138,32 +132,24 @@ def _weights(reference: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """A model as asked for: nothing is loaded.
-
-    name       As tables show it; `slug`: its folder.
-    reference  What `metrics.load_dual` or `metrics.load_judge` gets.
-    kind       "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence.
-    row        Its row of `MODELS`, if it has one and is as it was published.
-    remedy     The arm around it (`nein.models.remedies.encoders`); "" for the model as it is.
-    """
+    """A model as asked for: nothing is loaded."""
 
     asked: str
-    name: str
-    slug: str
-    reference: str
+    name: str  # as tables show it
+    slug: str  # its folder
+    reference: str  # for `metrics.load_dual` or `metrics.load_judge`
     revision: str | None
-    kind: str = "dual"
-    row: Model | None = None
-    remedy: str = ""
+    kind: str = "dual"  # "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence
+    row: Model | None = None  # of `MODELS`
+    remedy: str = ""  # around it (`nein.models.remedies.encoders`)
 
     @property
     def identity(self) -> str:
-        """What decides its results: neither its name nor, of an endpoint, where it is."""
         return references.identity(self.asked)
 
 
 def choose(asked: str, kind: str = "dual") -> Choice:
-    """Raises UserError for a name without weights (with where they are) or a reference that is none."""
+    """Raises UserError for a name without weights or a reference that is none."""
     if references.offered(asked) is not None:
         return Choice(asked, asked, asked, asked, None, kind)
     given, reference = references.named(asked)
@@ -179,7 +165,7 @@ def choose(asked: str, kind: str = "dual") -> Choice:
 
 
 def with_remedy(choice: Choice, remedy: str) -> Choice:
-    """The model with an arm around it, under a name of its own. Raises UserError for an arm there is not."""
+    """The model with a remedy around it, under a name of its own. Raises UserError."""
     if not remedy:
         return choice
     Remedy.parse(remedy)
@@ -197,24 +183,22 @@ def _of_reference(asked: str, kind: str) -> Choice:
     where, revision = _resolve(asked, kind)
     if kind == "vlm" and (label := references.moved(asked)) is not None:
         return Choice(asked, label, label, where, revision, kind)
-    published = (
-        None if kind != "dual" else next((m for m in MODELS.values() if _weights(asked) in m.same), None)
-    )
+    same = (row for row in MODELS.values() if kind == "dual" and _weights(asked) in row.same)
     shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
-    return Choice(asked, shown, references.slug(asked), where, revision, kind, published)
+    return Choice(asked, shown, references.slug(asked), where, revision, kind, next(same, None))
 
 
 def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
     if kind == "dual" and metrics.dual_prefix(reference) is not None:
         return reference, None
-    if not reference.startswith("nano:") and kind == "dual":
-        if not is_local(reference) and ("/" not in reference or reference.startswith((".", "/", "~"))):
-            near = near_match(reference, MODELS)
-            hint = f"did you mean '{near}'? " if near else ""
-            raise UserError(
-                f"There is no model '{reference}'; {hint}Names: {', '.join(MODELS)}; else give a folder, a "
-                "hub id owner/name, open_clip:ARCHITECTURE/TAG, nano:clip, or random."
-            )
+    hub_id = "/" in reference and not reference.startswith((".", "/", "~"))
+    if kind == "dual" and not (reference.startswith("nano:") or is_local(reference) or hub_id):
+        near = near_match(reference, MODELS)
+        hint = f"did you mean '{near}'? " if near else ""
+        raise UserError(
+            f"There is no model '{reference}'; {hint}Names: {', '.join(MODELS)}; else give a folder, a hub "
+            "id owner/name, open_clip:ARCHITECTURE/TAG, nano:clip, or random."
+        )
     if kind == "vlm" and reference.startswith(JUDGE):
         where, revision = references.resolve(reference.removeprefix(JUDGE))
         return f"{JUDGE}{where}", revision
@@ -222,7 +206,7 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
 
 
 def needs(asked: str) -> list[Need]:
-    """What a model of `--model` has to be downloaded for."""
+    """What to download for a model of `--model`."""
     if asked.startswith("sentence:"):
         return of_model("text", asked)
     choice = choose(asked)
@@ -231,8 +215,7 @@ def needs(asked: str) -> list[Need]:
 
 
 def check(choice: Choice) -> None:
-    """Looks at a model's folder, file or tag and loads nothing: errors come before hours of work. Hub ids are
-    not asked for. Raises MetricError."""
+    """Looks at a model's folder, file or tag before hours of work; loads nothing. Raises MetricError."""
     from nein.metrics.loading import check_folder, split_reference
 
     if references.offered(choice.asked) is not None:
@@ -250,7 +233,7 @@ def check(choice: Choice) -> None:
 
 
 def warn_of_lineage(choices: Sequence[Choice]) -> None:
-    """Says of models in folders whose weights they have, where OpenAI's are in the hub's cache."""
+    """Says of models in folders whose weights they have."""
     duals = [choice for choice in choices if choice.kind == "dual" and not choice.asked.startswith("nano:")]
     places = {choice.name: Path(choice.reference) for choice in duals if Path(choice.reference).is_dir()}
     towers = [tower for name, folder in places.items() if (tower := lineage.read(name, folder)) is not None]
@@ -259,7 +242,7 @@ def warn_of_lineage(choices: Sequence[Choice]) -> None:
 
 
 def weights(reference: str) -> str | None:
-    """The digest of a model folder, None for any other reference: by it replaced weights are noticed."""
+    """The digest of a model folder, by which replaced weights are noticed; None for other references."""
     from nein.loading.digests import folder_digest
 
     folder = Path(reference.removeprefix(JUDGE))
@@ -267,7 +250,7 @@ def weights(reference: str) -> str | None:
 
 
 def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
-    """The model, with its weights in memory. Raises MetricError."""
+    """Raises MetricError."""
     if (made := references.offered(choice.asked)) is not None:
         return made
     how: dict[str, Any] = {"revision": choice.revision, "device": device, "dtype": dtype}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pandas as pd
 
@@ -21,7 +21,7 @@ from nein.benchmarks.negbench.folder import Asked
 from nein.benchmarks.negbench.models import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runs import Finished, Printed
+from nein.benchmarks.runs import FIGURES, Finished, Printed
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError
@@ -49,10 +49,8 @@ COLUMNS = ("caption", "made as", "chosen", "score")
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One finished run: what it says of itself (`summary` of its manifest), and its figures."""
-
     folder: Folder
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any]  # `summary` of its manifest
     figures: pd.DataFrame
 
     @property
@@ -64,32 +62,28 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
     """What a report says of runs besides their plots, models in the order of the runs."""
     if not runs:
         return None
-    place = {name: number for number, name in reversed([*enumerate(_model_folder(one) for one in runs)])}
-    found = evaluated([one.folder for one in sorted(runs, key=lambda one: place[_model_folder(one)])])
-    frame = together(found)
+    models = [one.folder.path.parent.name for one in runs]
+    order = sorted(range(len(runs)), key=lambda k: models.index(models[k]))
+    found = evaluated([runs[k].folder for k in order])
+    frame, titled = together(found), label(found)
     chief = [sections.RETRIEVED, sections.SATISFIED, sections.MULTIPLE_CHOICE]
     return Page(
-        f"NegBench, {label(found)}", subtitle=HOW, findings=finding(frame), notes=notes(found), frame=frame,
+        f"NegBench, {titled}", subtitle=HOW, findings=finding(frame), notes=notes(found), frame=frame,
         settings={run.name: pages.setting(run.facts) for run in found},
-        stamp=label(found) if label(found) == NANO_LABEL else "", parts=_questions(found, runs),
+        stamp=titled if titled == NANO_LABEL else "", parts=_questions(found, runs),
         headline=chief if isinstance(options, ReportConfig) else None,
     )  # fmt: skip
 
 
-def _model_folder(run: Finished) -> str:
-    return run.folder.path.parent.name
-
-
 def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[Part]:
-    """The page's part with single questions, of all runs on the data of those that the command asked for, or
-    on any; none without questions."""
+    """The page's part with single questions: of all runs on the data of the command's own, or of any."""
+    own = [one for one in finished if one.run] or finished
+    here = {one.folder.path for one in own}
     choices = [
         (run, run.folder.manifest()["data"]["records_sha256"])
         for run in runs
         if len(frames.select(run.figures, metric="accuracy"))
     ]
-    own = [one for one in finished if one.run] or finished
-    here = {one.folder.path for one in own}
     at_hand = {data for run, data in choices if run.folder.path in here}
     shown = [run for run, data in choices if data in at_hand]
 
@@ -121,14 +115,12 @@ def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
         if times[run.path.parts[-2:]] > 1:
             name = f"{name} ({run.path.parents[1]})"
-        parts = [files.figures(run), judged.figures_file(run)]
+        parts = [run.path / FIGURES, judged.figures_file(run)]
         figures = frames.concat(frames.read(file) for file in parts if file.exists())
-        facts = {**facts, "model": name}
-        # `data`: data set and task, as tables show them
-        tasks = ("" if task in (RETRIEVAL, MCQ) else f" {task}" for task in figures["task"])
-        data = [f"{facts['title']}{task}" for task in tasks]
+        # data set and task, as tables show them
+        data = [f"{facts['title']}{'' if t in (RETRIEVAL, MCQ) else f' {t}'}" for t in figures["task"]]
         what = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
-        found.append(Evaluated(run, facts, frames.label(figures, **what)))
+        found.append(Evaluated(run, {**facts, "model": name}, frames.label(figures, **what)))
     return found
 
 
@@ -139,15 +131,13 @@ def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
         parts.append(run.figures)
         if run.facts["preset"] == "paper" and run.facts["row"] is not None:
             features = run.facts["features"] or "normalised"
-            row, quick_gelu = run.facts["row"], run.facts["quick_gelu"]
-            parts.append(beside(run.figures, row, features, quick_gelu))
+            parts.append(beside(run.figures, run.facts["row"], features, run.facts["quick_gelu"]))
     return frames.concat(parts)
 
 
 def label(runs: Sequence[Evaluated]) -> str:
-    return (
-        NANO_LABEL if {run.facts["dataset"].partition("-")[0] for run in runs} == {NANO} else "measured here"
-    )
+    kinds = {run.facts["dataset"].partition("-")[0] for run in runs}
+    return NANO_LABEL if kinds == {NANO} else "measured here"
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
@@ -181,7 +171,6 @@ def _run(figure: Mapping[str, Any]) -> str:
 
 
 def notes(runs: Sequence[Evaluated]) -> list[str]:
-    """What a reader has to know: rows that differ, quirks, limits, unscored samples."""
     all_facts, said = [run.facts for run in runs], []
     for key, what in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
         if len({facts[key] for facts in all_facts if facts["kind"] == "dual"}) > 1:
@@ -206,59 +195,54 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
         )
     for run in runs:
         for figure in frames.records(run.figures):
-            if figure["unscored"] and (reasons := frames.reasons(figure)):
-                if figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all":
-                    reason, count = next(iter(reasons.items()))
-                    named = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
-                    baseline = figure["metric"] if figure["metric"] in BASELINES else ""
-                    where = ", ".join(filter(None, (*named, baseline)))
-                    said.append(
-                        f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}"
-                    )
+            total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
+            if total and figure["unscored"] and (reasons := frames.reasons(figure)):
+                reason, count = next(iter(reasons.items()))
+                named = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
+                baseline = figure["metric"] if figure["metric"] in BASELINES else ""
+                where = ", ".join(filter(None, (*named, baseline)))
+                said.append(f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}")
     return said
 
 
 # --- single questions in the page --------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A question in the page, under the title of its data set."""
-
-    title: str
+class Shown(NamedTuple):
+    title: str  # of the data set
     task: ChoiceTask
     question: Question
 
 
 @dataclass(frozen=True)
 class Questions:
-    """asked: id in the page -> the question. chosen: (model, that id) -> its row (`scores`)."""
-
     models: Sequence[str]
-    asked: Mapping[str, Shown]
-    chosen: Mapping[tuple[str, str], Row]
+    asked: Mapping[str, Shown]  # by its id in the page
+    chosen: Mapping[tuple[str, str], Row]  # (model, id in the page) -> row (`scores`)
 
     @classmethod
     def of(cls, runs: Mapping[str, Sequence[Asked]], limit: int = LIMIT) -> Questions:
         """What was asked of models, by their name; `limit` random questions if there are more."""
-        there = {
-            _id(run, task, question.id): Shown(run.data.title, task, question)
-            for runs_of_model in runs.values()
+        tasks = [
+            (model, run, task, f"{run.data.name}/{files.task_name(task)}")
+            for model, runs_of_model in runs.items()
             for run in runs_of_model
             for task in run.tasks
             if isinstance(task, ChoiceTask)
+        ]
+        there = {
+            f"{name}/{question.id}": Shown(run.data.title, task, question)
+            for _, run, task, name in tasks
             for question in task.questions
         }
         asked = {identity: there[identity] for identity in cards.drawn(list(there), limit)}
         chosen: dict[tuple[str, str], Row] = {}
-        for model, runs_of_model in runs.items():
-            for run in runs_of_model:
-                try:
-                    for task in (task for task in run.tasks if isinstance(task, ChoiceTask)):
-                        rows = ((_id(run, task, row["id"]), row) for row in run.rows(task))
-                        chosen |= {(model, identity): row for identity, row in rows if identity in asked}
-                except UserError as error:
-                    log.warning("no question of '%s' is shown: %s", run.folder.path, error)
+        for model, run, task, name in tasks:
+            try:
+                rows = ((f"{name}/{row['id']}", row) for row in run.rows(task))
+                chosen |= {(model, identity): row for identity, row in rows if identity in asked}
+            except UserError as error:
+                log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
         return cls(list(runs), asked, chosen)
 
     def described(self) -> cards.Samples:
@@ -314,14 +298,10 @@ class Questions:
         return cards.Said(cells=[cell], line=line, rows=rows)
 
     def _templates(self, name: str, question: Question) -> list[str]:
-        """What was chosen by any of the models."""
+        """Chosen by any of the models."""
         rows = [row for model in self.models if (row := self.chosen.get((model, name))) is not None]
         taken = [_template(question, k) for row in rows if row["shares"] is not None for k in _taken(row)]
         return sorted({*taken, *(["none"] if any(row["shares"] is None for row in rows) else [])})
-
-
-def _id(run: Asked, task: ChoiceTask, name: str) -> str:
-    return f"{run.data.name}/{files.task_name(task)}/{name}"
 
 
 def _taken(row: Row) -> list[int]:
@@ -339,11 +319,12 @@ _METRICS: dict[str, tuple[str, dict[str, Any]]] = {
         name: (RETRIEVAL, {"metric": "recall@5", "kind": kind, "direction": TEXT_TO_IMAGE})
         for name, kind in (("R@5", ORIGINAL), ("R-Neg@5", NEGATED))
     },
-    "MCQ": (MCQ, {"metric": "accuracy", "type": "all"}),
-    "MCQ-positive": (MCQ, {"metric": "accuracy", "type": "affirmation"}),
-    "MCQ-negative": (MCQ, {"metric": "accuracy", "type": "negation"}),
-    "MCQ-hybrid": (MCQ, {"metric": "accuracy", "type": "hybrid"}),
-}
+    **{
+        name: (MCQ, {"metric": "accuracy", "type": type_})
+        for name, type_ in (("MCQ", "all"), ("MCQ-positive", "affirmation"), ("MCQ-negative", "negation"),
+                            ("MCQ-hybrid", "hybrid"))
+    },
+}  # fmt: skip
 #: Source -> what a table says of it.
 _PRINTED = {
     "paper_table1": "paper", "repo_baseline": "repository", "repo_scaling": "repository, scaling",
@@ -352,16 +333,29 @@ _PRINTED = {
 _SETS = {"COCO": "coco", "VOC2007": "voc2007", "MSR-VTT": "msr-vtt"}
 
 
+class PaperNumber(NamedTuple):
+    source: str
+    model: tuple[str, str]  # and the data of fine-tuning
+    dataset: str
+    metric: str  # of `_METRICS`
+    value: float  # a share
+
+
 @lru_cache(maxsize=1)
-def rows() -> tuple[Mapping[str, str], ...]:
+def paper_numbers() -> tuple[PaperNumber, ...]:
     """Every line of `paper_numbers.csv`."""
     with Path(__file__).with_name("paper_numbers.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(csv.DictReader(file))
+        return tuple(
+            PaperNumber(
+                row["source"], (row["model"], row["finetune_data"]), _SETS[row["dataset"]], row["metric"],
+                float(row["value"]) / 100,
+            )
+            for row in csv.DictReader(file)
+        )  # fmt: skip
 
 
 def differs(row: str | None, quick_gelu: bool | None) -> str:
-    """What sets a model apart from the printed figures of a row of `models.MODELS`, or "". quick_gelu:
-    whether the model computes with it; None where that means nothing."""
+    """What sets a model apart from the printed figures of a row of `models.MODELS`, or ""."""
     listed = MODELS.get(row or "")
     if listed is None or not listed.published or quick_gelu in (None, listed.quick_gelu):
         return ""
@@ -370,67 +364,59 @@ def differs(row: str | None, quick_gelu: bool | None) -> str:
 
 def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | None = None) -> pd.DataFrame:
     """The printed figures of a model of `models.MODELS` beside its own; the model's name says that they are
-    printed, and if they were computed otherwise.
-
-    features    Whose multiple choice: the paper's "unnormalised", the repository's "normalised".
-    quick_gelu  Of the model whose figures these are.
-    """
+    printed, and if they were computed otherwise. features: of multiple choice the paper prints those of
+    "unnormalised", the repository those of "normalised"."""
     printed: list[dict[str, Any]] = []
     otherwise, known = differs(model, quick_gelu), MODELS[model].published if model in MODELS else {}
-
-    def add(group: dict[str, Any], source: str, row: dict[str, Any]) -> None:
-        words = ", ".join(filter(None, (_PRINTED[source], otherwise)))
-        name = f"{group['model']}, as printed ({words})"
-        printed.append({**row, **group, "model": name, "source": "printed", "benchmark": "negbench"})
-
     groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
-    for group in frames.records(groups) if known else ():
-        values: dict[str, float] = {}
+    for group in frames.records(frames.select(groups, variant=REPHRASED)):
         by_paper = group["task"] == RETRIEVAL or features == "unnormalised"
-        for row in rows() if group["variant"] == REPHRASED else ():
-            (task, what), source, value = _METRICS[row["metric"]], row["source"], float(row["value"]) / 100
-            there = (task, _SETS[row["dataset"]]) == (group["task"], group["dataset"])
-            mine = known.get(source) == (row["model"], row["finetune_data"])
-            if there and mine and (source == "paper_table1") == by_paper:
-                add(group, source, number(value, unit="%", **what))
-                values[what.get("kind", "")] = value
+        made: list[tuple[str, dict[str, Any]]] = []  # source, figure
+        values: dict[str, float] = {}
+        for one in paper_numbers():
+            task, what = _METRICS[one.metric]
+            mine = known.get(one.source) == one.model and (one.source == "paper_table1") == by_paper
+            if mine and (task, one.dataset) == (group["task"], group["dataset"]):
+                made.append((one.source, number(one.value, unit="%", **what)))
+                values[what.get("kind", "")] = one.value
         if ORIGINAL in values and NEGATED in values:
-            gap: dict[str, Any] = {"metric": "gap@5", "direction": TEXT_TO_IMAGE}
-            apart = values[ORIGINAL] - values[NEGATED]
-            add(group, "paper_table1", number(apart, unit="points", **gap))
+            apart = number(values[ORIGINAL] - values[NEGATED], unit="points", metric="gap@5")
+            made.append(("paper_table1", {**apart, "direction": TEXT_TO_IMAGE}))
+        for source, row in made:
+            words = ", ".join(filter(None, (_PRINTED[source], otherwise)))
+            name = f"{group['model']}, as printed ({words})"
+            printed.append({**row, **group, "model": name, "source": "printed", "benchmark": "negbench"})
     return frames.frame(printed)
 
 
 def gaps() -> Iterator[dict[str, Any]]:
-    """What is printed as a leaderboard has it, of the first source that has a model."""
+    """What is printed, as a leaderboard has it."""
     ends = {"recall@5, retrieval": ("R@5", "R-Neg@5"), "choices, mcq": ("MCQ-positive", "MCQ-negative")}
-    by = {
-        (r["source"], r["model"], r["finetune_data"], r["dataset"], r["metric"]): r["value"] for r in rows()
-    }
-    for source, model, data, dataset in dict.fromkeys(key[:4] for key in by):
+    by: dict[tuple[Any, ...], dict[str, float]] = {}
+    for one in paper_numbers():
+        by.setdefault((one.source, one.model, one.dataset), {})[one.metric] = one.value
+    for (source, model, dataset), values in by.items():
         for measure, metrics in ends.items():
-            told, denied = (by.get((source, model, data, dataset, metric)) for metric in metrics)
-            if source in _PRINTED and told and denied:
-                tuned = "" if data == "none" else f" + {data}"
+            told, denied = map(values.get, metrics)
+            if source in _PRINTED and told is not None and denied is not None:
                 yield {
-                    "model": f"{model}{tuned}", "data": _SETS[dataset],
-                    "measure": f"{measure} ({REPHRASED})", "affirmed": float(told) / 100,
-                    "negated": float(denied) / 100,
+                    "model": _named(model), "data": dataset, "measure": f"{measure} ({REPHRASED})",
+                    "affirmed": told, "negated": denied,
                 }  # fmt: skip
 
 
+def _named(model: tuple[str, str]) -> str:
+    return model[0] if model[1] == "none" else " + ".join(model)
+
+
 def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
-    """The figures of a source for `nein reproduce`: of the model and data set of a run, by its manifest, or
-    all."""
+    """The figures of a source: of the model and data set of a run, by its manifest, or all."""
     about = run["summary"] if run else {}
     listed = MODELS.get(about.get("row") or "")
     mine = listed.published.get(source) if listed else None
     where = about.get("dataset", "").removeprefix(f"{NANO}-")
-    for row in rows():
-        dataset, model = _SETS[row["dataset"]], (row["model"], row["finetune_data"])
-        task, what = _METRICS[row["metric"]]
-        if row["source"] != source or (run is not None and (mine, where) != (model, dataset)):
-            continue
-        of = {"dataset": dataset, "variant": REPHRASED, "task": task, **what}
-        name = model[0] if model[1] == "none" else " + ".join(model)
-        yield Printed(name, of, float(row["value"]) / 100, "%", whole=task == RETRIEVAL)
+    for one in paper_numbers():
+        if one.source == source and (run is None or (mine, where) == (one.model, one.dataset)):
+            task, what = _METRICS[one.metric]
+            of = {"dataset": one.dataset, "variant": REPHRASED, "task": task, **what}
+            yield Printed(_named(one.model), of, one.value, "%", whole=task == RETRIEVAL)

@@ -28,25 +28,17 @@ ROWS = 4096  # features worked on at once
 
 @dataclass(frozen=True)
 class Ranks:
-    """Per query, the place of the best of its own gallery entries. Arrays of length Q.
+    """Per query, the place of the best of its own gallery entries: (Q,) each."""
 
-    best      Its score.
-    better    Gallery entries that score strictly higher.
-    tied      Entries of others that score the same.
-    relevant  Own entries with that score, at least 1.
-    before    Of the tied ones, those before the first own one in the gallery.
-    """
-
-    best: np.ndarray
-    better: np.ndarray
-    tied: np.ndarray
-    relevant: np.ndarray
-    before: np.ndarray
+    best: np.ndarray  # its score
+    better: np.ndarray  # entries that score higher
+    tied: np.ndarray  # entries of others that score the same
+    relevant: np.ndarray  # own entries with that score, at least 1
+    before: np.ndarray  # of the tied ones, those before the first own one in the gallery
 
     def recall(self, k: int, protocol: str = "fixed") -> np.ndarray:
-        """(Q,) float64: the probability that an own entry is among the first k. "fixed": ties in random
-        order: with r places left for relevant + tied entries, 1 - C(tied, r) / C(relevant + tied, r).
-        "paper": in the gallery's."""
+        """(Q,) float64: the probability that an own entry is among the first k. With r places left for
+        relevant + tied entries in random order: 1 - C(tied, r) / C(relevant + tied, r)."""
         if choose("protocol", protocol, PROTOCOLS) == "paper":
             return (self.better + self.before < k).astype(np.float64)
         total = self.tied + self.relevant
@@ -58,14 +50,12 @@ class Ranks:
         return 1.0 - missed
 
     def taken(self, queries: np.ndarray) -> Ranks:
-        """Of those queries, in that order."""
         arrays = (self.best, self.better, self.tied, self.relevant, self.before)
         return Ranks(*(array[queries] for array in arrays))
 
 
 def alone(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
-    """The places of every query's own entries where all queries see the same scores: (M,) of the entries;
-    owner: (M,) the query that each belongs to, 0 <= owner < queries."""
+    """`Ranks` where all queries see the same scores, (M,) of the entries; owner: (M,) the query of each."""
     best = np.full(queries, -np.inf, dtype=np.float32)
     np.maximum.at(best, owner, scores)
     order = np.argsort(scores, kind="stable")
@@ -80,7 +70,7 @@ def alone(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
 
 
 def mean(vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "normalised") -> np.ndarray:
-    """(D,) float64, the mean of those rows of (N, D) features, or of all, prepared."""
+    """(D,) float64: the mean of those rows of (N, D) features, or of all, prepared."""
     rows = np.arange(len(vectors)) if rows is None else rows
     total = np.zeros(vectors.shape[1])
     for start in range(0, len(rows), ROWS):
@@ -94,22 +84,19 @@ def baselines(
     """As `ranks`, by baseline, with the mean of all pictures, or of all captions, in place of each: by
     linearity the mean of the scores with all of them (Hessel & Lee, EMNLP 2020, arXiv:2010.06572)."""
 
-    def against(vectors: np.ndarray, rows: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """(len(rows),) float32 products of those rows with another prepared feature."""
+    def against(vectors: np.ndarray, rows: np.ndarray, other: np.ndarray) -> np.ndarray:  # (len(rows),)
         starts = range(0, len(rows), ROWS)
         return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), other) for s in starts])
 
     heard = against(texts, said, mean(pictures, shown))
     seen = against(pictures, shown, mean(texts, np.unique(said)))
     entries, size = np.arange(len(shown)), len(shown)
-    of_captions = {
-        TEXT_ONLY: alone(np.zeros_like(seen), entries, size).taken(place),
-        PICTURE_ONLY: alone(seen, entries, size).taken(place),
-    }
-    of_gallery = {
-        TEXT_ONLY: alone(heard, place, size), PICTURE_ONLY: alone(np.zeros_like(heard), place, size),
-    }  # fmt: skip
-    return of_captions, of_gallery
+    by_picture = {TEXT_ONLY: np.zeros_like(seen), PICTURE_ONLY: seen}
+    by_caption = {TEXT_ONLY: heard, PICTURE_ONLY: np.zeros_like(heard)}
+    return (
+        {name: alone(scores, entries, size).taken(place) for name, scores in by_picture.items()},
+        {name: alone(scores, place, size) for name, scores in by_caption.items()},
+    )
 
 
 def top(
@@ -120,8 +107,7 @@ def top(
     count: int,
     seeds: Sequence[int],
 ) -> np.ndarray:
-    """(Q, count) gallery entries with the highest scores, the best first; equal ones in an order drawn by the
-    query's seed. Arguments as of `ranks`; a small gallery is listed as a whole."""
+    """(Q, count) gallery entries, the best first; equal ones in an order drawn by the query's seed."""
     gallery = prepare(pictures[shown])
     found = np.empty((len(said), min(count, len(gallery))), dtype=np.int64)
     for row, (text, seed) in enumerate(zip(said, seeds, strict=True)):
@@ -138,10 +124,8 @@ def ranks(
 
     texts, pictures  (T, D), (P, D) features as the model gives them; may lie in a file.
     said, place      (N,) the row of `texts` of each caption, at least one, and its entry of the gallery.
-    shown            (G,) the row of `pictures` of each entry of the gallery.
-
-    An entry without a caption has `relevant` 0, and is no query. Memory: O(G * D) and a few numbers per
-    caption.
+    shown            (G,) the row of `pictures` of each entry of the gallery; without a caption of its own it
+                     is no query (`relevant` 0).
     """
     gallery = prepare(pictures[shown])
     count, size = len(said), len(gallery)
@@ -162,13 +146,12 @@ def ranks(
     for block in blocks:
         scores = prepare(texts[said[block]]) @ gallery.T  # (captions of the block, G)
         over, rows, entries = _compared(scores, own[block, None])
-        foreign = place[block][rows] != entries
-        earlier = entries < place[block][rows]
-        of_text[:, block] = over.sum(1), _count(rows, foreign, len(over)), _count(rows, earlier, len(over))
+        foreign, earlier = place[block][rows] != entries, entries < place[block][rows]
+        of_text[:, block] = over.sum(1), *(np.bincount(rows[w], None, len(over)) for w in (foreign, earlier))
         over, rows, entries = _compared(scores, best)
         foreign = place[block][rows] != entries
         earlier = foreign & (rows + block.start < first[entries])
-        of_picture += over.sum(0), _count(entries, foreign, size), _count(entries, earlier, size)
+        of_picture += over.sum(0), *(np.bincount(entries[w], None, size) for w in (foreign, earlier))
     better, tied, before = of_text
     to_image = Ranks(own, better, tied, np.ones_like(better), before)
     better, tied, before = of_picture
@@ -180,8 +163,3 @@ def _compared(scores: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.nda
     over = scores > limit + TIE
     rows, columns = np.divmod(np.flatnonzero((scores > limit - TIE) ^ over), scores.shape[1])
     return over, rows, columns
-
-
-def _count(query: np.ndarray, which: np.ndarray, queries: int) -> np.ndarray:
-    """How many of the pairs `which` each query has."""
-    return np.bincount(query[which], minlength=queries)

@@ -175,8 +175,7 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
             return CachedModel(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
 
         model = Model.one(choice.slug, remembered, place, batched if config.fits else None)
-        manner = asking.Manner(config.prompt, config.scoring, config.letters, config.protocol, config.seed)
-        stage: Callable[..., Stage] = functools.partial(asking.asking, manner=manner, model=model)
+        stage: Callable[..., Stage] = functools.partial(asking.asking, config=config, model=model)
     else:
         stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, place))
     askings = (each for task in asked.tasks for each in asked.askings(task))

@@ -26,7 +26,6 @@ from nein.datasets.negbench.records import (
     NEGATION,
     ChoiceTask,
     Question,
-    RetrievalItem,
     RetrievalTask,
     Task,
 )
@@ -38,7 +37,6 @@ from nein.reporting.scores import ScoreTable
 
 #: (questions that stand for the task's, what came of them by id).
 Baselines = Sequence[tuple["asking.Distinct", Mapping[str, Mapping[str, Any]]]]
-_Values = Callable[[int | None], dict[str, Any] | None]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 BLOCK = 512  # questions scored at once
 #: Columns of the table. item: what original and negated captions share, or what one query found. templates,
@@ -49,12 +47,14 @@ DETAILS = (
     "task", "kind", "direction", "item", "type", "templates", "chosen", "outcome", "difficulty", "failed",
     "alike", "first", "answer",
 )  # fmt: skip
-#: Score of questions that share scores -> the share that random ones get: of four, the two that belong
-#: together are the highest once in six (Winoground, arXiv:2204.03162, Table 3).
-RANDOM = {GROUP: 1 / 6}
+#: Chance for four questions that share scores: the two that belong together are the highest once in six
+#: (Winoground, arXiv:2204.03162, Table 3).
+SIXTH = 1 / 6
 NO_CAPTION = "the caption is empty", "it has no caption"
 #: Of two questions that belong together, which are answered right.
 OUTCOMES = ("both", "first alone", "second alone", "neither")
+RECALLS = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS]
+_NO_RANK: dict[str, Any] = dict.fromkeys(("rank", "tied", "score", *RECALLS))
 
 
 # --- rows of retrieval -------------------------------------------------------------------------
@@ -79,67 +79,55 @@ def retrieval_rows(
     choose("protocol", protocol, retrieval.PROTOCOLS)
     for kind in (task.original, task.negated):
         items = [item for item in kind if item.image]
+        gallery, entries = [item.image for item in items], list(range(len(items)))
         if protocol == "fixed":
             gallery = task.references
             number = {name: index for index, name in enumerate(gallery)}
             entries = [number[item.image] for item in items]
-        else:
-            gallery, entries = [item.image for item in items], list(range(len(items)))
-        yield from _one_kind(items, gallery, entries, pictures, texts, scale, bias, protocol)
-
-
-def _one_kind(
-    items: Sequence[RetrievalItem],
-    gallery: Sequence[str],
-    entries: Sequence[int],
-    pictures: Encoded,
-    texts: Encoded,
-    scale: float,
-    bias: float,
-    protocol: str,
-) -> Iterator[dict[str, Any]]:
-    """gallery: a reference per entry. entries: per item, its entry."""
-    readable = [index for index, name in enumerate(gallery) if name in pictures.rows]
-    column = {index: number for number, index in enumerate(readable)}
-    captions = (
-        (column[entry], texts.rows[text])
-        for item, entry in zip(items, entries, strict=True)
-        if entry in column
-        for text in item.captions
-        if _why_not(text, texts) == ""
-    )
-    place, said = np.fromiter(captions, np.dtype((np.int64, 2))).T
-    queries = iter(range(len(said)))
-    to_image: _Values = lambda _: None  # noqa: E731
-    to_text = to_image
-    if len(said):
-        shown = np.array([pictures.rows[gallery[index]] for index in readable])
-        of_captions, of_pictures = retrieval.ranks(texts.features, pictures.features, said, shown, place)
-        blind, unread = retrieval.baselines(texts.features, pictures.features, said, shown, place)
-        to_image = _values(of_captions, scale, bias, protocol, blind)
-        to_text = _values(of_pictures, scale, bias, protocol, unread)
-    asked: set[int] = set()
-    for item, entry in zip(items, entries, strict=True):
-        subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
-        unreadable = pictures.reasons.get(item.image, "")
-        for k, text in enumerate(item.captions):
-            reason = unreadable or _why_not(text, texts)
-            query = next(queries) if entry in column and not _why_not(text, texts) else None
-            yield _row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, to_image(query), reason)
-        if entry in asked:  # another row about the same picture, which is one query
-            continue
-        asked.add(entry)
-        reason = unreadable or ("none of its captions could be encoded" if item.captions else NO_CAPTION[1])
-        yield _row(item.id, subject, IMAGE_TO_TEXT, to_text(column.get(entry)), reason)
+        readable = [index for index, name in enumerate(gallery) if name in pictures.rows]
+        column = {index: number for number, index in enumerate(readable)}
+        captions = (
+            (column[entry], texts.rows[text])
+            for item, entry in zip(items, entries, strict=True)
+            if entry in column
+            for text in item.captions
+            if not _why_not(text, texts)
+        )
+        place, said = np.fromiter(captions, np.dtype((np.int64, 2))).T
+        queries, to_image, to_text = iter(range(len(said))), _nothing, _nothing
+        if len(said):
+            shown = np.array([pictures.rows[gallery[index]] for index in readable])
+            sides = texts.features, pictures.features, said, shown, place
+            to_image, to_text = (
+                _values(ranks, alone, scale, bias, protocol)
+                for ranks, alone in zip(retrieval.ranks(*sides), retrieval.baselines(*sides), strict=True)
+            )
+        asked: set[int] = set()
+        for item, entry in zip(items, entries, strict=True):
+            subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
+            unreadable = pictures.reasons.get(item.image, "")
+            for k, text in enumerate(item.captions):
+                why = _why_not(text, texts)
+                found = to_image(next(queries) if entry in column and not why else None)
+                yield _row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, found, unreadable or why)
+            if entry not in asked:  # else another row about the same picture, which is one query
+                asked.add(entry)
+                why = "none of its captions could be encoded" if item.captions else NO_CAPTION[1]
+                found = to_text(column.get(entry))
+                yield _row(item.id, subject, IMAGE_TO_TEXT, found, unreadable or why)
 
 
 def _why_not(text: str, texts: Encoded) -> str:
     return texts.reasons.get(text, "") if text.strip() else NO_CAPTION[0]
 
 
+def _nothing(query: int | None) -> dict[str, Any] | None:
+    return None
+
+
 def _values(
-    ranks: retrieval.Ranks, scale: float, bias: float, protocol: str, baselines: Mapping[str, retrieval.Ranks]
-) -> _Values:
+    ranks: retrieval.Ranks, baselines: Mapping[str, retrieval.Ranks], scale: float, bias: float, protocol: str
+) -> Callable[[int | None], dict[str, Any] | None]:
     """The number of a query -> the values of its row; None for no query, or one without an own entry."""
     recalls = {
         f"{name}@{k}": places.recall(k, protocol)
@@ -150,12 +138,9 @@ def _values(
     def values(i: int | None) -> dict[str, Any] | None:
         if i is None or not ranks.relevant[i]:
             return None
-        return {
-            "rank": int(ranks.better[i]) + 1,
-            "tied": int(ranks.tied[i]),
-            "score": float(scale * float(ranks.best[i]) + bias),
-            **{name: float(values[i]) for name, values in recalls.items()},
-        }
+        score = float(scale * float(ranks.best[i]) + bias)
+        found = {"rank": int(ranks.better[i]) + 1, "tied": int(ranks.tied[i]), "score": score}
+        return {**found, **{name: float(values[i]) for name, values in recalls.items()}}
 
     return values
 
@@ -163,11 +148,8 @@ def _values(
 def _row(
     name: str, subject: Mapping[str, Any], direction: str, values: Mapping[str, Any] | None, reason: str
 ) -> dict[str, Any]:
-    if values is not None:
-        return {"id": name, **subject, "direction": direction, **values, "reason": ""}
-    empty: dict[str, Any] = {"rank": None, "tied": None, "score": None}
-    empty |= dict.fromkeys(f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS)
-    return {"id": name, **subject, "direction": direction, **empty, "reason": reason}
+    row = {"id": name, **subject, "direction": direction, **(values or _NO_RANK)}
+    return {**row, "reason": "" if values else reason}
 
 
 # --- rows of multiple choice -------------------------------------------------------------------
@@ -207,11 +189,11 @@ def choice_rows(
             name: iter(_option_scores(usable, pictures, texts, features, *of)) for name, of in means.items()
         }
         for question, reason in zip(block, reasons, strict=True):
+            order = asking.order(question, seed, protocol)
             if reason:
-                lost = _choice(question, seed, protocol, None, reason)
-                yield {**lost, "scores": None, **dict.fromkeys(alone)}
+                yield {**_choice(question, order, None, reason), "scores": None, **dict.fromkeys(alone)}
                 continue
-            scores, order = next(scored), asking.order(question, seed, protocol)
+            scores = next(scored)
             shares = asking.shares(scores, order, protocol).tolist()
             own = [float(scale * float(x) + bias) for x in scores]
             baselines: dict[str, float | None] = {}
@@ -219,7 +201,7 @@ def choice_rows(
                 blind = next(each)
                 share = float(asking.shares(blind, order, protocol)[question.correct])
                 baselines[name] = None if protocol == "paper" and _alike(blind) else share
-            yield {**_choice(question, seed, protocol, shares), "scores": own, **baselines}
+            yield {**_choice(question, order, shares), "scores": own, **baselines}
 
 
 def asked_rows(
@@ -254,7 +236,7 @@ def asked_rows(
             shares = asking.shares(shares, order, protocol).tolist()
         shown = {key: told[key] for key in ("scores", "answer", "letter", "failed") if key in told}
         reason = told["reason"] if shares is None else ""
-        yield {**_choice(question, seed, protocol, shares, reason), **shown, **alone}
+        yield {**_choice(question, order, shares, reason), **shown, **alone}
 
 
 def _shares(options: int, told: Mapping[str, Any]) -> list[float] | None:
@@ -265,13 +247,13 @@ def _shares(options: int, told: Mapping[str, Any]) -> list[float] | None:
 
 
 def _choice(
-    question: Question, seed: int, protocol: str, shares: list[float] | None, reason: str = ""
+    question: Question, shown: list[int], shares: list[float] | None, reason: str = ""
 ) -> dict[str, Any]:
     return {
         "id": question.id, "source": question.cluster, "type": question.type,
         "templates": [option.template for option in question.options], "correct": question.correct,
         "groups": [list(group) for group in question.groups], "difficulty": dict(question.difficulty),
-        "shown": asking.order(question, seed, protocol), "shares": shares,
+        "shown": shown, "shares": shares,
         "credit": None if shares is None else float(shares[question.correct]), "reason": reason,
     }  # fmt: skip
 
@@ -288,7 +270,7 @@ def _option_scores(
     prepared feature in place of those of every picture, or of every option."""
     if not questions:
         return []
-    counts = [len(question.options) for question in questions]
+    ends = np.cumsum([len(question.options) for question in questions])
     options = [(question, option) for question in questions for option in question.options]
     if text is None:
         text = prepare(texts.features[[texts.rows[option.text] for _, option in options]], features)
@@ -296,7 +278,7 @@ def _option_scores(
         shown = [pictures.rows[question.picture(option)] for question, option in options]
         picture = prepare(pictures.features[shown], features)
     scores = products(*np.broadcast_arrays(picture, text, np.empty((len(options), 1)))[:2])
-    return np.split(scores, np.cumsum(counts)[:-1])
+    return np.split(scores, ends[:-1])
 
 
 # --- the table ---------------------------------------------------------------------------------
@@ -318,12 +300,11 @@ def of_task(task: Task, rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def of_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
-    metrics = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS]
     for row in rows:
         what = {key: row[key] for key in ("id", "source", "kind", "direction", "item")}
         failed = "yes" if row["reason"] not in ("", *NO_CAPTION) else None
         what |= {"reason": row["reason"] or None, "failed": failed}
-        for metric in metrics:
+        for metric in RECALLS:
             yield {**what, "metric": metric, "value": row[metric]}
 
 
@@ -387,11 +368,9 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
     difficulty = json.dumps(group[0]["difficulty"]) if len(group) == 4 else None
     value = joint([False] * len(group))
     yield {**measured, "metric": "joint", "value": value, "difficulty": difficulty}
-    # four questions that are those of GROUP by another name are guessed as these
-    known = (
-        GROUP if len(group) == 4 and all(GROUP in {of for of, _, _ in r["groups"]} for r in group) else score
-    )
-    guessed = RANDOM.get(known) or float(np.prod([1 / len(row["templates"]) for row in group]))
+    # also where the four questions of GROUP belong together by another name
+    four = len(group) == 4 and all(GROUP in {of for of, _, _ in row["groups"]} for row in group)
+    guessed = SIXTH if four or score == GROUP else float(np.prod([1 / len(r["templates"]) for r in group]))
     yield {**what, "metric": "joint chance", "value": guessed}
     if len(group) == 2:
         for k, outcome in enumerate(OUTCOMES):

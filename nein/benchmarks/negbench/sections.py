@@ -1,6 +1,5 @@
-"""The tables and plots of a NegBench report, over the frame of `figures`. A row is a model on a data set with
-one wording of the captions; printed figures (`source` "printed") are rows of their own.
-"""
+"""The tables and plots of a NegBench report. A row is a model on a data set with one wording of the captions;
+printed figures (`source` "printed") are rows of their own."""
 
 from __future__ import annotations
 
@@ -38,8 +37,12 @@ BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
 _CHOICE = {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES)}
 
 
+def _counts(**where: str) -> tuple[Column, ...]:
+    """n and unscored of one figure of a row."""
+    return Column("n", where, tables.count()), Column("unscored", where, tables.count("unscored"))
+
+
 def _recall_columns(k: int) -> tuple[Column, ...]:
-    """Recall at k with either kind of captions, the gap, and what is reached with one half alone."""
     recall, corrected = f"recall@{k}", {"kind": NEGATED, "statistic": "corrected"}
     return (
         Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
@@ -66,18 +69,16 @@ def _retrieval(direction: str, title: str) -> Table:
 
 
 RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
-
-
-_WITHOUT = "without the thing@{}"
+_FOUND_BY = Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})
 JUDGED = Table(
     "judged",
     "Retrieval judged: is what is found without the thing?",
-    (*NAME, Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})),
+    (*NAME, _FOUND_BY),
     tuple(
         column
         for k in KS
         for column in (
-            Column(f"{_WITHOUT.format(k)} ↑", {"metric": f"without@{k}", "statistic": "judged"}, _SHOWN),
+            Column(f"without the thing@{k} ↑", {"metric": f"without@{k}", "statistic": "judged"}, _SHOWN),
             Column(f"@{k} corrected ↑", {"metric": f"without@{k}", "statistic": "corrected"}, _corrected),
         )
     )
@@ -98,7 +99,7 @@ def _at_each_k(name: str, title: str, rows: tuple[Row, ...], metric: str, shown:
 SATISFIED = _at_each_k(
     "satisfied",
     "Retrieval judged by the questions of a test",
-    (*NAME, Row("kind", "found by", {NEGATED: "negated caption"})),
+    (*NAME, _FOUND_BY),
     "satisfied",
     "as said",
     "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
@@ -125,8 +126,7 @@ MULTIPLE_CHOICE = Table(
         *(Column(name, {"metric": name}, _SHOWN) for name in BEAFS),
         *(Column(baseline, {"metric": baseline, "type": "all"}, _SHOWN) for baseline in BASELINES),
         Column("chance", {"metric": "chance"}),
-        Column("n", {"metric": "accuracy", "type": "all"}, tables.count()),
-        Column("unscored", {"metric": "accuracy", "type": "all"}, tables.count("unscored")),
+        *_counts(metric="accuracy", type="all"),
     ),
     _CHOICE,
     "Text only, picture only: the same without the picture, without the text, of the questions that were "
@@ -152,8 +152,7 @@ CHOSEN = Table(
     NAME,
     (
         *(Column(f"{t} (offered)", {"template": t}, _selected) for t in TEMPLATES),
-        Column("n", {"metric": "selected"}, tables.count()),
-        Column("unscored", {"metric": "selected"}, tables.count("unscored")),
+        *_counts(metric="selected"),
     ),
     {"metric": ("selected", "offered")},
 )
@@ -174,8 +173,7 @@ JOINT = Table(
         Column("all right ↑", {"metric": "joint"}, _SHOWN, True),
         *(Column(outcome, {"outcome": outcome}, _SHOWN) for outcome in OUTCOMES[1:]),
         Column("chance", {"metric": "joint chance"}),
-        Column("n", {"metric": "joint"}, tables.count()),
-        Column("unscored", {"metric": "joint"}, tables.count("unscored")),
+        *_counts(metric="joint"),
     ),
     {"metric": ("joint", "pair", "joint chance")},
 )
@@ -198,8 +196,7 @@ PARTS = Table(
         *(Column(f"{part} %", {"metric": "part", "part": part}, _SHOWN) for part in two_way.PARTS),
         Column("text alone %", {"metric": "text alone"}, _SHOWN),
         Column("same caption %", {"metric": "same caption"}, _SHOWN),
-        Column("n", {"metric": "effect"}, tables.count()),
-        Column("unscored", {"metric": "effect"}, tables.count("unscored")),
+        *_counts(metric="effect"),
     ),
     {"metric": ("effect", "part", "text alone", "same caption")},
     "A picture with and one without a thing, a caption that affirms and one that denies it. Text: affirming "

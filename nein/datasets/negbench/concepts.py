@@ -25,31 +25,19 @@ ROW = {
 
 @dataclass(frozen=True)
 class Concepts:
-    """One image on its way to the data set.
+    """One image on its way to the data set."""
 
-    id         Unique in the set; the seed of everything drawn for the image.
-    path       The image file as the CSV files will name it.
-    captions   Affirmative captions; empty for sets without any (VOC).
-    positives  Objects it shows, distinct, in order of first mention.
-    unsure     Objects that may be there: asked about neither as present nor as absent.
-    negatives  Absent objects, the most plausible first.
-    problem    Why it yields nothing; empty if it does.
-    source_id  The picture it stems from: what intervals are clustered by. Empty: `id`.
-    notes      What happened to it on the way: counted in the card.
-    """
-
-    id: str
-    path: str = ""
-    captions: tuple[str, ...] = ()
-    positives: tuple[str, ...] = ()
-    negatives: tuple[str, ...] = ()
-    unsure: tuple[str, ...] = ()
-    problem: str = ""
-    source_id: str = ""
-    notes: tuple[str, ...] = ()
+    id: str  # unique; the seed of everything drawn for the image
+    path: str = ""  # as the CSV files will name it
+    captions: tuple[str, ...] = ()  # affirmative; none in sets without any (VOC)
+    positives: tuple[str, ...] = ()  # objects it shows, distinct, in order of first mention
+    negatives: tuple[str, ...] = ()  # absent objects, the most plausible first
+    unsure: tuple[str, ...] = ()  # may be there: asked about neither as present nor as absent
+    problem: str = ""  # why it yields nothing
+    source_id: str = ""  # picture it stems from, what intervals are clustered by; "": `id`
+    notes: tuple[str, ...] = ()  # what happened to it on the way: counted in the card
 
     def row(self) -> dict[str, Any]:
-        """A JSON object that `of` turns back; what is empty is left out."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
 
     @classmethod
@@ -63,7 +51,7 @@ class Concepts:
 
 
 class CoOccurrence:
-    """How often two objects are in one image, counted over images and not over instances."""
+    """In how many images two objects are together."""
 
     def __init__(self, images: Iterable[Sequence[str]] = ()) -> None:
         self.images: Counter[str] = Counter()
@@ -77,11 +65,8 @@ class CoOccurrence:
     def negatives(
         self, positives: Sequence[str], count: int = NEGATIVES, never: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """The `count` objects most often seen with `positives` that are neither among them nor in `never`.
-
-        Counts are summed over the positives; ties go to the object seen in more images, then to the alphabet.
-        An object never seen with any of them is not chosen: fewer than `count` may come back.
-        """
+        """At most `count` objects seen with `positives`, the most often seen first, neither among them nor in
+        `never`. Counts are summed over the positives; ties: seen in more images, then the alphabet."""
         present = {*positives, *never}
         total: Counter[str] = Counter()
         for name in dict.fromkeys(positives):
@@ -93,9 +78,9 @@ class CoOccurrence:
 def with_negatives(
     images: Sequence[Concepts], count: int = NEGATIVES, *, screened: bool = True
 ) -> Iterator[Concepts]:
-    """The images of an annotated set with their absent objects filled in, by the statistics of this set.
-    screened: an object that is not annotated but named in a caption of the image is passed over, and noted;
-    the released files deny some of these (162 of COCO's 5,000 images)."""
+    """The images of an annotated set with absent objects, by the statistics of this set. screened: an object
+    not annotated but named in a caption is passed over, and noted; the released files deny some of these (162
+    of COCO's 5,000 images)."""
     seen = CoOccurrence(image.positives for image in images if not image.problem)
     for image in images:
         if image.problem:

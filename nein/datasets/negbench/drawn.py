@@ -26,11 +26,8 @@ from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import NANO, SPLITS, Scene, World, rng_for
 from nein.nano.sentences import captions
 
-#: Scenes per split when none are asked for.
-SCENES = {"train": 12_000, "dev": 500, "val": 1_000}
+SCENES = {"train": 12_000, "dev": 500, "val": 1_000}  # per split when none are asked for
 CAPTIONS = 2  # per scene, of the five that are drawn
-
-
 #: Wording of a world -> that of its sentences.
 WORDING = {
     **dict.fromkeys((nano.ALL, nano.TAUGHT, nano.VARIED), "code"),
@@ -39,13 +36,13 @@ WORDING = {
 
 
 def scene(split: str, index: int, world: World = NANO) -> Scene:
-    """The `index`-th scene of a split: one to four objects, mostly two or three."""
+    """One to four objects, mostly two or three."""
     rng = rng_for(split, index, "negbench")
     return nano.sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), world.shown)
 
 
 def reference(split: str, index: int, world: World = NANO) -> str:
-    """The name of a scene's picture: "nano/val/000012.png", in other worlds "nano-style/val/000012.png"."""
+    """ "nano/val/000012.png", in other worlds "nano-style/val/000012.png"."""
     return f"{world.name.replace(':', '-')}/{split}/{index:06d}.png"
 
 
@@ -60,7 +57,7 @@ def picture(name: str) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ...]:
-    """The scenes of a split as images with captions, the objects in them, and three absent ones."""
+    """Scenes as images with captions, the objects in them, and three absent ones."""
     if split not in SPLITS:
         raise unknown("nano split", split, SPLITS)
     unsure = tuple(name for name in CATEGORIES if name not in world.named)
@@ -83,7 +80,7 @@ def _named(task: str, split: str, scenes: int, seed: int, world: World) -> tuple
 def retrieval(
     split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO
 ) -> RetrievalTask:
-    """Retrieval over a split: every scene with its captions, original and negated by prefix or suffix."""
+    """Every scene with its captions, original and negated by prefix or suffix."""
     scenes = scenes or SCENES[split]
     images = concepts(split, scenes, world)
     pairs = [p for c in images if (p := sentences.retrieval_items(c, seed, captions=CAPTIONS))]
@@ -93,7 +90,7 @@ def retrieval(
 
 
 def choice(split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO) -> ChoiceTask:
-    """Multiple choice over a split: up to three questions per scene that shows two things."""
+    """Up to three questions per scene that shows two things."""
     scenes = scenes or SCENES[split]
     wording = WORDING[world.wording]
     images = concepts(split, scenes, world)
@@ -110,9 +107,8 @@ def negcap(
     wordings: Sequence[str] = ("code",),
     originals: int = 0,
 ) -> tuple[RetrievalItem, ...]:
-    """Training captions that negate: three per scene, the counterpart of CC12M-NegCap. wordings: of which
-    every scene gets one at random; originals: so many captions per scene as they are, beside the negated
-    ones."""
+    """Three negated captions per scene, as CC12M-NegCap, each scene in one of the wordings at random.
+    originals: so many captions per scene besides that deny nothing."""
     items = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         item = sentences.training_captions(image, seed)
@@ -130,12 +126,9 @@ def negmcq(
     wordings: Sequence[str] = ("code",),
     hard: bool = False,
 ) -> tuple[Question, ...]:
-    """Training questions, one per scene with shuffled options: the counterpart of CC12M-NegMCQ.
-
-    wordings  Of which every scene gets one at random; where there are several, every other question has
-              options without a full stop, as in evaluation files.
-    hard      A second question per scene (`caption_question`).
-    """
+    """One question per scene with shuffled options, as CC12M-NegMCQ, each scene in one of the wordings at
+    random; of several wordings every other question has options without a full stop, as in evaluation files.
+    hard: a second question per scene (`caption_question`)."""
     made: list[Question | None] = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         wording = stream(seed, image.id, "wording").choice(list(wordings))
@@ -150,9 +143,9 @@ def negmcq(
 
 
 def caption_question(image: Concepts, seed: int, wording: str) -> Question | None:
-    """Which of four captions is true? One caption, each time with another sentence that says that an object
-    is there, or that it is not. Right is, by equal chances, a true denial or a true affirmation. None where
-    no object is present or fewer than two are absent."""
+    """Which of four captions is true? One caption, each time with another sentence that affirms or denies an
+    object; the true one is a denial or an affirmation by equal chances. None where no object is present or
+    fewer than two are absent."""
     if not image.captions or not image.positives or len(image.negatives) < 2:
         return None
     rng = stream(seed, image.id, "caption-question")
@@ -170,8 +163,7 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     no, yes = sentences.ABSENT, sentences.PRESENT
     right = option(yes, present) if said else option(no, absent)
     made = [right, option(no, present), option(yes, absent), option(yes, other)]
-    order = list(range(len(made)))
-    rng.shuffle(order)
+    order = sentences.shuffled(len(made), rng)
     return Question(
         f"{image.id}/caption", image.path, tuple(made[k] for k in order), order.index(0), right.template,
         image.positives, (absent, other), image.id,
@@ -180,21 +172,17 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
 
 def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
     """The item with its denials in another wording."""
-    forms = {name: sentences.ABSENCE.format(x=name, thing="image") for name in item.negatives or ()}
-    denial = sentences.CAPTION_FORMS[wording][sentences.ABSENT]
-    captions = list(item.captions)
-    for name, sentence in forms.items():
-        other = f"{denial.format(x=name, thing='image')}."
-        captions = [text.replace(sentence, other[:1].upper() + other[1:]) for text in captions]
-    return replace(item, captions=tuple(captions))
+    denial = f"{sentences.CAPTION_FORMS[wording][sentences.ABSENT]}."
+    captions = item.captions
+    for name in item.negatives or ():
+        before, other = (form.format(x=name, thing="image") for form in (sentences.ABSENCE, denial))
+        captions = tuple(text.replace(before, other[:1].upper() + other[1:]) for text in captions)
+    return replace(item, captions=captions)
 
 
 def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) -> list[Path]:
-    """Writes a split's pictures and its files in the official layout into `folder`; returns the files.
-
-    For "train" these are `negcap.csv` and `negmcq.csv`, else `retrieval.csv`, `negated_retrieval.csv` and
-    `mcq.csv`. Pictures that are there already are left alone.
-    """
+    """Writes a split's pictures, if they are not there, and its files in the official layout; the files:
+    `negcap.csv` and `negmcq.csv` of "train", else `retrieval.csv`, `negated_retrieval.csv` and `mcq.csv`."""
     scenes = scenes or SCENES[split]
     for image in concepts(split, scenes):
         if not (folder / image.path).exists():

@@ -34,13 +34,9 @@ _ABSENT = 4  # things that BEAF's twin asks about and no picture shows
 
 def folder(name: str, split: str = "val", scenes: int | None = None) -> Path:
     """The folder of the twin of a row of `registry.ROWS`, drawn on first use."""
-    count = scenes or SCENES
-    write, proof = WRITERS[name]
-    return data.drawn(
-        f"{name}-{split}-{count}-{VERSION}",
-        lambda draft: write(draft, split, count),
-        proof=proof.format(split=split),
-    )
+    count, (write, proof) = scenes or SCENES, WRITERS[name]
+    place, last = f"{name}-{split}-{count}-{VERSION}", proof.format(split=split)
+    return data.drawn(place, lambda draft: write(draft, split, count), proof=last)
 
 
 def valse(root: Path, split: str, count: int) -> None:
@@ -140,15 +136,15 @@ def neat(root: Path, split: str, count: int) -> None:
 
 def coco(root: Path, split: str, count: int) -> None:
     """NegBench's own twin in the files of its COCO part."""
-    names = {part.task: part for part in ROWS["coco"].parts if part.variant == REPHRASED}
-    files = (names[RETRIEVAL].files[0], names[RETRIEVAL].negated[0], names[MCQ].files[0])
+    parts = {part.task: part for part in ROWS["coco"].parts if part.variant == REPHRASED}
+    files = (parts[RETRIEVAL].files[0], parts[RETRIEVAL].negated[0], parts[MCQ].files[0])
     for path, name in zip(drawn.write(root, split, count), files, strict=True):
         path.rename(root / name)
 
 
 def beaf(root: Path, split: str, count: int) -> None:
-    """Scenes with two things and more, and copies without one or another; questions about all of them and
-    about four things that are nowhere."""
+    """Scenes with two things and more, and copies without one; questions about all of them and about four
+    things that are nowhere."""
     items: list[dict[str, Any]] = []
     for index, one, rng in _scenes(split, count, "beaf", things=2):
         gone = one.categories[:2]
@@ -170,8 +166,8 @@ def beaf(root: Path, split: str, count: int) -> None:
 
 
 def naturalbench(root: Path, split: str, count: int) -> None:
-    """Pairs of scenes, each with a thing that the other has not: two questions, in turns with yes or no and
-    with two options, of which the second denies; and two captions that deny the other's thing."""
+    """Pairs of scenes, each with a thing that the other lacks: two questions, in turns with yes or no and
+    with two options, and two captions that deny the other's thing."""
     rows: list[list[str]] = []
     pairs: list[dict[str, Any]] = []
     scenes = list(_scenes(split, count, "naturalbench"))
@@ -211,8 +207,8 @@ def naturalbench(root: Path, split: str, count: int) -> None:
 
 
 def simpleneg(root: Path, split: str, count: int) -> None:
-    """A caption for every scene, which affirms a thing that is there and denies one that is not. Questions
-    are those of the judges of Removal: the miniature judge knows no others."""
+    """A caption for every scene, which affirms a thing that is there and denies one that is not; questions
+    are those that the miniature judge knows."""
     rows = []
     for index, one, rng in _scenes(split, count, "simpleneg"):
         _save(root / "images" / f"{index:05d}.png", one)
@@ -223,9 +219,7 @@ def simpleneg(root: Path, split: str, count: int) -> None:
 
 
 def write_scope(root: Path, split: str, count: int, language: str = "en") -> None:
-    """Negation in scope: the pictures and scope.json, [{image_0, image_1, caption_0, caption_1, denies_0,
-    denies_1, construction, others, depth}], caption k true of picture k; `denies`: whether it has a denying
-    word."""
+    """Negation in scope: caption k is true of picture k; `denies`: whether it has a denying word."""
     rows = []
     for number, pair in enumerate(scope.pairs(split, count)):
         said = LANGUAGES[language].pair(pair.construction, pair.named, pair.depth)
@@ -256,7 +250,7 @@ WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
 
 
 def _scenes(split: str, count: int, test: str, things: int = 1) -> Iterator[tuple[int, Scene, random.Random]]:
-    """The scenes of a split with at least so many kinds of things, each with a random stream of the test."""
+    """Scenes with at least so many kinds of things, each with a random stream of the test."""
     for index in range(count):
         one = scene(split, index)
         if len(one.categories) >= things:
@@ -274,7 +268,6 @@ def _denied(caption: str) -> str:
 
 
 def _save(path: Path, one: Scene) -> None:
-    """A scene as the format of its name; as JPEG with as little loss as there is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {"quality": 95, "subsampling": 0} if path.suffix == ".jpg" else {}
     Image.fromarray(render(one)).save(path, **options)

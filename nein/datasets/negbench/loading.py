@@ -13,8 +13,8 @@ from typing import Any
 
 from nein.datasets.negbench import official, other_tests, registry
 from nein.datasets.negbench.media import Files
-from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Media, RetrievalTask, Task
-from nein.datasets.negbench.registry import AFFIRMED, BINARY, MCQ, NANO, RETRIEVAL, ROWS, Part, Row
+from nein.datasets.negbench.records import KINDS, ChoiceTask, Media, RetrievalTask, Task
+from nein.datasets.negbench.registry import AFFIRMED, NANO, RETRIEVAL, ROWS, Part, Row
 from nein.engine.errors import UserError, unknown
 from nein.loading.references import expanded
 from nein.nano.scenes import is_nano
@@ -27,8 +27,8 @@ GALLERY = 25_000
 
 @dataclass(frozen=True)
 class DataSet:
-    """Tasks over the same pictures. tasks: all that were found, whether asked for or not: pictures are cut
-    into blocks over all of them, so that the selection cannot decide which pictures share a batch."""
+    """Tasks over the same pictures: all that were found, so that the selection cannot decide which pictures
+    share a batch."""
 
     name: str
     title: str
@@ -37,12 +37,10 @@ class DataSet:
 
     @property
     def references(self) -> list[str]:
-        """Every distinct picture of every task, in order of first appearance."""
         return list(dict.fromkeys(name for task in self.tasks for name in task.references))
 
     @functools.cached_property
     def sha256(self) -> str:
-        """SHA-256 over the records of all tasks."""
         total = hashlib.sha256()
         for task in self.tasks:
             total.update(f"{task.name}/{task.variant}/{task.sha256}\n".encode())
@@ -59,16 +57,13 @@ def load(
     seed: int = 0,
     protocol: str = "fixed",
 ) -> list[DataSet]:
-    """The data sets of a command.
+    """The data sets of a command. Raises UserError for one that is not there and for wrong files.
 
     data         "nano" or "nano:WORLD", a folder with official files anywhere in it, or one such file.
     names        Rows of `registry.ROWS`, or "all" that are there but those read by name only; of "nano",
-                 "all" is NegBench's twin.
+                 "all" is NegBench's twin, drawn by `scenes`, `split` and `seed`.
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
-    scenes       nano: how many scenes; `split` and `seed` likewise.
-    protocol     "paper" or "fixed", for readers with a quirk.
-
-    Raises UserError for a set that is not there (with where to get it) and for wrong files.
+    protocol     For readers with a quirk.
     """
     if is_nano(data):
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
@@ -78,7 +73,8 @@ def load(
         raise UserError(
             f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
         )
-    if folder.is_file() and not _listing(folder):
+    there = _listing(folder)
+    if folder.is_file() and not there:
         raise UserError(
             f"'{data}' has none of the names by which files are known; give it the released name, "
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
@@ -91,8 +87,7 @@ def load(
     wanted = [n for n in ROWS if n in named or not ROWS[n].by_name] if "all" in names else named
     found = []
     for row in map(ROWS.__getitem__, wanted):
-        parts = _parts(row, folder)
-        if parts:
+        if parts := _parts(row, there):
             found.append(_dataset(row, parts, roots, protocol))
         elif row.name in named:
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
@@ -107,7 +102,7 @@ def load(
 
 
 def check_pictures(data: DataSet) -> None:
-    """Raises UserError when not one picture of a data set is there; single ones become unscored rows."""
+    """Raises UserError when no picture is there; single ones become unscored rows."""
     if not isinstance(data.media, Files):
         return
     references = data.references
@@ -123,8 +118,7 @@ def check_pictures(data: DataSet) -> None:
 def chosen(
     data: DataSet, wanted: Sequence[str], variants: Sequence[str], limit: int | None = None
 ) -> list[Task]:
-    """The tasks whose kind ("retrieval", "mcq", ...) and variant are asked for ("all": every one) with their
-    first `limit` pictures (retrieval) or questions. A smaller gallery is easier."""
+    """The tasks of the wanted kinds and variants, with their first `limit` pictures or questions."""
     tasks = []
     for task in data.tasks:
         named = "all" in wanted or task.name.partition("/")[2] in wanted
@@ -134,15 +128,14 @@ def chosen(
             task = replace(task, questions=task.questions[:limit])
         elif limit is not None:
             ids = {item.id for item in (task.original or task.negated)[:limit]}
-            original = tuple(item for item in task.original if item.id in ids)
-            negated = tuple(item for item in task.negated if item.id in ids)
-            task = replace(task, original=original, negated=negated)
+            kept = (tuple(one for one in kind if one.id in ids) for kind in (task.original, task.negated))
+            task = replace(task, **dict(zip(KINDS, kept, strict=True)))
         tasks.append(task)
     return tasks
 
 
 def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
-    """NegBench over the miniature world, or the drawn twin of another test: files in exactly its form."""
+    """NegBench over the miniature world, or the drawn twin of another test."""
     from nein.datasets.negbench import drawn, drawn_tests
 
     if name not in ROWS:
@@ -155,13 +148,13 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
             "For the published one give --data FOLDER."
         )
     folder, row = drawn_tests.folder(name, split, scenes), ROWS[name]
-    made = _dataset(replace(row, sizes={}), _parts(row, folder), {"": folder}, protocol)
+    made = _dataset(replace(row, sizes={}), _parts(row, _listing(folder)), {"": folder}, protocol)
     title = row.title if name in registry.SCOPE else f"{row.title} (drawn twin)"
     return replace(made, name=f"{NANO}-{name}", title=title)
 
 
 def _roots(given: Sequence[str]) -> dict[str, Path]:
-    """Data set -> folder; "" for those that are not named."""
+    """Data set, or "" for all others -> folder."""
     folders: dict[str, Path] = {}
     for item in given:
         name, equals, folder = item.partition("=")
@@ -175,12 +168,20 @@ def _roots(given: Sequence[str]) -> dict[str, Path]:
     return folders
 
 
-def _parts(row: Row, folder: Path) -> list[tuple[Part, list[Path | None]]]:
-    """The parts of a data set that are there, each with its files: [original, negated] or [file]."""
-    there = [(part, [_find(folder, part.files)]) for part in row.parts]
-    negated = {part: _find(folder, part.negated) for part in row.parts if part.task == RETRIEVAL}
+def _parts(row: Row, there: Mapping[str, list[Path]]) -> list[tuple[Part, list[Path | None]]]:
+    """The parts that are there, each with its files: [original, negated] or [file]."""
+
+    def find(names: Sequence[str]) -> Path | None:
+        places = next((there[name] for name in names if name in there), [])
+        if len(places) > 1:
+            listed = ", ".join(map(str, places))
+            raise UserError(f"One file is needed of {listed}; give a folder that has one of them as --data.")
+        return places[0] if places else None
+
+    negated = {part: find(part.negated) for part in row.parts if part.task == RETRIEVAL}
     present, alone = [], False
-    for part, files in there:
+    for part in row.parts:
+        files = [find(part.files)]
         if part in negated:
             files.append(negated[part])
             if files[1] is None:  # original captions alone: once, and only where no negated ones are there
@@ -192,22 +193,9 @@ def _parts(row: Row, folder: Path) -> list[tuple[Part, list[Path | None]]]:
     return present
 
 
-def _find(folder: Path, names: Sequence[str]) -> Path | None:
-    for name in names:
-        places = _listing(folder).get(name, [])
-        if len(places) > 1:
-            raise UserError(
-                f"'{folder}' has {len(places)} files named {name}; give a folder that has it once as --data."
-            )
-        if places:
-            return places[0]
-    return None
-
-
 def _listing(top: Path) -> dict[str, list[Path]]:
-    """Released name -> files at or below `top` that are known by it: by their name, or that with their
-    folder's, for names that many files have."""
-    parts = (part for row in ROWS.values() for part in row.parts)
+    """Released name, maybe with a folder's -> files at or below `top` that are known by it."""
+    parts = [part for row in ROWS.values() for part in row.parts]
     released = {name for part in parts for name in (*part.files, *part.negated)}
     places: dict[str, list[Path]] = {}
     below = (Path(place, name) for place, _, names in os.walk(top) for name in names)
@@ -235,7 +223,7 @@ def _task(row: Row, part: Part, files: Sequence[Path | None], media: Files, prot
     if part.task == RETRIEVAL and not part.judged:
         original, negated = (
             official.read_retrieval(path, kind, allow_empty=True) if path is not None else ()
-            for path, kind in zip(files, (ORIGINAL, NEGATED), strict=True)
+            for path, kind in zip(files, KINDS, strict=True)
         )
         for path, items in zip(files, (original, negated), strict=True):
             _count(row, part, path, len(items))
@@ -248,22 +236,20 @@ def _task(row: Row, part: Part, files: Sequence[Path | None], media: Files, prot
     if part.reader:
         questions = other_tests.read(part.reader, path, protocol)
         return ChoiceTask(name, questions, media, part.variant, origin=origin)
-    kind, control = part.task.removesuffix(AFFIRMED), part.task.endswith(AFFIRMED)
-    questions = official.read_questions(path, "control" if control else row.layout)
+    questions = official.read_questions(path, "control" if part.task.endswith(AFFIRMED) else row.layout)
     _count(row, part, path, len(questions))
-    return ChoiceTask(name, questions, media, part.variant, BINARY if kind == BINARY else MCQ, origin)
+    return ChoiceTask(name, questions, media, part.variant, part.task.removesuffix(AFFIRMED), origin)
 
 
 def _count(row: Row, part: Part, path: Path | None, rows: int) -> None:
-    """A warning where a file has not the number of rows that was published."""
     published = row.sizes.get(part.task, rows)
     if path is not None and rows != published:
         log.warning("'%s' has %d rows; as published it has %d", path, rows, published)
 
 
 def _same_names(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks with one reference per picture: those with the same file name become the first of them,
-    unless a file uses a name for two pictures."""
+    """The tasks with one reference per picture, the first of those with its file name, unless a file uses a
+    name for two pictures."""
     first: dict[str, str] = {}
     for task in tasks:
         names = {reference: official.file_name(reference) for reference in task.references}
@@ -273,10 +259,7 @@ def _same_names(tasks: Sequence[Task]) -> list[Task]:
             first.setdefault(name, reference)
 
     def renamed(records: Sequence[Any]) -> tuple[Any, ...]:
-        names = (first.get(official.file_name(r.image), r.image) for r in records)
-        return tuple(
-            r if r.image == name else replace(r, image=name) for r, name in zip(records, names, strict=True)
-        )
+        return tuple(replace(r, image=first.get(official.file_name(r.image), r.image)) for r in records)
 
     return [
         replace(task, original=renamed(task.original), negated=renamed(task.negated))

@@ -1,8 +1,8 @@
 """Pictures and videos behind the references of a task: files found by name, or scenes drawn on demand.
 
-A reference to a region is that of the picture and a box, `region("a.jpg", (0, 0, 20, 30.5))`. Of a video
-4 frames are taken as by github.com/m1k2zoo/negbench @ 2ac009b, video_utils/frame_sampler.py: the middle,
-rounded, of each of 4 equal intervals; of one with fewer frames all. PyAV (FFmpeg) decodes them.
+`region("a.jpg", (0, 0, 20, 30.5))` refers to a picture and a box. Of a video 4 frames are taken as by
+github.com/m1k2zoo/negbench @ 2ac009b, video_utils/frame_sampler.py: the middle, rounded, of each of 4 equal
+intervals; of one with fewer frames all. PyAV (FFmpeg) decodes them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FRAMES = 4
 
 
 def region(reference: str, box: Box) -> str:
-    """A reference to a part of a picture; `box`: x, y, width and height in pixels, as COCO has it."""
+    """A reference to a part of a picture; box: x, y, width and height in pixels."""
     return f"{reference}{_BOX}{','.join(f'{number:.10g}' for number in box)}"
 
 
 def whole(reference: str) -> tuple[str, Box | None]:
-    """The picture that a reference is about, and the box where it is about a region."""
+    """The picture of a reference, and the box of a region."""
     name, mark, numbers = reference.partition(_BOX)
     if not mark:
         return reference, None
@@ -43,7 +43,7 @@ def whole(reference: str) -> tuple[str, Box | None]:
 
 
 def crop(picture: np.ndarray, box: Box) -> np.ndarray:
-    """The region of (H, W, 3) uint8, its borders rounded to pixels; outside the picture it is black."""
+    """The region of (H, W, 3) uint8, rounded to pixels; black outside the picture."""
     x, y, width, height = box
     return np.asarray(Image.fromarray(picture).crop((x, y, x + width, y + height)))
 
@@ -51,9 +51,8 @@ def crop(picture: np.ndarray, box: Box) -> np.ndarray:
 class Files:
     """Pictures and videos on disk.
 
-    root  Where to look (`--image-root`). A reference is tried below it as it stands, then shorter and shorter
-          tails of it, then its file name alone anywhere below. None: references are paths, relative ones from
-          `beside` (the folder of the file that names them).
+    root  (`--image-root`) A reference is tried below it, then shorter and shorter tails of it, then its file
+          name anywhere below. None: references are paths, relative ones from `beside`, the file's folder.
     """
 
     def __init__(self, root: Path | None = None, beside: Path | None = None) -> None:
@@ -63,7 +62,7 @@ class Files:
         self.beside = beside or Path()
 
     def path(self, reference: str) -> Path:
-        """The file behind a reference. Raises ImageError when it is missing or its name is not unique."""
+        """Raises ImageError when the file is missing or its name is not unique."""
         if self.root is None:
             file = Path(reference)
             return file if file.is_absolute() or file.exists() else self.beside / file
@@ -84,8 +83,7 @@ class Files:
         return named[0]
 
     def listing(self) -> list[str]:
-        """References of all pictures below the root, or beside the file, by name. Raises UserError without
-        any."""
+        """All pictures below the root, or beside the file, by name. Raises UserError without any."""
         top = self.root or self.beside
         files = [file for file in top.rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES]
         if not files:
@@ -93,14 +91,13 @@ class Files:
         return sorted(file.relative_to(top).as_posix() for file in files)
 
     def exists(self, reference: str) -> bool:
-        """Whether there is such a file."""
         try:
             return self.path(whole(reference)[0]).is_file()
         except ImageError:
             return False
 
     def frames(self, reference: str) -> list[np.ndarray]:
-        """One picture or region, or four frames of a video. Raises ImageError."""
+        """One picture or region, or the frames of a video. Raises ImageError."""
         reference, box = whole(reference)
         path = self.path(reference)
         if path.suffix.lower() in VIDEO_SUFFIXES:
@@ -130,7 +127,7 @@ class Drawn:
 
 
 def frame_numbers(length: int, count: int = FRAMES) -> list[int]:
-    """Which frames of a video of `length` frames are looked at: `count`, or `length` if that is fewer.
+    """Which frames of a video of `length` frames are taken.
 
     >>> frame_numbers(100)
     [12, 36, 62, 86]
@@ -142,8 +139,7 @@ def frame_numbers(length: int, count: int = FRAMES) -> list[int]:
 
 
 def video_frames(path: Path, count: int = FRAMES) -> list[np.ndarray]:
-    """The frames that `frame_numbers` names, as (H, W, 3) uint8 RGB. Raises ImageError for a file that is
-    missing, is no video, or ends before its last needed frame; UserError when PyAV is not installed."""
+    """The frames of `frame_numbers`, (H, W, 3) uint8 RGB. Raises ImageError, and UserError without PyAV."""
     try:
         import av
     except ImportError:
@@ -175,9 +171,8 @@ def video_frames(path: Path, count: int = FRAMES) -> list[np.ndarray]:
 def _length(path: Path) -> tuple[int, int]:
     """(frames that can be decoded, frames that a container promises that ends before them, else 0).
 
-    Counting decodes once: containers may be wrong about their length, even a whole MP4 file: a clip cut out
-    of a longer video holds frames that are not to be shown. There the index says whether the file has every
-    frame.
+    Counting decodes once. Containers may be wrong about their length: an MP4 clip cut out of a longer video
+    holds frames that are not shown; its index says whether the file has every frame.
     """
     import av
 

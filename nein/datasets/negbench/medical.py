@@ -42,8 +42,7 @@ COLOURS = ("#7a3b2e", "#c98a7d", "#8c6b4f", "#b5533c", "#2b1b17", "#5e3a24", "#9
 
 
 def chexpert(path: Path, count: int) -> Iterator[Concepts]:
-    """Each picture with the `count` absent findings most often seen with the present ones. Pictures of one
-    patient share a source."""
+    """Each picture with `count` absent findings often seen with the present ones; a patient is a source."""
     images = []
     for row in Records(path, ("Path", *FINDINGS), None):
         name = PurePosixPath(official.cell(row.cells, "Path", path, row.line))
@@ -72,7 +71,7 @@ def _label(row: Row, finding: str, path: Path) -> float | None:
 
 
 def ham10000(path: Path, count: int) -> Iterator[Concepts]:
-    """Whatever is not diagnosed is absent, whatever `count` is. Pictures of one lesion share a source."""
+    """Whatever is not diagnosed is absent, whatever `count` is; a lesion is a source."""
     for row in Records(path, ("lesion_id", "image_id", "dx"), None):
         code, name, lesion = (
             official.cell(row.cells, column, path, row.line) for column in ("dx", "image_id", "lesion_id")
@@ -92,7 +91,7 @@ TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {"chexpert": chex
 
 
 def drawn_table(source: str, count: int) -> Path:
-    """The table of a twin with `count` pictures, "chexpert" or "ham10000", drawn on first use."""
+    """The table of a twin with `count` pictures, drawn on first use."""
     lesions = source == "ham10000"
     name, write = ("HAM10000_metadata.csv", _write_ham10000) if lesions else ("valid.csv", _write_chexpert)
 

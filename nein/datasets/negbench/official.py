@@ -1,12 +1,12 @@
-"""The CSV files NegBench is released as: read as they are, and written so that its own code reads them.
+"""NegBench's CSV files (github.com/m1k2zoo/negbench): read, and written so that its code reads them.
 
     retrieval        filepath, captions (the text of a Python list of strings)
     multiple choice  correct_answer, caption_0 .. caption_3, correct_answer_template, image_path
     binary           correct_answer, caption_0, caption_1, image_path
     NegCap           filepath and a caption: one per row, for the released training code takes a cell as it is
 
-Source: https://github.com/m1k2zoo/negbench. Files written here carry further columns, which the released code
-ignores: `id`, `source`, `template_0` .. (each option's own), `positive_objects`, `negative_objects`.
+Ours have further columns, which the released code ignores: `id`, `source`, `template_0` .. (each option's
+own), `positive_objects`, `negative_objects`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from sys import intern
 from typing import IO, Any, NamedTuple
@@ -45,8 +44,8 @@ LIMIT = 10_000_000  # characters a cell may hold
 MODIFIED = "modified_positive"
 WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
 THEIRS = {AFFIRMATION: "positive", NEGATION: "negative", HYBRID: "hybrid"}
-#: Columns that hold captions, the first that is there is read: lists, as the released scripts write them, or
-#: one text each (what `--csv-caption-key` names in the released scripts and in open_clip).
+#: Columns that hold captions, of which the first is read: lists, or one text each (`--csv-caption-key` of the
+#: released scripts and of open_clip).
 LISTS = ("negative_captions", "captions")
 CAPTIONS = (*LISTS, "caption", "title")
 #: Templates of the wrong options by position. In the released files about photographs ("real") the right
@@ -61,22 +60,17 @@ POSITIONS: Mapping[str, tuple[str | None, ...]] = {
 # --- rows of a file ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Row:
-    """A record: the line it ends in, its cells by column, its first byte and the one behind it."""
-
-    line: int
+class Row(NamedTuple):
+    line: int  # in which it ends
     cells: dict[str, str]
-    start: int
-    end: int
+    start: int  # its first byte
+    end: int  # the byte behind it
 
 
 class Records:
-    """The records of a CSV file with the columns `needed`, read as they are asked for; with its place in the
-    file each can be read again alone (`parse`). Half a record at a file's end is left out with a warning.
-    Raises UserError, naming file and line. delimiter: None: a tab where the header has one, else a comma.
-    `sha256`: of everything read so far.
-    """
+    """The records of a CSV file with the columns `needed`, which can be read again alone by their bytes
+    (`parse`); half a record at the end is left out with a warning. Raises UserError, naming file and line.
+    delimiter: None: a tab where the header has one, else a comma. sha256: of everything read so far."""
 
     def __init__(self, path: Path, needed: Sequence[str], delimiter: str | None = ",") -> None:
         self.path, self.needed, self.delimiter = path, needed, delimiter
@@ -159,8 +153,8 @@ def parse(columns: Sequence[str], data: bytes, delimiter: str = ",") -> dict[str
 def read_retrieval(
     path: Path, kind: str = ORIGINAL, *, allow_empty: bool = False
 ) -> tuple[RetrievalItem, ...]:
-    """The items of a retrieval file. Raises UserError naming file, line and column. allow_empty: take items
-    without a caption, or with an empty one: the released script for paraphrasing loses some."""
+    """The items of a retrieval file. Raises UserError. allow_empty: also items without a caption or with an
+    empty one: the released script for paraphrasing loses some."""
     same = _Same()
     items = tuple(
         RetrievalItem(
@@ -175,9 +169,8 @@ def read_retrieval(
 
 
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
-    """The questions of a multiple-choice or binary file, options in the file's order. layout: which of
-    `POSITIONS` says how the wrong options were made, where the file has no columns `template_0` .. of its
-    own."""
+    """The questions of a multiple-choice or binary file. layout: of `POSITIONS`, where the file has no
+    `template_0` .. of its own."""
     questions, same = [], _Same()
     for where, row, image, name, source in _rows(
         path, ("image_path", "correct_answer", "caption_0", "caption_1")
@@ -197,7 +190,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
 
 
 class _Same(dict[Any, Any]):
-    """Of equal values the first, so that what many records repeat is held once."""
+    """Of equal values the first: what many records repeat is held once."""
 
     def __call__(self, value: Any) -> Any:
         return self.setdefault(value, value)
@@ -206,15 +199,13 @@ class _Same(dict[Any, Any]):
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], str, str, str]]:
     """(file and line, cells, image, id, source) of every record; `needed` begins with the image's column. An
     id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
-    rows = [
-        (row.line, row.cells, cell(row.cells, needed[0], path, row.line)) for row in Records(path, needed)
-    ]
-    names, seen = short_names(image for _, _, image in rows), Counter[str]()
-    for line, row, image in rows:
+    rows = [(row, cell(row.cells, needed[0], path, row.line)) for row in Records(path, needed)]
+    names, seen = short_names(image for _, image in rows), Counter[str]()
+    for row, image in rows:
         name = names[image]
         seen[name] += 1
-        own = name if seen[name] == 1 else f"{name}#{seen[name]}"
-        yield f"{path}, line {line}", row, intern(image), intern(row.get("id") or own), name
+        own = row.cells.get("id") or (name if seen[name] == 1 else f"{name}#{seen[name]}")
+        yield f"{path}, line {row.line}", row.cells, intern(image), intern(own), name
 
 
 _FACTS = ("id", "source", "positive_objects", "negative_objects")
@@ -226,10 +217,10 @@ def _facts(record: RetrievalItem | Question) -> dict[str, str]:
 
 
 class Form(NamedTuple):
-    """How records stand in a file: its columns, and the rows of a record."""
+    """How records stand in a file."""
 
     columns: Sequence[str]
-    rows: Callable[[Any], list[dict[str, Any]]]
+    rows: Callable[[Any], list[dict[str, Any]]]  # of a record
 
 
 RETRIEVAL = Form(
@@ -248,8 +239,8 @@ TRAINING_CAPTIONS = Form(
 
 
 def questions_of(count: int, single: str = THEIRS[AFFIRMATION]) -> Form:
-    """Questions with up to `count` options, in the order they have. single: the word for the type of a
-    question that affirms the one object its image shows (or none); of training questions MODIFIED."""
+    """Questions with up to `count` options. single: the word for the type of a question that affirms the only
+    object of its image (or none); of training questions MODIFIED."""
     captions, made_as = ([f"{name}_{k}" for k in range(count)] for name in ("caption", "template"))
     name, source, *objects = _FACTS
     columns = ["correct_answer", *captions, "correct_answer_template", "image_path", name, source, *made_as]
@@ -271,7 +262,6 @@ def questions_of(count: int, single: str = THEIRS[AFFIRMATION]) -> Form:
 
 
 def text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str:
-    """Rows as they stand in a file."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     if header:
@@ -281,13 +271,11 @@ def text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: b
 
 
 def write_retrieval(path: Path, items: Sequence[RetrievalItem], form: Form = RETRIEVAL) -> None:
-    """Writes items of one kind, atomically; `read_retrieval` gives them back."""
     check_items(items, str(path))
     atomic.write_text(path, text(form.columns, (row for item in items for row in form.rows(item))))
 
 
 def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
-    """Writes questions, atomically; `read_questions` gives them back. single: see `questions_of`."""
     check_questions(questions, str(path))
     form = questions_of(max((len(question.options) for question in questions), default=2), single)
     atomic.write_text(path, text(form.columns, (row for one in questions for row in form.rows(one))))
@@ -297,14 +285,13 @@ def write_questions(path: Path, questions: Sequence[Question], *, single: str = 
 
 
 def file_name(reference: str) -> str:
-    """The last part of a path of any system: what a picture is recognised by."""
-    parts = _path_parts(reference)
-    return parts[-1] if parts else reference
+    """The last part of a path of any system."""
+    return (_path_parts(reference) or (reference,))[-1]
 
 
 def short_names(references: Iterable[str]) -> dict[str, str]:
-    """Reference -> the shortest end of its path that no other of the references has: mostly the file name,
-    else "patient7/study1/view1_frontal.jpg". What stands before it depends on the machine."""
+    """Reference -> the shortest end of its path that no other one has: mostly the file name, else
+    "patient7/study1/view1_frontal.jpg". What stands before it depends on the machine."""
     parts = {name: _path_parts(name) or (name,) for name in references}
     ends: dict[str, str] = {}
     waiting, length = list(parts), 0
@@ -335,7 +322,7 @@ def cell(row: Mapping[str, str], column: str, path: Path, line: int | str) -> st
 
 
 def option_texts(row: Mapping[str, str]) -> list[str]:
-    """The cells caption_0, caption_1, ... of a question, without empty ones at the end."""
+    """caption_0, caption_1, ... without empty ones at the end."""
     columns = [name for name in row if name.startswith("caption_") and name[8:].isdigit()]
     texts = [row[name] for name in sorted(columns, key=lambda name: int(name[8:]))]
     while texts and not texts[-1]:
@@ -358,8 +345,7 @@ def caption_column(columns: Sequence[str], path: Path, asked: str | None = None)
 
 
 def caption_texts(text: str, column: str, where: str) -> tuple[str, ...]:
-    """The captions of a cell: of a list its strings, maybe none; any other text is one caption. A column of
-    LISTS must hold lists; in another one a cell counts as a list where it is the text of one."""
+    """The captions of a cell: the strings of a list, else its text. A column of LISTS must hold lists."""
     if column in LISTS:
         return strings(text, where)
     if text.strip().startswith("["):
@@ -371,7 +357,6 @@ def caption_texts(text: str, column: str, where: str) -> tuple[str, ...]:
 
 
 def correct_index(text: str, count: int, where: str) -> int:
-    """The number of the right one of `count` options."""
     try:
         value = float(text)  # a file that went through pandas may say "0.0"
     except ValueError:
@@ -384,12 +369,10 @@ def correct_index(text: str, count: int, where: str) -> int:
 def _template(word: str, where: str) -> str | None:
     """Our name for a template, from the file's or our own."""
     word = word.strip().lower()
-    if not word:
-        return None
     template = WORDS.get(word, word)
-    if template not in TEMPLATES:
+    if template and template not in TEMPLATES:
         raise UserError(f"{where}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
-    return template
+    return template or None
 
 
 def _templates(
@@ -409,8 +392,7 @@ def _optional(row: Mapping[str, str], column: str, where: str) -> tuple[str, ...
 
 
 def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
-    """The strings of a list cell, "['a', 'b']", by `ast.literal_eval`. nested: a list of strings may stand in
-    place of one, which is these with spaces between."""
+    """The strings of a list cell, "['a', 'b']". nested: a list of strings, joined, may stand for one."""
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -1,8 +1,5 @@
-"""Other tests of negation, each read from its file as published, as questions of the same form as NegBench's.
-
-Each reader says which file it reads; `registry.ROWS` has the papers. Of SugarCrepe and
-NaturalBench those items are read in which `polarity.denies` finds a denying word.
-"""
+"""Other tests of negation (`registry.ROWS`), read as published as questions of NegBench's form; of SugarCrepe
+and NaturalBench those items in which `polarity.denies` finds a denying word."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ _BEAF_ASKED = re.compile(r"Is there (an? .+) in the image\?")
 
 
 def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
-    """The questions of a file. Raises UserError, naming file and item, for what is no such file."""
+    """The questions of a file. Raises UserError, naming file and item."""
     questions = tuple(cc_neg(path, protocol) if reader == "cc-neg" else READERS[reader](path))
     if not questions:
         raise UserError(f"'{path}' holds no item that this test asks about.")
@@ -67,16 +64,15 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
 
 
 def valse(path: Path) -> Iterator[Question]:
-    """VALSE, existence: {name: {image_file, caption, foil, mturk: {caption, foil, other}, ...}}: as its
-    authors do, those 505 of 534 items whose caption two of three annotators took for the only true one."""
+    """VALSE, existence: as its authors do, those 505 of 534 items whose caption two of three annotators took
+    for the only true one."""
     for name, item in _items(path, dict, _VALSE):
         if item["mturk"]["caption"] >= VALID:
             yield _captions(name, item["image_file"], (item["caption"], item["foil"]))
 
 
 def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
-    """CC-Neg: a torch file with image_paths and annotations, {json: {caption}, sop_data: {negative-prompt}};
-    the last 40,000 are for evaluation.
+    """CC-Neg: a torch file of which the last 40,000 items are for evaluation.
 
     | quirk | `protocol="paper"` | `protocol="fixed"` |
     |---|---|---|
@@ -104,8 +100,7 @@ def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
 
 
 def sugarcrepe(path: Path) -> Iterator[Question]:
-    """SugarCrepe: {number: {filename, caption, negative_caption}}; items in which just one of the two
-    denies."""
+    """SugarCrepe: items in which just one of the two captions denies."""
     for name, item in _items(path, dict, _SUGARCREPE):
         texts = item["caption"], item["negative_caption"]
         if denies(texts[0]) != denies(texts[1]):
@@ -113,8 +108,7 @@ def sugarcrepe(path: Path) -> Iterator[Question]:
 
 
 def negrefcocog(path: Path) -> Iterator[Question]:
-    """NegRefCOCOg: [{image, phrase, ref_bbox, bbox_list}], boxes as x, y, width, height in pixels. As its
-    authors do, the phrase is held against every box, cut out."""
+    """NegRefCOCOg: as its authors do, the phrase is held against every box, cut out."""
     for name, item in _items(path, list, _NEGREFCOCOG):
         image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
         if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
@@ -127,8 +121,8 @@ def negrefcocog(path: Path) -> Iterator[Question]:
 
 
 def neat(path: Path) -> Iterator[Question]:
-    """NEAT's copies of NegBench's negated captions: filepath, captions, inverted_captions. An inversion
-    denies what the caption affirms and affirms what it denies."""
+    """NEAT's copies of NegBench's negated captions. An inversion denies what the caption affirms and affirms
+    what it denies."""
     seen: Counter[str] = Counter()
     for row in official.Records(path, ("filepath", "captions", "inverted_captions")):
         where = f"'{path}', line {row.line}"
@@ -149,8 +143,7 @@ def neat(path: Path) -> Iterator[Question]:
 
 
 def beaf(path: Path) -> Iterator[Question]:
-    """BEAF: [{id, image, question, orig_img, removed_q, gt}], the original of a picture before its copies,
-    which have its name with a number: COCO_val2014_000000001171_00.png.
+    """BEAF: the original of a picture, then its copies: COCO_val2014_000000001171_00.png.
 
     A question about the removed thing belongs to the same question about the original: both right is BEAF's
     true understanding, the first alone its positive stubbornness, the second alone its negative one, neither
@@ -175,9 +168,8 @@ def beaf(path: Path) -> Iterator[Question]:
 
 
 def naturalbench(path: Path) -> Iterator[Question]:
-    """NaturalBench as its repository has it: [question, image, answer, type], four for a pair of pictures:
-    each question about the first and the second. Fours are read in which a question or an option denies
-    something."""
+    """NaturalBench: [question, image, answer, type], four for a pair of pictures: each question about the
+    first and the second. Fours are read in which a question or an option denies."""
     rows = [_natural(row, f"'{path}', row {name}") for name, row in _items(path, list, [str])]
     if len(rows) % 4:
         raise UserError(f"'{path}' has {len(rows)} rows; there must be four for every pair of pictures.")
@@ -196,7 +188,7 @@ def naturalbench(path: Path) -> Iterator[Question]:
 
 
 def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int]:
-    """(question, options, image, right option) of a row of NaturalBench."""
+    """(question, options, image, right option)."""
     if len(row) != 4:
         raise UserError(f"{where} is not [question, image, answer, type].")
     asked, image, answer, _ = row
@@ -214,16 +206,14 @@ def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int
 
 
 def natural_pairs(path: Path) -> Iterator[Pair]:
-    """NaturalBench-Retrieval: [{index, image_0, image_1, caption_0, caption_1}], caption k true of picture k;
-    those in which a caption denies something."""
+    """NaturalBench-Retrieval: pairs in which a caption denies; caption k is true of picture k."""
     for name, item in _items(path, list, _RETRIEVAL):
         if denies(item["caption_0"]) or denies(item["caption_1"]):
             yield _pair(name, item)
 
 
 def scope_pairs(path: Path) -> Iterator[Pair]:
-    """What `drawn_tests.write_scope` wrote. The four comparisons of a pair are right together, by
-    construction and by difficulty; questions are put in English."""
+    """What `drawn_tests.write_scope` wrote. The four comparisons of a pair are right together."""
     for name, item in _items(path, list, _SCOPE):
         difficulty = (OTHERS, item["others"]), (DEPTH, item["depth"])
         groups = ((item["construction"], name, 4),)
@@ -231,9 +221,8 @@ def scope_pairs(path: Path) -> Iterator[Pair]:
 
 
 def nein_pairs(path: Path) -> Iterator[Pair]:
-    """NeIn's annotations, with the folders of pictures beside them: the picture with the object and a
-    sentence that affirms it, the source picture and the sample's own sentence; of families in
-    `families.DENYING`."""
+    """NeIn's annotations: the picture with the object and a sentence that affirms it, the source picture and
+    the sample's own sentence; of families in `families.DENYING`."""
     for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
         if (sample.family or "plain") in families.DENYING:
             images = [f"{file.parent.name}/{file.name}" for file in (sample.sample_path, sample.source_path)]
@@ -274,8 +263,8 @@ def _each(
 
 
 def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
-    """SimpleNeg: [caption, is what it denies there?, is what it affirms there?]. No picture belongs to a
-    caption: what it finds among any pictures is asked both questions. Raises UserError."""
+    """SimpleNeg: [caption, is what it denies there?, is what it affirms there?]; no picture belongs to a
+    caption. Raises UserError."""
     items = []
     for name, row in _items(path, list, [str]):
         if len(row) != 3 or not all(text.strip() for text in row):
@@ -310,13 +299,13 @@ def _captions(
 
 
 def _original(item: dict[str, Any]) -> str:
-    """The name of the picture that a picture of BEAF was made from, without its suffix."""
+    """The picture that a picture of BEAF was made from, without its suffix."""
     stem = PurePosixPath(item["image"]).stem
     return stem if item["orig_img"] else stem.rpartition("_")[0]
 
 
 def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:
-    """(name, item) of a JSON object, or (number, item) of a JSON list, whichever `kind` the file must be."""
+    """(name or number, item) of a JSON file, which must hold a `kind`."""
     content = atomic.read_json(path)
     if shapes.fault(content, kind):
         raise UserError(f"'{path}' holds no JSON {'object' if kind is dict else 'list'} of items.")

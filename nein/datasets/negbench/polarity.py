@@ -60,7 +60,7 @@ _HEDGED_BEHIND = re.compile(r"^\s+(?:\w+\s+)?(?:might|may|could|would)\b(?! not)
 
 
 def mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
-    """Where a noun stands in a sentence, singular or plural, as whole words; any case."""
+    """Where a noun stands in a sentence, singular or plural, in any case."""
     forms = sorted({form.casefold() for form in (noun, plural(noun), singular(noun))}, key=len, reverse=True)
     pattern = r"(?<!\w)(?:" + "|".join(re.escape(form) for form in forms) + r")(?!\w)"
     return [match.span() for match in re.finditer(pattern, sentence.casefold())]
@@ -80,7 +80,7 @@ def polarity(sentence: str, noun: str) -> Polarity:
 
 
 def denies(sentence: str) -> bool:
-    """Whether a sentence has a word that denies anything at all.
+    """Whether a sentence has a word that denies anything.
 
     >>> denies("A man is not only smiling."), denies("A man without a hat.")
     (False, True)
@@ -151,20 +151,15 @@ ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, b
 
 @dataclass(frozen=True)
 class Pair:
-    """captions[k] is true of images[k], and false of the other.
-
-    source  What resampling treats as one unit; "": these two pictures.
-    groups  Further scores that the four questions are right together for; difficulty as `Question` has it.
-    denies  Which captions have a denying word; None: by the rule for English.
-    """
+    """captions[k] is true of images[k], and false of the other."""
 
     name: str
     images: tuple[str, str]
     captions: tuple[str, str]
-    source: str = ""
-    groups: tuple[Group, ...] = ()
+    source: str = ""  # what resampling treats as one unit; "": these two pictures
+    groups: tuple[Group, ...] = ()  # further scores that the four questions are right together for
     difficulty: tuple[tuple[str, int], ...] = ()
-    denies: tuple[bool, bool] | None = None
+    denies: tuple[bool, bool] | None = None  # which captions have a denying word; None: by the English rule
 
     @property
     def cluster(self) -> str:
@@ -172,7 +167,6 @@ class Pair:
 
     @property
     def kinds(self) -> list[str]:
-        """Of both captions."""
         denying = self.denies or [denies(text) for text in self.captions]
         return [NEGATION if one else AFFIRMATION for one in denying]
 

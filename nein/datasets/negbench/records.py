@@ -28,26 +28,18 @@ Group = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class RetrievalItem:
-    """One picture or video with its captions of one kind.
+    """One picture or video with its captions of one kind. The k-th original and the k-th negated caption are
+    a pair where there are as many of both; a released file may have lost some."""
 
-    id         Unique among the items of its kind, and the same for both items of a picture.
-    image      Reference of the picture.
-    captions   The k-th original and the k-th negated caption of a picture are a pair, where it has as many of
-               the one kind as of the other. A released file may have lost some.
-    kind       "original" or "negated".
-    positives  Objects the captions affirm, where known; `negatives`: those they deny.
-    source     What resampling treats as one unit; the picture's own id where several share no source.
-    asked      Where no picture is known to be right, and `image` is "": what a judge is asked of those found,
-               whether what the caption denies is there, then whether what it affirms is.
-    """
-
-    id: str
+    id: str  # unique in its kind, the same in both
     image: str
     captions: tuple[str, ...]
     kind: str = ORIGINAL
-    positives: tuple[str, ...] | None = None
-    negatives: tuple[str, ...] | None = None
-    source: str = ""
+    positives: tuple[str, ...] | None = None  # objects that the captions affirm, where known
+    negatives: tuple[str, ...] | None = None  # those that they deny
+    source: str = ""  # what resampling treats as one unit
+    #: Without an `image` of its own, two questions to a judge of what is found: is what the caption denies
+    #: there, and is what it affirms?
     asked: tuple[str, str] | None = None
 
     @property
@@ -57,51 +49,36 @@ class RetrievalItem:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A caption to choose, and how it is made: "affirmation", "negation", "hybrid", or None where unknown.
-
-    image  Reference of the picture, or of a region of one, that it is held against; "": the question's."""
-
     text: str
-    template: str | None = None
-    image: str = ""
+    template: str | None = None  # "affirmation", "negation", "hybrid"; None: unknown
+    image: str = ""  # picture, or region of one, that it is held against; "": the question's
 
     @property
     def shown(self) -> str:
-        """The option in a word or a sentence: the caption, or the name of the picture."""
         return PurePosixPath(self.image).name if self.image else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which of the options describes the picture?
+    """Which of the options describes the picture?"""
 
-    id       Unique in its task; the order in which the options are shown derives from it.
-    correct  Index of the right one, as the data have it (0 throughout in the released files).
-    type     Template of the right option, or of the question; None where unknown (binary questions).
-    source   What resampling treats as one unit; "": the picture.
-    asked    The question, where it is another one: its options are answers, which no caption's score gives.
-    groups   Those whose questions have to be answered right together.
-    difficulty   What makes it difficult, and how much of that there is, what matters most last.
-    """
-
-    id: str
+    id: str  # unique in its task; decides the order in which the options are shown
     image: str
     options: tuple[Option, ...]
-    correct: int
-    type: str | None = None
+    correct: int  # as the data have it (0 throughout in the released files)
+    type: str | None = None  # template of the right option, or of the question; None: unknown
     positives: tuple[str, ...] | None = None
     negatives: tuple[str, ...] | None = None
-    source: str = ""
-    asked: str = ""
-    groups: tuple[Group, ...] = ()
-    difficulty: tuple[tuple[str, int], ...] = ()
+    source: str = ""  # what resampling treats as one unit; "": the picture
+    asked: str = ""  # another question, whose options are answers, which no caption's score gives
+    groups: tuple[Group, ...] = ()  # whose questions have to be answered right together
+    difficulty: tuple[tuple[str, int], ...] = ()  # what makes it difficult, how much; what matters most last
 
     @property
     def cluster(self) -> str:
         return self.source or self.image
 
     def picture(self, option: Option) -> str:
-        """Reference of what an option is held against."""
         return option.image or self.image
 
 
@@ -117,24 +94,18 @@ class Media(Protocol):
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """Retrieval with original captions and with negated ones, over the same pictures.
+    """Retrieval with original and negated captions, of which either may lack, over the same pictures."""
 
-    name      "coco/retrieval", say: data set, then task. `variant`: "templated" or "rephrased".
-    original  Items of kind "original"; `negated` of kind "negated". Either may be empty.
-    gallery   Pictures besides those of the items.
-    """
-
-    name: str
+    name: str  # data set, then task: "coco/retrieval"
     original: tuple[RetrievalItem, ...]
     negated: tuple[RetrievalItem, ...]
     media: Media
     variant: str = "templated"
     origin: dict[str, Any] = field(default_factory=dict)
-    gallery: tuple[str, ...] = ()
+    gallery: tuple[str, ...] = ()  # pictures besides those of the items
 
     @property
     def references(self) -> list[str]:
-        """Every distinct picture, in order of first appearance."""
         shown = (item.image for item in (*self.original, *self.negated) if item.image)
         return list(dict.fromkeys((*shown, *self.gallery)))
 
@@ -145,7 +116,6 @@ class RetrievalTask:
 
     @property
     def sentences(self) -> list[str]:
-        """Every caption, in the order of the records."""
         return [text for item in (*self.original, *self.negated) for text in item.captions]
 
     @functools.cached_property
@@ -169,15 +139,13 @@ class ChoiceTask:
         return list(dict.fromkeys(q.picture(option) for q in self.questions for option in q.options))
 
     def answered_by(self, kind: str) -> bool:
-        """Whether a model can answer: "dual" and "itm" score captions with pictures, "vlm" is shown one
-        picture."""
+        """ "dual" and "itm" score captions with pictures, "vlm" is shown one picture."""
         if kind != "vlm":
             return not any(question.asked for question in self.questions)
         return not any(option.image for question in self.questions for option in question.options)
 
     @property
     def sentences(self) -> list[str]:
-        """Every option, in the order of the questions."""
         return [option.text for question in self.questions for option in question.options]
 
     @functools.cached_property
@@ -189,8 +157,7 @@ Task = RetrievalTask | ChoiceTask
 
 
 def check_items(items: Sequence[RetrievalItem], where: str, *, allow_empty: bool = False) -> None:
-    """Raises UserError for a wrong kind, an id that occurs twice, or (unless `allow_empty`) an empty caption
-    or none."""
+    """Raises UserError for a wrong kind, an id twice, or (unless `allow_empty`) a lacking caption."""
     _unique([item.id for item in items], where)
     for item in items:
         if not allow_empty and (not item.captions or any(not text.strip() for text in item.captions)):

@@ -29,49 +29,32 @@ NANO = "nano"
 
 @dataclass(frozen=True)
 class Part:
-    """One task of a data set in one wording.
-
-    task      Of TASKS.
-    variant   "templated", "rephrased" by a language model, or "published": the words of another test.
-    files     Released names, the first that is there is read. For retrieval: original captions.
-    negated   For retrieval: names of the file with negated captions ("templated" ones may not be given out).
-    reader    Of `other_tests.READERS`, for another layout; "": NegBench's. For retrieval: `simpleneg`.
-    """
+    """One task of a data set in one wording."""
 
     task: str
     variant: str
-    files: tuple[str, ...]
-    negated: tuple[str, ...] = ()
-    reader: str = ""
+    files: tuple[str, ...]  # released names, of which the first that is there is read
+    negated: tuple[str, ...] = ()  # of retrieval: names of the file with negated captions
+    reader: str = ""  # of `other_tests.READERS`, or `simpleneg`; "": NegBench's layout
 
     @property
     def judged(self) -> bool:
-        """Whether no picture is known to be right, so that a judge says of what is found whether it is."""
+        """Whether no picture is known to be right, so that a judge decides."""
         return self.task == RETRIEVAL and bool(self.reader)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A data set.
-
-    pictures  Where its pictures or videos come from.
-    layout    "real" or "synthetic" (`official.POSITIONS`).
-    sizes     Task -> rows of each of its files, as published.
-    files_at  Where to get the files. `suite`: what they are a part of.
-    licence   Of the files; pictures have their own.
-    by_name   Whether it is read only where it is asked for by name: others' files are called so, too.
-    """
-
     name: str
     title: str
-    pictures: str
+    pictures: str  # where its pictures or videos come from
     parts: tuple[Part, ...]
-    layout: str = "real"
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    files_at: str = CSV_FILES
-    suite: str = NEGBENCH
-    licence: str = "see there"
-    by_name: bool = False
+    layout: str = "real"  # or "synthetic" (`official.POSITIONS`)
+    sizes: Mapping[str, int] = field(default_factory=dict)  # task -> rows of each of its files, as published
+    files_at: str = CSV_FILES  # where to get the files
+    suite: str = NEGBENCH  # what it is a part of
+    licence: str = "see there"  # of the files
+    by_name: bool = False  # read only where it is asked for by name: others' files are called so, too
 
 
 _COCO = "val2017.zip of https://cocodataset.org/#download"

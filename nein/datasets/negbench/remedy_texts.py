@@ -1,10 +1,9 @@
 """Sentences from which remedies for text encoders learn what a denial changes.
 
-Steering takes its direction from pairs, one sentence that affirms and one that denies the same thing:
-published as JSON {affirmed: negation} (github.com/fawazsammani/negation-steering, data/train_data.json).
-NEAT adapts a text encoder to captions taken apart: what they affirm, what they deny, and their inversion
-(github.com/hhc1997/NEAT, *_logic_inversion.csv; cells are texts of Python lists, in which a list of strings
-may stand for one). Ours are templates and rules, without the held-out wordings of `sentences`.
+Steering takes pairs, one sentence that affirms and one that denies: JSON {affirmed: negation} as in
+github.com/fawazsammani/negation-steering, data/train_data.json. NEAT takes captions apart: what they affirm,
+what they deny, and their inversion, as in *_logic_inversion.csv of github.com/hhc1997/NEAT. Ours are
+templates and rules, without the held-out wordings of `sentences`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def drawn_pairs() -> Pairs:
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Those of a file as published: {affirmed: denied}."""
     content = atomic.read_json(path)
     if not isinstance(content, dict) or len(content) < 2 or shapes.fault([*content.values()], [str]):
         raise UserError(f"'{path}' must hold a JSON object of affirmed sentences and their negations.")
@@ -69,7 +67,7 @@ def invert(texts: Sequence[str]) -> list[Parts | None]:
 
 
 def read_inversions(path: Path) -> Mapping[str, Parts]:
-    """Caption -> its parts, of a file as published. Raises UserError for any other."""
+    """Caption -> its parts, of a file as published. Raises UserError."""
     parts: dict[str, Parts] = {}
     for row in official.Records(path, _COLUMNS):
         where = f"'{path}', line {row.line}"

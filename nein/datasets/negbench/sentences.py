@@ -2,7 +2,7 @@
 
 Sources: the paper (its section on templates and the appendix) and the released code
 (github.com/m1k2zoo/negbench @ 2ac009b: create_mcq.py for evaluation and for fine-tuning,
-process_video_tasks.py, generate_negative_captions.py). Both wordings are kept by name: `WORDINGS`.
+process_video_tasks.py, generate_negative_captions.py). Both wordings are in `WORDINGS`.
 
 Rules that a file shows go by `protocol`: "paper" is the released code, "fixed" ours.
 
@@ -40,19 +40,16 @@ from nein.datasets.negbench.records import (
 from nein.engine.blocks import sample_seed
 
 Protocol = Literal["paper", "fixed"]
-#: Further wordings, for the miniature world: to train on many, to test on one not seen. They have the forms
-#: of WORDINGS and two for the sentence beside a caption: "There is no {x} in the {thing}." and its opposite.
+#: Forms of a wording; the last two are of the sentence beside a caption, "There is no {x} in the {thing}".
 PAIR, ABSENT, PRESENT = "pair", "absence", "presence"
 FORMS = (PAIR, AFFIRMATION, NEGATION, HYBRID, ABSENT, PRESENT)
 
 
 def _forms(text: str) -> dict[str, str]:
-    """The FORMS, separated by "|"."""
     return dict(zip(FORMS, text.split(" | "), strict=True))
 
 
 def _verb(what: str, third: str, plain: str, but: str = ", but not") -> dict[str, str]:
-    """The forms of a verb: "This image features A and B", "does not feature N"."""
     yes, no = f"{what} {third}", f"{what} does not {plain}"
     return _forms(
         f"{yes} {{A}} and {{B}} | {yes} {{A}} | {no} {{N}} | {yes} {{A}}{but} {{N}} | "
@@ -114,14 +111,12 @@ WORDINGS: dict[str, dict[str, str]] = {
 }
 #: "There is no {x} in the image. {caption}" and the other way round, with equal chances.
 ABSENCE = "There is no {x} in the {thing}."
-#: What stands at the end of the options of training files; those of evaluation files end without it.
-STOP = "."
+STOP = "."  # at the end of the options of training files
 NOTHING = "None"  # the released code's object of an image that shows none: Python's word for it
 NEGCAP = 3  # captions per image of CC12M-NegCap
 
 
 def stream(run_seed: int, image_id: str, purpose: str) -> random.Random:
-    """The random numbers of one image and purpose."""
     return random.Random(sample_seed(run_seed, f"negbench/{purpose}/{image_id}"))
 
 
@@ -134,7 +129,7 @@ class Negation:
     before: bool
 
     def text(self, thing: str, stop: Literal["as it is", "where missing", "always"]) -> str:
-        """As one line of two sentences. stop: whether the caption gets a full stop."""
+        """stop: whether the caption gets a full stop."""
         sentence = ABSENCE.format(x=self.absent, thing=thing)
         said = self.caption.strip()
         if stop == "always" or (stop == "where missing" and not said.endswith((".", "!", "?"))):
@@ -143,8 +138,7 @@ class Negation:
 
 
 def place(captions: Sequence[str], absent: Sequence[str], rng: random.Random, order: str) -> list[Negation]:
-    """Captions with the object that each denies. order: "either" (equal chances, as released), "prefix" or
-    "suffix" ("affneg": affirmation first)."""
+    """order of the denial: "either" (equal chances, as released), "prefix" or "suffix" ("affneg")."""
     return [
         Negation(text, name, rng.random() < 0.5 if order == "either" else order == "prefix")
         for text, name in zip(captions, absent, strict=True)
@@ -162,13 +156,11 @@ def options(
     thing: str = "image",
     stop: str = "",
 ) -> list[Option]:
-    """The right option of `template`, then the three wrong ones: hybrid, affirmation, negation, which misread
-    the same picture: "features N, but not B", "features N", "does not feature A".
+    """The right option of `template`, then three wrong ones: "features N, but not B", "features N", "does not
+    feature A".
 
     first, second  Present objects; second None where an image shows one thing only (training sets).
-    absent         The object that is not there.
     hybrid         The present object of the hybrid options; default `second`, where there is one.
-    stop           The end of every option.
     """
     words = WORDINGS[wording]
     other = hybrid or second or first
@@ -199,12 +191,9 @@ def evaluation_questions(
     protocol: Protocol = "fixed",
     single: bool = False,
 ) -> list[Question]:
-    """Up to `count` questions about one image, one per absent object, drawn without replacement; the right
-    option stands first, as in the released files.
-
-    None for an image with fewer than two positives or, if `single`, without one: medical pictures may show
-    one thing only, which is then affirmed alone. The template of the right option is drawn evenly.
-    """
+    """Up to `count` questions about one image, one per absent object; the right option, of a template drawn
+    evenly, stands first, as released. An image needs two positives or, if `single` (medical pictures), one,
+    which is affirmed alone."""
     if len(image.positives) < (1 if single else 2):
         return []
     rng = stream(seed, image.id, "mcq")
@@ -215,16 +204,16 @@ def evaluation_questions(
             pair = tuple(rng.sample(image.positives, min(2, len(image.positives))))
         second = pair[1] if len(pair) > 1 else None
         made = options(pair[0], second, absent, rng.choice(TEMPLATES), wording=wording, thing=thing)
-        questions.append(_question(image, f"{image.id}#{number}", made, range(len(made)), (absent,)))
+        questions.append(_question(image, f"{image.id}#{number}", made, (absent,)))
     return questions
 
 
 def questions_as_filed(
     image: Concepts, seed: int, *, count: int = 1, wording: str = "code", thing: str = "image"
 ) -> list[Question]:
-    """`count` questions drawn as those of the released COCO and VOC files are, which the released script for
-    evaluation does not draw: objects and the absent one anew for every question, the hybrid options about the
-    object that the wrong negation denies, and of an image with one object a negation or a hybrid."""
+    """`count` questions as in the released COCO and VOC files, which the released script does not draw: all
+    objects anew for every question, the hybrid options about the object that the wrong negation denies, of an
+    image with one object a negation or a hybrid."""
     if not image.positives or not image.negatives:
         return []
     rng, questions = stream(seed, image.id, "mcq-filed"), []
@@ -233,7 +222,7 @@ def questions_as_filed(
         second = pair[1] if len(pair) > 1 else None
         template = rng.choice(TEMPLATES if second else (NEGATION, HYBRID))
         made = options(pair[0], second, absent, template, hybrid=pair[0], wording=wording, thing=thing)
-        questions.append(_question(image, f"{image.id}#{number}", made, range(len(made)), (absent,)))
+        questions.append(_question(image, f"{image.id}#{number}", made, (absent,)))
     return questions
 
 
@@ -243,12 +232,11 @@ def medical_questions(
     """What medical sets ask besides, by the name of the task; one each at most, the right option first.
 
     mcq-control     Four affirmations, of a present object and of three absent ones.
-    binary          An object affirmed and denied; whether it is a present or an absent one is drawn evenly.
+    binary          An object affirmed and denied, a present or an absent one with equal chances.
     binary-control  Two affirmations, of a present object and of an absent one.
 
-    The tasks and their columns are published, how the sentences were drawn is not. conditions: the two that
-    the paper asks about, with its verb: binary questions are about the first, as it is there or not, and
-    their controls tell the two apart, of pictures that show just one of them.
+    The tasks are published, how the sentences were drawn is not. conditions: the two of the paper, with its
+    verb: binary questions ask about the first, and controls tell the two apart where just one is there.
     """
     if not image.positives or not image.negatives:
         return {}
@@ -260,8 +248,7 @@ def medical_questions(
         return WORDINGS[wording][form].format(A=name, N=name, thing="image")
 
     def ask(right: str, wrong: Sequence[str], template: str | None) -> Question:
-        made = [Option(text, template) for text in (right, *wrong)]
-        return _question(image, image.id, made, range(len(made)), tuple(absent))
+        return _question(image, image.id, [Option(text, template) for text in (right, *wrong)], tuple(absent))
 
     affirmed = [say(AFFIRMATION, name) for name in absent]
     one = shown if there else absent[0]
@@ -288,9 +275,8 @@ def medical_questions(
 def training_question(
     image: Concepts, seed: int, *, wording: str = "code", thing: str = "image", protocol: Protocol = "fixed"
 ) -> Question | None:
-    """One question about an image with its options shuffled, or None where nothing is present or absent. With
-    one positive, "features {A}." stands for "features {A} and {B}.": the released code's `modified_positive`.
-    """
+    """One question with its options shuffled, or None where nothing is present or absent. With one positive,
+    "features {A}." stands for "features {A} and {B}.": the released code's `modified_positive`."""
     shown = image.positives or ((NOTHING,) if protocol == "paper" else ())
     if not shown or not image.negatives:
         return None
@@ -301,17 +287,24 @@ def training_question(
         pair[0], pair[1] if len(pair) > 1 else None, absent, rng.choice(TEMPLATES), stop=STOP,
         hybrid=pair[0] if protocol == "paper" else None, wording=wording, thing=thing,
     )  # fmt: skip
-    order = list(range(len(made)))
+    return _question(image, image.id, made, (absent,), shuffled(len(made), rng))
+
+
+def shuffled(count: int, rng: random.Random) -> list[int]:
+    order = list(range(count))
     rng.shuffle(order)
-    return _question(image, image.id, made, order, (absent,))
+    return order
 
 
 def _question(
-    image: Concepts, name: str, made: Sequence[Option], order: Sequence[int], absent: tuple[str, ...]
+    image: Concepts, name: str, made: Sequence[Option], absent: tuple[str, ...], order: Sequence[int] = ()
 ) -> Question:
-    shown, right = tuple(made[i] for i in order), list(order).index(0)
-    source = image.source_id or image.id
-    return Question(name, image.path, shown, right, made[0].template, image.positives, absent, source)
+    """The first option is right; order: of the options."""
+    order = order or range(len(made))
+    shown, source = tuple(made[i] for i in order), image.source_id or image.id
+    return Question(
+        name, image.path, shown, order.index(0), made[0].template, image.positives, absent, source
+    )
 
 
 def retrieval_items(
@@ -324,8 +317,7 @@ def retrieval_items(
     protocol: Protocol = "fixed",
 ) -> tuple[RetrievalItem, RetrievalItem] | None:
     """The original and the negated item of an image, or None for one without captions or absent objects.
-    captions: how many are used (default all), each negated with an absent object drawn for it; order: see
-    `place`."""
+    captions: how many are used (default all); order: see `place`."""
     chosen = image.captions[:captions]
     if not chosen or not image.negatives:
         return None
@@ -343,7 +335,7 @@ def retrieval_items(
 def training_captions(
     image: Concepts, seed: int, *, thing: str = "image", order: str = "either", protocol: Protocol = "fixed"
 ) -> RetrievalItem | None:
-    """The item of CC12M-NegCap's form: three negated captions, or None where nothing is absent."""
+    """As CC12M-NegCap: three negated captions, or None where nothing is absent."""
     negations = training_negations(image, seed, order=order, protocol=protocol)
     if not negations:
         return None
@@ -355,8 +347,7 @@ def training_captions(
 def training_negations(
     image: Concepts, seed: int, *, order: str = "either", protocol: Protocol = "fixed"
 ) -> list[Negation]:
-    """What the NEGCAP captions of an image deny, and where; empty without a caption or an absent object.
-    Fewer captions are used again; distinct objects are denied where there are so many."""
+    """What the NEGCAP captions of an image deny; fewer captions are used again."""
     if not image.captions or not image.negatives:
         return []
     rng = stream(seed, image.id, "negcap")
