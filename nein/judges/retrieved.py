@@ -81,12 +81,12 @@ def _judge(
         verdicts = {(row["id"], row["word"]): row for row in said}
         rows = list(judged.rows_of(asked, verdicts, protocol))
         name = files.task_name(task)
-        atomic.write_lines(judged.rows_file(folder, name), rows)
+        atomic.write_lines(folder.path / "judged" / f"{name}.jsonl", rows)
         label = {"task": task.name.partition("/")[2], "variant": task.variant, "judge": options.kind}
         table = scores.table({**label, **row} for row in scores.of_judged(rows))
         made.append(frames.label(estimates.of_table(table, rates), judge=options.kind))
         print(f"{folder.path}: {name}, {len(cases)} pictures judged", file=sys.stderr)
-    frames.write(judged.figures_file(folder), frames.concat(made))
+    frames.write(folder.path / judged.FIGURES, frames.concat(made))
 
 
 def _first_frame(task: RetrievalTask, image: str) -> Any:

@@ -17,7 +17,9 @@ from PIL import Image
 from nein import metrics
 from nein.benchmarks.negbench import config, estimates, report, run, scores
 from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench import official
+from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import (
     AFFIRMATION,
     HYBRID,
@@ -26,6 +28,7 @@ from nein.datasets.negbench.records import (
     Option,
     Question,
     RetrievalItem,
+    Task,
 )
 from nein.engine.executors.threads import Threads
 from nein.metrics.choices import Reply
@@ -69,6 +72,24 @@ def questions(count: int = 12, pictures: int = 8) -> tuple[Question, ...]:
         name = f"{i % pictures:03d}.png"
         found.append(Question(f"q{i}", name, options, 0, type_, source=name))
     return tuple(found)
+
+
+NOTHING = Drawn(lambda _: np.zeros((2, 2, 3), np.uint8))
+
+
+def encoded(names: Iterable[str], seed: int, reasons: dict[str, str] | None = None) -> Encoded:
+    """Random features of unequal length for all names but those with a reason."""
+    rng = np.random.default_rng(seed)
+    kept = [name for name in dict.fromkeys(names) if name not in (reasons or {})]
+    features = rng.standard_normal((len(kept), 6)) * rng.uniform(0.1, 10, (len(kept), 1))
+    return Encoded(features.astype(np.float32), {name: i for i, name in enumerate(kept)}, reasons or {})
+
+
+def encode(task: Task, **reasons: dict[str, str]) -> tuple[Encoded, Encoded]:
+    """Of a task's pictures and texts."""
+    names = {"pictures": task.references, "texts": task.sentences}
+    pictures, texts = (encoded(each, k, reasons.get(name)) for k, (name, each) in enumerate(names.items()))
+    return pictures, texts
 
 
 def write_data(folder: Path) -> Path:

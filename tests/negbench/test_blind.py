@@ -9,31 +9,19 @@ import pytest
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negbench import asking, folder, retrieval, scores, sections
-from nein.benchmarks.negbench.encode import Encoded
-from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.engine.blocks import Blocks
+from nein.metrics.dual import normalise
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import interchange
-from tests.negbench.conftest import Speaker, evaluate, items, questions
-
-NOTHING = Drawn(lambda _: np.zeros((2, 2, 3), np.uint8))
-
-
-def encoded(names: list[str], width: int = 6, seed: int = 0) -> Encoded:
-    features = np.random.default_rng(seed).normal(size=(len(names), width)).astype(np.float32)
-    return Encoded(features, {name: k for k, name in enumerate(names)}, {})
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows.astype(float) / np.linalg.norm(rows.astype(float), axis=1, keepdims=True)
+from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions
 
 
 def test_without_the_picture_an_option_has_its_mean_score_over_all_pictures() -> None:
     task = ChoiceTask("x/mcq", questions(12, 8), NOTHING)
-    pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
-    cosines = unit(texts.features) @ unit(pictures.features).T
+    pictures, texts = encode(task)
+    cosines = normalise(texts.features) @ normalise(pictures.features).T
     for question, row in zip(task.questions, scores.choice_rows(task, pictures, texts), strict=True):
         means = [cosines[texts.rows[option.text]].mean() for option in question.options]
         assert row["text only"] == float(np.argmax(means) == question.correct)
@@ -44,8 +32,8 @@ def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean() 
     options = tuple(Option(f"caption {k % 3}", None, f"{k}.png") for k in range(9))
     asked = tuple(Question(str(k), options[k].image, (options[k], options[(k + 3) % 9]), 0) for k in range(9))
     task = ChoiceTask("x/pairs", asked, NOTHING)
-    pictures, texts = encoded(task.references), encoded(["caption 0", "caption 1", "caption 2"], seed=1)
-    cosines = unit(texts.features) @ unit(pictures.features).T
+    pictures, texts = encode(task)
+    cosines = normalise(texts.features) @ normalise(pictures.features).T
     for question, row in zip(asked, scores.choice_rows(task, pictures, texts), strict=True):
         means = [cosines[:, pictures.rows[option.image]].mean() for option in question.options]
         assert row["picture only"] == float(means[0] > means[1])
@@ -55,11 +43,11 @@ def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean() 
 def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
     original, negated = items(8, 2)
     task = RetrievalTask("x/retrieval", original, negated, NOTHING)
-    pictures, texts = encoded(task.references), encoded(list(dict.fromkeys(task.sentences)), seed=1)
+    pictures, texts = encode(task)
     rows = list(scores.retrieval_rows(task, pictures, texts))
     said = [text for item in negated for text in item.captions]
-    shown = unit(pictures.features)
-    words = unit(texts.features[[texts.rows[text] for text in said]])
+    shown = normalise(pictures.features)
+    words = normalise(texts.features[[texts.rows[text] for text in said]])
     order = list(np.argsort(-(shown @ words.mean(0))))
     heard = list(np.argsort(-(words @ shown.mean(0))))
     for row in (row for row in rows if row["kind"] == "negated"):
@@ -146,7 +134,7 @@ def test_a_question_in_another_order_has_the_answer_by_its_words() -> None:
     asked = (Question("1", "a.png", options, 0), Question("2", "b.png", options[::-1], 0))
     distinct = asking.Distinct.of_task(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
     (one,) = distinct.task.questions
-    assert distinct.of(asked[1]) == one
+    assert distinct.standing[asked[1].id] == one
     assert one.image == asking.GREY
     assert (distinct.task.media.frames(one.image)[0] == baselines.LEVEL).all()
     assert distinct.same_order(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
@@ -173,7 +161,8 @@ def test_without_its_words_a_question_has_one_answer_for_every_picture() -> None
     assert [(one.image, one.asked) for one in distinct.task.questions] == [
         ("a.png", asking.ASKED), ("b.png", asking.ASKED),
     ]  # fmt: skip
-    assert distinct.of(asked[0]) == distinct.of(asked[1]) != distinct.of(asked[2])
+    stands = [distinct.standing[one.id] for one in asked]
+    assert stands[0] == stands[1] != stands[2]
     yes = {"answer": "Yes.", "letter": "A", "chosen": 0, "reason": ""}
     told, blind = {one.id: yes for one in asked}, [(distinct, {"a.png a dog": yes})]
     rows = scores.asked_rows(ChoiceTask("x/asked", asked, NOTHING), told, blind)

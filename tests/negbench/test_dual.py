@@ -186,19 +186,6 @@ def test_sentences_are_read_in_lower_case_and_at_full_length(
     assert np.abs(short - model.encode_text(["no car."])).max() > 1e-3
 
 
-def test_naflex_keeps_the_shape_of_a_picture(naflex_folder: Path) -> None:
-    model = metrics.load_dual(str(naflex_folder), batch_size=2)
-    inputs = model.processor(images=PICTURES, return_tensors="pt", input_data_format="channels_last")
-    shapes = [tuple(shape) for shape in inputs["spatial_shapes"].tolist()]
-    assert shapes[0][0] == shapes[0][1]
-    assert shapes[-1][1] > shapes[-1][0]
-    together = model.encode(PICTURES)
-    single = np.concatenate([model.encode([picture]) for picture in PICTURES])
-    assert single == pytest.approx(together, abs=1e-5)
-    wide = model.encode([np.ascontiguousarray(PICTURES[-1].transpose(1, 0, 2))])
-    assert np.abs(wide - together[-1]).max() > 1e-3
-
-
 def test_quick_gelu_is_a_choice_that_changes_the_features(
     open_clip_checkpoint: tuple[Path, Path], open_clip_folder: Path, tmp_path: Path
 ) -> None:

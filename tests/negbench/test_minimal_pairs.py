@@ -10,17 +10,16 @@ import pytest
 
 from nein.benchmarks.negbench import scores
 from nein.datasets.negbench import loading, polarity
-from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.polarity import Pair
 from nein.datasets.negbench.records import ChoiceTask
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from nein.statistics import two_way
 from tests.negbench import conftest
+from tests.negbench.conftest import NOTHING
 
 RNG = np.random.default_rng(5)
 PICTURES = ("with", "without")
-NOTHING = Drawn(lambda _: np.zeros((2, 2, 3), np.uint8))
 
 
 def rows_of(values: np.ndarray) -> list[dict[str, Any]]:

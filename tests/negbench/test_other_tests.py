@@ -20,7 +20,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 from nein.benchmarks.negbench import asking, estimates, scores, sections
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
-from nein.datasets.negbench.media import Drawn, Files, crop, region, whole
+from nein.datasets.negbench.media import Drawn, Files, crop, region
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.blocks import Blocks
@@ -177,13 +177,6 @@ def test_there_is_a_published_form_of_every_reader_and_a_reader_for_every_row() 
     assert set(PUBLISHED) == set(other_tests.READERS) == named
 
 
-def test_valse_gives_a_caption_and_its_foil_where_annotators_agree(published: Read) -> None:
-    first, second = published("valse")
-    assert texts(first) == ["There are no dogs.", "There are dogs."]
-    assert (first.type, second.type, first.correct) == ("negation", "affirmation", 0)
-    assert first.image == "v7w_7.jpg"
-
-
 def test_cc_neg_is_its_last_items_and_loses_the_commas_of_its_negations_in_the_paper_protocol_only(
     published: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,22 +187,39 @@ def test_cc_neg_is_its_last_items_and_loses_the_commas_of_its_negations_in_the_p
     assert [question.id for question in published("cc-neg")] == ["1", "2"]
 
 
-def test_of_sugarcrepe_the_items_are_read_in_which_one_caption_denies(published: Read) -> None:
-    (question,) = published("sugarcrepe")
-    assert (question.id, question.type) == ("0", "affirmation")
-    assert [option.template for option in question.options] == ["affirmation", "negation"]
+#: Reader -> its questions: id, source, right option, type, and each option with its picture.
+READ = {
+    "valse": [
+        ("existence_visual7w_1", "v7w_7.jpg", 0, "negation", ["There are no dogs.", "There are dogs."]),
+        ("existence_visual7w_2", "v7w_7.jpg", 0, "affirmation", ["There are cats.", "There are no cats."]),
+    ],
+    "sugarcrepe": [("0", "1.jpg", 0, "affirmation", ["A man with it.", "A man without it."])],
+    "negrefcocog": [
+        ("0", "COCO_train2014_1.jpg", 1, "negation",
+         ["a cup with no lid 0,0,9,9", "a cup with no lid 1.5,2,30,40"]),
+    ],
+    "neat": [
+        ("9.jpg#1", "/data/9.jpg", 0, None, ["A dog, but no cat.", "No dog, but a cat."]),
+        ("9.jpg#2", "/data/9.jpg", 0, None, ["No cat here, a dog.", "A cat here, no dog."]),
+    ],
+    "naturalbench-retrieval": [
+        ("1/text0", "a.jpg b.jpg", 0, "negation", ["No cat.", "A cat."]),
+        ("1/image0", "a.jpg b.jpg", 0, "negation", ["No cat. a.jpg", "No cat. b.jpg"]),
+        ("1/text1", "a.jpg b.jpg", 1, "affirmation", ["No cat.", "A cat."]),
+        ("1/image1", "a.jpg b.jpg", 1, "affirmation", ["A cat. a.jpg", "A cat. b.jpg"]),
+    ],
+}  # fmt: skip
 
 
-def test_negrefcocog_holds_one_phrase_against_every_box(published: Read) -> None:
-    (question,) = published("negrefcocog")
-    assert (question.correct, set(texts(question))) == (1, {"a cup with no lid"})
-    assert [whole(option.image)[1] for option in question.options] == [(0, 0, 9, 9), (1.5, 2, 30, 40)]
-
-
-def test_neat_sets_every_caption_beside_its_inversion(published: Read) -> None:
-    first, second = published("neat")
-    assert texts(first) == ["A dog, but no cat.", "No dog, but a cat."]
-    assert (first.id, second.id, first.source) == ("9.jpg#1", "9.jpg#2", second.source)
+@pytest.mark.parametrize("reader", READ)
+def test_a_published_file_gives_these_questions(published: Read, reader: str) -> None:
+    """VALSE where annotators agree, SugarCrepe where one caption denies, a phrase for every box."""
+    found = [
+        (q.id, q.cluster, q.correct, q.type,
+         [f"{option.text} {option.image.rpartition('=')[2]}".strip() for option in q.options])
+        for q in published(reader)
+    ]  # fmt: skip
+    assert found == READ[reader]
 
 
 def test_beaf_pairs_a_removed_thing_with_its_original_and_no_other(published: Read) -> None:
@@ -236,14 +246,6 @@ def test_of_naturalbench_the_fours_are_read_in_which_something_is_denied(publish
     names = ("a question, both pictures", "a picture, both questions", "all four")
     found = Counter(score for question in questions for score, _, _ in question.groups)
     assert found == dict.fromkeys(names, 8)
-
-
-def test_naturalbench_retrieval_asks_for_captions_and_for_pictures(published: Read) -> None:
-    questions = published("naturalbench-retrieval")
-    assert [question.id for question in questions] == ["1/text0", "1/image0", "1/text1", "1/image1"]
-    shown = questions[3]
-    assert (texts(shown), shown.correct) == (["A cat."] * 2, 1)
-    assert [option.image for option in shown.options] == ["a.jpg", "b.jpg"]
 
 
 def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(published: Read) -> None:

@@ -11,21 +11,9 @@ import pytest
 
 from nein.benchmarks.negbench import scores
 from nein.benchmarks.negbench.encode import Encoded
-from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, RetrievalItem, RetrievalTask
 from nein.reporting import figures as frames
-from tests.metrics import tiny
-from tests.negbench.conftest import brute_force, items, measured, questions
-
-MEDIA = Drawn(lambda name: tiny.picture(int(name[:3])))
-
-
-def encoded(names: list[str], seed: int, reasons: dict[str, str] | None = None) -> Encoded:
-    """Random features of unequal length for all names but those with a reason."""
-    rng = np.random.default_rng(seed)
-    kept = [name for name in dict.fromkeys(names) if name not in (reasons or {})]
-    features = rng.standard_normal((len(kept), 6)) * rng.uniform(0.1, 10, (len(kept), 1))
-    return Encoded(features.astype(np.float32), {name: i for i, name in enumerate(kept)}, reasons or {})
+from tests.negbench.conftest import NOTHING, brute_force, encode, encoded, items, measured, questions
 
 
 def of(figures_: list[dict[str, Any]], **about: Any) -> dict[str, Any]:
@@ -35,26 +23,16 @@ def of(figures_: list[dict[str, Any]], **about: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def retrieval() -> RetrievalTask:
-    return RetrievalTask("x/retrieval", *items(30), MEDIA)
+    return RetrievalTask("x/retrieval", *items(30), NOTHING)
 
 
 @pytest.fixture
 def choice() -> ChoiceTask:
-    return ChoiceTask("x/mcq", questions(60, 30), MEDIA)
-
-
-def encode_retrieval(task: RetrievalTask, **reasons: dict[str, str]) -> tuple[Encoded, Encoded]:
-    texts = [text for item in (*task.original, *task.negated) for text in item.captions]
-    return encoded(task.references, 0, reasons.get("pictures")), encoded(texts, 1, reasons.get("texts"))
-
-
-def encode_choice(task: ChoiceTask, **reasons: dict[str, str]) -> tuple[Encoded, Encoded]:
-    texts = [option.text for question in task.questions for option in question.options]
-    return encoded(task.references, 2, reasons.get("pictures")), encoded(texts, 3, reasons.get("texts"))
+    return ChoiceTask("x/mcq", questions(60, 30), NOTHING)
 
 
 def test_recall_equals_the_full_matrix_both_ways(retrieval: RetrievalTask) -> None:
-    pictures, texts = encode_retrieval(retrieval)
+    pictures, texts = encode(retrieval)
     found = measured(scores.retrieval_rows(retrieval, pictures, texts))
     for kind, own in (("original", retrieval.original), ("negated", retrieval.negated)):
         captions = [(text, i) for i, item in enumerate(own) for text in item.captions]
@@ -74,7 +52,7 @@ def test_recall_equals_the_full_matrix_both_ways(retrieval: RetrievalTask) -> No
 
 
 def test_the_gap_is_the_paired_difference(retrieval: RetrievalTask) -> None:
-    pictures, texts = encode_retrieval(retrieval)
+    pictures, texts = encode(retrieval)
     rows = list(scores.retrieval_rows(retrieval, pictures, texts))
     found = measured(rows)
     for k in (1, 5):
@@ -94,7 +72,7 @@ def test_the_gap_is_the_paired_difference(retrieval: RetrievalTask) -> None:
 
 
 def test_accuracy_equals_the_full_matrix(choice: ChoiceTask) -> None:
-    pictures, texts = encode_choice(choice)
+    pictures, texts = encode(choice)
     rows = list(scores.choice_rows(choice, pictures, texts))
     for question, row in zip(choice.questions, rows, strict=True):
         matrix = brute_force(
@@ -111,7 +89,7 @@ def test_accuracy_equals_the_full_matrix(choice: ChoiceTask) -> None:
 
 
 def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -> None:
-    rows = list(scores.choice_rows(choice, *encode_choice(choice)))
+    rows = list(scores.choice_rows(choice, *encode(choice)))
     found = measured(rows)
     taken = [row["templates"][int(np.argmax(row["shares"]))] for row in rows]
     wrong = [(row["type"], t) for row, t in zip(rows, taken, strict=True) if row["credit"] == 0]
@@ -127,7 +105,7 @@ def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -
 
 
 def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice: ChoiceTask) -> None:
-    pictures, texts = encode_choice(choice)
+    pictures, texts = encode(choice)
     scale = np.random.default_rng(4).choice([0.25, 8.0, 64.0], (len(texts.features), 1))
     scaled = replace(texts, features=(texts.features * scale).astype(np.float32))
     plain = list(scores.choice_rows(choice, pictures, texts))
@@ -142,7 +120,7 @@ def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice
 def test_what_cannot_be_read_is_unscored_and_counted(retrieval: RetrievalTask, choice: ChoiceTask) -> None:
     gone = {"003.png": "the picture is unusable: it is gone"}
     text = retrieval.negated[5].captions[0]
-    pictures, texts = encode_retrieval(retrieval, pictures=gone, texts={text: "no finite feature"})
+    pictures, texts = encode(retrieval, pictures=gone, texts={text: "no finite feature"})
     rows = list(scores.retrieval_rows(retrieval, pictures, texts))
     lost = {row["id"]: row["reason"] for row in rows if row["recall@1"] is None}
     assert lost == {
@@ -155,14 +133,14 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval: RetrievalTask, c
     assert frames.reasons(entry) == {gone["003.png"]: 2, "no finite feature": 1}
     gap = of(found, metric="gap@1", direction="text_to_image")
     assert (gap["n"], gap["unscored"]) == (57, 3)
-    rows = list(scores.choice_rows(choice, *encode_choice(choice, pictures=gone)))
+    rows = list(scores.choice_rows(choice, *encode(choice, pictures=gone)))
     assert [row["id"] for row in rows if row["credit"] is None] == ["q3", "q33"]
     entry = of(measured(rows), metric="accuracy", type="all")
     assert (entry["n"], entry["unscored"]) == (58, 2)
 
 
 def test_the_models_own_score_is_what_is_kept(choice: ChoiceTask) -> None:
-    pictures, texts = encode_choice(choice)
+    pictures, texts = encode(choice)
     plain = list(scores.choice_rows(choice, pictures, texts))
     own = list(scores.choice_rows(choice, pictures, texts, scale=10.0, bias=-3.0))
     assert own[0]["scores"] == pytest.approx([10 * x - 3 for x in plain[0]["scores"]])
@@ -179,9 +157,8 @@ def _retrieval_of(
     def made(captions: Mapping[str, tuple[str, ...]], kind: str) -> tuple[RetrievalItem, ...]:
         return tuple(RetrievalItem(name, picture(name), own, kind) for name, own in captions.items())
 
-    task = RetrievalTask("x/retrieval", made(original, "original"), made(negated, "negated"), MEDIA)
-    texts = [text for item in (*task.original, *task.negated) for text in item.captions]
-    return task, encoded(task.references, 5), encoded(texts, 6)
+    task = RetrievalTask("x/retrieval", made(original, "original"), made(negated, "negated"), NOTHING)
+    return task, encoded(task.references, 5), encoded(task.sentences, 6)
 
 
 def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released() -> None:

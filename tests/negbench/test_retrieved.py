@@ -19,7 +19,6 @@ from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting.judge_tables import Calibration
 from nein.datasets.negbench import drawn, loading, other_tests
-from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import NEGATED, RetrievalItem, RetrievalTask
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -30,7 +29,7 @@ from nein.metrics import MetricError
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
 from nein.statistics import calibration
-from tests.negbench.conftest import evaluate
+from tests.negbench.conftest import NOTHING, evaluate
 from tests.rehearsal import ScriptedJudge
 
 
@@ -45,8 +44,7 @@ def test_a_negated_caption_is_held_against_its_original_one_and_chance() -> None
     plain = [RetrievalItem(f"{k}", f"{k}.png", ("A cat.", "Cats."), source=f"s{k}") for k in numbers]
     said, things = ("A cat, no dog.", "A cat and nothing else."), ("dog", "cup")
     denied = [replace(item, captions=said, kind=NEGATED, negatives=things) for item in plain]
-    nothing = Drawn(lambda _: np.zeros((2, 2, 3), np.uint8))
-    task = RetrievalTask("x/retrieval", tuple(plain), tuple(denied), nothing)
+    task = RetrievalTask("x/retrieval", tuple(plain), tuple(denied), NOTHING)
     rows = {name: k for k, name in enumerate((*said, "A cat.", "Cats."))}
     texts = Encoded(np.eye(4, 9, dtype=np.float32), rows, {})
     shown = {name: k for k, name in enumerate(task.references)}

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -226,27 +226,26 @@ class Distinct:
 
     name: str  # of the baseline
     task: ChoiceTask  # of the questions that are asked
-    _by_words: dict[tuple[str, ...], Question] = field(default_factory=dict)
+    standing: Mapping[str, Question]  # id -> what stands for it; none where its options are all alike
 
     @classmethod
     def of_task(cls, name: str, task: ChoiceTask) -> Distinct:
         by_words: dict[tuple[str, ...], Question] = {}
+        standing = {}
         for question in task.questions:
-            if _alike(name, question):
-                continue
+            if name == PICTURE_ONLY and not question.asked and not any(o.image for o in question.options):
+                continue  # captions without their words
             changes: dict[str, Any] = {"asked": ASKED}
             if name == TEXT_ONLY:
                 options = tuple(replace(one, image="") for one in question.options)
                 changes = {"image": GREY, "options": options}
             elif not question.asked:
                 changes = {"options": tuple(replace(one, text=SAID) for one in question.options)}
-            by_words.setdefault(_kept(name, question), replace(question, groups=(), **changes))
+            left = question.asked if name == TEXT_ONLY else question.image if question.asked else ""
+            words = left, *sorted(_option(name, option) for option in question.options)
+            standing[question.id] = by_words.setdefault(words, replace(question, groups=(), **changes))
         media = Drawn(lambda _: grey()) if name == TEXT_ONLY else task.media
-        return cls(name, replace(task, questions=tuple(by_words.values()), media=media), by_words)
-
-    def of(self, question: Question) -> Question | None:
-        """The question that stands for one of the task; None where its options are all alike."""
-        return None if _alike(self.name, question) else self._by_words[_kept(self.name, question)]
+        return cls(name, replace(task, questions=tuple(by_words.values()), media=media), standing)
 
     def same_order(self, question: Question, asked: Question, values: Sequence[float]) -> list[float]:
         given = {_option(self.name, one): value for one, value in zip(asked.options, values, strict=True)}
@@ -255,19 +254,8 @@ class Distinct:
     def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
         """Of what stands for `questions`, evenly spread where that is more than `most`."""
         place = {one.id: index for index, one in enumerate(self.task.questions)}
-        standing = (self.of(question) for question in questions)
-        return spread(Blocks(len(place), size, sorted({place[one.id] for one in standing if one})), most)
-
-
-def _alike(name: str, question: Question) -> bool:
-    """Whether nothing is left to choose by: captions without their words."""
-    pictures = any(option.image for option in question.options)
-    return name == PICTURE_ONLY and not question.asked and not pictures
-
-
-def _kept(name: str, question: Question) -> tuple[str, ...]:
-    left = question.asked if name == TEXT_ONLY else question.image if question.asked else ""
-    return left, *sorted(_option(name, option) for option in question.options)
+        asked = {place[self.standing[one.id].id] for one in questions if one.id in self.standing}
+        return spread(Blocks(len(place), size, sorted(asked)), most)
 
 
 def _option(name: str, option: Option) -> str:

@@ -277,6 +277,7 @@ def verdicts(task: Task) -> str:
     return f"{VERDICTS}/{task_name(task)}"
 
 
+_SEEN = "what the judge sees in the picture found"
 _SHARES = ("accuracy", "recall", "satisfied", *BASELINES)
 
 
@@ -314,9 +315,8 @@ def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
         "recall@5": ("gap@5", "kind", (ORIGINAL, NEGATED), {"direction": TEXT_TO_IMAGE}),
         "choices": ("gap", "type", (AFFIRMATION, NEGATION), {}),
     }
-    for task, variant in (
-        figures.reindex(columns=["task", "variant"]).drop_duplicates().itertuples(index=False)
-    ):
+    tasks = figures.reindex(columns=["task", "variant"]).drop_duplicates()
+    for task, variant in tasks.itertuples(index=False):
         for name, (metric, column, ends, where) in parts.items():
             of_task = frames.select(figures, task=task, variant=variant, **where)
             own = {"metric": "accuracy" if name == "choices" else name}
@@ -353,22 +353,19 @@ def _of_row(row: Mapping[str, Any], task: dict[str, str], texts: Mapping[Any, An
             "Which of the captions describes the picture?", best, best, "highest score", row.get("credit"),
             row["reason"], (LETTERS[row["correct"]],), texts.get(row["id"]), facts,
         )  # fmt: skip
-    elif "absent" in row:
-        facts = {key: row[key] for key in ("source", "thing", "gallery")}
-        text = str(texts.get((NEGATED, row["id"].partition("/")[0]), row["id"]))
-        for k in (k for k in KS if row["rank"] < k):
-            yield Sample(
-                _key({**task, "metric": f"satisfied@{k}", "kind": row["kind"]}),
-                f"{row['id']}.{row['kind']}.{row['rank']}", text, row["image"], row["image"],
-                "what the judge sees in the picture found", row["absent"], row["reason"], facts=facts,
-            )  # fmt: skip
+        return
+    if "absent" in row:
+        text, shown, method = texts.get((NEGATED, row["id"].partition("/")[0])), row["image"], _SEEN
+        values = {f"satisfied@{k}": row["absent"] for k in KS if row["rank"] < k}
+        where, end, facts = {"kind": row["kind"]}, row["rank"], ("source", "thing", "gallery")
     else:
-        rank = "" if row.get("rank") is None else str(row["rank"])
-        facts = {key: row.get(key) for key in ("source", "item", "tied", "score")}
-        text = str(texts.get((row["kind"], row["id"]), row["id"]))
-        where = {"kind": row["kind"], "direction": row["direction"]}
-        for metric in (key for key in row if key.startswith("recall@")):
-            yield Sample(
-                _key({**task, "metric": metric, **where}), f"{row['id']}.{row['kind']}.{row['direction']}",
-                text, rank, rank, "rank of the first right one", row[metric], row["reason"], facts=facts,
-            )  # fmt: skip
+        text, shown = texts.get((row["kind"], row["id"])), "" if row["rank"] is None else str(row["rank"])
+        values, method = {f"recall@{k}": row[f"recall@{k}"] for k in KS}, "rank of the first right one"
+        where, end = {name: row[name] for name in ("kind", "direction")}, row["direction"]
+        facts = ("source", "item", "tied", "score")
+    for metric, value in values.items():
+        yield Sample(
+            _key({**task, "metric": metric, **where}), f"{row['id']}.{row['kind']}.{end}",
+            str(text or row["id"]), shown, shown, method, value, row["reason"],
+            facts={name: row[name] for name in facts},
+        )  # fmt: skip

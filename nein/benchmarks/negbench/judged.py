@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from nein.benchmarks.negbench.encode import UNUSABLE, Encoded
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalTask
 from nein.engine.blocks import Blocks, sample_seed
-from nein.engine.folder import Folder, Row
+from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.models import judges
 from nein.models.judges import Word
@@ -32,6 +31,7 @@ from nein.wording.nouns import named_in
 
 RANDOM = "at random"
 KINDS = (NEGATED, ORIGINAL, RANDOM)
+FIGURES = "judged.csv"
 UNPARSED = "neither yes nor no"
 
 
@@ -45,14 +45,6 @@ class Query:
     thing: str  # its name, or a question about it
     shown: tuple[str, ...]  # references of what was found, the best first
     also: str = ""  # a question about what the caption affirms, which has to be shown as well
-
-
-def figures_file(folder: Folder) -> Path:
-    return folder.path / "judged.csv"
-
-
-def rows_file(folder: Folder, task: str) -> Path:
-    return folder.path / "judged" / f"{task}.jsonl"
 
 
 def queries(

@@ -115,7 +115,7 @@ def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
         if times[run.path.parts[-2:]] > 1:
             name = f"{name} ({run.path.parents[1]})"
-        parts = [run.path / FIGURES, judged.figures_file(run)]
+        parts = [run.path / FIGURES, run.path / judged.FIGURES]
         figures = frames.concat(frames.read(file) for file in parts if file.exists())
         # data set and task, as tables show them
         data = [f"{facts['title']}{'' if t in (RETRIEVAL, MCQ) else f' {t}'}" for t in figures["task"]]

@@ -221,7 +221,7 @@ def asked_rows(
         shares = _shares(len(question.options), told)
         alone: dict[str, float | None] = {}
         for asked, given in baselines:
-            one = asked.of(question)
+            one = asked.standing.get(question.id)
             if one is None:
                 values: list[float] | None = [1 / len(question.options)] * len(question.options)
             elif one.id not in given:

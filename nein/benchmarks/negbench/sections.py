@@ -42,20 +42,6 @@ def _counts(**where: str) -> tuple[Column, ...]:
     return Column("n", where, tables.count()), Column("unscored", where, tables.count("unscored"))
 
 
-def _recall_columns(k: int) -> tuple[Column, ...]:
-    recall, corrected = f"recall@{k}", {"kind": NEGATED, "statistic": "corrected"}
-    return (
-        Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
-        Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN, True),
-        Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN, False),
-        *(
-            Column(f"R-Neg@{k}, {baseline}", {"metric": f"{baseline}@{k}", "kind": NEGATED}, _SHOWN)
-            for baseline in BASELINES
-        ),
-        Column(f"without the thing@{k} ↑", {**corrected, "metric": f"without@{k}"}, _corrected, True),
-    )
-
-
 def _selected(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
     by = {figure["metric"]: figure for figure in figures}
@@ -64,7 +50,19 @@ def _selected(figures: Sequence[Figure]) -> str:
 
 
 def _retrieval(direction: str, title: str) -> Table:
-    columns = (column for k in KS for column in _recall_columns(k))
+    columns: list[Column] = []
+    for k in KS:
+        recall, corrected = f"recall@{k}", {"kind": NEGATED, "statistic": "corrected"}
+        columns += (
+            Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
+            Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN, True),
+            Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN, False),
+            *(
+                Column(f"R-Neg@{k}, {baseline}", {"metric": f"{baseline}@{k}", "kind": NEGATED}, _SHOWN)
+                for baseline in BASELINES
+            ),
+            Column(f"without the thing@{k} ↑", {**corrected, "metric": f"without@{k}"}, _corrected, True),
+        )
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
