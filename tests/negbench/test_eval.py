@@ -55,7 +55,7 @@ def test_the_released_files_are_evaluated_as_they_are(
     assert "CheXpert binary-control" in text
     html = (tmp_path / "out" / "report.html").read_text()
     index = json.loads(html.partition('id="index">')[2].partition("</script>")[0])
-    assert {name.rpartition("/")[0] for name in index["id"]} == {
+    assert {name.rpartition("/")[0] for name in index["ids"]} == {
         "coco/mcq.rephrased",
         "chexpert/binary.templated",
         "chexpert/binary-control.templated",
