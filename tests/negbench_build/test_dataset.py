@@ -13,7 +13,7 @@ from nein.datasets.negbench.concepts import IN_CAPTION, Concepts
 from nein.datasets.negbench.media import Drawn
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.generate.negbench import dataset, listing, sources
+from nein.generate.negbench import dataset, sources
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.work import Job
 from tests.negbench_build.test_build import coco_arguments
@@ -22,7 +22,7 @@ from tests.negbench_build.test_build import coco_arguments
 def job_of(out, images, **options):
     config = BuildConfig(**{"source": "captions", "captions": "x", "form": "training", **options})
     drawn, folder = Drawn(lambda name: np.zeros((4, 4, 3), np.uint8)), Folder(out)
-    return Job(config, folder, listing.write(folder, images, 4), drawn)
+    return Job(config, folder, sources.write_list(folder, images, 4), drawn)
 
 
 def scenes(count):
@@ -84,9 +84,9 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(tmp_path):
 def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path):
     odd = [Concepts(f"a\u2028{k}\x85", f"a\u2028{k}.jpg", ("A\u2028dog",), ("dog",)) for k in range(6)]
     folder = Folder(tmp_path)
-    found = listing.write(folder, [*odd, odd[0]], 4)
-    assert [*listing.members(folder, 0), *listing.members(folder, 1)] == odd
-    assert listing.write(None, odd, 3).sha256 == found.sha256
+    found = sources.write_list(folder, [*odd, odd[0]], 4)
+    assert [*sources.members(folder, 0), *sources.members(folder, 1)] == odd
+    assert sources.write_list(None, odd, 3).sha256 == found.sha256
     assert found.notes == {"listed twice, left out the second time": 1}
 
 
@@ -121,7 +121,7 @@ def test_halves_of_characters_and_names_that_are_no_text_end_nothing(tmp_path):
     found = read(path)
     assert [(c.captions, c.problem) for c in found] == [(("A dog ?.",), ""), (("A cat.",), sources.BAD_NAME)]
     assert all("\ud83d" not in c.path and c.path.encode() for c in found)
-    assert listing.write(Folder(tmp_path), found, 4).count == 2
+    assert sources.write_list(Folder(tmp_path), found, 4).count == 2
 
 
 def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path):

@@ -223,7 +223,7 @@ def test_the_label_of_a_box_is_that_of_the_librarys_post_processing(make, tmp_pa
 
 @pytest.mark.slow
 def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
-    from nein.generate.negbench.models import text_pipeline
+    from nein.generate.negbench.work import text_pipeline
 
     # the parts of a tiny editor whose UNet reads noise alone
     index = build_pipeline(tmp_path / "sd", seed=1, in_channels=4) and tmp_path / "sd" / "model_index.json"

@@ -22,10 +22,10 @@ from nein.engine import images
 from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.stages import Step
-from nein.generate.negbench import dataset, listing, sources
+from nein.generate.negbench import dataset, sources
 from nein.generate.negbench.config import DECIDES, BuildConfig
-from nein.generate.negbench.listing import Listing
 from nein.generate.negbench.published import Published
+from nein.generate.negbench.sources import Listing
 from nein.generate.negbench.work import Job
 from nein.loading.digests import json_digest
 from nein.models import editor_choice, references
@@ -57,8 +57,8 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
             identity["llm"] = {key: value for key, value in asdict(config.llm).items() if key in decides}
         identity |= {"prompts": prompts.sha256} if prompts else {}
         folder.open(identity, facts, overwrite=config.overwrite)
-        if listing.read(folder) != listed:  # --overwrite has removed it, or its source lies elsewhere now
-            listing.write(folder, sources.load(config), config.shard_size, listed.origin)
+        if sources.read_list(folder) != listed:  # removed by --overwrite, or from elsewhere now
+            sources.write_list(folder, sources.load(config), config.shard_size, listed.origin)
     executor.barrier()
     job = _job(config)
     job.compute(steps, executor)
@@ -81,7 +81,7 @@ def steps(config: BuildConfig, device: str) -> list[Step]:
 
 def _job(config: BuildConfig) -> Job:
     folder = Folder(config.out_dir, "a build")
-    listed_images = listing.read(folder)
+    listed_images = sources.read_list(folder)
     assert listed_images is not None, "the main process has written the list"
     return Job(config, folder, listed_images, _media(config), _prompts(config))
 
@@ -98,12 +98,12 @@ def _listed(config: BuildConfig, folder: Folder) -> Listing:
     given = [Path(name) for name in (config.instances, config.captions) if name is not None]
     stamps = [[path.stat().st_size, path.stat().st_mtime_ns] for path in given if path.exists()]
     origin = json_digest({**{key: getattr(config, key) for key in keys}, "stamps": stamps})[:16]
-    before = listing.read(folder)
+    before = sources.read_list(folder)
     if before is not None and (before.origin, before.shard_size) == (origin, config.shard_size):
         return before
     # Where a build was begun, nothing is written: its identity may make `open` refuse it.
     begun = before is not None and folder.manifest() and not config.overwrite
-    return listing.write(None if begun else folder, sources.load(config), config.shard_size, origin)
+    return sources.write_list(None if begun else folder, sources.load(config), config.shard_size, origin)
 
 
 def _media(config: BuildConfig) -> Media:

@@ -17,7 +17,7 @@ from nein.engine import atomic
 from nein.engine.answers import Unique
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
-from nein.generate.negbench import listing
+from nein.generate.negbench import sources
 from nein.generate.negbench.config import MEDICAL_SOURCES
 from nein.generate.negbench.work import Job, Tasks, rephrased
 
@@ -153,7 +153,7 @@ def images(job: Job) -> Iterator[tuple[Concepts, dict[str, Any] | None]]:
     wanted_count = len(job.blocks.wanted)
     for shard in job.blocks.numbers:
         start = job.blocks.members(shard).start
-        listed = listing.members(job.folder, shard)
+        listed = sources.members(job.folder, shard)
         wanted = {image.id for image in listed[: wanted_count - start]}
         rows: dict[str, dict[str, Any]] = {}
         if job.config.paraphrase:
