@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
-from nein.loading import credentials
+from nein.loading import credentials, spending
 from nein.loading.errors import choose
 from nein.metrics.base import MetricError
 
@@ -182,7 +182,7 @@ class Endpoint:
 
     def usage(self) -> dict[str, Any]:
         """What its work has taken so far, for the manifest: `requests`, of which `retries`, and the tokens
-        that the server counted."""
+        that the server counted (`spending.tokens`)."""
         with self._counting:
             return dict(self._usage)
 
@@ -267,12 +267,20 @@ class Endpoint:
             raise concurrent.futures.CancelledError("the endpoint was stopped")
 
     def _send(self, body: dict[str, Any]) -> Any:
+        with spending.request(self.model, self.address) as paid:
+            content = self._reply(body)
+            paid |= spending.tokens(content.get("usage") if isinstance(content, dict) else None)
+        with self._counting:
+            self._usage.update(paid)
+        return content
+
+    def _reply(self, body: dict[str, Any]) -> Any:
         import openai
 
         attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
         try:
             reply = self._client.chat.completions.with_raw_response.create(**body)
-            content = json.loads(reply.http_response.content)
+            return json.loads(reply.http_response.content)
         except ValueError:
             raise NoAnswer("the reply is not JSON; this is not a chat-completions endpoint") from None
         except openai.APITimeoutError:
@@ -288,12 +296,6 @@ class Endpoint:
             text = " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
             refused = f"the endpoint refused the question: HTTP {status} {text}"
             raise NoAnswer(refused, REFUSED, silent=status in UNUSABLE, status=status) from None
-        told = content.get("usage") if isinstance(content, dict) else None
-        for kind in ("prompt_tokens", "completion_tokens"):
-            if isinstance(told, dict) and isinstance(told.get(kind), int):
-                with self._counting:
-                    self._usage[kind] += told[kind]
-        return content
 
     def _cleared(self, text: str, shortest: int = 8) -> str:
         """A text without the key and the credentials of this endpoint of at least `shortest` letters: in an

@@ -25,6 +25,7 @@ from nein.engine.errors import UNSCORED, UserError
 from nein.engine.executors import Executor, memory
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
 from nein.engine.stages import Planned, Step, open_blocks
+from nein.loading.spending import sentences
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
 from nein.reporting.interchange import Exported
@@ -258,7 +259,8 @@ def write_report(
     figures = page.frame
     if figures is None:
         figures = frames.concat([*(one.figures for one in finished), *page.figures])
-    notes = list(page.notes)
+    costs = (sentence for one in finished for sentence in sentences(one.manifest["spent"]))
+    notes = [*page.notes, *dict.fromkeys(costs)]
     if unfinished:
         names = ("/".join(path.parts[-2:]) for path in unfinished)
         notes.append(f"not shown because not complete: {', '.join(names)}.")

@@ -154,6 +154,17 @@ class DtypeOptions(Options):
     dtype: Dtype = option("float32", "dtype of the models", "Machine")
 
 
+@dataclass(kw_only=True)
+class Budget(Options):
+    """What models behind an address may cost."""
+
+    budget: PositiveFloat | None = option(
+        None,
+        "dollars that requests of all commands in OUT may cost (prices: genai-prices); give more to go on",
+        "Machine",
+    )
+
+
 @dataclass
 class SlurmConfig:
     """Jobs of --on slurm, and of `nein slurm`, which takes them without the "slurm."."""
@@ -166,7 +177,7 @@ class SlurmConfig:
 
 
 @dataclass(kw_only=True)
-class RuntimeOptions(DtypeOptions, OnDevice, Batches):
+class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
     """Everything about the machine, and which processes share the work (`nein.engine.executors`)."""
 
     on: Literal["threads", "ranks", "ray", "slurm", "debug"] | None = option(

@@ -28,6 +28,7 @@ from nein.engine.attempts import attempts
 from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
+from nein.loading import spending
 
 FORMAT = 5
 COMPLETE, INCOMPLETE = "complete", "incomplete"
@@ -83,8 +84,8 @@ class Folder:
 
     def manifest(self) -> dict[str, Any]:
         """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
-        `peak_memory` (by stage), `usage` (by model and worker), `batch` (by stage, the size of
-        `--batch-size auto`) and `invocations` (in order of time).
+        `peak_memory` (by stage), `usage` (by model and worker), `spent` (by model, of all runs of its OUT),
+        `batch` (by stage, the size of `--batch-size auto`) and `invocations` (in order of time).
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
@@ -105,6 +106,7 @@ class Folder:
             "models": self.notes("models"),
             "peak_memory": self.notes("peak_memory"),
             "usage": self.notes("usage"),
+            "spent": spending.spent(self.path),
             "batch": self.notes("batch"),
             "invocations": [invocations[name] for name in sorted(invocations)],
         }

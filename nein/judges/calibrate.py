@@ -27,6 +27,7 @@ from nein.engine.processes import Processes
 from nein.judges import asking, preferences
 from nein.judges.asking import read_config
 from nein.judges.config import REWARD, SETS, CalibrateConfig
+from nein.loading import spending
 from nein.models import judges
 from nein.models.judges import Word
 from nein.statistics import calibration
@@ -46,6 +47,7 @@ def run(options: CalibrateConfig) -> None:
     directory, config = read_config(options.run, options.named)
     out = options.out or directory.out / "calibration"
     atomic.check_writable(out)
+    spending.keep(out, options.budget)
     kinds = [kind for kind in options.judges if kind != REWARD]
     dataset, annotations = read_material(options, directory)
     cases = gather(dataset, annotations, options) if kinds else []

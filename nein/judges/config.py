@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from nein.config.groups import Batches, DtypeOptions, Limit, OfflineOptions, OnDevice, Seed
+from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OfflineOptions, OnDevice, Seed
 from nein.config.options import Device, Names, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -19,7 +19,7 @@ SETS = ("sources", "instances", "pasted")
 
 
 @dataclass(kw_only=True)
-class CalibrateConfig(Limit, Seed, Batches, OfflineOptions):
+class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
     """Which judges are asked about which pictures."""
 
     counted = "pictures of each set"
@@ -118,7 +118,7 @@ class CheckConfig(DtypeOptions, OnDevice):
 
 
 @dataclass(kw_only=True)
-class RetrievedConfig(Batches, OnDevice):
+class RetrievedConfig(Batches, OnDevice, Budget):
     """Which retrieval is judged, by which judge."""
 
     run: Path = argument("OUT", "the folder of a nein negbench eval")

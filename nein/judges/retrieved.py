@@ -20,6 +20,7 @@ from nein.judges.asking import read_config
 from nein.judges.calibrate import ask_all
 from nein.judges.config import RetrievedConfig
 from nein.judges.known import Case
+from nein.loading import spending
 from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames
 from nein.statistics.calibration import Rates
@@ -43,6 +44,7 @@ def run(options: RetrievedConfig) -> str:
     directory, manner = read_config(options.judged_by)
     calibrations = judge_tables.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
+    spending.keep(options.run, options.budget)
     judge = score.load_models([f"removal_{options.kind}"], manner, device)[options.kind]
     how = JudgeOptions(manner.article, manner.threshold)
     for known in calibrations:

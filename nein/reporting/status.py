@@ -13,6 +13,7 @@ from nein.engine import attempts, scheduler
 from nein.engine.errors import UserError
 from nein.engine.executors import progress
 from nein.engine.folder import Folder, runs_below
+from nein.loading.spending import sentences, spent
 
 
 @dataclass(kw_only=True)
@@ -27,7 +28,8 @@ class RetryConfig(Runs):
 
 def status(config: StatusConfig) -> str:
     folders = (Folder(folder) for path in config.runs for folder in _below(path))
-    return "\n".join(line for folder in folders for line in _lines(folder)) + "\n"
+    costs = dict.fromkeys(line for path in config.runs for line in sentences(spent(path)))
+    return "\n".join([*(line for folder in folders for line in _lines(folder)), *costs]) + "\n"
 
 
 def retry(config: RetryConfig) -> str:

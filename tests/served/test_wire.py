@@ -296,5 +296,5 @@ def test_requests_retries_and_tokens_are_in_the_notes_of_a_run(server: Server, t
     assert commands.exit_code(*words, "--formats", "md", "--device", "cpu", "--out", tmp_path) == 0
     [run] = [path.parent for path in tmp_path.glob("*/manifest.json")]
     sent = len(server.requests)
-    usage = {"requests": sent, "retries": 1, "prompt_tokens": 300 * (sent - 1), "completion_tokens": sent - 1}
+    usage = {"requests": sent, "retries": 1, "input_tokens": 300 * (sent - 1), "output_tokens": sent - 1}
     assert [*Folder(run).manifest()["usage"].values()] == [usage]

@@ -29,6 +29,7 @@ from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negvqa import check, sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice, load
+from nein.loading import spending
 from nein.metrics.backends.endpoint import is_endpoint
 from nein.models.llm import client as llm
 
@@ -69,6 +70,7 @@ def build(config: ConversionConfig) -> str:
         from nein.engine.answers import AnswerCache
 
         device = "cpu" if is_endpoint(str(config.llm.model)) else processes.Processes().device(config.device)
+        spending.keep(folder.path, config.budget)
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
             made = by_model(usable, [wrong[item.id] for item in usable], client, config.instruction)

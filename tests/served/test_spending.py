@@ -1,0 +1,126 @@
+"""What requests cost, to the cent, and a budget that is kept by threads, processes and later commands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from decimal import Decimal
+
+import pytest
+
+from nein.engine.folder import Folder, runs_below
+from nein.loading import spending
+from nein.loading.spending import BudgetError, Ledger, price, tokens
+from tests.helpers import commands
+from tests.loopback import say
+
+#: 1,000 tokens in and 500 out: $0.15 and $0.60 a million.
+USAGE = {"prompt_tokens": 1000, "completion_tokens": 500}
+COST = Decimal("0.00045")
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "address", "dollars"),
+    [
+        ("gpt-4o-mini", USAGE, "", "0.00045"),
+        ("gpt-4o-mini", USAGE, "http://127.0.0.1:1/v1", "0.00045"),  # by its name
+        ("gpt-4o-mini", {**USAGE, "prompt_tokens_details": {"cached_tokens": 400}}, "", "0.00042"),
+        ("gpt-4o-mini", {**USAGE, "completion_tokens_details": {"reasoning_tokens": 400}}, "", "0.00045"),
+        (  # 200 of text at 5, 800 of images at 8, 100 of a made image at 32 dollars a million
+            "gpt-image-1.5",
+            {
+                "input_tokens": 1000, "input_tokens_details": {"text_tokens": 200, "image_tokens": 800},
+                "output_tokens": 100, "output_tokens_details": {"image_tokens": 100},
+            },
+            "", "0.0106",
+        ),
+        ("claude-sonnet-4-5", USAGE, "https://api.anthropic.com/v1", "0.0105"),
+        ("eye-7b", USAGE, "http://127.0.0.1:1/v1", None),
+    ],
+)  # fmt: skip
+def test_a_price_is_that_of_every_kind_of_token(model, usage, address, dollars):
+    found = price(model, tokens(usage), address)
+    assert found == (None if dollars is None else Decimal(dollars))
+
+
+@pytest.mark.parametrize("usage", [None, [], {"prompt_tokens": "many", "prompt_tokens_details": [3]}])
+def test_a_usage_that_is_none_counts_nothing(usage):
+    assert tokens(usage) == {}
+
+
+def ask(ledger, seconds=0.0):
+    with ledger.request("gpt-4o-mini", "") as paid:
+        time.sleep(seconds)
+        paid |= tokens(USAGE)
+
+
+def test_threads_keep_a_budget_and_answers_on_their_way_come_first(tmp_path):
+    ledger, ended = Ledger(tmp_path, float(5.5 * float(COST))), []
+
+    def work():
+        try:
+            while True:
+                ask(ledger, 0.02)
+        except BudgetError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(ended) == 8
+    [found] = spending.spent(tmp_path / "run").values()
+    assert found == {"requests": 5, "input_tokens": 5000, "output_tokens": 2500, "dollars": float(5 * COST)}
+
+
+def test_a_budget_is_that_of_all_processes_and_a_killed_request_counts(tmp_path):
+    first, second = (Ledger(tmp_path, 3 * float(COST)) for _ in range(2))
+    ask(first)
+    killed = second.request("gpt-4o-mini", "")
+    killed.__enter__()  # and nothing after it
+    ask(first)
+    with pytest.raises(BudgetError, match="larger --budget"):
+        ask(Ledger(tmp_path, 3 * float(COST)))
+    ask(Ledger(tmp_path, 4 * float(COST)))
+    with pytest.raises(RuntimeError), first.request("eye-7b", ""):  # failed: nothing is paid
+        raise RuntimeError
+    assert spending.spent(tmp_path)["gpt-4o-mini"]["dollars"] == float(4 * COST)
+
+
+VQA = ["negvqa", "--questions", 6, "--blind", 0, "--formats", "md,csv", "--model"]
+NEIN = ["eval", "--editor", "identity", "--metrics", "removal_vqa", "--limit", 12, "--batch-size", 4,
+        "--models.vqa"]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [VQA, NEIN])
+def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server, tmp_path, capsys, words):
+    server.models = (200, {"data": [{"id": "gpt-4o-mini"}]}, {})
+    server.rule = lambda body, count: (200, {**say("A"), "usage": USAGE}, {})
+    words = [*words, f"openai:{server.url}#gpt-4o-mini", "--device", "cpu", "--out", tmp_path]
+    stopped = commands.outcome(capsys, *words, "--budget", 0.003375)  # 7.5 requests
+    assert stopped.code == 2
+    said = stopped.stderr.splitlines()[-1]
+    assert said.startswith(
+        "error: The next request to gpt-4o-mini might pass the budget of $0.003375 ($0.00 "
+    )
+    assert said.endswith("give the command again with a larger --budget to go on.")
+    assert len(server.requests) == 7
+    done = commands.outcome(capsys, *words, "--budget", 1)
+    assert done.code == 0
+    asked = [str(body["messages"]) for body in server.requests]
+    assert len(asked) == len(set(asked)) == 12  # every question is paid once
+    line = "gpt-4o-mini: $0.01 for 12 requests (12,000 tokens in, 6,000 out)"
+    assert f"Note: {line}" in (tmp_path / "table.md").read_text()
+    assert commands.outcome(capsys, "status", tmp_path).stdout.splitlines()[-1] == line
+    for path in runs_below(tmp_path):
+        assert Folder(path).manifest()["spent"]["gpt-4o-mini"]["dollars"] == float(12 * COST)
+
+
+def test_a_model_without_a_price_is_said_and_not_counted(server, tmp_path, capsys):
+    server.rule = lambda body, count: (200, {**say("A"), "usage": USAGE}, {})
+    words = ["negvqa", "--model", f"openai:{server.url}#eye-7b", "--questions", 2, "--blind", 0]
+    said = commands.outcome(capsys, *words, "--device", "cpu", "--out", tmp_path, "--budget", 0.0001)
+    assert said.code == 0
+    assert said.stderr.count("The price of eye-7b is not known: --budget does not count it.") == 1
+    assert "eye-7b: price unknown for 4 requests" in commands.outcome(capsys, "status", tmp_path).stdout
