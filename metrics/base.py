@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,8 +92,9 @@ class MemoryFeatures(_Memory):
 
 def fingerprint(description: dict[str, Any]) -> str:
     """20 hexadecimal digits over `description` without path, device and batch size, which change no result
-    beyond rounding."""
-    decides = {k: v for k, v in description.items() if k not in ("reference", "device", "batch_size")}
+    beyond rounding, and without what an endpoint is found to refuse."""
+    left_out = ("reference", "device", "batch_size", "adapted")
+    decides = {key: value for key, value in description.items() if key not in left_out}
     return json_digest(decides)[:20]
 
 
@@ -127,6 +129,18 @@ def check_images(images: Sequence[Any], lists: Sequence[Any], what: str) -> None
         check_image(image)
 
 
+_TAG = r"(?:think|thinking|thought|analysis)>"
+#: A tag that begins a reply with thoughts, and one that ends them.
+THOUGHTS, THOUGHTS_END = (re.compile(start + _TAG, re.IGNORECASE) for start in (r"\s*<", "</"))
+
+
+def without_thoughts(text: str) -> str | None:
+    """What stands behind a model's thoughts in tags, of which the first may be missing; None for a text that
+    ends within them."""
+    answer = THOUGHTS_END.split(text)[-1]
+    return None if THOUGHTS.match(answer) else answer
+
+
 _IGNORED = string.punctuation + string.whitespace + "“”‘’…"
 
 
@@ -155,8 +169,8 @@ def paper_present(answer: str) -> bool:
 
 
 def parse_yes_no(answer: str) -> bool | None:
-    """By the first word, whatever its case and punctuation: "No, there is no car." -> False; "Nothing", "" ->
-    None."""
-    words = answer.split()
+    """By the first word behind any thoughts, whatever its case and punctuation: "No, there is no car." ->
+    False; "Nothing", "" -> None."""
+    words = (without_thoughts(answer) or "").split()
     first = words[0].strip(_IGNORED).lower() if words else ""
     return {"yes": True, "no": False}.get(first)

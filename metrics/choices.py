@@ -44,6 +44,7 @@ class Reply:
               None for a letter that the server did not list, None altogether where there are none.
     each      What was said about each option by itself ("Yes", "No"), where the model was asked so.
     error     Why there is no answer; silent: whether other questions can be expected to fail alike.
+    version   Of the model that answered, where a server says so.
     """
 
     text: str | None = None
@@ -51,6 +52,7 @@ class Reply:
     each: tuple[str, ...] | None = None
     error: str = ""
     silent: bool = False
+    version: str = ""
 
     def __post_init__(self) -> None:
         check_finite(*self.logprobs or ())
@@ -135,7 +137,7 @@ class JudgeChoices:
         if self.asking == "letters":
             questions = [[template.wrap(one.prompt.text.strip()) for one in row] for row in asked]
             answers = self.judge.ask(images, questions)
-            return [[Reply(text=answer.text) for answer in row] for row in answers]
+            return [[Reply(text=answer.text, version=answer.version) for answer in row] for row in answers]
         questions = [
             [template.ask_caption(f"{one.question} {text}".strip()) for one in row for text in one.texts]
             for row in asked
@@ -153,10 +155,11 @@ def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
     shares: list[float | None] = []  # ln of the share of yes
     for answer in answers if "logprob" in scorings else ():
         if answer.p_yes is None or answer.p_no is None or answer.p_yes + answer.p_no <= 0:
-            return Reply(text=shown, each=each)  # the judge gives no probabilities
+            return Reply(shown, each=each, version=answer.version)  # the judge gives no probabilities
         share = answer.p_yes / (answer.p_yes + answer.p_no)
         shares.append(math.log(share) if share > 0 else None)
-    return Reply(text=shown, each=each, logprobs=tuple(shares) if "logprob" in scorings else None)
+    logprobs = tuple(shares) if "logprob" in scorings else None
+    return Reply(shown, logprobs, each, version=answers[0].version if answers else "")
 
 
 class FunctionChoices:

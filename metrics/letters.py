@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 from nein.loading.errors import choose
-from nein.metrics.base import MetricError, paper_present, parse_yes_no
+from nein.metrics.base import MetricError, paper_present, parse_yes_no, without_thoughts
 
 LETTERS = string.ascii_uppercase
 #: The rule of VLMEvalKit by the month in which it was so (see `RULES`).
@@ -205,9 +205,9 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     """See `parse`. What comes before the end of a <think> block, and letters that are excluded, do not count.
     In order: the whole answer is a letter; it is an option's text; statements; a marked letter at the
     beginning; the options' texts within it; a single bare capital that is no article."""
-    text = _SPECIAL.sub(" ", _normal(answer)).rpartition("</think>")[2].strip()
-    if "<think>" in text:
+    if (behind := without_thoughts(_SPECIAL.sub(" ", _normal(answer)))) is None:
         return Letter(None, "the answer was cut off while the model was thinking")
+    text = behind.strip()
     # Tags that nothing closes are hidden: each would be read to the end.
     closed = max((tag.end() for tag in re.finditer("</answer>", text, re.IGNORECASE)), default=0)
     hidden = re.sub("<answer>", "." * len("<answer>"), text[closed:], flags=re.IGNORECASE)

@@ -143,10 +143,7 @@ class _Judged:
     def _ask(self, pictures: Images, words: Texts) -> list[dict[str, Reply]]:
         if self.kind == "vqa":
             answers = self.judge.ask(pictures, [[self._question(word) for word in row] for row in words])
-            said = [
-                [{"answer": a.text, "tokens": a.token_count, "p_yes": a.p_yes, "p_no": a.p_no} for a in row]
-                for row in answers
-            ]
+            said = [[_said(answer) for answer in row] for row in answers]
         else:
             found = self.judge.detect(pictures, words, self.settings.threshold)
             said = [
@@ -252,6 +249,11 @@ class _Judged:
         lost = [word for word, verdict in verdicts.items() if not verdict]
         why = f"{still} of {len(in_sample)} objects are still there"
         return Score(still / len(in_sample), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
+
+
+def _said(a: Any) -> dict[str, Any]:
+    version = {"version": a.version} if getattr(a, "version", "") else {}
+    return {"answer": a.text, "tokens": a.token_count, "p_yes": a.p_yes, "p_no": a.p_no, **version}
 
 
 def _plain(reply: Reply) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nein.metrics.backends import vllm
-from nein.metrics.backends.endpoint import Endpoint, is_endpoint, key, split_endpoint
+from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
 
 #: How such a reference begins.
 PREFIXES = ("openai", "vllm")
@@ -41,7 +41,7 @@ def connect(
 ) -> Endpoint | vllm.VllmEngine:  # fmt: skip
     """What answers behind `openai:URL#MODEL`, `vllm:URL#MODEL` or `vllm:MODEL`.
 
-    sending  concurrency, timeout and retries of `metrics.backends.endpoint.Endpoint`.
+    sending  Options of `metrics.backends.endpoint.Endpoint`.
 
     Raises MetricError where nobody answers, or the model is not served there or cannot be loaded.
     """
@@ -49,6 +49,6 @@ def connect(
         name = reference.removeprefix("vllm:")
         return vllm.VllmEngine(name, revision=revision, device=device, dtype=dtype)
     url, model = split_endpoint(reference)
-    made = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, key=key(), **sending)
+    made = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, **sending)
     made.check()
     return made

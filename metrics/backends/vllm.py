@@ -28,7 +28,6 @@ from nein.loading.errors import MODEL_ERRORS, reason
 from nein.loading.references import located
 from nein.metrics.backends.endpoint import (
     LOGPROBS,
-    UNKNOWN_PART,
     Endpoint,
     NoAnswer,
     Picture,
@@ -36,7 +35,7 @@ from nein.metrics.backends.endpoint import (
     Turn,
     answer_place,
 )  # fmt: skip
-from nein.metrics.base import MetricError
+from nein.metrics.base import MetricError, without_thoughts
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class VllmServer(Endpoint):
             try:
                 said = ask({"type": "image_url", "image_url": None, "uuid": picture.uuid})
             except NoAnswer as error:
-                if error.status not in UNKNOWN_PART:
+                if not error.of_a_part:
                     raise
                 with self._change:  # the server has not that picture any more, or takes no names
                     self._strange += 1
@@ -274,7 +273,9 @@ class VllmEngine:
         likely = steps[place][1].values() if steps and place is not None else ()
         first = tuple((str(one.decoded_token), float(one.logprob)) for one in likely)
         finished, count = made.finish_reason != "length", len(made.token_ids)
-        return without_end(Said(made.text, finished, first, count, thought=place != 0))
+        answer = without_thoughts(made.text)
+        thinking = answer is None
+        return without_end(Said(answer or "", finished, first, count, thought=place != 0, thinking=thinking))
 
 
 def check_engine(reference: str) -> None:

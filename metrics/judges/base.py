@@ -25,6 +25,7 @@ class Answer:
     token_count: int
     p_yes: float | None = None
     p_no: float | None = None
+    version: str = ""
 
     def __post_init__(self) -> None:
         check_finite(self.p_yes, self.p_no)

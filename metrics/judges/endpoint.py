@@ -62,7 +62,7 @@ class EndpointJudge(ServedModel):
         check_batch(images, questions, "questions")
         asked = [[Turn(question) for question in row] for row in questions]
         said = self.endpoint.ask(images, asked, max_tokens=self.max_new_tokens)
-        return [[_answer(one) for one in row] for row in said]
+        return [[_answer(one.answered()) for one in row] for row in said]
 
 
 def _answer(said: Said) -> Answer:
@@ -70,9 +70,8 @@ def _answer(said: Said) -> Answer:
     if said.first:
         likely = [(token.strip().lower(), math.exp(value)) for token, value in said.first]
         p_yes, p_no = (min(1.0, sum(p for token, p in likely if token == word)) for word in ("yes", "no"))
-    return Answer(
-        said.text.strip(), len(said.text.split()) if said.tokens is None else said.tokens, p_yes, p_no
-    )
+    tokens = len(said.text.split()) if said.tokens is None else said.tokens
+    return Answer(said.text.strip(), tokens, p_yes, p_no, said.version)
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EndpointJudge:
@@ -106,10 +105,14 @@ class EndpointChoices(ServedModel):
 
 
 def _reply(said: Said | NoAnswer, one: Asked, scorings: Sequence[str]) -> Reply:
-    if isinstance(said, NoAnswer):
-        return Reply(error=str(said), silent=said.silent)
-    logprobs = _letters(said.first, one.options) if "logprob" in scorings else None
-    return Reply(said.text.strip() if "generated" in scorings else None, logprobs)
+    try:
+        if isinstance(said, NoAnswer):
+            raise said
+        logprobs = _letters(said.first, one.options) if "logprob" in scorings else None
+        text = said.answered().text.strip() if "generated" in scorings else None
+    except NoAnswer as error:
+        return Reply(error=str(error), silent=error.silent)
+    return Reply(text, logprobs, version=said.version)
 
 
 def _letters(first: Sequence[tuple[str, float]], options: int) -> tuple[float | None, ...] | None:

@@ -17,7 +17,7 @@ import torch
 from nein.loading.digests import DTYPES
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Described, Images, MetricError, Texts, alike, check_images
+from nein.metrics.base import Described, Images, MetricError, Texts, alike, check_images, without_thoughts
 from nein.metrics.choices import Asked, Prompt, Reply
 from nein.metrics.judges.base import Answer, check_batch
 from nein.metrics.letters import LETTERS, SCORINGS
@@ -179,9 +179,13 @@ class ChatJudge(VisionChat):
             {"type": "text", "text": question},
         ]
         (tokens,), logits = self.generate(self.turns([content]), self.max_new_tokens)
-        first = logits[0].softmax(-1)
+        text, first = self.text(tokens), logits[0].softmax(-1)
         p_yes, p_no = (float(first[ids].sum()) if ids else None for ids in (self._yes, self._no))
-        return Answer(self.text(tokens), len(tokens), p_yes, p_no)
+        if (answer := without_thoughts(text)) is None:
+            raise ValueError("the limit of tokens ended within the model's thoughts")
+        if answer != text:  # the first token is a thought's
+            p_yes = p_no = None
+        return Answer(answer.strip(), len(tokens), p_yes, p_no)
 
 
 def load(

@@ -24,7 +24,7 @@ from nein.loading.references import expanded
 from nein.metrics import backends
 from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Picture, words
 from nein.metrics.backends.vllm import VllmEngine
-from nein.metrics.base import Images, MetricError, Score
+from nein.metrics.base import Images, MetricError, Score, without_thoughts
 from nein.metrics.judges import vlm
 from nein.metrics.loading import Source
 from nein.metrics.rewards import RewardJudge, check_edits, constants
@@ -104,9 +104,10 @@ class ServedSpeaker:
 
     def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
         """Raises NoAnswer."""
-        content = _content([Picture(picture).part for picture in pictures], text)
+        content = _content([Picture(picture, self.endpoint.detail).part for picture in pictures], text)
         drawing = {"temperature": temperature, "top_p": TOP_P} if temperature > 0 else {"temperature": 0}
-        return self.endpoint.chat(content, [{"seed": seed}], max_tokens=TOKENS, **drawing).text
+        said = self.endpoint.chat(content, [{"seed": seed}], max_tokens=TOKENS, **drawing)
+        return said.answered().text
 
 
 def _content(shown: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
@@ -202,6 +203,9 @@ def read_numbers(answer: str, protocol: str) -> list[float] | str:
     """The numbers of an answer, or why there are none; see `EditScore.protocol`."""
     if protocol == "paper":
         return _paper(answer)
+    if (behind := without_thoughts(answer)) is None:
+        return "the answer ends within the model's thoughts"
+    answer = behind
     shown = f"the answer {answer[:80]!r}"
     start, end = answer.find("{"), answer.rfind("}")
     try:

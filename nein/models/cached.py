@@ -208,14 +208,14 @@ class CachedModel(_Cached):
         [[reply]] = answer_each(self.model, [image], [[one]], scorings)
         if reply.error:
             raise NoAnswer(reply.error, silent=reply.silent)
-        return {"text": reply.text, "logprobs": reply.logprobs, "each": reply.each}
+        return {"text": reply.text, "logprobs": reply.logprobs, "each": reply.each, "version": reply.version}
 
 
 def _reply(kept: dict[str, Any] | NoAnswer) -> Reply:
     if isinstance(kept, NoAnswer):
         return Reply(error=str(kept), silent=kept.silent)
     logprobs, each = (None if kept[name] is None else tuple(kept[name]) for name in ("logprobs", "each"))
-    return Reply(kept["text"], logprobs, each)
+    return Reply(kept["text"], logprobs, each, version=kept.get("version", ""))
 
 
 class CachedJudge(_Cached):

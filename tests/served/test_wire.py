@@ -24,9 +24,12 @@ from pydantic import BaseModel
 from nein import metrics
 from nein.engine.folder import Folder
 from nein.metrics import MetricError
-from nein.metrics.backends.endpoint import Endpoint, NoAnswer
+from nein.metrics.backends import endpoint
+from nein.metrics.backends.endpoint import KEYS, WITHHELD, Endpoint, NoAnswer
+from nein.metrics.base import MemoryRecords
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
+from nein.models.cached import CachedJudge
 from nein.models.llm import client as llm
 from tests.helpers import commands
 from tests.loopback import HANG_UP, Reply, Server, say
@@ -203,6 +206,188 @@ def test_stop_ends_the_wait_for_another_attempt_and_nothing_is_sent_again(server
     assert len(server.requests) == sent
 
 
+# --- what a model takes ------------------------------------------------------------------------
+
+
+def unfit(param: str | None, message: str, **more: Any) -> Reply:
+    return 400, {"error": {"message": message, "param": param, "type": "invalid_request_error", **more}}, {}
+
+
+def as_o_series(body: dict[str, Any], _: int) -> Reply:
+    """The refusals of OpenAI's reasoning models, one at a time, the second without `param`."""
+    if "max_tokens" in body:
+        return unfit(
+            "max_tokens",
+            "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        )
+    if "temperature" in body:
+        return unfit(None, "Unsupported value: 'temperature' does not support 0 with this model.")
+    if "logprobs" in body:
+        return unfit("logprobs", "logprobs are not supported", code="unsupported_parameter")
+    return 200, say(YES), {}
+
+
+@every_caller
+def test_a_parameter_that_is_refused_is_renamed_or_left_out_for_good(server: Server, ask: Caller) -> None:
+    server.rule = as_o_series
+    assert ask(server, 5, concurrency=1) == [YES] * 5
+    fit = [body for body in server.requests if not {"max_tokens", "temperature", "logprobs"} & body.keys()]
+    assert len(fit) == 5
+    assert all(body["max_completion_tokens"] >= 10 for body in fit)
+    assert len(server.requests) == 5 + (3 if ask is by_judge else 2)
+
+
+def test_what_was_refused_is_described_and_changes_no_fingerprint(server: Server) -> None:
+    server.rule = as_o_series
+    asked, fresh = judge(server, concurrency=8), judge(server)
+    assert "adapted" not in asked.describe()
+    asked.ask(IMAGES[:1], [[f"{k}?" for k in range(16)]])  # several meet each refusal at once
+    left_out = dict.fromkeys(("temperature", "logprobs", "top_logprobs"), "")
+    assert asked.describe()["adapted"] == {"max_tokens": "max_completion_tokens", **left_out}
+    assert asked.usage()["adapted"] == asked.describe()["adapted"]
+    assert asked.fingerprint == fresh.fingerprint
+
+
+def test_options_of_an_endpoint_are_sent_known_and_never_left_out(server: Server) -> None:
+    thinking = {"chat_template_kwargs": {"enable_thinking": False}}
+    options: dict[str, Any] = {
+        "reasoning_effort": "none", "extra_body": thinking, "detail": "high", "thinking_tokens": 90,
+    }  # fmt: skip
+    asked = judge(server, retries=0, **options)
+    asked.ask(IMAGES[:1], [["a?"]])
+    [body] = server.requests
+    assert (body["reasoning_effort"], body["max_tokens"]) == ("none", 100)
+    assert body["chat_template_kwargs"] == thinking["chat_template_kwargs"]
+    assert body["messages"][0]["content"][0]["image_url"]["detail"] == "high"
+    assert asked.endpoint.facts() == {"model": "eye-7b", **options}
+    assert judge(server).endpoint.facts() == {"model": "eye-7b"}
+    marks = {judge(server, **{name: value}).fingerprint for name, value in options.items()}
+    assert len(marks | {judge(server).fingerprint}) == 5
+    server.rule = lambda body, count: unfit("reasoning_effort", "Unsupported value: 'reasoning_effort'")
+    with pytest.raises(NoAnswer, match=r"refused the question: HTTP 400.*reasoning_effort"):
+        asked.ask(IMAGES[:1], [["a?"]])
+
+
+@every_caller
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": "content_filter"},
+        {"code": "moderation_blocked", "type": "image_generation_user_error"},
+        {"code": None, "type": "invalid_prompt"},
+        {"code": None, "message": "litellm.ContentPolicyViolationError: content_policy_violation"},
+    ],
+)
+def test_a_refused_content_is_withheld_and_does_not_end_the_work(
+    server: Server, ask: Caller, error: dict[str, Any]
+) -> None:
+    refused = {"message": "'temperature' is fine", **error}
+    server.rule = lambda body, count: unfit(None, **refused)
+    assert all("withheld an answer: HTTP 400" in reason for reason in ask(server, 3, concurrency=1))
+    assert len(server.requests) == (1 if ask is by_judge else 3)  # nothing is left out and tried again
+
+
+def test_many_refused_contents_in_a_row_are_no_silence(server: Server) -> None:
+    server.rule = lambda body, count: unfit(None, "no", code="content_policy_violation")
+    cached = CachedJudge(judge(server, concurrency=1), MemoryRecords())
+    with pytest.raises(NoAnswer) as raised:
+        cached.ask(IMAGES[:1], [[f"{k}?" for k in range(20)]])
+    assert (raised.value.kind, raised.value.silent, len(server.requests)) == (WITHHELD, False, 20)
+
+
+def test_a_limit_within_the_thoughts_is_said_and_no_answer(server: Server) -> None:
+    cut = {"finish_reason": "length"}
+    used = {"completion_tokens": 10, "completion_tokens_details": {"reasoning_tokens": 10}}
+    replies: list[dict[str, Any]] = [
+        {"choices": [{**cut, "message": {"content": "<think>No, there is"}}]},
+        {"choices": [{**cut, "message": {"content": None, "reasoning": "No, there is"}}]},
+        {"choices": [{**cut, "message": {"content": ""}}], "usage": used},
+    ]
+    for reply in replies:
+        server.rule = lambda body, count, reply=reply: (200, reply, {})  # type: ignore[misc]
+        for ask in (by_judge, by_choices, by_llm):
+            assert "within the model's thoughts" in ask(server, 1)[0]
+
+
+def test_hosted_services_have_keys_of_their_own(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in KEYS.values():
+        monkeypatch.delenv(variable, raising=False)
+    for address, variable in {
+        "https://api.anthropic.com/v1": "ANTHROPIC_API_KEY",
+        "https://generativelanguage.googleapis.com/v1beta/openai/": "GEMINI_API_KEY",
+        "https://api.openai.com/v1": "OPENAI_API_KEY",
+    }.items():
+        with pytest.raises(MetricError, match=f"needs a key; set {variable}"):
+            Endpoint(address, "m").check()
+    monkeypatch.setenv("GEMINI_API_KEY", "of-gemini")
+    monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
+    judge(server).ask(IMAGES[:1], [["a?"]])
+    monkeypatch.setitem(KEYS, "127.0.0.1", "GEMINI_API_KEY")
+    server.models = (200, {"data": [{"id": "models/eye-7b"}]}, {})
+    hosted: Any = judge(server)
+    hosted.endpoint.check()
+    hosted.ask(IMAGES[:1], [["a?"]])
+    assert [headers["Authorization"] for headers in server.headers] == [
+        "Bearer of-openai",
+        "Bearer of-gemini",
+    ]
+
+
+def test_a_server_that_ignores_log_probabilities_is_named_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge(server).ask(IMAGES[:1], [["a?", "b?", "c?"]])
+    assert caplog.text.count("gives no log-probabilities") == 1
+
+
+def test_the_version_that_answered_is_kept_and_a_change_is_said(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rule(body: dict[str, Any], count: int) -> Reply:
+        return 200, {**say(YES), "model": f"eye-{min(count, 3)}", "system_fingerprint": "fp_1"}, {}
+
+    server.rule, kept = rule, MemoryRecords()
+    asked = judge(server, concurrency=1)
+    CachedJudge(asked, kept).ask(IMAGES[:1], [["a?", "b?"]])
+    assert "answered as eye-1 fp_1, and answers as eye-2 fp_1 now" in caplog.text
+    [again] = CachedJudge(judge(server), kept).ask(IMAGES[:1], [["b?", "a?"]])
+    assert [answer.version for answer in again] == ["eye-2 fp_1", "eye-1 fp_1"]
+    assert asked.usage()["versions"] == {"eye-1 fp_1": 1, "eye-2 fp_1": 1}
+    [[reply]] = EndpointChoices(Endpoint(server.url, "eye")).answer(IMAGES[:1], [[CHOICE]], ["generated"])
+    assert reply.version == "eye-3 fp_1"
+    client = llm.Client(llm.EndpointModel(server.url, "eye"), cache=kept)
+    client.complete([llm.Request("word")], Form)
+    assert any(record.get("version") == "eye-3 fp_1" for record in kept._data.values())
+
+
+def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, pace = time.monotonic(), 500
+    monkeypatch.setattr(endpoint, "clock", lambda: began + pace * (time.monotonic() - began))
+    times: list[float] = []
+
+    def rule(body: dict[str, Any], count: int) -> Reply:
+        times.append(endpoint.clock())
+        return (429, {}, {"Retry-After": "300"}) if count == 1 else (200, say(YES), {})
+
+    server.rule = rule
+    asked = judge(server, concurrency=2)
+
+    def later(question: str) -> Any:
+        time.sleep(0.2 if question == "b?" else 0)  # it comes when the first has been told
+        return asked.ask(IMAGES[:1], [[question]])
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert [row[0].text for [row] in pool.map(later, ["a?", "b?"])] == [YES, YES]
+    assert len(times) == 3
+    assert min(times[1:]) >= times[0] + 300
+    assert asked.usage()["retries"] == 1
+    server.rule = lambda body, count: (429, {}, {"Retry-After": "3600"})
+    assert "to wait 3600 s, longer than 900" in by_judge(server, 1)[0]
+    assert len(server.requests) == 4
+
+
 # --- judges and models of multiple choice ------------------------------------------------------
 
 
@@ -248,8 +433,8 @@ THOUGHTS = ["No", ",", " wait", "."]
         ({"content": "Yes", "reasoning": "So: Yes"}, ["So", ":", " Yes"], None),  # of the thoughts alone
         ({"content": "Yes", "reasoning": "No, wait."}, ["No", ",", " wait", ".Yes"], None),
         ({"content": "Yes", "reasoning": "No, wait."}, THOUGHTS, None),
-        ({"content": "<think>No, wait."}, ["<think>", *THOUGHTS], None),
         ({"content": None}, ["<think>"], None),
+        ({"content": "No, wait.</thinking>Yes"}, [*THOUGHTS, "</thinking>", "Yes"], 0.9),
         ({"content": "Yes."}, ["Yes", "."], 0.9),
     ],
 )
@@ -263,6 +448,7 @@ def test_p_yes_is_read_behind_the_thoughts_or_missing(
     server.rule = lambda body, count: (200, {"choices": [choice]}, {})
     [[answer]] = judge(server).ask(IMAGES[:1], [["a?"]])
     assert answer.p_yes == (None if p_yes is None else pytest.approx(p_yes))
+    assert answer.text.rstrip(".") == ("Yes" if message["content"] else "")
 
 
 def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Server) -> None:
@@ -290,11 +476,18 @@ def test_a_judge_is_known_by_its_model_not_by_where_it_is_or_who_asks(server: Se
 
 
 def test_requests_retries_and_tokens_are_in_the_notes_of_a_run(server: Server, tmp_path: Path) -> None:
-    answer = {**say("A"), "usage": {"prompt_tokens": 300, "completion_tokens": 1}}
+    used = {
+        "prompt_tokens": 300, "completion_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 200, "image_tokens": 250, "audio_tokens": None},
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    }  # fmt: skip
+    answer = {**say("A"), "usage": used, "model": "eye-7b-2026-11-01"}
     server.rule = lambda body, count: (429, {}, {}) if count == 1 else (200, answer, {})
     words = ("negvqa", "--model", f"openai:{server.url}#eye-7b", "--questions", 4, "--blind", 0)
     assert commands.exit_code(*words, "--formats", "md", "--device", "cpu", "--out", tmp_path) == 0
     [run] = [path.parent for path in tmp_path.glob("*/manifest.json")]
     sent = len(server.requests)
-    usage = {"requests": sent, "retries": 1, "input_tokens": 300 * (sent - 1), "output_tokens": sent - 1}
+    counts = {"input": 300, "output": 5, "cached": 200, "image": 250, "reasoning": 4}
+    tokens = {f"{kind}_tokens": count * (sent - 1) for kind, count in counts.items()}
+    usage = {"requests": sent, "retries": 1, "versions": {"eye-7b-2026-11-01": sent - 1}, **tokens}
     assert [*Folder(run).manifest()["usage"].values()] == [usage]

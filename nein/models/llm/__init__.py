@@ -14,10 +14,12 @@ MODEL_FAILED = "model failed"
 
 
 class Answer(NamedTuple):
-    """The text of an answer; finished: the model ended it itself, not the limit of tokens."""
+    """The text of an answer; finished: the model ended it itself, not the limit of tokens; version: of the
+    model behind an endpoint."""
 
     text: str
     finished: bool = True
+    version: str = ""
 
 
 @dataclass

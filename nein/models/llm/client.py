@@ -9,7 +9,6 @@ for outcome in client.complete([Request("...", seed=7)], Verdict):
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -28,10 +27,9 @@ from nein.metrics.backends.endpoint import (
     Endpoint,
     NoAnswer,
     is_endpoint,
-    key,
     split_endpoint,
 )
-from nein.metrics.base import MetricError, RecordStore
+from nein.metrics.base import MetricError, RecordStore, without_thoughts
 from nein.models.cached import Questions
 from nein.models.llm import MODEL_FAILED, Answer, LlmOptions
 
@@ -42,7 +40,6 @@ SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
 HOPELESS = 20
 
 Schema = TypeVar("Schema", bound=BaseModel)
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 
 class Request(NamedTuple):
@@ -181,7 +178,7 @@ def backend(options: LlmOptions, device: str) -> Backend:
     check(reference)
     if is_endpoint(reference):
         remote = EndpointModel(
-            *split_endpoint(reference), key=key(), concurrency=options.concurrency, timeout=options.timeout,
+            *split_endpoint(reference), concurrency=options.concurrency, timeout=options.timeout,
             retries=options.retries,
         )  # fmt: skip
         remote.endpoint.check()
@@ -219,7 +216,7 @@ class EndpointModel:
         self.endpoint = Endpoint(url, model, **sending)
         self.concurrent, self.stop = self.endpoint.concurrency, self.endpoint.stop
         self.usage = self.endpoint.usage
-        self.identity = {"backend": "endpoint", "model": model}
+        self.identity = {"backend": "endpoint", **self.endpoint.facts()}
 
     def answer(
         self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
@@ -229,7 +226,7 @@ class EndpointModel:
             shape = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
             optional.insert(0, {"response_format": {"type": "json_schema", "json_schema": shape}})
         reply = self.endpoint.chat(prompt, optional, max_tokens=max_tokens, temperature=temperature)
-        return Answer(reply.text, reply.finished)
+        return Answer(reply.answered().text, reply.finished, reply.version)
 
 
 # --- answers: what is not plainly there is a failure -----------------------------------------------
@@ -266,7 +263,9 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
     Text around the object, a code fence and a leading <think> block are allowed, a second object is not: it
     would be unclear which one is meant. So is a key that occurs twice. Raises AnswerError.
     """
-    body = _THOUGHT.sub("", text).strip()
+    if (body := without_thoughts(text)) is None:
+        raise AnswerError(CUT_OFF, "the answer ends within the model's thoughts")
+    body = body.strip()
     try:
         if issubclass(schema, Plain):
             return schema.read(body.partition(schema.END)[0].strip())
