@@ -1,14 +1,10 @@
 """A benchmark of one module, one YAML file and one entry point is known to every command."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +32,7 @@ def whole(plugin, tmp_path_factory):
     return out
 
 
-def figures(out: Path, task: str = "results") -> dict[str, dict[str, str]]:
+def figures(out, task="results"):
     """Variant -> figure of the one run of a folder."""
     with (out / "figures.csv").open(newline="") as file:
         return {row["variant"]: row for row in csv.DictReader(file) if row["task"] == task}
@@ -65,7 +61,7 @@ def test_the_figures_are_those_of_the_rows(whole):
 
 def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(whole, tmp_path):
     class Joined(Threads):
-        def compute(self, plan: Any) -> list[int]:
+        def compute(self, plan):
             made = super().compute(plan)
             [manifest] = tmp_path.glob("*/manifest.json")
             facts = json.loads(manifest.read_text())
@@ -83,7 +79,7 @@ def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(wh
     seen = []
 
     class Watching(Threads):
-        def compute(self, plan: Any) -> list[int]:
+        def compute(self, plan):
             seen.extend(json.loads(path.read_text())["status"] for path in whole.glob("*/manifest.json"))
             return super().compute(plan)
 

@@ -3,8 +3,6 @@ shared by processes, or asked for more and more, a command ends in the same byte
 configuration is refused by name.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -13,10 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -34,7 +30,7 @@ from tests.negvqa.tiny import write_questions
 from tests.nein.conftest import write_data as write_nein
 
 __all__ = ["cluster"]  # a fixture
-HOW: tuple[Literal["before", "torn", "after"], ...] = ("before", "torn", "after")
+HOW = ("before", "torn", "after")
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class Case:
     outputs: int
 
 
-def nein_eval(root: Path) -> Case:
+def nein_eval(root):
     words = ("eval", "--editor", "flaky", "--data", str(write_nein(root / "data", 4, 2)), "--batch-size", "2")
     judges = ("--models.vqa", "tests.rehearsal:no", "--models.ovd", "tests.rehearsal:score_025")
     metrics = ("--metrics", "l1,l2,removal_vqa,removal_ovd,auc_removal")
@@ -65,7 +61,7 @@ def nein_eval(root: Path) -> Case:
     return Case((*words, *judges, *metrics), parts, (("--seed", "1"), "seed 0, not 1"), 40)
 
 
-def negbench_eval(root: Path) -> Case:
+def negbench_eval(root):
     data, pictures = write_negbench(root / "data"), write_pictures(root / "pictures")
     asked = (
         ["a car, no dog", "a dog?", "a car?"],
@@ -80,14 +76,14 @@ def negbench_eval(root: Path) -> Case:
     return Case((*words, *models, *chosen), parts, (("--seed", "1"), "seed 0, not 1"), 30)
 
 
-def negvqa(root: Path) -> Case:
+def negvqa(root):
     words = ("negvqa", "--data", str(write_questions(root / "data")), "--batch-size", "2")
     judge = ("--model", "judge", "--judge", "tests.rehearsal:varied", "--formats", "md,csv")
     refused = (("--prompt", "vlmevalkit"), "prompt paper, not vlmevalkit")
     return Case((*words, *judge), (("--limit", "3"), ("--limit", "5")), refused, 8)
 
 
-def nein_generate(root: Path) -> Case:
+def nein_generate(root):
     data = write_set(root / "data")
     words = (
         "generate", "--source", str(data / "captions.json"), "--images", str(data / "images"),
@@ -101,23 +97,23 @@ def nein_generate(root: Path) -> Case:
     return Case(words, parts, (("--match-above", "0.3"), "match_above 0.25, not 0.3"), 20)
 
 
-def negbench_generate(root: Path) -> Case:
+def negbench_generate(root):
     words = ("negbench", "generate", "--source", "nano", "--scenes", "9", "--shard-size", "3")
     more = ("--verify", "negatives", "--detector", "tests.rehearsal:score_005")
     parts = (("--limit", "3"), ("--stages", "verify"))
     return Case((*words, *more), parts, (("--wording", "paper"), "wording"), 15)
 
 
-CASES: tuple[Callable[[Path], Case], ...] = (
+CASES = (
     nein_eval, negbench_eval, negvqa, nein_generate, negbench_generate,
 )  # fmt: skip
 
 
-def line(case: Case, out: Path, *more: str) -> list[str]:
+def line(case, out, *more):
     return [*case.words, "--device", "cpu", "--out", str(out), *more]
 
 
-def contents(out: Path) -> dict[str, bytes]:
+def contents(out):
     """Every file that must not depend on how the work was done: all but what says when and where, caches, and
     pages, which show that."""
     apart = {"notes", "costs", "cache", "attempts", "slurm"}
@@ -132,13 +128,13 @@ def contents(out: Path) -> dict[str, bytes]:
     }
 
 
-def blocks(out: Path) -> dict[Path, tuple[int, bytes]]:
+def blocks(out):
     """Every block that is there: when it was written, and what is in it."""
     files = (path for path in out.rglob("[0-9]*.jsonl") if "list" not in path.relative_to(out).parts)
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
-def statuses(out: Path) -> set[str]:
+def statuses(out):
     return {json.loads(path.read_text())["status"] for path in out.rglob("manifest.json")}
 
 
@@ -165,14 +161,14 @@ def whole(request, tmp_path_factory):
     return Whole(case, out, files, writes)
 
 
-def kill(whole: Whole, out: Path, moment: int, how: Literal["before", "torn", "after"]) -> None:
+def kill(whole, out, moment, how):
     """The command, killed at the `moment`-th file that it writes."""
     killed = killing.run(cli.main, line(whole.case, out), killing.File("*", moment, how))
     assert killed == killing.KILLED
 
 
 def test_kills_in_a_row_and_a_last_run_on_other_threads_give_the_same_bytes(whole, tmp_path, monkeypatch):
-    written: dict[Path, tuple[int, bytes]] = {}
+    written = {}
     for moment, how in zip(
         (2, whole.writes // 5, whole.writes // 4, whole.writes // 3), itertools.cycle(HOW), strict=False
     ):

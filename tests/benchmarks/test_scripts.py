@@ -1,7 +1,5 @@
 """The scripts of `benchmarks/` run, at the smallest sizes their options allow."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 
@@ -90,7 +88,7 @@ def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_writte
 
 @pytest.mark.parametrize(("fits", "expected"), [(64, 8), (4, 4)])
 def test_a_batch_size_is_found_where_twice_as_many_bring_nothing_or_do_not_fit(fits, expected):
-    def items_a_second(size: int) -> float:
+    def items_a_second(size):
         if size > fits:
             raise torch.OutOfMemoryError
         return min(size, 8)
@@ -144,7 +142,7 @@ def test_sentences_that_do_not_fit_into_a_model_are_counted_and_twins_that_are_c
 
         model_max_length = 20
 
-        def __call__(self, text: str, **options: object) -> dict[str, list[str]]:
+        def __call__(self, text, **options):
             return {"input_ids": list(text)[: options.get("max_length")]}
 
     pairs = list(scope.pairs("val", 6))

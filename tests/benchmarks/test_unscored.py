@@ -1,20 +1,16 @@
 """Samples without a score are counted aloud by every benchmark, and may be made an error."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from tests.helpers import commands
 from tests.loopback import say
 
 
-def nein(judge: str) -> list[Any]:
+def nein(judge):
     return ["eval", "--editor", "identity", "--models.vqa", judge, "--metrics", "removal_vqa", "--limit", 2]
 
 
-def negbench(judge: str) -> list[Any]:
+def negbench(judge):
     return ["negbench", "eval", "--vlm", judge, "--model", "none", "--scenes", 6, "--tasks", "mcq"]
 
 

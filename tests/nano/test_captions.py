@@ -1,7 +1,5 @@
 """Captions say only what is true of a scene, in varied words, and never negate."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
@@ -19,7 +17,7 @@ SINGULAR = {noun: c for c in CATEGORIES for noun in names(c)}
 PLURAL = {plural(noun): c for c in CATEGORIES for noun in names(c)}
 
 
-def pattern(words: set[str]) -> str:
+def pattern(words):
     return "(?:" + "|".join(sorted(map(re.escape, words), key=len, reverse=True)) + ")"
 
 
@@ -30,7 +28,7 @@ RELATION = re.compile(
 )
 
 
-def category_of(words: str) -> str:
+def category_of(words):
     return SINGULAR[words] if words in SINGULAR else PLURAL[words]
 
 
@@ -85,7 +83,7 @@ def test_number_words_count_what_is_there_and_a_single_thing_is_one_of_its_colou
 
 
 def test_relations_hold_between_the_visible_boxes(told):
-    seen: Counter[str] = Counter()
+    seen = Counter()
     for scene, sentence in told:
         for match in RELATION.finditer(sentence):
             a, b = (

@@ -1,7 +1,5 @@
 """The nano world on disk: NeIn's official layout, true to the scenes, never half-written."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -39,21 +37,21 @@ def full():
     return list(data.iter_samples("val", data.DEFAULT_SOURCES["val"]))
 
 
-def read(folder: Path, name: str):
+def read(folder, name):
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
-def pixels(path: Path) -> np.ndarray:
+def pixels(path):
     with Image.open(path) as image:
         assert image.mode == "RGB"
         return np.asarray(image)
 
 
-def boxes_of(instances: dict) -> dict[str, list[tuple[str, list[float]]]]:
+def boxes_of(instances):
     """Image stem -> (category, bbox) of everything in it, from instances.json."""
     name = {c["id"]: c["name"] for c in instances["categories"]}
     stem = {i["id"]: Path(i["file_name"]).stem for i in instances["images"]}
-    found: dict[str, list[tuple[str, list[float]]]] = {s: [] for s in stem.values()}
+    found = {s: [] for s in stem.values()}
     for annotation in instances["annotations"]:
         found[stem[annotation["image_id"]]].append((name[annotation["category_id"]], annotation["bbox"]))
     return found
@@ -80,7 +78,7 @@ def test_the_full_val_split_has_at_least_500_samples_and_all_templates(full):
 
 
 def test_sentences_follow_the_templates_and_objects_are_new_and_different(full):
-    seen: set[tuple[str, str]] = set()
+    seen = set()
     for s in full:
         assert s.negative == negative_sentence(s.template, s.object)
         assert s.generated == f"Add {indefinite(s.object)}."
@@ -149,7 +147,7 @@ def test_captions_json_has_five_captions_per_source_image_in_cocos_form(folder):
     per_image = Counter(a["image_id"] for a in captions["annotations"])
     assert per_image == dict.fromkeys(sources, 5)
     assert len({a["id"] for a in captions["annotations"]}) == len(captions["annotations"])
-    of_source: dict[str, set[str]] = {}
+    of_source = {}
     for a in captions["annotations"]:
         of_source.setdefault(stem[a["image_id"]], set()).add(a["caption"])
     for record in read(folder, "val.json"):

@@ -1,7 +1,5 @@
 """Categories and backgrounds: what there is, that it can be seen, and that it stays inside its box."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 
@@ -14,17 +12,17 @@ from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
 from nein.nano.scenes import MAX_SIZE, MIN_SIZE, Item, Scene, box, mask, render
 
 
-def changed(item: Item, background: str) -> np.ndarray:
+def changed(item, background):
     """(64, 64): by how much the item changes each pixel, in its strongest channel."""
     empty = Scene(background, 3, ())
     return np.abs(render(empty.with_item(item)).astype(int) - render(empty)).max(-1)
 
 
-def drawn(category: str, colour: str) -> np.ndarray:
+def drawn(category, colour):
     return render(Scene("room", 3, (Item(category, colour, 20, 20.0, 20.0, False),))).astype(float)
 
 
-def apart(pictures: dict[str, np.ndarray], area: np.ndarray | slice = slice(None)) -> float:
+def apart(pictures, area=slice(None)):
     """The least mean difference of two of the pictures."""
     return min(np.abs(pictures[a] - pictures[b])[area].mean() for a, b in combinations(pictures, 2))
 

@@ -1,7 +1,5 @@
 """Scenes: drawn from seeds, without overlap, rendered the same every time, with exact boxes and masks."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random
@@ -112,7 +110,7 @@ def test_a_mask_is_where_the_object_covers_half_of_a_pixel_or_more(many):
     assert checked > 100_000
 
 
-def _plain(scene: Scene) -> np.ndarray:
+def _plain(scene):
     """(64, 64) bool: where the background has one colour within a pixel."""
     large = np.asarray(draw.background(scene.background, scene.background_seed))
     blocks = large.reshape(SIZE, draw.SUPERSAMPLE, SIZE, draw.SUPERSAMPLE, 3)
@@ -139,7 +137,7 @@ def test_place_finds_no_room_where_there_is_none_and_room_where_there_is():
 
 
 def test_things_that_fly_are_mostly_above_things_that_stand():
-    def height(category: str) -> float:
+    def height(category):
         rng = random.Random(5)
         items = [place(rng, category, ()) for _ in range(200)]
         return float(np.mean([i.centre[1] for i in items if i is not None]))

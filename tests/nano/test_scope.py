@@ -1,7 +1,5 @@
 """Pairs of scenes in scope: each sentence is true of its scene and false of the other, by what is drawn."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 
@@ -11,8 +9,7 @@ from nein.datasets.nein import loading
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.nano import scope
-from nein.nano.scenes import Scene
-from nein.wording.languages.base import CONSTRUCTIONS, Named
+from nein.wording.languages.base import CONSTRUCTIONS
 
 PAIRS = list(scope.pairs("val", len(scope.CELLS)))
 
@@ -35,11 +32,11 @@ def test_the_first_sentence_holds_in_the_first_scene_alone(pair):
         assert [sentence[pair.construction](scene, pair.named) for scene in pair.scenes] == truth
 
 
-def colours(scene: Scene, named: Named) -> list[str]:
+def colours(scene, named):
     return [item.colour for item in scene.items if item.category == named.thing]
 
 
-def has(scene: Scene, category: str) -> bool:
+def has(scene, category):
     return category in scene.categories
 
 

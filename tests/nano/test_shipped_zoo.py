@@ -3,8 +3,6 @@
 Nothing here is skipped when a model is missing: the nano preset would not work then.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -59,7 +57,7 @@ def test_a_model_has_a_card_a_record_and_weights(name, tmp_path):
 def test_weights_are_finite_ship_in_half_precision_and_no_tensor_twice():
     import torch
 
-    seen: dict[str, str] = {}
+    seen = {}
     for file in sorted(zoo.ZOO.rglob("*.safetensors")):
         with safe_open(file, "pt") as handle:
             assert handle.keys()

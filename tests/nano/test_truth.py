@@ -1,7 +1,5 @@
 """The measurement of what an edited nano picture shows: right on pictures whose content is known."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -60,7 +58,7 @@ def test_scores_equal_a_literal_evaluation_of_the_formula():
             assert scores[k, y, x] == pytest.approx(expected, abs=2e-3)
 
 
-def _literal_score(item: Item, given: np.ndarray, reference: np.ndarray, x: int, y: int) -> float:
+def _literal_score(item, given, reference, x, y):
     rgba = np.asarray(layer(item.category, item.colour, item.size, item.flip), np.float64) / 255
     m = n = area = 0.0
     weight = np.zeros((64 + 8, 64 + 8))

@@ -1,9 +1,6 @@
 """The worlds: what is held out is in nothing that is taught, and a sketch is as true as a drawing."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +20,7 @@ OLD = [name for name in AXES if WORLDS[name].named == TAUGHT.named]
 NEW = [name for name in AXES if WORLDS[name].named == set(HELD_OUT)]
 
 
-def named(texts: Iterable[str], words: Iterable[str] = CATEGORIES) -> set[str]:
+def named(texts, words=CATEGORIES):
     joined = " ".join(texts)
     return {word for word in words if re.search(rf"\b{word}\b", joined)}
 

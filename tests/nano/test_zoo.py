@@ -1,9 +1,6 @@
 """Where nano models are found and how variants are put together, on a small made-up zoo."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -24,13 +21,13 @@ BASE = {
 VARIANT = {"README.md": "variant card", "unet/weights.safetensors": "own unet", "training.json": "own record"}
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
+def write(folder, files):
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
 
-def content(folder: Path) -> dict[str, str]:
+def content(folder):
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
 
 

@@ -1,11 +1,8 @@
 """What counts as a negated word; scenes without a place in any split."""
 
-from __future__ import annotations
-
-import random
 import re
 
-from nein.nano.scenes import Scene, sample_scene
+from nein.nano.scenes import sample_scene
 
 NEGATED = re.compile(
     r"\b(?:no|not|cannot|without|never|none|nothing|nobody|neither|nor|nowhere|missing|absent|absence|devoid"
@@ -14,11 +11,11 @@ NEGATED = re.compile(
 )
 
 
-def negated(lines: list[str]) -> list[str]:
+def negated(lines):
     """The lines that hold a negated word."""
     return [line for line in lines if NEGATED.search(line)]
 
 
-def random_scene(rng: random.Random, max_objects: int = 4) -> Scene:
+def random_scene(rng, max_objects=4):
     """One to `max_objects` objects."""
     return sample_scene(rng, rng.randint(1, max_objects))

@@ -1,9 +1,6 @@
 """A report of a few runs, and a Chromium to look at it with."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Sequence
 
 import pytest
 
@@ -17,7 +14,7 @@ MARKUP = (
 )
 
 
-def report(words: Sequence[str]) -> str | int:
+def report(words):
     """`nein report WORDS`, without the process."""
     return write_report(ReportConfig.parse(words))
 

@@ -1,11 +1,6 @@
 """Finished runs with records of any shape, and the pictures behind them."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -19,7 +14,7 @@ from tests.helpers import runs
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 
 
-def records(sources: int, per_source: int, captions: Mapping[int, str] | None = None) -> list[dict[str, str]]:
+def records(sources, per_source, captions=None):
     """Annotations in the official layout; `captions`: sample index -> caption in place of the usual one."""
     found = []
     for index in range(sources * per_source):
@@ -34,7 +29,7 @@ def records(sources: int, per_source: int, captions: Mapping[int, str] | None = 
     return found
 
 
-def write_data(root: Path, rows: Sequence[Mapping[str, str]], side: int = 24) -> Path:
+def write_data(root, rows, side=24):
     """The annotations and a picture of one colour with a stripe for every source and sample."""
     for number, row in enumerate(rows):
         for place, key in (("coco_for_val", "COCO"), ("nein_val", "NeIn")):
@@ -46,7 +41,7 @@ def write_data(root: Path, rows: Sequence[Mapping[str, str]], side: int = 24) ->
     return root
 
 
-def picture(number: int, side: int, striped: bool) -> np.ndarray:
+def picture(number, side, striped):
     image = np.full((side, side + 8, 3), (number * 53 % 256, number * 97 % 256, 128), np.uint8)
     if striped:
         image[:, number % side] = 255
@@ -54,22 +49,20 @@ def picture(number: int, side: int, striped: bool) -> np.ndarray:
 
 
 def write_run(
-    out: Path,
-    data: Path,
-    editor: str,
-    track: str,
-    rows: Sequence[Mapping[str, str]],
-    values: Mapping[str, Callable[[int], float | None]],
+    out,
+    data,
+    editor,
+    track,
+    rows,
+    values,
     *,
-    failed: Sequence[int] = (),
-    pictures: bool = True,
-    features: int = 0,
-    answer: Callable[[int, float | None], str] = lambda i, v: (
-        "Perhaps" if v is None else "No" if v else "Yes"
-    ),
-    config: Mapping[str, Any] | None = None,
-    models: Mapping[str, Any] | None = None,
-) -> RunDir:
+    failed=(),
+    pictures=True,
+    features=0,
+    answer=lambda i, v: "Perhaps" if v is None else "No" if v else "Yes",
+    config=None,
+    models=None,
+):
     """A complete run. values: metric -> function of the sample's index; failed: indices without an edit."""
     run = RunDir(out, editor, track)
     setting = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
@@ -83,7 +76,7 @@ def write_run(
         noun = row["T_generated"].removeprefix("Add ").partition(" ")[2].rstrip(".")
         told = row["T_negative"] if track == "negative" else removal(noun)
         good = index not in failed
-        edit: dict[str, Any] = {
+        edit = {
             "id": row["NeIn"], "source_id": row["COCO"], "object": noun, "instruction": told,
             "template": template_of(told, noun), "seed": index,
             "image": f"images/{row['NeIn']}.png" if good else None, "width": 32, "height": 24,
@@ -111,9 +104,7 @@ def write_run(
     return run
 
 
-def _features(
-    run: RunDir, rows: Sequence[Mapping[str, str]], width: int, failed: Sequence[int]
-) -> dict[str, Any]:
+def _features(run, rows, width, failed):
     from nein.metrics.fid import jackknife_interval
 
     kept = [index for index in range(len(rows)) if index not in failed]
@@ -133,9 +124,7 @@ def _features(
             "columns": width, "sources": "the same in all runs"}  # fmt: skip
 
 
-def _detail(
-    metric: str, index: int, value: float | None, answer: Callable[[int, float | None], str]
-) -> dict[str, Any]:
+def _detail(metric, index, value, answer):
     if metric == "removal_vqa":
         said = {"answer": answer(index, value), "p_yes": 0.25, "p_no": 0.5}
         return {**said, "protocol": "fixed", "question": "is it?"}

@@ -1,9 +1,5 @@
 """The page in a real browser: search, filter, links, markup in captions, keyboard, side-car files."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -26,40 +22,40 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 class Page:
     """What a person can see and do."""
 
-    def __init__(self, driver: Any, path: Path) -> None:
+    def __init__(self, driver, path):
         self.driver = driver
         self.path = path
 
-    def open(self, fragment: str = "") -> Page:
+    def open(self, fragment=""):
         self.driver.get("about:blank")
         self.driver.get_log("browser")
         self.driver.get(self.path.as_uri() + fragment)
         self.until(lambda: self.script("return document.documentElement.dataset.ready") == "yes")
         return self
 
-    def until(self, condition: Any) -> None:
+    def until(self, condition):
         WebDriverWait(self.driver, 20, poll_frequency=0.05).until(lambda _: condition())
 
-    def script(self, text: str) -> Any:
+    def script(self, text):
         return self.driver.execute_script(text)
 
-    def find(self, name: str) -> Any:
+    def find(self, name):
         return self.driver.find_element(By.ID, name)
 
-    def ids(self) -> list[str]:
+    def ids(self):
         return self.script("return [...document.querySelectorAll('.card')].map(c => c.dataset.id)")
 
-    def count(self) -> str:
+    def count(self):
         return self.find("count").text
 
-    def hash(self) -> dict[str, list[str]]:
+    def hash(self):
         # The page's own account: the browser's (`current_url`) follows a moment later.
         return parse_qs(self.script("return location.hash.slice(1)"))
 
-    def press(self, *keys: str) -> None:
+    def press(self, *keys):
         self.driver.switch_to.active_element.send_keys(*keys)
 
-    def drawn(self) -> None:
+    def drawn(self):
         """Waits until every card on the page has its pictures."""
         self.until(
             lambda: self.script(
@@ -67,7 +63,7 @@ class Page:
             )
         )
 
-    def focused(self) -> str:
+    def focused(self):
         return self.script("return document.activeElement.dataset.id || document.activeElement.id")
 
 
@@ -278,7 +274,7 @@ def test_a_head_sorts_its_table_and_turns_the_order(opened):
     table = "document.querySelector('#results table')"
     opened.script(f"{table}.closest('details').open = true")
 
-    def column(at: int) -> list[str]:
+    def column(at):
         return opened.script(f"return [...{table}.tBodies[0].rows].map(r => r.cells[{at}].textContent)")
 
     numbers = opened.script(
@@ -321,7 +317,7 @@ def test_all_that_a_judge_may_say_is_said_in_words(browser, tmp_path):
     unread = {"answer": "Perhaps", "p_yes": None, "p_no": 0.4, "protocol": "fixed"}
     asked = {"before": {"man": "Yes", "red car": {"error": "no time"}}, "after": {"man": "No"}}
     boxes = {"before": {"man": 0.5125, "car": 1.0}, "after": {"man": 0.0}, "threshold": 0.1}
-    said: list[tuple[str, str, float | None, str, dict[str, Any]]] = [
+    said = [
         (names[0], "l1", 0.0625, "", {}),
         (names[0], "removal_vqa", 1.0, "the judge said no", halves),
         (names[0], "removal_ovd", 0.0, "", {"score": 0.75, "threshold": 0.1, "box": [0, 0, 9, 9]}),

@@ -1,15 +1,11 @@
 """`nein export`: what other programs read of finished runs of every benchmark; and `nein leaderboard`, which
 reads both."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pandas as pd
@@ -26,7 +22,7 @@ from tests.helpers.commands import exit_code, outcome
 SCHEMAS = Path(__file__).parent / "every_eval_ever"
 
 
-def validator(name: str) -> Any:
+def validator(name):
     return jsonschema.Draft7Validator(json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
 
 
@@ -57,10 +53,10 @@ def test_what_a_judge_says_of_what_captions_find_is_exported_too(tmp_path):
     assert "retrieval/published/satisfied@5/negated" in results
 
 
-def lines_are_the_figures(run: Path, out: Path) -> set[str]:
+def lines_are_the_figures(run, out):
     """The names of the figures of a run whose export is as it must be."""
     assert exit_code("export", run, "--out", out) == 0
-    names: set[str] = set()
+    names = set()
     logs = sorted(out.glob("data/*/*/*/*.json"))
     assert logs
     for file in logs:
@@ -95,7 +91,7 @@ def test_an_unscored_sample_is_counted_and_never_a_zero(out, tmp_path):
     assert "lost" not in {line["sample_id"] for line in atomic.read_lines(samples)}
 
 
-def rows_of(path: Path, name: str) -> Iterable[dict[str, Any]]:
+def rows_of(path, name):
     """Of a run: its scores, or the rows of a stage."""
     benchmark = registry.of_run(path)
     folder = benchmark.folder(path)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -133,7 +131,7 @@ def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):
 
 def test_mistakes_are_one_sentence(out, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the checkout may be one that nobody can write to
-    cases: list[tuple[str, list[object], str]] = [
+    cases = [
         ("report", [tmp_path / "none"], "There is no run in"),
         ("report", [out, "-o", tmp_path], "is a folder"),
         ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),

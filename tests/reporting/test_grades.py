@@ -1,10 +1,6 @@
 """A report on edited pictures cites how well its judge answers negated questions."""
 
-from __future__ import annotations
-
 import csv
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,10 +21,10 @@ def grade(tmp_path_factory):
     return root / "out" / "judge-letters"
 
 
-def runs(root: Path, fingerprint: str) -> Path:
+def runs(root, fingerprint):
     rows = made.records(4, 2)
     data = made.write_data(root / "data", rows)
-    values: dict[str, Any] = {"removal_vqa": lambda i: float(i % 2)}
+    values = {"removal_vqa": lambda i: float(i % 2)}
     made.write_run(root / "runs", data, "ip2p", "negative", rows, values,
                    models={"vqa": {"fingerprint": fingerprint}})  # fmt: skip
     return root / "runs"

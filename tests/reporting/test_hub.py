@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 import pytest
@@ -13,10 +10,9 @@ from nein.benchmarks import export, registry
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
-from nein.reporting.interchange import Exported
 
 
-def read(*folders: Path) -> list[Exported]:
+def read(*folders):
     return [export.read(folder) for folder in registry.finished(folders)]
 
 
@@ -48,7 +44,7 @@ def test_the_entries_are_the_hubs_own_format(one, out, tmp_path):
 
 
 def test_nothing_is_pushed_unless_somebody_is_logged_in(one, tmp_path, monkeypatch):
-    sent: list[dict[str, Any]] = []
+    sent = []
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", lambda self, **kwargs: sent.append(kwargs))
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     assert "nobody is logged in" in export.publish(one, "me/model", tmp_path, dataset="o/d")
@@ -63,7 +59,7 @@ def test_nothing_is_pushed_unless_somebody_is_logged_in(one, tmp_path, monkeypat
 
 
 def test_a_refused_push_is_a_sentence_and_the_files_stay(one, tmp_path, monkeypatch):
-    def refuse(self: Any, **kwargs: Any) -> None:
+    def refuse(self, **kwargs):
         raise OSError("offline\nmore")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", refuse)

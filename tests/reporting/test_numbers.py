@@ -1,16 +1,12 @@
 """Every figure of the report worked out again from the JSONL files, by other code: plain loops, formulas
 written out, no function of the project."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
 import math
 import re
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,17 +19,17 @@ SCALE = {"fid": 1, "lpips": 1}
 BLOCK = "000/000000.jsonl"
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class Raw:
     """A run as it lies on disk."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.edits = {row["id"]: row for row in lines(folder / "edit" / BLOCK)}
-        self.values: dict[str, dict[str, float]] = defaultdict(dict)
-        self.unscored: dict[str, int] = defaultdict(int)
+        self.values = defaultdict(dict)
+        self.unscored = defaultdict(int)
         for file in (folder / "scores").glob(f"*/{BLOCK}"):
             metric = file.parents[1].name
             for row in lines(file):
@@ -45,7 +41,7 @@ class Raw:
             tensors = safetensors.numpy.load(file.read())
         self.edited, self.target = tensors["edited"].astype(float), tensors["target"].astype(float)
 
-    def source(self, name: str) -> str:
+    def source(self, name):
         return self.edits[name]["source_id"]
 
 
@@ -60,17 +56,17 @@ def table(page):
         return list(csv.DictReader(file))
 
 
-def pick(table: list[dict[str, str]], task: str, **where: str) -> list[dict[str, str]]:
+def pick(table, task, **where):
     found = [row for row in table if row["task"] == task and {**row, **where} == row]
     assert found, (task, where)
     return found
 
 
-def interval(pairs: list[tuple[float, str]]) -> tuple[float, float, float]:
+def interval(pairs):
     """(mean, low, high) by the sandwich formula, cluster by cluster."""
     n = len(pairs)
     mean = math.fsum(v for v, _ in pairs) / n
-    sums: dict[str, float] = defaultdict(float)
+    sums = defaultdict(float)
     for value, cluster in pairs:
         sums[cluster] += value - mean
     g = len(sums)
@@ -79,9 +75,9 @@ def interval(pairs: list[tuple[float, str]]) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
-def effective_size(pairs: list[tuple[float, str]], binary: float) -> float:
+def effective_size(pairs, binary):
     """Samples over the design effect (docs/explanation/statistics.md); binary: the variance of yes and no."""
-    values: dict[str, list[float]] = defaultdict(list)
+    values = defaultdict(list)
     for value, cluster in pairs:
         values[cluster].append(value)
     n, mean, g = len(pairs), math.fsum(v for v, _ in pairs) / len(pairs), len(values)
@@ -95,7 +91,7 @@ def effective_size(pairs: list[tuple[float, str]], binary: float) -> float:
     return n * (dissent + usual) / (dissent * seen + usual * (1 + 0.6 * (usual - 1)))
 
 
-def share_interval(row: dict[str, str], pairs: list[tuple[float, str]]) -> None:
+def share_interval(row, pairs):
     """Clopper and Pearson's."""
     p = math.fsum(value for value, _ in pairs) / len(pairs)
     if len({cluster for _, cluster in pairs}) < 2:
@@ -106,7 +102,7 @@ def share_interval(row: dict[str, str], pairs: list[tuple[float, str]]) -> None:
     close(row["high"], scipy.stats.beta.ppf(0.975, p * n + 1, n - p * n) if n - p * n > 1e-9 else 1.0)
 
 
-def difference_interval(row: dict[str, str], pairs: list[tuple[float, str]]) -> None:
+def difference_interval(row, pairs):
     """Bonett and Price's."""
     up, down = (math.fsum(max(0.0, sign * value) for value, _ in pairs) / len(pairs) for sign in (1, -1))
     n = effective_size(pairs, up + down - (up - down) ** 2)
@@ -116,11 +112,11 @@ def difference_interval(row: dict[str, str], pairs: list[tuple[float, str]]) -> 
     close(row["high"], min(1.0, more - less + reach))
 
 
-def close(text: str, value: float) -> None:
+def close(text, value):
     assert float(text) == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def fid(raw: Raw) -> float:
+def fid(raw):
     a, b = raw.edited, raw.target
     s_a, s_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
     root = scipy.linalg.sqrtm(s_a @ s_b).real
@@ -216,7 +212,7 @@ def test_comparisons_and_their_corrected_p_values(table, raw):
         close(row["value"], mean)
         if row["metric"] != "l1":
             difference_interval(row, pairs)
-            sums: dict[str, float] = defaultdict(float)
+            sums = defaultdict(float)
             for value, cluster in pairs:
                 sums[cluster] += value
             turned = np.random.default_rng(0).choice([-1, 1], (20_000, len(sums))) @ [*sums.values()]
@@ -231,7 +227,7 @@ def test_comparisons_and_their_corrected_p_values(table, raw):
     assert {(row["family"], row["p_holm"] == row["p"]) for row in rows} == {("1", True)}
 
 
-def table_of(pairs: list[tuple[float, float]]) -> np.ndarray:
+def table_of(pairs):
     """(2, 2): how often the first judge said x and the second y."""
     counts = np.zeros((2, 2))
     for x, y in pairs:
@@ -239,7 +235,7 @@ def table_of(pairs: list[tuple[float, float]]) -> np.ndarray:
     return counts
 
 
-def cohen(counts: np.ndarray) -> np.ndarray:
+def cohen(counts):
     """(...) kappa of (..., 2, 2) counts."""
     n = counts.sum((-2, -1))
     agree = np.trace(counts, axis1=-2, axis2=-1) / n
@@ -248,7 +244,7 @@ def cohen(counts: np.ndarray) -> np.ndarray:
     return (agree - chance) / (1 - chance)
 
 
-def krippendorff(counts: np.ndarray) -> np.ndarray:
+def krippendorff(counts):
     """Nominal alpha, (...) of (..., 2, 2) counts, from the coincidence matrix: every pair counts in both
     orders."""
     matrix = counts + np.swapaxes(counts, -2, -1)
@@ -266,7 +262,7 @@ def test_the_intervals_of_agreement_are_those_with_every_source_image_left_out_o
     for row in rows:
         run = raw[row["model"], row["variant"]]
         a, b = run.values["removal_vqa"], run.values["removal_ovd"]
-        of: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        of = defaultdict(list)
         for name in a:
             if name in b:
                 of[run.source(name)].append((a[name], b[name]))
@@ -289,7 +285,7 @@ def test_the_intervals_of_agreement_are_those_with_every_source_image_left_out_o
         close(row["high"], 2 * scipy.stats.beta.ppf(0.975, share * n + 1, n - share * n) - 1)
 
 
-def jackknifed(run: Raw) -> np.ndarray:
+def jackknifed(run):
     """(20,) FIDs without a twentieth of the source images each."""
     sources = [run.source(name) for name, edit in run.edits.items() if edit["image"] is not None]
     names = sorted(set(sources), key=lambda name: hashlib.sha256(name.encode()).hexdigest())

@@ -1,13 +1,10 @@
 """A figure has one interval, wherever it stands, and the tests of a table are those that were asked for."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -23,22 +20,22 @@ Row = dict[str, str]
 SHOWN = re.compile(r"-?\d+\.\d+ (?:\[-?\d+\.\d+, -?\d+\.\d+\]|± \d+\.\d+)")
 
 
-def rows_of(path: Path) -> list[Row]:
+def rows_of(path):
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
-def with_interval(rows: list[Row]) -> list[Row]:
+def with_interval(rows):
     return [row for row in rows if row["low"] and row["high"]]
 
 
-def visible(page: Path) -> str:
+def visible(page):
     """What a reader of the page, of the LaTeX or of the Markdown sees, less drawings and scripts."""
     text = page.read_text(encoding="utf-8")
     text = re.sub(r"(?s)<(script|style|svg)\b.*?</\1>", " ", text)
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("$\\pm$", "±"))
 
 
-def texts(row: Row) -> set[str]:
+def texts(row):
     """The ways in which a row of the figures may be printed."""
     numbers = {name: float(row[name]) for name in ("value", "low", "high")}
     figure = {**numbers, "unit": row["unit"]}
@@ -53,7 +50,7 @@ def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of
         assert shown <= allowed, (path, shown - allowed)
 
 
-def identity(row: Row) -> tuple[str, ...]:
+def identity(row):
     """What a figure is of: runs, metric, role, the samples that entered, and the value."""
     role = row.get("statistic", "")
     runs = (row["model"], row["variant"], row.get("first", ""), row.get("second", ""))
@@ -67,8 +64,8 @@ def test_a_figure_that_stands_in_several_tables_and_files_has_one_interval(out, 
     for path in out.glob("*/*/figures.csv"):
         names = {"model": path.parent.parent.name, "variant": path.parent.name}
         tables.append([{**row, **names} for row in rows_of(path)])
-    every: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
-    places: dict[tuple[str, ...], int] = defaultdict(int)
+    every = defaultdict(set)
+    places = defaultdict(int)
     for table in tables:
         for row in with_interval(table):
             if not row.get("group"):  # parts of the samples are other figures, though their counts be equal
@@ -79,7 +76,7 @@ def test_a_figure_that_stands_in_several_tables_and_files_has_one_interval(out, 
     assert {key: ends for key, ends in every.items() if len(ends) > 1} == {}
 
 
-def compared(capsys: pytest.CaptureFixture[str], *words: str) -> list[Row]:
+def compared(capsys, *words):
     assert compare(CompareConfig.parse([*words, "--format", "csv"])) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     return [row for row in rows if row["statistic"] == "difference"]

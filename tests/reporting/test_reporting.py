@@ -1,12 +1,8 @@
 """The reporting room alone: figures of a counting benchmark, two models by two variants, and every file of
 it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,7 +19,7 @@ PLOTS = (plots.Bars("accuracy", "Accuracy by variant", place=("model",), series=
 SECTIONS = (page.Section("accuracy", "Accuracy", TABLES, PLOTS),)
 
 
-def rows(right: float) -> list[dict[str, Any]]:
+def rows(right):
     """Forty answers about twenty pictures; one could not be read."""
     return [
         {
@@ -124,7 +120,7 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame):
 
 
 def test_a_benchmark_gets_every_file_from_figures_and_specifications(frame, scored, tmp_path, drawn):
-    def write(out: Path) -> list[Path]:
+    def write(out):
         samples = cards.Samples(
             [row["id"] for row in scored["sure"]],
             [row["question"] for row in scored["sure"]],
@@ -159,12 +155,12 @@ def test_a_benchmark_gets_every_file_from_figures_and_specifications(frame, scor
 
 
 def test_that_one_loses_most_is_said_only_where_no_interval_overlaps():
-    def gap(name: str, value: float, reach: float) -> format.Gap:
+    def gap(name, value, reach):
         share = {"value": 0.5, "low": None, "high": None, "unit": "%"}
         ends = {"low": value - reach, "high": value + reach}
         return format.Gap(name, share, share, {"value": value, "unit": "points", **ends})
 
-    def said(*gaps: format.Gap) -> str:
+    def said(*gaps):
         return format.widest(gaps, what="accuracy", change="x becomes y") or ""
 
     one, two, three = gap("one", 0.5, 0.1), gap("two", 0.2, 0.1), gap("three", 0.1, 0.1)

@@ -1,9 +1,6 @@
 """The table of scores: rows in, estimates and pairs out."""
 
-from __future__ import annotations
-
 import csv
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from nein import statistics
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     {"id": "b", "source": "p", "variant": "told", "kind": "x", "value": 1.0},
     {"id": "a", "source": "p", "variant": "told", "value": None, "reason": "=broken"},
     {"id": "c", "source": "q", "variant": "told", "kind": "y", "value": 0.5},
@@ -72,7 +69,7 @@ def test_the_flat_table_has_every_row_and_runs_nothing_in_a_spreadsheet(table, t
 
 
 def test_a_row_takes_some_tens_of_bytes(peak):
-    def of(count: int) -> int:
+    def of(count):
         rows = ({**ROWS[n % 5], "id": str(n // 20), "source": str(n // 40)} for n in range(count))
         return peak(lambda: ScoreTable.of(rows, ["kind"]))
 

@@ -1,13 +1,10 @@
 """Thumbnails of many files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from nein.engine import images
 from nein.reporting import cards
-from nein.reporting.cards import Place
 
 
 @pytest.fixture
@@ -15,7 +12,7 @@ def samples(tmp_path):
     """Twelve samples: a picture each, one that several share, a file that is none, and a reason."""
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no picture")
-    made: list[list[Place]] = []
+    made = []
     for number in range(12):
         path = tmp_path / f"a\n{number}é.png"
         images.write_png(path, np.full((9, 8, 3), 20 * number, np.uint8))

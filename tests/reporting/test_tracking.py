@@ -1,9 +1,5 @@
 """Trackers show the figures of an evaluation."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from nein.reporting import figures as frames
@@ -45,19 +41,19 @@ def test_a_tracker_that_works_in_every_process_finds_out_which_this_is(tmp_path,
     from accelerate import tracking as theirs
     from accelerate.logging import get_logger
 
-    seen: list[dict[str, Any]] = []
+    seen = []
 
     class Everywhere:
         requires_logging_directory = False
 
-        def __init__(self, run: str) -> None: ...
+        def __init__(self, run): ...
 
-        def start(self) -> None:
+        def start(self):
             get_logger("accelerate.tracking").debug("started")
 
-        def store_init_configuration(self, values: dict[str, Any]) -> None: ...
+        def store_init_configuration(self, values): ...
 
-        def log(self, values: dict[str, Any], step: int | None = None) -> None:
+        def log(self, values, step=None):
             seen.append(values)
 
         finish = start

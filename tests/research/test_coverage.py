@@ -1,7 +1,5 @@
 """The coverage study in small: the tables it prints, and that it tells a good interval from a bad one."""
 
-from __future__ import annotations
-
 from research import coverage
 
 

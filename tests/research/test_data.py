@@ -1,11 +1,8 @@
 """What the nano models learn: the same whatever the chunks, affirmative, nothing held out."""
 
-from __future__ import annotations
-
 import random
 import re
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -81,7 +78,7 @@ def corpus():
     return data.corpus()
 
 
-def learned(corpus: list[str]) -> dict[str, Any]:
+def learned(corpus):
     extra = ["[INST] Does this image contain a dog? [/INST]Yes"] * 50
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "corpus", lambda: corpus)
@@ -107,7 +104,7 @@ def test_a_tokenizer_is_learned_the_same_way_twice(corpus, tokenizers):
 
 
 def test_negated_sentences_are_encoded_whole_though_never_seen(tokenizers):
-    def squeeze(text: str) -> str:
+    def squeeze(text):
         return re.sub(r"\s+", "", text.lower())
 
     sentences = [negative_sentence(k, "fire hydrant") for k in range(len(NEGATIVE_TEMPLATES))]
@@ -126,7 +123,7 @@ def test_negated_sentences_are_encoded_whole_though_never_seen(tokenizers):
 # ------------------------------------------------------------------------------ the VLMs and the classifier
 
 
-def taught(name: str, count: int) -> list[tuple[str, str]]:
+def taught(name, count):
     """Prompts and replies of a recipe."""
     rng = random.Random(1)
     scenes = [question_scene("train", index) for index in range(40)]
@@ -135,7 +132,7 @@ def taught(name: str, count: int) -> list[tuple[str, str]]:
     return [pair for slots in pairs for pair in slots][:count]
 
 
-def pattern(wording: str) -> re.Pattern[str]:
+def pattern(wording):
     """A sentence of that wording, whatever it is about."""
     things, sides = "|".join(CATEGORIES), "|".join(SIDES)
     slots = {"side": f"({sides})", "thing": f"({things})"}
@@ -234,10 +231,10 @@ def test_the_benchmark_of_a_judge_of_edits_counts_what_it_prefers():
     class Emptier(rewards.RewardJudge):
         """Prefers the picture from which more is gone: where there is less difference to the last one."""
 
-        def describe(self) -> dict[str, Any]:
+        def describe(self):
             return {}
 
-        def score(self, sources: Any, edits: Any, instructions: Any) -> list[Score]:
+        def score(self, sources, edits, instructions):
             empty = edits[reward.NEITHER].astype(float)
             return [Score(-float(np.abs(edit - empty).mean())) for edit in edits]
 

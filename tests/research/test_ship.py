@@ -1,7 +1,5 @@
 """A fine-tuned nano editor in the zoo is its base with the changed tensors laid over."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

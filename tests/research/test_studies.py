@@ -1,10 +1,6 @@
 """The studies: their search for negation, tables and sentences, and one of them as a whole."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +35,7 @@ def test_the_nano_clip_has_learned_from_affirmative_text_only(monkeypatch):
     assert count > 1500
 
 
-def figure(recipe: str, seed: str, world: str, value: float, **about: str) -> dict[str, Any]:
+def figure(recipe, seed, world, value, **about):
     return {"recipe": recipe, "seed": seed, "world": world, "value": value, "unit": "%", "n": 4, **about}
 
 
@@ -91,14 +87,14 @@ def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(tmp_path, monk
     words = ["--seed", "0,1", "--recipe", "nano", "--scenes", "8", "--steps", "2"]
     words += ["--out", str(tmp_path / "out")]
 
-    def run() -> str:
+    def run():
         with pytest.raises(SystemExit) as ended:
             errors.exit_with(lambda: launch("python -m research.negbench_nano", study.COMMAND, words))
         out, err = capfd.readouterr()
         assert not ended.value.code, err
         return out
 
-    first: Callable[[], str] | str = run()
+    first = run()
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
         "study.md", "generalise.md", "generalise.csv", "nano", "evaluation",
     }  # fmt: skip

@@ -1,13 +1,9 @@
 """Runs of the nano models: resumed bit for bit; smoke runs of cheap ones, of all among the slow tests."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import signal
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,15 +30,13 @@ class Killed(Exception):
     """Stands for the end of the process."""
 
 
-def make_job(
-    init: int, *, kill_at: int = -1, politely: bool = False, **options: Any
-) -> tuple[Job, nn.Module]:
+def make_job(init, *, kill_at=-1, politely=False, **options):
     """A job with dropout and a teacher. `kill_at`: the step in which it ends, `politely` by SIGTERM."""
     torch.manual_seed(init)
     net, teacher = (nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2)) for _ in range(2))
     teacher.requires_grad_(False)
 
-    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(step, generator):
         if step == kill_at and not politely:
             raise Killed
         if step == kill_at:
@@ -50,7 +44,7 @@ def make_job(
         x, y = torch.randn(5, 4, generator=generator), torch.randn(5, 2, generator=generator)
         return (net(x) - y).square().mean(), {}
 
-    def after(step: int) -> None:
+    def after(step):
         with torch.no_grad():
             for slow, fast in zip(teacher.parameters(), net.parameters(), strict=True):
                 slow.lerp_(fast, 0.1)
@@ -60,18 +54,18 @@ def make_job(
     return job, net
 
 
-def run(job: Job, work: Path, seed: int = 11) -> dict[str, Any]:
+def run(job, work, seed=11):
     return jobs.run(job, device=torch.device("cpu"), seed=seed, work=work)
 
 
-def saved(work: Path) -> dict[str, torch.Tensor]:
+def saved(work):
     """Every tensor of a run's newest checkpoint: weights, average, teacher, optimiser."""
     newest = max((work / "tiny" / "checkpoints").iterdir())
     files = sorted(newest.glob("*.safetensors"))
     return {f"{file.stem}/{key}": value for file in files for key, value in load_file(file).items()}
 
 
-def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+def equal(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
@@ -128,21 +122,21 @@ def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine_to_two_percen
 # ----------------------------------------------------------------------------------------------- smoke runs
 
 
-def smoke(root: Path, *models: str, scale: str = "0.001") -> Path:
+def smoke(root, *models, scale="0.001"):
     """Runs the command at a share of its scale; the folder of models."""
     line = [*models, "--scale", scale, "--device", "cpu"]
     nano.main([*line, "--work", str(root / "work"), "--zoo", str(root / "zoo")])
     return root / "zoo"
 
 
-def link(root: Path, *names: str) -> None:
+def link(root, *names):
     """Puts shipped models into the zoo of a run."""
     (root / "zoo").mkdir(exist_ok=True)
     for name in names:
         (root / "zoo" / name).symlink_to(zoo.ZOO / name)
 
 
-def record_of(folder: Path, file: str = "training.json") -> dict[str, Any]:
+def record_of(folder, file="training.json"):
     record = json.loads((folder / file).read_text())
     assert (record["seed"], record["device"], record["torch"]) == (nano.SEED, "CPU", torch.__version__)
     assert record["steps"] >= 2
@@ -150,7 +144,7 @@ def record_of(folder: Path, file: str = "training.json") -> dict[str, Any]:
     return record
 
 
-def pictures(count: int = 3) -> list[np.ndarray]:
+def pictures(count=3):
     return [render(source_scene("val", i)) for i in range(count)]
 
 
