@@ -34,6 +34,7 @@ from nein.config import options
 from nein.engine import atomic
 from nein.engine.errors import exit_with
 from tests.helpers import commands
+from tests.helpers.commands import Outcome
 from tests.negbench_build import conftest as coco
 from tests.negvqa_build import conftest as choices
 from tests.reporting import made
@@ -119,14 +120,6 @@ class Case(NamedTuple):
     broken: str
 
 
-class Ended(NamedTuple):
-    """How a command ended; code None: it was stopped after `SECONDS`."""
-
-    code: int | None
-    output: str
-    error: str
-
-
 def world(folder: Path, models: bool = False) -> Path:
     """What the lines read, and finished results in `out`; `models`: also what is converted or trained."""
     for name in HEAVY:
@@ -167,7 +160,7 @@ def world(folder: Path, models: bool = False) -> Path:
     return folder
 
 
-def warm(name: str, world: Path) -> Ended:
+def warm(name: str, world: Path) -> Outcome:
     """How the line of a command ends as it is; what it imports is imported here, so that forks need not."""
     folder = copied(name, world, world.parent / "warm")
     ended = run(name, LINES[name].format(w=world).split(), folder, imported := world.parent / "imported")
@@ -362,7 +355,7 @@ def _other_kind(chance: random.Random, name: str, words: list[str], files: list[
 # --- running -------------------------------------------------------------------------------
 
 
-def run(name: str, words: Sequence[str], folder: Path, imported: Path | None = None) -> Ended:
+def run(name: str, words: Sequence[str], folder: Path, imported: Path | None = None) -> Outcome:
     """A command in a fork of this process, with the folder as its own. imported: file to list modules in."""
     printed, said = folder / ".stdout", folder / ".stderr"
     child = os.fork()
@@ -390,7 +383,7 @@ def run(name: str, words: Sequence[str], folder: Path, imported: Path | None = N
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in (printed, said)]
     for path in (printed, said):
         path.unlink(missing_ok=True)
-    return Ended(status, *texts)
+    return Outcome(-1 if status is None else status, *texts)
 
 
 def _start(name: str, words: Sequence[str]) -> None:
@@ -399,14 +392,14 @@ def _start(name: str, words: Sequence[str]) -> None:
     cli.main([*name.split(), *words])
 
 
-def in_a_process(name: str, words: Sequence[str], folder: Path) -> Ended:
+def in_a_process(name: str, words: Sequence[str], folder: Path) -> Outcome:
     """The same command as a user starts it, those of training by accelerate's launcher."""
     start = ("-m", "nein", *name.split())
     if name.startswith("nein.train."):
         options = "--quiet --cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
         start = ("-m", "accelerate.commands.launch", *options.split(), "-m", name)
     done = commands.in_a_process(*words, script=start, cwd=folder)
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def _wait(child: int) -> int | None:
@@ -432,11 +425,11 @@ def prints(folder: Path) -> Mapping[str, str]:
     }
 
 
-def complaint(ended: Ended, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+def complaint(ended: Outcome, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
     """What is wrong with how a command ended; None where all is well."""
-    if ended.code is None:
+    if ended.code == -1:
         return "it did not end"
-    if "Traceback" in ended.error or ended.code == 99:
+    if "Traceback" in ended.stderr or ended.code == 99:
         return "a traceback"
     if ended.code not in (0, 1, 2, 3):
         return f"exit code {ended.code}"
@@ -445,7 +438,7 @@ def complaint(ended: Ended, before: Mapping[str, str], after: Mapping[str, str])
     changed = [name for name in before if after.get(name) != before[name]]
     if changed:
         return f"changed: {', '.join(changed[:3])}"
-    if ended.code == 1 and not ended.error:  # a check that failed says so on standard output
-        return None if ended.output.strip() else "an exit code without a word"
-    sentences = re.findall(r"^error: .+", ended.error, re.MULTILINE)
+    if ended.code == 1 and not ended.stderr:  # a check that failed says so on standard output
+        return None if ended.stdout.strip() else "an exit code without a word"
+    sentences = re.findall(r"^error: .+", ended.stderr, re.MULTILINE)
     return None if len(sentences) == 1 else f"{len(sentences)} sentences"

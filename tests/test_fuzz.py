@@ -25,7 +25,7 @@ def whole_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def faults(
-    name: str, numbers: range, world: Path, folder: Path, run: Callable[..., fuzz.Ended] = fuzz.run
+    name: str, numbers: range, world: Path, folder: Path, run: Callable[..., fuzz.Outcome] = fuzz.run
 ) -> list[str]:
     """The cases that end in anything but a right result or a sentence."""
     said = []
@@ -36,7 +36,7 @@ def faults(
         ended = run(name, made.words, place)
         wrong = fuzz.complaint(ended, before, fuzz.prints(place))
         if wrong:
-            said.append(f"{name} {number}, {made.broken}: {wrong}\n{ended.error[-2000:]}")
+            said.append(f"{name} {number}, {made.broken}: {wrong}\n{ended.stderr[-2000:]}")
         shutil.rmtree(place)
     return said
 

@@ -7,13 +7,11 @@ import json
 import os
 import pkgutil
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from markdown.extensions.toc import slugify
 
 from nein import cli, editors
@@ -43,19 +41,6 @@ def markdown() -> dict[str, str]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     made = {page.path: page.text for part in pages.written().values() for page in part}
     return {name: pages.filled(text) for name, text in {**lying, "index.md": readme, **made}.items()}
-
-
-def navigation() -> list[str]:
-    """What mkdocs.yml lists: paths of pages, and names of lists of written ones."""
-
-    def leaves(part: object) -> Iterator[str]:
-        if isinstance(part, str):
-            yield part
-        else:
-            for inner in part.values() if isinstance(part, dict) else part:  # type: ignore[attr-defined]
-                yield from leaves(inner)
-
-    return list(leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
 
 
 def test_every_command_has_a_page_with_every_option(markdown):
@@ -154,10 +139,7 @@ def test_a_metric_of_another_package_comes_onto_the_page_by_itself(tmp_path):
         "import dataclasses, metrics\nSHARP = dataclasses.replace(metrics.METRICS['l1'], name='sharp')\n"
     )
     code = "import pages; print(pages.filled('<!-- table: metrics -->\\n'))"
-    places = os.pathsep.join(map(str, (ROOT, DOCS / "site", tmp_path)))
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": places}
-    )
+    done = commands.in_a_process(script=("-c", code), path=(DOCS / "site", tmp_path))
     assert "`sharp`" in done.stdout, done.stderr
 
 
@@ -187,14 +169,9 @@ def _asks_for_a_protocol(path: Path) -> bool:
     return False
 
 
-def test_no_page_names_a_place_of_this_machine_or_an_empty_default(markdown):
-    for name, text in markdown.items():
-        assert str(ROOT) not in text, name
-        assert "default ``" not in text, name
-
-
 def test_every_page_is_in_the_navigation_once(markdown):
-    listed = navigation()
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"^ +- .+: (\S+)$", navigation, flags=re.MULTILINE)
     lists = {name: [page.path for page in part] for name, part in pages.written().items()}
     reached = [path for entry in listed for path in lists.get(entry, [entry])]
     assert sorted(reached) == sorted([*markdown, "tutorial.ipynb"])
@@ -216,9 +193,11 @@ def test_every_link_leads_to_a_page_and_a_heading(markdown):
     assert lost == []
 
 
-def test_every_table_begins_with_a_head(markdown):
+def test_every_table_has_a_head_and_no_page_names_a_place_of_this_machine(markdown):
     """A row behind an empty line is no row of the table above it."""
     for name, text in markdown.items():
+        assert str(ROOT) not in text, name
+        assert "default ``" not in text, name
         prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
         for table in re.findall(r"(?:^\|.*\n?)+", prose, flags=re.MULTILINE):
             assert re.match(r".*\n\|[-:| ]+\|\n", table), f"{name}: {table[:80]}"
@@ -234,14 +213,10 @@ def _anchors(text: str) -> set[str]:
     return found
 
 
-def test_the_readme_is_short_and_names_the_other_tests():
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 150
-    for name in ("test", "test-slow", "test-device"):
-        assert any(f"`make {name}`" in line for line in lines)
-
-
-def test_the_tutorial_holds_nothing_of_the_machine_it_ran_on():
+def test_the_readme_is_short_and_the_tutorial_holds_nothing_of_the_machine_it_ran_on():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count("\n") <= 150
+    assert all(f"`make {name}`" in readme for name in ("test", "test-slow", "test-device"))
     file = DOCS / "tutorial.ipynb"
     cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
     said = json.dumps([cell.get("outputs") for cell in cells])
