@@ -10,7 +10,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,9 +26,6 @@ from tests.helpers.commands import PLUGINS
 from tests.helpers.hub import Hub
 from tests.helpers.memory import Peak
 from tests.loopback import Server
-
-if TYPE_CHECKING:
-    from tests.helpers.drawings import Drawn
 
 sys.path.insert(0, str(PLUGINS))
 
@@ -51,19 +48,12 @@ LONGEST = [
 """.split()
 ]
 
-#: Files that run whole commands and do not look at their plots, which would be most of their time; they are
-#: drawn in the tests of reports, and at least once for every benchmark.
-SKETCHED = {
+#: Files that look at plots; elsewhere a plot is a few pixels, since most of a command's time would be theirs.
+DRAWN = {
     f"tests/{name}.py"
     for name in """
-    benchmarks/test_counting benchmarks/test_restart benchmarks/test_unscored devices/test_compare
-    engine/test_elastic engine/test_executors engine/test_slurm metrics/test_methods models/test_best_of
-    negbench/test_analysis negbench/test_blind negbench/test_eval negbench/test_minimal_pairs
-    negbench/test_mishaps negbench/test_vlm negvqa/test_blind negvqa/test_endpoints negvqa/test_matching
-    negvqa/test_nano negvqa/test_run negvqa_build/test_build nein/test_check nein/test_evaluate
-    nein/test_features nein/test_judges reporting/test_export reporting/test_grades
-    reporting/test_tracking served/test_vllm test_api test_credentials test_docs test_fuzz test_hostile
-    train/editor_finetuning/test_finetune
+    negvqa/test_figures nein/test_report reporting/test_browser reporting/test_files
+    reporting/test_one_interval reporting/test_reporting research/test_studies
 """.split()
 }
 
@@ -143,23 +133,14 @@ def certificates() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def drawn() -> Iterator[Drawn]:
-    """Every plot that has been drawn, and is not drawn again while it is in there."""
-    from tests.helpers import drawings
-
-    with pytest.MonkeyPatch.context() as patch:
-        yield drawings.remember(patch)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def sketched(request: pytest.FixtureRequest, drawn: Drawn) -> Iterator[None]:
-    """In the files of `SKETCHED` plots are a few pixels; slow tests compare them with other processes'."""
+def sketched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In files that do not look at plots; slow tests compare them with other processes'."""
     from tests.helpers import drawings
 
     slow = any(item.get_closest_marker("slow") for item in request.session.items)
     with pytest.MonkeyPatch.context() as patch:
-        if request.node.nodeid in SKETCHED and not slow:
+        if request.node.nodeid not in DRAWN and not slow:
             drawings.sketch(patch)
         yield
 
