@@ -34,8 +34,7 @@ def test_nothing_from_the_data_is_markup(page):
     assert html.count("<script") == html.count("</script>") == 2 + 3  # index, program, three chunks
 
 
-def test_writing_twice_gives_the_same_bytes(out, page, tmp_path, drawn):
-    drawn.clear()
+def test_writing_twice_gives_the_same_bytes(out, page, tmp_path):
     report([str(out), "-o", str(tmp_path / "report.html"), "--protocols"])
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (page.parent / path.name).read_bytes(), path.name
