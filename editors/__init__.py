@@ -22,7 +22,10 @@ from nein.editors.presets import (
     EditorPreset,
     canonical,
     is_checkpoint,
+    is_served,
+    model_of,
     preset_row,
+    split_address,
 )
 from nein.editors.zone import find_missing
 from nein.loading.errors import UserError, unknown
@@ -44,6 +47,8 @@ __all__ = [
     "get_editor",
     "is_known",
     "is_place",
+    "is_served",
+    "model_of",
     "model_options",
     "needs_checkpoint",
     "options_of",
@@ -77,7 +82,7 @@ def is_known(name: str) -> bool:
 def spelled(name: str) -> str:
     """The name as `available` has it ("InstructPix2Pix" is "ip2p"); a place or a checkpoint as it is. Raises
     EditorError."""
-    if is_place(name) or is_checkpoint(name):
+    if is_place(name) or is_served(name) or is_checkpoint(name):
         return name
     match = canonical(name, sorted(_OURS)) or canonical(name, plugins())
     if match is None:
@@ -86,8 +91,10 @@ def spelled(name: str) -> str:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether the editor is an installed package's, or named by its place."""
-    return is_place(name) or (name not in _OURS and not is_checkpoint(name) and name in plugins())
+    """Whether the editor is an installed package's, behind an address, or named by its place."""
+    if is_place(name) or is_served(name):
+        return True
+    return name not in _OURS and not is_checkpoint(name) and name in plugins()
 
 
 def needs_checkpoint(name: str) -> bool:
@@ -97,6 +104,10 @@ def needs_checkpoint(name: str) -> bool:
 
 def can(name: str, what: str) -> bool:
     """Whether requests to the editor may have "negative_prompt", "weights" or "maps"."""
+    if is_served(name):  # a hosted service has none
+        from nein.loading.service import hosted
+
+        return what == "negative_prompt" and not hosted(split_address(name)[0])
     if is_foreign(name):
         return False
     row = _row(name)
@@ -121,6 +132,8 @@ def check(name: str, **overrides: Any) -> None:
     """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads nothing."""
     if is_place(name):
         at_place(name)
+    if is_served(name):
+        split_address(name)
     if is_foreign(name):
         return  # whoever wrote it knows its options
     options = options_of(name)
@@ -182,8 +195,9 @@ def get_editor(
     """Build an editor. Raises EditorError.
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), an installed package's
-                editor, a place ("module:attribute" or "file.py:attribute") of what `as_editor` takes, or a
-                checkpoint: a diffusers folder or hub id, or one file in the original format.
+                editor, a place ("module:attribute" or "file.py:attribute") of what `as_editor` takes, a model
+                behind an address ("openai:URL#MODEL"), or a checkpoint: a diffusers folder or hub id, or one
+                file in the original format.
     checkpoint  Local path, "nano:ip2p" or hub id ("owner/name[@revision]") in place of the row's.
     device      Anything torch.device accepts. dtype: "float32", "bfloat16" or "float16".
     batch_size  Samples per forward pass.
@@ -191,6 +205,10 @@ def get_editor(
     """
     name = spelled(name)
     check(name, **overrides)
+    if is_served(name):
+        from nein.editors.served import ServedEditor
+
+        return ServedEditor(name, **overrides)
     if is_foreign(name):
         try:
             thing = at_place(name) if is_place(name) else plugins()[name].load()

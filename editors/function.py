@@ -100,7 +100,7 @@ def as_picture(made: Any) -> np.ndarray | str:
 
 def is_place(reference: str) -> bool:
     """Whether a reference has the form `module:attribute` or `file.py:attribute`."""
-    return _PLACE.fullmatch(reference) is not None and not reference.startswith(("nano:", "hub:"))
+    return _PLACE.fullmatch(reference) is not None and not reference.startswith(("nano:", "hub:", "openai:"))
 
 
 def place_name(reference: str) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
 from nein.editors.base import EditorError
+from nein.loading import credentials
 from nein.loading.errors import choose, near_match, plain, spelled
 from nein.loading.references import expanded
 
@@ -74,7 +77,7 @@ PIPELINES: dict[str, dict[str, Any]] = _TABLE["pipelines"]
 #: Where the configurations and the tokenizer of a file that holds tensors only come from.
 DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
 #: Options that change neither a picture nor its last bits, and so may differ when a run is continued.
-WITHOUT_EFFECT = ("offload",)
+WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
 #: The editors of the NeIn paper's Table 3, which `--editor all` stands for, and what is printed beside them:
 #: doing nothing, and painting everything over.
 PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
@@ -86,6 +89,39 @@ ALIASES = {"instructpix2pix": "ip2p"}
 def is_checkpoint(name: str) -> bool:
     """Whether `name` is a model reference (local path, hub id, "nano:NAME") and not a row of a table."""
     return name.startswith(("nano:", ".", "~")) or "/" in name or "\\" in name or Path(name).exists()
+
+
+#: A model behind an address: openai:URL#MODEL, or openai:MODEL.
+PREFIX = "openai:"
+OPENAI = "https://api.openai.com/v1"
+
+
+def is_served(reference: str) -> bool:
+    return reference.startswith(PREFIX)
+
+
+def model_of(reference: str) -> str:
+    """The reference without the address, for servers move: "openai:#MODEL"."""
+    return f"{PREFIX}#{split_address(reference)[1]}"
+
+
+def split_address(reference: str) -> tuple[str, str]:
+    """(address, model) of a reference. Raises EditorError."""
+    rest = reference.removeprefix(PREFIX)
+    url, mark, model = rest.rpartition("#")
+    if "://" not in rest:
+        url, mark, model = os.environ.get("OPENAI_BASE_URL") or OPENAI, "#", rest.removeprefix("#")
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        valid = False
+    if not (valid and mark and model):
+        raise EditorError(
+            f"'{credentials.without(reference)}' is no served editor; expected openai:URL#MODEL, for example "
+            "openai:http://localhost:8000/v1#Qwen/Qwen-Image-Edit-2511, or openai:MODEL"
+        )
+    return url, model
 
 
 def preset_row(name: str, preset: str) -> EditorPreset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import json
 import math
 import sys
@@ -44,7 +45,8 @@ class Server:
                 data = self.rfile.read(length)
                 if len(data) < length:
                     raise ConnectionResetError("the client hung up before all of its question was there")
-                body = json.loads(data)
+                kind = self.headers["Content-Type"]
+                body = fields_of(kind, data) if kind.startswith("multipart/") else json.loads(data)
                 with lock:
                     outer.requests.append(body)
                     outer.headers.append({name.title(): value for name, value in self.headers.items()})
@@ -88,6 +90,17 @@ class Server:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def fields_of(kind: str, data: bytes) -> dict[str, Any]:
+    """The fields of a form: texts, and bytes of files."""
+    form = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + data)
+    fields = {}
+    for part in form.get_payload():
+        content = part.get_payload(decode=True)
+        name = part.get_param("name", header="content-disposition")
+        fields[name] = content if part.get_filename() else content.decode()
+    return fields
 
 
 def say(text: str, top: dict[str, float] | None = None) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What everything that loads models shares: user errors, references to models, credentials, digests, failing
-one by one, what requests cost.
+"""What everything that loads models shares: user errors, references, credentials, services and what they
+cost.
 
 It imports nothing of ours; `editors` and `metrics` import nothing else of `nein`.
 """

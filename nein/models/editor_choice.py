@@ -58,6 +58,12 @@ class EditorChoice:
         return self.made is None and editors.can(self.row, "maps")
 
     @property
+    def place(self) -> str:
+        """Where it works: see `nein.engine.stages.Model.place`."""
+        at_once = self.options.get("concurrency") or getattr(self.made, "concurrency", 1)
+        return "remote" if editors.is_served(self.row) or at_once != 1 else "device"
+
+    @property
     def plain(self) -> str:
         """The editor as it was asked for, without its remedy."""
         return self.asked.removesuffix(f"+{self.remedy}") if self.remedy else self.asked
@@ -91,6 +97,8 @@ class EditorChoice:
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
         facts: dict[str, Any] = {"editor": self.row}
+        if editors.is_served(self.row):
+            facts["editor"] = editors.model_of(self.row)
         if self.external is not None:
             facts |= {"made": "elsewhere"}  # the fingerprint covers the pictures
             facts |= {"decoding": "plain"} if self.external.plain else {}
@@ -216,6 +224,10 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
         editors.check(asked)
         return EditorChoice(asked, place_name(asked), asked, options=dict(overrides))
     given, name, checkpoint = split_editor(asked)
+    if given is None and editors.is_served(name):
+        editors.check(name)
+        folder = slug(editors.model_of(name).replace(":#", "-"))
+        return EditorChoice(asked, folder, name, options=dict(overrides))
     if given is not None:
         references.check_name(given, editors.available())
         rest = name if checkpoint is None else f"{name}={checkpoint}"

@@ -81,12 +81,15 @@ def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool
     return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
 
 
-def editor_model(name: str, load: Callable[[], editors.Editor], *, fits: bool = False) -> Model:
+def editor_model(
+    name: str, load: Callable[[], editors.Editor], *, place: str = "device", fits: bool = False
+) -> Model:
     """An editor as the engine loads it. fits: its batch size follows from the memory that is free."""
     return Model(
         name,
         load,
         lambda editor: {"editor": (getattr(editor, "fingerprint", ""), editor.describe())},
+        place,
         fits=(lambda editor: (editor,)) if fits else None,
         usage=lambda editor: usage_of({"editor": editor}),
     )

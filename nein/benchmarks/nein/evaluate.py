@@ -133,7 +133,8 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
         load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
         plain = loaders.setdefault(choice.plain, shared(load))
-        editor = editor_model(name, functools.partial(_load, config, choice, device, plain), fits=config.fits)
+        made_by = functools.partial(_load, config, choice, device, plain)
+        editor = editor_model(name, made_by, place=choice.place, fits=config.fits)
         for track in [choice.external.track] if choice.external else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)

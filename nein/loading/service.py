@@ -1,0 +1,328 @@
+"""A model behind an address of OpenAI's shape: its client and key, its pace, and what it has taken."""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import contextlib
+import email.utils
+import json
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
+
+from nein.loading import credentials, spending
+from nein.loading.errors import UserError, choose
+
+clock = time.monotonic
+#: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
+#: server kept failing; it refused the request; it withheld the answer; the reply was of another kind.
+TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
+REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
+#: Statuses that are sent again (as the package openai does, with 500 and above).
+RETRIED = (408, 409, 429)
+#: Statuses that are about the service (its key, its address), not about one request.
+UNUSABLE = (401, 402, 403, 404, 405)
+#: What a server says (`code` or `type`) that refuses the content of a request.
+CONTENT = (
+    "content_policy_violation", "content_filter", "invalid_prompt", "moderation_blocked", "cyber_policy",
+)  # fmt: skip
+#: Host of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other host.
+KEYS = {
+    "openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY",
+    "anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY",
+}  # fmt: skip
+#: Seconds that a server may ask to wait (Retry-After); the package openai itself waits up to 120.
+LONGEST_WAIT = 900.0
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Failure(RuntimeError):
+    """A request that failed, in spite of retries.
+
+    kind    One of the words above.
+    status  Of the HTTP reply; 0 where there was none.
+    """
+
+    def __init__(self, message: str, kind: str = PROTOCOL, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.kind, self.status = kind, status
+
+    @property
+    def transient(self) -> bool:
+        return self.kind in (TIMEOUT, CONNECTION, SERVER)
+
+
+def hosted(address: str) -> str:
+    """The row of `KEYS` of an address; "" of a server of one's own."""
+    host = urlsplit(address).hostname or ""
+    return max((one for one in KEYS if f".{host}".endswith(f".{one}")), key=len, default="")
+
+
+class Service:
+    """One model at an address; threads may share one.
+
+    url          With or without user, password and query (`address` is without), or with those put aside for
+                 it.
+    key          By default of the environment (`KEYS`).
+    concurrency  Requests in flight at a time.
+    timeout      Seconds to wait for one answer.
+    retries      How often a request is sent again after a timeout, a broken connection, "too many requests"
+                 or a server error: after 0.5, 1, 2, ... 8 seconds, or as long as the server says (up to
+                 `LONGEST_WAIT`); no other request of this service is sent meanwhile.
+
+    Raises UserError for values out of range.
+    """
+
+    def __init__(
+        self, url: str, model: str, *, key: str | None = None, concurrency: int = 8, timeout: float = 60.0,
+        retries: int = 5,
+    ) -> None:  # fmt: skip
+        if concurrency < 1 or timeout <= 0 or retries < 0:
+            raise UserError(
+                f"concurrency {concurrency}, timeout {timeout} and retries {retries}: at least 1, above 0 "
+                f"and at least 0."
+            )
+        import openai
+
+        self.address, given = credentials.split(url.rstrip("/"))
+        self.hosted = hosted(self.address)
+        self._key = key or os.environ.get(KEYS.get(self.hosted, "OPENAI_API_KEY"), "")
+        given = given if any(given) else credentials.of(self.address, model)
+        name, _, password = given.user.partition(":")
+        basic = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+        self._secrets = credentials.spellings(given, self._key, basic if given.user else "")
+        self.model = model
+        self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
+        self._usage: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        authorised = {"Authorization": f"Basic {basic}"} if given.user else {}
+        self._http = openai.DefaultHttpxClient(
+            event_hooks={"request": [self._on_request], "response": [self._on_response]}
+        )
+        self._client = openai.OpenAI(
+            base_url=self.address, api_key=self._key or "none", timeout=timeout, max_retries=retries,
+            default_headers=authorised, http_client=self._http,
+            default_query=dict(parse_qsl(given.query, keep_blank_values=True)),
+        )  # fmt: skip
+        self._own = authorised or ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        self._resumes = 0.0  # by `clock`: nothing is sent before
+        self._stopped = threading.Event()
+
+    def check(self) -> None:
+        """Raises UserError when nobody answers, the key is lacking or refused, or the model is not in the
+        list of models, where there is one."""
+        import openai
+
+        variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
+        if self.hosted and not self._key:
+            raise UserError(f"'{self.address}' needs a key; set {variable}.")
+        if self.hosted in ("anthropic.com", "azure.com"):  # other headers; and no list of one's deployments
+            return
+        try:
+            reply = self._client.with_options(max_retries=0).models.with_raw_response.list()
+            models = json.loads(reply.http_response.content)["data"]
+            served = [self.cleared(str(item["id"])).removeprefix("models/") for item in models]
+        except openai.APIConnectionError as error:
+            raise UserError(f"Nobody answers at '{self.address}' ({_cause(error)}).") from None
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            raise UserError(
+                f"'{self.address}' refuses the key (HTTP {error.status_code}); set {variable}."
+            ) from None
+        except (openai.APIStatusError, ValueError, KeyError, TypeError):
+            return
+        if served:
+            choose(f"model of '{self.address}'", self.model.removeprefix("models/"), served)
+
+    def usage(self) -> dict[str, Any]:
+        """What its work has taken so far: requests, of which `retries`, and what was counted."""
+        with self._counting:
+            return dict(self._usage)
+
+    def count(self, **numbers: Any) -> None:
+        """Adds to `usage` what is a whole number."""
+        with self._counting:
+            self._usage.update({name: n for name, n in numbers.items() if isinstance(n, int) and n})
+
+    def stop(self) -> None:
+        """From now on no request is sent, not even again, and no call of `each` waits."""
+        self._stopped.set()
+        self._client.close()
+
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        """As `side_by_side`, until `stop`: then it raises CancelledError."""
+        return side_by_side(work, items, self.concurrency, self._go_on)
+
+    def send(self, create: Callable[[Any], Any]) -> Any:
+        """The content (JSON) of the reply to `create(client)`, whose methods have raw responses. Raises
+        Failure, and BudgetError."""
+        with spending.request(self.model, self.address) as paid:
+            content = self._reply(create)
+            paid |= spending.tokens(content.get("usage") if isinstance(content, dict) else None)
+        self.count(**paid)
+        return content
+
+    def _reply(self, create: Callable[[Any], Any]) -> Any:
+        import openai
+
+        attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
+        for attempt in range(self.retries + 1):
+            left = self.retries - attempt
+            client = self._client if not attempt else self._client.with_options(max_retries=left)
+            try:
+                return json.loads(create(client).http_response.content)
+            except ValueError:
+                raise Failure("the reply is not JSON; the address is of another kind of server") from None
+            except openai.APITimeoutError:
+                raise Failure(f"{attempts}: no answer within {self.timeout:g} s", TIMEOUT) from None
+            except openai.APIConnectionError as error:
+                raise Failure(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
+            except openai.APIStatusError as error:
+                status = error.status_code
+                if status not in RETRIED and status < 500:
+                    raise self._refusal(error) from None
+                wait = _retry_after(error.response.headers)
+                if wait > LONGEST_WAIT:
+                    why = f"HTTP {status}, and to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
+                    raise Failure(f"the endpoint says {why}", SERVER, status=status) from None
+                if wait <= 120 or not left:
+                    raise Failure(f"{attempts}: HTTP {status}", SERVER, status=status) from None
+                self.count(retries=1)  # the package has given up
+        raise AssertionError("the last attempt is answered, or raises")
+
+    def download(self, link: str, most: int) -> bytes:
+        """The file behind a link of a reply, from this server or by https, at most `most` bytes in `timeout`
+        seconds. Raises Failure."""
+        url, end = urljoin(f"{self.address}/", link), clock() + self.timeout
+        here = urlsplit(url)[:2] == urlsplit(self.address)[:2]
+        if not here and urlsplit(url).scheme != "https":
+            raise Failure(f"the reply links to '{credentials.without(url)}', which is neither https nor here")
+        for attempt in range(self.retries + 1):
+            try:
+                with self._http.stream(
+                    "GET",
+                    url,
+                    headers=self._own if here else None,
+                    follow_redirects=False,
+                    timeout=self.timeout,
+                ) as reply:
+                    status, content = reply.status_code, bytearray()
+                    for part in reply.iter_bytes() if status == 200 else ():
+                        content += part
+                        if len(content) > most or clock() > end:
+                            raise Failure(
+                                f"the picture behind the reply's link has more than {most >> 20} MiB or took "
+                                f"more than {self.timeout:g} s"
+                            )
+                    if status == 200:
+                        return bytes(content)
+                    said = f"HTTP {status}"
+            except Failure:
+                raise
+            except Exception as error:  # noqa: BLE001 - of httpx, in one of its two packages
+                status, said = 0, type(error).__name__
+            if (status and status not in RETRIED and status < 500) or attempt == self.retries:
+                break
+            self._stopped.wait(min(8.0, 0.5 * 2**attempt))
+            self._go_on()
+        kind = PROTOCOL if 0 < status < 500 and status not in RETRIED else SERVER
+        raise Failure(f"the picture behind the reply's link cannot be fetched: {said}", kind, status=status)
+
+    def _refusal(self, error: Any) -> Failure:
+        """Why the server does not answer, in its own words, without the credentials that it may quote."""
+        text = credentials.QUOTED.sub(r"\1 ...", self.cleared(error.response.text, shortest=1))
+        text = " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
+        said = f"HTTP {error.status_code} {text}"
+        if {str(error.code), str(error.type)} & {*CONTENT} or any(one in error.message for one in CONTENT):
+            return Failure(f"the endpoint withheld an answer: {said}", WITHHELD, status=error.status_code)
+        return Failure(f"the endpoint refused the request: {said}", REFUSED, status=error.status_code)
+
+    def cleared(self, text: str, shortest: int = 8) -> str:
+        """A text without the key and the credentials of this service of at least `shortest` letters: in an
+        answer, a password of a few letters is an ordinary word."""
+        for secret in self._secrets:
+            if len(secret) >= shortest:
+                text = text.replace(secret, "...")
+        return text
+
+    def _on_request(self, request: Any) -> None:
+        """Waits as long as the server wants; counts the request."""
+        while (left := self._resumes - clock()) > 0:
+            self._go_on()
+            self._stopped.wait(min(left, 0.2))
+        if request.method == "POST":
+            self.count(requests=1, retries=int(request.headers.get("x-stainless-retry-count", "0") != "0"))
+
+    def _on_response(self, response: Any) -> None:
+        """Notes until when the server wants no request of anybody."""
+        if response.status_code in RETRIED or response.status_code >= 500:
+            wait = _retry_after(response.headers)
+            if 0 < wait <= LONGEST_WAIT:
+                self._resumes = max(self._resumes, clock() + wait)
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise concurrent.futures.CancelledError("the endpoint was stopped")
+
+
+def side_by_side(
+    work: Callable[[Item], Result], items: Sequence[Item], at_once: int, go_on: Callable[[], None]
+) -> Iterator[tuple[Item, Result]]:
+    """(item, work(item)) as they come, `at_once` at a time.
+
+    The first exception is raised here, and nothing more is begun; `go_on` is called several times a second
+    and may raise, too. The threads are daemons: whoever interrupts the program waits for none of them.
+    """
+    waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
+    left = threading.Event()
+    for item in items:
+        waiting.put(item)
+
+    def run() -> None:
+        with contextlib.suppress(queue.Empty):
+            while not left.is_set():
+                item = waiting.get_nowait()
+                try:
+                    done.put((item, work(item), None))
+                except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                    done.put((item, None, error))
+                    return
+
+    for _ in range(min(at_once, len(items))):
+        threading.Thread(target=run, daemon=True, name="question").start()
+    try:
+        open_ = len(items)
+        while open_:
+            try:
+                item, result, error = done.get(timeout=0.2)
+            except queue.Empty:
+                go_on()
+                continue
+            if error is not None:
+                raise error
+            yield item, result
+            open_ -= 1
+    finally:
+        left.set()
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds of a Retry-After, which may be a date; 0 for none."""
+    given = headers.get("retry-after", "")
+    try:
+        return float(given)
+    except ValueError:
+        date = email.utils.parsedate_tz(given)
+        return email.utils.mktime_tz(date) - time.time() if date else 0.0
+
+
+def _cause(error: BaseException) -> str:
+    return type(error.__cause__ or error).__name__
