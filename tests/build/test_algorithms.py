@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,13 @@ def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
     for i, row in zip(chosen, second, strict=True):
         asked = f'Does the caption "{candidates[i]["caption"]}" describe this image? Answer only yes or no'
         assert row["caption_answer"]["text"] == slow_llava(PICTURES[i], f"[INST] <image>\n{asked} [/INST]")
+
+
+def test_a_match_at_the_threshold_is_none():
+    matcher = SimpleNamespace(match=lambda pictures, texts, head: [[0.5], [0.75]])
+    given = [{"id": name, "caption": "A.", "object": "cat"} for name in "ab"]
+    found = algorithms.match(given, PICTURES[:2], matcher, above=0.5, protocol="fixed")
+    assert [row["verdict"] for row in found] == [algorithms.LOW_MATCH, algorithms.ACCEPTED]
 
 
 @pytest.mark.parametrize(("caption", "object_", "paper", "fixed"), [

@@ -145,7 +145,7 @@ def test_unusable_answers_are_kept_and_missing_ones_asked_again(server, tmp_path
 
 def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server, tmp_path):
     server.rule = lambda body, count: (200, say("hm"), {}) if body["seed"] == 3 else measure(body, count)
-    drawing = client(server, tmp_path, temperature=0.8, attempts=3)
+    drawing = client(server, tmp_path, temperature=0.8, attempts=2)
     found = drawing.complete([llm.Request("word", seed=3)], Length)
     assert found[0].value == Length(length=4)
     assert len({body["seed"] for body in server.requests}) == len(server.requests) == 2
