@@ -120,7 +120,7 @@ def nano(limit: int) -> None:
             print(f"nein eval --limit {limit} --on {' '.join((on, *more)):18} {seconds:6.1f} s", flush=True)
             results[on] = {
                 str(path.relative_to(out)): path.read_bytes()
-                for pattern in ("*/*/*.jsonl", "*/*/images/*.png", "*/*/figures.csv", "table.md")
+                for pattern in ("*/*/*.jsonl", "*/*/images/*/*.png", "*/*/figures.csv", "table.md")
                 for path in out.glob(pattern)
             }
     assert results["threads"], "nothing was compared"

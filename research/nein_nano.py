@@ -147,7 +147,7 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
         if row["metric"] in columns:
             columns[row["metric"]][row["id"]] = row["value"]
     columns[NEARER] = {
-        sample.id: nearer(images.decode(run.image_path(sample.id)), sample) if edit["image"] else None
+        sample.id: nearer(images.decode(run.image_path(edit)), sample) if edit["image"] else None
         for edit, sample in _edits(run, dataset)
     }
     rows = []

@@ -178,7 +178,7 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
     again = nein.evaluate("identity", **FEW)
     assert result.samples()["value"].notna().all()
     [run] = find(result.out)
-    assert Image.open(run.path / "images" / f"{run.read_edits()[0]['id']}.png").size == (48, 40)
+    assert Image.open(run.image_path(run.read_edits()[0])).size == (48, 40)
     assert again.samples()["value"].notna().all()
     assert set(again.table()["editor"]) == {"identity"}
 

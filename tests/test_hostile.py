@@ -119,7 +119,8 @@ def hub_questions(room: Path) -> Callable[[str], Path | None]:
 
 
 def edits(room: Path) -> Callable[[str], Path | None]:
-    return RunDir(room / "run", "identity", "negative").image_path
+    run = RunDir(room / "run", "identity", "negative")
+    return lambda text: run.image_path({"image": text})
 
 
 def model_folders(room: Path) -> Callable[[str], Path | None]:
@@ -228,7 +229,7 @@ def test_a_run_folder_shows_no_picture_from_elsewhere(room: Path, capsys: pytest
     run = room / "run" / "identity" / "negative"
     words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", "run")
     assert outcome(capsys, "eval", *words).code == 0
-    first, second = (run / "images" / f"NeIn_00000000000{1}_{k}.png" for k in (1, 2))
+    first, second = (run / "images" / "000" / f"NeIn_00000000000{1}_{k}.png" for k in (1, 2))
     first.unlink()
     first.symlink_to(room.parents[1] / "secret.png")
     for command in ("report", "grid"):
@@ -237,8 +238,8 @@ def test_a_run_folder_shows_no_picture_from_elsewhere(room: Path, capsys: pytest
         assert "leads out of" in shown.stderr
     block = run / "edit" / "000" / "000000.jsonl"
     text = block.read_text()
-    for name in ("../../../../../../secret", "/etc/x"):
-        block.write_text(text.replace(second.stem, name))
+    for name in ("../../../../../../secret.png", "/etc/x.png"):
+        block.write_text(text.replace(f"images/000/{second.name}", name))
         assert outcome(capsys, "grid", "run", "-o", "g.png").code == 2
 
 

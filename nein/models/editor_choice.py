@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from nein import editors
-from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS
-from nein.editors import EditRequest, EditResult
+from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, find_image
+from nein.editors import EditResult
 from nein.editors.function import place_name
 from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.engine import images
+from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError, shortlist
 from nein.loading.references import expanded
 from nein.models import references
@@ -249,31 +252,71 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     return EditorChoice(asked, slug(name), row.name, row.checkpoint, row.revision, options)
 
 
+#: Samples of a large data set whose pictures are looked at when a command starts.
+LOOKED_AT = 1000
+
+
 @dataclass(frozen=True)
 class ExternalEdits:
-    """One method's pictures on one instruction track: an `editors.Editor` that answers every request with the
-    picture of its id; a missing one is a failed edit. The fingerprint covers names and contents.
+    """One method's pictures on one instruction track, in one folder or in folders of a thousand samples
+    (000/, 001/), as a run has its own; a missing one is a failed edit. The fingerprint covers names and
+    contents: of a large data set, whose pictures are not listed, those of its first samples.
 
     plain  Pictures are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
+    ids    The first samples of a large data set; (): the pictures are listed.
     """
 
     method: str
     track: str
     folder: Path
     plain: bool = False
+    ids: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return self.method
 
+    def of(self, samples: Sequence[Sample]) -> ExternalEdits:
+        """These pictures, of the samples of a data set. Warns of pictures that belong to none. Raises
+        UserError where all do."""
+        one = replace(self, ids=tuple(sample.id for sample in samples[:LOOKED_AT]))
+        if isinstance(samples, tuple):
+            one, ids = self, {sample.id for sample in samples}
+            strangers = [name for name in self.files if name not in ids]
+        else:
+            with os.scandir(self.folder) as entries:
+                strangers = [entry.name for entry in itertools.islice(entries, 3)]
+        if not one.files.keys() - set(strangers):
+            raise UserError(
+                f"None of the pictures in '{self.folder}' is named after a sample; they are called "
+                f"{shortlist(strangers, 2)}, samples are called {shortlist((s.id for s in samples[:9]), 2)}."
+            )
+        if strangers and one is self:
+            more = f"{len(strangers)} pictures belong to no sample ({shortlist(strangers, 3)})"
+            log.warning("%s/%s: %s", self.method, self.track, more)
+        return one
+
     @cached_property
     def files(self) -> dict[str, Path]:
-        """Sample id -> picture. Of several files with one stem the first in sorted order counts."""
+        """Sample id -> picture, of all or of the first. Of several files with one stem the first in sorted
+        order counts."""
+        if self.ids:
+            found = ((name, self.path(name, index)) for index, name in enumerate(self.ids))
+            return {name: path for name, path in found if path is not None}
         pictures: dict[str, Path] = {}
-        for path in sorted(self.folder.iterdir()):
-            if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
-                pictures.setdefault(path.stem, path)
+        nested = (path for path in self.folder.iterdir() if re.fullmatch(r"\d{3,}", path.name))
+        for folder in (self.folder, *sorted(path for path in nested if path.is_dir())):
+            for path in sorted(folder.iterdir()):
+                if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+                    pictures.setdefault(path.stem, path)
         return pictures
+
+    def path(self, sample_id: str, index: int) -> Path | None:
+        """The picture of a sample, whose place in the data is `index`."""
+        if not self.ids:
+            return self.files.get(sample_id)
+        places = self.folder / f"{index // SEGMENT:03d}", self.folder
+        return next((path for place in places if (path := find_image(place, sample_id))), None)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -286,24 +329,17 @@ class ExternalEdits:
         facts = {"editor": self.method, "class": type(self).__name__, "folder": self.folder.name}
         return {**facts, "files": len(self.files), "content": self.fingerprint}
 
-    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        """One result per request, in order; (H, W, 3) uint8 RGB as the file has it."""
-        results = []
-        for sample_id in (request.id for request in requests):
-            path = self.files.get(sample_id)
-            try:
-                image = None if path is None else images.decode(path, plain=self.plain)
-                why = (
-                    f"there is no edited picture of {sample_id} in '{self.method}'" if path is None else None
-                )
-                results.append(EditResult(sample_id, image, why))
-            except images.ImageError as error:
-                results.append(EditResult(sample_id, None, str(error).replace(str(self.folder), self.method)))
-        return results
-
-    def orientation(self, sample_id: str) -> int:
-        """Of a picture that was read, as far as it counts."""
-        return images.orientation(self.files[sample_id]) if self.plain else 1
+    def read(self, sample_id: str, index: int) -> tuple[EditResult, int]:
+        """The picture of a sample, (H, W, 3) uint8 RGB as the file has it, and its EXIF orientation as far as
+        that counts."""
+        if (path := self.path(sample_id, index)) is None:
+            why = f"there is no edited picture of {sample_id} in '{self.method}'"
+            return EditResult(sample_id, None, why), 1
+        try:
+            image = images.decode(path, plain=self.plain)
+            return EditResult(sample_id, image), images.orientation(path) if self.plain else 1
+        except images.ImageError as error:
+            return EditResult(sample_id, None, str(error).replace(str(self.folder), self.method)), 1
 
 
 def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
@@ -333,23 +369,11 @@ def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
     return [ExternalEdits(*key, place, plain) for key, place in found.items()]
 
 
-def check_names(methods: Sequence[ExternalEdits], wanted: Sequence[str]) -> list[str]:
-    """Warnings about pictures that no sample asks for. Raises UserError for a method without any match."""
-    ids, warnings = set(wanted), []
-    for one in methods:
-        strangers = [name for name in one.files if name not in ids]
-        if len(strangers) == len(one.files):
-            raise UserError(
-                f"None of the {len(strangers)} pictures in '{one.folder}' is named after a sample; they are "
-                f"called {shortlist(strangers, 2)}, samples are called {shortlist(wanted, 2)}."
-            )
-        if strangers:
-            warnings.append(
-                f"{one.method}/{one.track}: {len(strangers)} pictures belong to no sample "
-                f"({shortlist(strangers, 3)})"
-            )
-    return warnings
-
-
 def _holds_pictures(folder: Path) -> bool:
-    return folder.is_dir() and any(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.iterdir())
+    """Whether pictures are in the folder, or in its first of a thousand. Of many files the first tells."""
+    for place in (folder, folder / "000"):
+        if place.is_dir():
+            with os.scandir(place) as entries:
+                if any(Path(entry.name).suffix.lower() in IMAGE_SUFFIXES for entry in entries):
+                    return True
+    return False

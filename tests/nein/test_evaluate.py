@@ -134,7 +134,7 @@ def test_a_picture_changed_between_the_stages_is_unscored(make_data, evaluate, t
     options = [*ALONE, "--models.vqa", "tests.rehearsal:no"]
     assert evaluate(*options, *base(data, out, "--stages", "edit")).code == 0
     other = np.zeros((24, 32, 3), dtype=np.uint8)
-    images.write_png(out / "identity" / "negative" / "images" / "NeIn_000000000001_1.png", other)
+    images.write_png(out / "identity" / "negative" / "images" / "000" / "NeIn_000000000001_1.png", other)
     images.write_png(data / "nein_val" / "NeIn_000000000002_1.png", other)
     assert evaluate(*options, *base(data, out, "--stages", "score", metrics="l1,removal_vqa")).code == 0
     reasons = {(row["id"][-3], row["metric"]): row["reason"] for row in scores_in(out / "identity/negative")}
@@ -219,7 +219,7 @@ def test_a_selection_is_counted_although_whole_blocks_are_made_and_a_dry_run_mak
     done = evaluate(*line)
     assert done.code == 0
     assert list(values(out, "identity/negative", "l1")) == ["NeIn_000000000001_1", "NeIn_000000000003_1"]
-    assert len(list((out / "identity/negative/images").glob("*.png"))) == 8
+    assert len(list((out / "identity/negative/images").rglob("*.png"))) == 8
     assert "| 2   |" in done.stdout
 
 

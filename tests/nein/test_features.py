@@ -76,7 +76,7 @@ def test_target_features_are_computed_once_for_all_editors(make_data, evaluate, 
     assert evaluate("--editor", "identity,solid", *options(data, out, metrics="clip_i"), *in_order).code == 0
     assert colours.encoded == 2 * 9 + 3
     assert evaluate("--editor", "flaky", *options(data, out, metrics="clip_i"), *in_order).code == 0
-    edited = sum(1 for _ in (out / "flaky/negative/images").glob("*.png"))
+    edited = sum(1 for _ in (out / "flaky/negative/images").rglob("*.png"))
     assert colours.encoded == 2 * 9 + 3 + edited
     assert evaluate("--editor", "solid", *options(data, tmp_path / "other", metrics="clip_i")).code == 0
     same = [path / "solid/negative/scores.csv" for path in (out, tmp_path / "other")]

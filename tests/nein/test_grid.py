@@ -44,7 +44,7 @@ def make_run(tmp_path, dataset):
             if sample.id in failed:
                 edit |= {"image": None, "error": "the model gave values that are not finite"}
             else:
-                write_png(run.image_path(sample.id), np.full((24, 32, 3), color, np.uint8))
+                write_png(run.image_path(edit), np.full((24, 32, 3), color, np.uint8))
             edits.append(edit)
         lines = [
             {"id": s.id, "metric": m, "value": v, "reason": "because", "detail": {}}
@@ -76,7 +76,7 @@ def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, d
     first, second = make_run(color=(200, 30, 40)), make_run("magicbrush", color=(30, 40, 200))
     sample, path = dataset.samples[3], first.out / "grid.png"
     assert draw(first.out, "--ids", sample.id, "--size", 96).strip() == str(path)
-    edits = first.image_path(sample.id), second.image_path(sample.id)
+    edits = [run.image_path(run.read_edits()[3]) for run in (first, second)]
     pictures = [decode(one) for one in (sample.sample_path, *edits, sample.source_path)]
     places = [where(decode(path), np.asarray(contact_sheet.fit(picture, 96))) for picture in pictures]
     [tops, lefts] = zip(*(place for [place] in places), strict=True)
@@ -114,11 +114,11 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
     samples = dataset.samples
     run = make_run(failed=[samples[0].id])
     run.block_path(EDIT, 3).unlink()
-    run.image_path(samples[1].id).unlink()
+    run.image_path(run.read_edits()[1]).unlink()
     samples[1].sample_path.write_bytes(samples[1].sample_path.read_bytes()[:40])
     columns = grid.columns(grid.read_runs([run.out]))
     failed, broken, absent = (grid.build_row(samples[i], columns).cells for i in (0, 1, -1))
-    assert failed[1].message == "failed: the model gave values that are not finite"
+    assert failed[1].message == "not edited: the model gave values that are not finite"
     assert failed[1].picture is None
     assert "missing" in broken[1].message
     assert str(samples[1].sample_path) in broken[0].message

@@ -150,7 +150,7 @@ def test_the_dialog_shows_raw_answers_confidence_and_every_metric(browser, page)
         assert part in text
     failed = Page(browser, page).open("#sample=NeIn_000000000004_2")
     failed.until(lambda: failed.find("dialog").is_displayed())
-    assert "failed: the editor <b>broke</b>" in failed.find("dialog").text
+    assert "not edited: the editor <b>broke</b>" in failed.find("dialog").text
 
 
 def test_everything_works_from_the_keyboard(opened):

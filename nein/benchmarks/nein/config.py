@@ -100,6 +100,7 @@ class EvalConfig(
     )
     judge_dtype: Dtype = option("float32", "dtype of the judges (encoders measure in float32)", "Machine")
     cache: str | None = option(None, "folder of cached target features; default OUT/cache", "Output")
+    retry_refused: bool = option(False, "send again what a service refused to edit", "How")
     debug_zone: bool = option(False, "draw ZONE's maps, a picture per sample, into RUN/maps", "Output")
     models: ModelsConfig = field(default_factory=ModelsConfig)
 

@@ -2,83 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nein import editors
-from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir
+from nein.benchmarks.nein.runs import AGAIN, EDIT, REFUSED, SCORES, SKIPPED, RunDir
 from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
+from nein.models.editor_choice import ExternalEdits
 
 #: Pixels of a map in its sheet.
 CELL = 144
 UNUSABLE = "the NeIn image is unusable"
 
 
-def editing(run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False) -> Stage:
-    """The stage that makes the images of a run. maps: also draw the editor's intermediate pictures."""
+class Member(NamedTuple):
+    """A sample of a block: its place in the data; its picture, or why it has none; and its row of an earlier
+    command, if that still counts."""
 
-    def read(number: int) -> list[tuple[Sample, np.ndarray | str]]:
-        return [(sample, _decode(sample)) for sample in plan.members(number)]
+    index: int
+    sample: Sample
+    image: Any
+    kept: Row | None
 
-    def work(editor: editors.Editor, members: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        requests = [
-            editors.EditRequest(
-                sample.id, image, sample.instruction(run.track), sample_seed(run_seed, sample.id),
-                sample.object, maps,
-            )
-            for sample, image in members
-            if not isinstance(image, str)
-        ]  # fmt: skip
-        results = editor.edit(requests) if requests else []
-        if [result.id for result in results] != [request.id for request in requests]:
-            raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
-        by_id = {result.id: result for result in results}
-        made = [(run.image_path(result.id), result.image) for result in results if result.image is not None]
-        atomic.side_by_side(lambda one: images.write_png(*one), made)
-        rows = []
-        for sample, image in members:
-            row = _row(sample, run.track, run_seed)
-            if isinstance(image, str):
-                rows.append({**row, "error": image})
-                continue
-            result = by_id[sample.id]
-            row |= {"sample_sha256": images.pixel_hash(image), "note": result.note}
+
+def editing(
+    run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False, retry_refused: bool = False
+) -> Stage:
+    """The stage that makes the images of a run.
+
+    maps           Also draw the editor's intermediate pictures.
+    retry_refused  Also send again what a service refused.
+
+    A batch has the same members whatever the selection, and a block that lacks a picture is made again as a
+    whole. Not so with an editor that costs money (`paid`): it gets the selected samples that lack a picture.
+    Of a block where only some requests failed for a reason of the service, these alone are sent again.
+    """
+    selected = plan.selected if isinstance(plan.selected, range) else frozenset(plan.selected)
+
+    def failed(index: int, row: Row) -> bool:
+        """Whether its request has to be sent (again)."""
+        if row.get(SKIPPED):
+            return index in selected
+        return bool(row.get(AGAIN) or (retry_refused and row.get(REFUSED)))
+
+    def vanished(index: int, row: Row) -> bool:
+        """Whether a picture or sheet is not on disk, or what could not be read can be read now."""
+        if row["image"] is None:
+            unread = (row["error"] or "").startswith(UNUSABLE)
+            return unread and not isinstance(_decode(plan.dataset.samples[index]), str)
+        return not run.image_path(row).exists() or (maps and not run.sheet_path(row["id"]).exists())
+
+    def read(number: int) -> tuple[bool, list[Member]]:
+        """Whether the block lacks a row or a picture, and its members."""
+        there = run.read(EDIT, number) if run.block_path(EDIT, number).exists() else []
+        rows, lacking, members = {row["id"]: row for row in there}, False, []
+        for index, sample in zip(plan.blocks.members(number), plan.members(number), strict=True):
+            row = rows.get(sample.id)
+            gone = row is None or vanished(index, row)
+            kept = None if row is None or gone or failed(index, row) else row
+            members.append(Member(index, sample, _decode(sample), kept))
+            lacking |= gone
+        return lacking, members
+
+    def work(editor: Any, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        lacking, members = block
+        paid, rows, sent = getattr(editor, "paid", False), {}, []
+        for one in members:
+            kept = one.kept if paid or not lacking or (one.kept or {}).get(REFUSED) else None
+            if kept is None and paid and one.index not in selected:
+                kept = {**_row(one.sample, run.track, run_seed), "error": "not selected", SKIPPED: True}
+            elif kept is None and isinstance(one.image, str):
+                kept = {**_row(one.sample, run.track, run_seed), "error": one.image}
+            if kept is None:
+                sent.append(one)
+            else:
+                rows[one.sample.id] = kept
+        pictures = []
+        for one, (result, turned) in zip(sent, _edited(editor, sent, run, run_seed, maps), strict=True):
+            row = _row(one.sample, run.track, run_seed)
+            row |= {"sample_sha256": images.pixel_hash(one.image), "note": result.note}
             if maps:
-                write_sheet(run.sheet_path(sample.id), row["instruction"], result)
+                write_sheet(run.sheet_path(one.sample.id), row["instruction"], result)
             if result.image is None:
                 row["error"] = result.error or "the editor gave no picture and no reason"
+                row |= {REFUSED: True} if result.refused else {AGAIN: True} if result.transient else {}
             else:
                 height, width = result.image.shape[:2]
-                row |= {"image": f"images/{sample.id}.png", "width": width, "height": height}
+                row |= {"image": run.image_name(one.index, one.sample.id), "width": width, "height": height}
                 row["sha256"] = images.pixel_hash(result.image)
-                if (turned := getattr(editor, "orientation", lambda _: 1)(sample.id)) != 1:
-                    row["orientation"] = turned
-            rows.append(row)
-        return {EDIT: rows}
+                row |= {"orientation": turned} if turned != 1 else {}
+                pictures.append((run.image_path(row), result.image))
+            rows[one.sample.id] = row
+        atomic.side_by_side(lambda picture: images.write_png(*picture), pictures)
+        return {EDIT: [rows[one.sample.id] for one in members]}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         rows = [_row(sample, run.track, run_seed) for sample in plan.members(number)]
         return {EDIT: [{**row, "error": reason} for row in rows]}
 
     def usable(output: str, number: int, rows: list[Row]) -> bool:
-        """Whether every picture and sheet is on disk, and what could not be read still cannot be."""
-        unread = {row["id"] for row in rows if (row["error"] or "").startswith(UNUSABLE)}
-        again = (sample for sample in plan.members(number) if sample.id in unread)
-        if not rows or any(not isinstance(_decode(sample), str) for sample in again):
-            return False
-        made = [row["id"] for row in rows if row["image"] is not None]
-        return all(run.image_path(name).exists() for name in made) and not (
-            maps and any(not run.sheet_path(name).exists() for name in made)
-        )
+        members = zip(plan.blocks.members(number), rows, strict=False)
+        return bool(rows) and not any(failed(*one) or vanished(*one) for one in members)
 
     return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
+
+
+def _edited(
+    editor: Any, members: Sequence[Member], run: RunDir, run_seed: int, maps: bool
+) -> list[tuple[editors.EditResult, int]]:
+    """What came of every member, and the EXIF orientation of a picture that was made elsewhere."""
+    if isinstance(editor, ExternalEdits):
+        return [editor.read(one.sample.id, one.index) for one in members]
+    requests = []
+    for one in members:
+        seed = sample_seed(run_seed, one.sample.id)
+        told = one.sample.instruction(run.track), seed, one.sample.object
+        requests.append(editors.EditRequest(one.sample.id, one.image, *told, maps))
+    results = editor.edit(requests) if requests else []
+    if [result.id for result in results] != [request.id for request in requests]:
+        raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
+    return [(result, 1) for result in results]
 
 
 def editor_model(

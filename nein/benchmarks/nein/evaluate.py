@@ -35,7 +35,7 @@ from nein.engine.stages import Model, Stage, Step, open_blocks, shared
 from nein.metrics import JUDGES, METRICS
 from nein.metrics.backends import is_served
 from nein.models import editor_choice
-from nein.models.editor_choice import EditorChoice, check_names
+from nein.models.editor_choice import EditorChoice
 from nein.models.references import identity as identity_of
 from nein.models.references import resolve
 from nein.models.remedies import best_of
@@ -116,9 +116,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"'{config.data}' does not; take --data nano:scope, or other metrics."
             )
     if config.edited is not None:
-        external = [choice.external for choice in choices if choice.external is not None]
-        for warning in check_names(external, [sample.id for sample in plan.dataset.samples]):
-            log.warning("%s", warning)
+        choices = [dataclasses.replace(one, made=one.made.of(plan.dataset.samples)) for one in choices]
     scored: list[Step] = []
 
     def lacking() -> list[str]:
@@ -172,7 +170,9 @@ def _stages(
     stages, done = [], run.done(EDIT)
     if "edit" in config.stages:
         maps = config.debug_zone and choice.has_maps
-        stages.append(editing(run, plan, editor, run_seed=config.seed, maps=maps))
+        stages.append(editing(
+            run, plan, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused
+        ))  # fmt: skip
     elif missing := sum(index // plan.batch_size not in done for index in plan.selected):
         raise UserError(
             f"'{run.path}' lacks the edits of {missing} of {len(plan.selected)} samples; "

@@ -11,6 +11,8 @@ minimal_pairs     what decides an edit, by judge: see `minimal_pairs`
 difficulty        by family, and of all together, where a sample is as difficult as level says in what axis
                   names; Removal of those whose object must go
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
+refusals          share of requests that a service declined, of all ("all") and by negative instruction, in
+                  `group`; only where there are some
 gap_by_template   the gap per template of the negative instruction, in `group`
 by_template, by_object, by_size   Removal and Retention in parts of the samples, in `group`
 
@@ -32,7 +34,7 @@ import safetensors
 
 from nein import statistics
 from nein.benchmarks.nein import paper_numbers
-from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records, RunDir, asked, scores_of
+from nein.benchmarks.nein.runs import REFUSED, REMOVALS, TEMPLATES, Records, RunDir, asked, scores_of
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.loading.digests import json_digest
@@ -48,6 +50,7 @@ FAMILY_NOTE = " (object must stay: Removal ↓)"
 ALL_FAMILIES = "all families"
 PRINTED = ", as printed in the paper"
 ALL_FOUR = "all four"
+ALL = "all"
 
 
 def unit(metric: str) -> str:
@@ -90,7 +93,17 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
                 for level in sorted(of_metric.names(axis)):
                     names = {"task": "difficulty", "group": group, "axis": axis, "level": str(level)}
                     rows.append(_figure(of_metric.where(**{axis: level}), metric, **names))
-    return frames.frame(rows)
+    return frames.frame([*rows, *refusals(every)])
+
+
+def refusals(every: ScoreTable) -> Iterator[dict[str, Any]]:
+    """The share of requests that a service declined (task "refusals"), where it declined any."""
+    edits = every.frame.drop_duplicates("id")
+    groups = {ALL: edits, **{name: edits[edits["template"] == name] for name in TEMPLATES}}
+    for group, part in groups.items() if edits[REFUSED].notna().any() else ():
+        share = statistics.bounded_mean(part[REFUSED].notna(), part["source"].cat.codes.tolist())
+        if share is not None:
+            yield frames.figure(share, unit="%", task="refusals", metric=REFUSED, group=group)
 
 
 def _range(metric: str) -> tuple[float | None, float]:

@@ -5,7 +5,7 @@
       edit/000/000012.jsonl    a block of edits
       scores/<metric>/000/000012.jsonl         a block of scores
       scores/<metric>/000/000012.safetensors   beside it, of a corpus metric: what samples add to the whole
-      images/<id>.png          the edits
+      images/000/<id>.png      the edits, a thousand samples to a folder (images/<id>.png in older runs)
       maps/<id>.png            intermediate pictures of an edit, where they were asked for
       corpus.json              FID of the selection, which takes minutes: kept for the same features
       figures.csv              figures with intervals
@@ -27,7 +27,7 @@ from typing import Any
 from nein.benchmarks.nein import paper_numbers
 from nein.datasets.nein.samples import TRACKS
 from nein.engine import atomic, shapes
-from nein.engine.blocks import Blocks
+from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row, runs_below
 from nein.engine.shapes import Shape
@@ -37,12 +37,13 @@ from nein.wording.families import CELLS, NEGATIVE_TEMPLATES
 from nein.wording.languages.base import DEPTH, OTHERS
 
 EDIT, SCORES = "edit", "scores"
-#: In a row of scores: an endpoint gave no answer, and the same command asks it again.
-AGAIN = "again"
+#: In a row: an endpoint or the machine failed, and the same command tries again. In one of edits also: a
+#: service declined the request; it was not sent, since the sample was not selected and edits cost money.
+AGAIN, REFUSED, SKIPPED = "again", "refused", "skipped"
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
     "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
-    "orientation?": int,
+    "orientation?": int, **{f"{flag}?": bool for flag in (AGAIN, REFUSED, SKIPPED)},
     "difficulty?": {f"{axis}?": int for axis in (OTHERS, DEPTH)},
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
@@ -71,6 +72,14 @@ _DISTANCE = {
 _BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, SCORES: SCORE_ROW}
 
 
+NOT_EDITED, DECLINED = "not edited: ", "refused: "
+
+
+def why_not(edit: Row) -> str:
+    """Why an edit has no picture, as the reason of its scores."""
+    return f"{DECLINED if edit.get(REFUSED) else NOT_EDITED}{edit['error']}"
+
+
 def scores_of(metric: str) -> str:
     return f"{SCORES}/{metric}"
 
@@ -87,9 +96,14 @@ class RunDir(Folder):
     def is_complete(self) -> bool:
         return self.manifest().get("status") == COMPLETE
 
-    def image_path(self, sample_id: str) -> Path:
-        """Where the edit is. Raises UserError for an id that leads out of the folder."""
-        return self.inside(self.path / "images" / f"{sample_id}.png")
+    @staticmethod
+    def image_name(index: int, sample_id: str) -> str:
+        """Of the edit of a sample, whose place in the data is `index`."""
+        return f"images/{index // SEGMENT:03d}/{sample_id}.png"
+
+    def image_path(self, edit: Row) -> Path:
+        """Where the picture of an edit is. Raises UserError for a place outside of the folder."""
+        return self.inside(self.path / edit["image"])
 
     def sheet_path(self, sample_id: str) -> Path:
         return self.path / "maps" / f"{sample_id}.png"
@@ -190,8 +204,9 @@ _NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS[
 #: The negative instructions, as tables name them: "No X in the image."
 TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
 #: Columns of the table of scores, besides the usual. stays: Removal says nothing of the sample; before:
-#: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer.
-DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed")
+#: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer; refused: a
+#: service declined the edit.
+DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", REFUSED)
 
 
 @dataclass
@@ -300,7 +315,7 @@ def read(run: RunDir, scores: ScoreTable | None = None) -> Records:
                 )
             yield of_edit(edit, run.track) | {
                 "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
-                "before": row["detail"].get("present_before"), "failed": row.get(AGAIN),
+                "before": row["detail"].get("present_before"), "failed": row.get(AGAIN) or edit.get(AGAIN),
             }  # fmt: skip
 
     return Records(run, run.editor, edits, ScoreTable.of(rows(), DETAILS) if scores is None else scores)
@@ -313,7 +328,7 @@ def of_edit(edit: Row, track: str) -> Row:
         "id": edit["id"], "source": edit["source_id"], "variant": track, "object": edit.get("object"),
         "template": None if edit.get("template") is None else TEMPLATES[edit["template"]],
         "family": edit.get("family"),
-        "stays": stays or None, **edit.get("difficulty", {}),
+        "stays": stays or None, REFUSED: edit.get(REFUSED), **edit.get("difficulty", {}),
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import safetensors.numpy
 
 from nein import metrics
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of
+from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of, why_not
 from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockAnswers
@@ -150,23 +150,18 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
         roles = {
             row["id"]: role for row in rows
             if row["value"] is None
-            and (role := row["reason"].removeprefix("the ").partition(" image is unusable")[0]) in _ROLES
+            and (role := row["reason"].removeprefix("the ").partition(" image is unusable")[0])
+            in ("edited", "COCO", "NeIn")
         }  # fmt: skip
+        edits = {row["id"]: row for row in run.rows(EDIT, [number])} if roles else {}
         for sample in plan.members(number) if roles else ():
-            role = roles.get(sample.id)
-            if role and not isinstance(_read(_ROLES[role](run, sample), role), str):
-                return False
+            if (role := roles.get(sample.id)) is not None:
+                paths = {"COCO": sample.source_path, "NeIn": sample.sample_path}
+                if not isinstance(_read(paths.get(role) or run.image_path(edits[sample.id]), role), str):
+                    return False
         return not (served and any(row.get(AGAIN) for row in rows))
 
     return Stage("score", outputs, plan.blocks, read, work, lost, scorer, usable, depends_on=EDIT)
-
-
-#: Whose pictures a score is made of -> where they are.
-_ROLES: Mapping[str, Callable[[RunDir, Sample], Path]] = {
-    "edited": lambda run, sample: run.image_path(sample.id),
-    "COCO": lambda run, sample: sample.source_path,
-    "NeIn": lambda run, sample: sample.sample_path,
-}
 
 
 def _item(
@@ -175,8 +170,8 @@ def _item(
 ) -> metrics.EditPair:  # fmt: skip
     """The pictures of a sample that are `needed`; a sentence for every other."""
     if edit["image"] is None:
-        return metrics.EditPair(sample.id, f"not edited: {edit['error']}")
-    edited = _read(run.image_path(sample.id), "edited")
+        return metrics.EditPair(sample.id, why_not(edit))
+    edited = _read(run.image_path(edit), "edited")
     if not isinstance(edited, str) and images.pixel_hash(edited) != edit["sha256"]:
         edited = "the edited image on disk is not the one this run wrote; remove it and run again"
     absent = "not read", ""

@@ -246,11 +246,15 @@ class Reader:
 
 def _picture(folder: Path, listed: Mapping[str, Path] | None, stem: str) -> Path:
     """Where an image is; where it should be, if it is not there."""
-    if listed is not None:
-        return listed.get(stem, folder / f"{stem}.jpg")
+    found = find_image(folder, stem) if listed is None else listed.get(stem)
+    return folder / f"{stem}.jpg" if found is None else found
+
+
+def find_image(folder: Path, stem: str) -> Path | None:
+    """The image of that name, whatever its ending; the folder is not listed."""
     endings = (ending for suffix in IMAGE_SUFFIXES for ending in (suffix, suffix.upper()))
-    places = [folder / f"{stem}{ending}" for ending in endings]
-    return next((place for place in places if place.exists()), places[0])
+    places = (folder / f"{stem}{ending}" for ending in endings)
+    return next((place for place in places if place.exists()), None)
 
 
 def all_samples(records: Iterable[Any], reader: Reader, where: str) -> tuple[Sample, ...]:

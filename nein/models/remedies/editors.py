@@ -167,6 +167,7 @@ class WithRemedy:
     def __init__(self, editor: editors.Editor, arm: ByRule | ByLanguageModel, name: str) -> None:
         self.name = f"{editor.name}+{name}"
         self._editor, self._arm = editor, arm
+        self.paid = getattr(editor, "paid", False)
 
     @property
     def batch_size(self) -> int:

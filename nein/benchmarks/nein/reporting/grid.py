@@ -162,8 +162,8 @@ def _edit(name: str, run: Records, shown: str | None, verdicts: bool) -> Cell:
     if edit is None:
         return Cell(None, "not edited yet")
     if edit["image"] is None:
-        return Cell(None, f"failed: {edit['error']}", color=RED)
-    cell = _picture(run.run.image_path(name))
+        return Cell(None, runs.why_not(edit), color=RED)
+    cell = _picture(run.run.image_path(edit))
     values = {row["metric"]: row["value"] for row in run.said(name)}
     badges = []
     for metric, judge in REMOVALS.items() if verdicts else ():

@@ -17,7 +17,7 @@ from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.reporting import comparisons, judge_tables, protocols, sections
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
-from nein.benchmarks.nein.runs import EDIT, REMOVALS, Records
+from nein.benchmarks.nein.runs import DECLINED, EDIT, NOT_EDITED, REMOVALS, Records
 from nein.benchmarks.runs import Finished
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
@@ -38,7 +38,6 @@ FID_SMALL = 5000
 #: Source images below which the interval of a mean without a range covers less than it says: the study of
 #: docs/explanation/statistics.md.
 FEW = 30
-NOT_EDITED = "not edited: "
 
 
 def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Page | None:
@@ -198,20 +197,19 @@ def _by_run(results: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Why samples of a run are unscored: failed edits in one sentence, then what each metric lost besides."""
+    """Why samples of a run are unscored: edits that failed or were refused in a sentence each, then what each
+    metric lost besides."""
     reasons = {figure["metric"]: frames.reasons(figure) for figure in rows}
     attempted = max(figure["n"] + figure["unscored"] for figure in rows)
-    failures = [
-        {reason: count for reason, count in counts.items() if reason.startswith(NOT_EDITED)}
-        for counts in reasons.values()
-    ]
-    failed = max((sum(counts.values()) for counts in failures), default=0)
-    said = []
-    if failed:
-        example = next(reason for counts in failures for reason in counts).removeprefix(NOT_EDITED)
-        said.append(f"{name}: {failed} of {attempted} samples were not edited, for instance: {example}")
+    said, failed = [], 0
+    for start, happened in {NOT_EDITED: "not edited", DECLINED: "refused by the service"}.items():
+        lost = [{why: n for why, n in of.items() if why.startswith(start)} for of in reasons.values()]
+        if most := max((sum(of.values()) for of in lost), default=0):
+            example = next(reason for of in lost for reason in of).removeprefix(start)
+            said.append(f"{name}: {most} of {attempted} samples were {happened}, for instance: {example}")
+            failed += most
     for figure in rows:
-        others = [reason for reason in reasons[figure["metric"]] if not reason.startswith(NOT_EDITED)]
+        others = [why for why in reasons[figure["metric"]] if not why.startswith((NOT_EDITED, DECLINED))]
         if figure["unscored"] > failed:
             more = f"{figure['unscored'] - failed}{' more' if failed else ''}"
             example = f", for instance: {others[0]}" if others else ""

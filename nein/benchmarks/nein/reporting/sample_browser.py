@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records
+from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records, why_not
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
@@ -132,9 +132,9 @@ class Browser:
         edit, rows = run.edit(name), []
         if edit is None:
             return cards.Said(picture)
-        seed, error = edit.get("seed", ""), edit.get("error")
+        seed = edit.get("seed", "")
         parts = [edit["instruction"], f"seed {seed}" if seed != "" else ""]
-        parts += [f"failed: {error}" if error else "", edit.get("note") or ""]
+        parts += [why_not(edit) if edit.get("error") else "", edit.get("note") or ""]
         for row in run.said(name):
             shown, detail = [self.metrics.index(row["metric"]), row["value"]], row["detail"]
             if detail:
@@ -155,9 +155,9 @@ class Browser:
             if edit is None:
                 places.append({"none": "not in this run"})
             elif edit["image"] is None:
-                places.append({"none": f"failed: {edit['error']}"})
+                places.append({"none": why_not(edit)})
             else:
-                places.append(str(run.run.image_path(name)))
+                places.append(str(run.run.image_path(edit)))
         return places
 
 

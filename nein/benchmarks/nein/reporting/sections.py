@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nein.benchmarks import paired
-from nein.benchmarks.nein.figures import ALL_FOUR
+from nein.benchmarks.nein.figures import ALL, ALL_FOUR
 from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
-from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES
+from nein.benchmarks.nein.runs import REFUSED, REMOVALS, TEMPLATES
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import format, plots
@@ -55,7 +55,9 @@ def _unscored(figures: Sequence[Figure]) -> str:
 
 def _metrics() -> Across:
     """A column per metric, also of plug-ins: asked for anew by every report."""
-    return Across("metric", {}, shown, heading, tuple(METRICS), lambda name: METRICS[name].higher_is_better)
+    every = tuple(METRICS)
+    better = {name: METRICS[name].higher_is_better for name in every}
+    return Across("metric", {"metric": every}, shown, heading, every, better.get)
 
 
 def _attempted(figures: Sequence[Figure]) -> str:
@@ -72,12 +74,29 @@ def _of_presence(by_judge: bool = True) -> tuple[str, ...]:
 
 def results() -> list[Table]:
     """Table 3, in two parts as the paper has it."""
-    columns = (_metrics(), Column("n", show=count()), Column("unscored", show=_unscored))
+    of = {"task": "results"}
+    columns = (
+        _metrics(), Column("n", of, count()), Column("unscored", of, _unscored),
+        Column("refused", {"task": "refusals"}, _refused),
+    )  # fmt: skip
     parts = (("results_quality", "Image quality"), ("results_presence", "Removal and retention"))
+    where = {"task": ("results", "refusals"), "group": ("", ALL)}
     return [
-        Table(key, title, RUN, columns, {"task": "results", "metric": _of_presence(bool(by_judge))})
+        Table(key, title, RUN, columns, {**where, "metric": (*_of_presence(bool(by_judge)), REFUSED)})
         for by_judge, (key, title) in enumerate(parts)
     ]
+
+
+def _refused(figures: Sequence[Figure]) -> str:
+    return f"{round(figures[0]['value'] * figures[0]['n'])} of {figures[0]['n']}"
+
+
+REFUSALS = Table(
+    "refusals", "Refused by the service", (*RUN, Row("group", "negative instruction")),
+    (Column("refused %"), Column("refused", show=_refused)), {"task": "refusals"},
+    "Requests that the editor's service declined: not edited, in no score, and not sent again "
+    "(--retry-refused sends them).",
+)  # fmt: skip
 
 
 LIMIT = Table(
@@ -349,7 +368,7 @@ _PAIRS = Section("minimal_pairs", "Minimal pairs", [MINIMAL_PAIRS], [PARTS])
 def of_runs() -> list[Section]:
     """What an evaluation writes."""
     return [
-        Section("results", "Results", [*results(), LIMIT]),
+        Section("results", "Results", [*results(), LIMIT, REFUSALS]),
         families(),
         _PAIRS,
         Section("gap", "Negation gap", [GAP_BY_TEMPLATE], [GAPS]),
@@ -362,7 +381,7 @@ def page(out_of_reach: str) -> list[Section]:
     return [
         Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [TOLD_AND_DENIED, GAPS]),
         _PAIRS,
-        Section("results", "Results", [*results(), LIMIT, COVERAGE], [REMOVAL]),
+        Section("results", "Results", [*results(), LIMIT, REFUSALS, COVERAGE], [REMOVAL]),
         families(),
         Section("breakdowns", "Breakdowns", breakdowns()),
         Section("comparisons", "Comparisons", [comparisons(out_of_reach)]),

@@ -1,0 +1,199 @@
+"""Editors behind a service: what failed is sent again, what was refused is counted, what costs is not wasted;
+and the folders of edited pictures."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from nein.benchmarks.nein import runs as of_runs
+from nein.benchmarks.nein.reporting import protocols, sections
+from nein.benchmarks.nein.runs import EDIT, RunDir
+from nein.datasets.nein import samples as samples_module
+from nein.editors import EditResult
+from nein.engine import images
+from nein.models import editor_choice
+from nein.reporting import figures as frames
+from tests.helpers import runs
+
+NAMES = [f"NeIn_{source:012d}_{k}" for source in (1, 2, 3) for k in (1, 2)]
+
+
+SENT: list[str] = []
+
+
+class Service:
+    """An editor that notes what it was sent. answers: the end of an id -> what comes of it in place of a
+    picture."""
+
+    fingerprint, name, paid, answers = "service-1", "service", False, {}
+
+    def describe(self):
+        return {"editor": self.name}
+
+    def edit(self, requests):
+        SENT.extend(request.id for request in requests)
+        return [
+            EditResult(one.id, None, **self.answers[one.id[-3:]])
+            if one.id[-3:] in self.answers
+            else EditResult(one.id, 255 - one.image)
+            for one in requests
+        ]
+
+
+@pytest.fixture
+def service(monkeypatch):
+    def does(paid=False, **answers):
+        monkeypatch.setattr(Service, "paid", paid)
+        monkeypatch.setattr(Service, "answers", {name[1:]: answer for name, answer in answers.items()})
+
+    return does
+
+
+@pytest.fixture
+def edit(make_data, evaluate, tmp_path):
+    """Edits and scores six samples in blocks of four; the run."""
+    data = make_data(3, 2)
+
+    def run(*more, out="out"):
+        SENT.clear()
+        done = evaluate(
+            "--editor", f"{__name__}:Service", "--data", data, "--out", tmp_path / out, "--device", "cpu",
+            "--batch-size", 4, "--metrics", "l1,removal_vqa", "--models.vqa", "tests.rehearsal:no",
+            "--control", "none", *more,
+        )  # fmt: skip
+        assert done.code == 0, done.stderr
+        SENT.sort()  # blocks are made side by side
+        return RunDir(tmp_path / out, "Service", "negative"), done
+
+    return run
+
+
+def contents(run):
+    kept = (path for path in run.path.rglob("*") if path.suffix in (".png", ".csv", ".jsonl"))
+    return {str(path.relative_to(run.path)): path.read_bytes() for path in kept if "costs" not in path.parts}
+
+
+BUSY = {"error": "HTTP 429: too many requests", "transient": True}
+REFUSED = {"error": "moderation_blocked: violence", "refused": True}
+
+
+def test_what_a_service_failed_at_is_sent_again_and_nothing_else(service, edit):
+    whole, _ = edit(out="whole")
+    service(s1_2=BUSY, s3_1=BUSY)
+    run, done = edit()
+    assert "2 x not edited: HTTP 429: too many requests" in done.stderr
+    assert "4 failed; to ask again" in done.stderr  # two samples in two metrics
+    kept = {path: path.stat().st_mtime_ns for path in run.path.rglob("*.png")}
+    assert len(kept) == 4
+    service(s3_1=BUSY)
+    edit()
+    assert SENT == [NAMES[1], NAMES[4]]
+    assert [row["id"] for row in run.read_edits() if row.get("again")] == [NAMES[4]]
+    service()
+    edit()
+    assert SENT == [NAMES[4]]
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert contents(run) == contents(whole)
+    edit()
+    assert SENT == []
+
+
+def test_what_costs_money_is_made_of_the_selected_samples_alone_and_completed_later(service, edit):
+    service(paid=True)
+    whole, _ = edit(out="whole")
+    run, done = edit("--limit", 3)
+    assert SENT == NAMES[:3]
+    assert "have no score" not in done.stderr
+    edit("--limit", 3)
+    assert SENT == []
+    edit()
+    assert SENT == NAMES[3:]
+    assert contents(run) == contents(whole)
+    run.image_path(run.read_edits()[1]).unlink()
+    edit()
+    assert SENT == [NAMES[1]]
+    assert contents(run) == contents(whole)
+    service()  # one that costs nothing makes whole blocks, whose batches are always the same
+    free, _ = edit("--limit", 3, out="free")
+    assert SENT == NAMES[:4]
+    free.image_path(free.read_edits()[1]).unlink()
+    edit("--limit", 3, out="free")
+    assert SENT == NAMES[:4]
+
+
+def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_again(service, edit, tmp_path):
+    service(s1_1=REFUSED, s3_1=REFUSED)
+    run, done = edit()
+    assert "2 of 6 samples were refused by the service, for instance: moderation_blocked" in done.stdout
+    sheet = sections.results()[1].sheet(frames.read(tmp_path / "out" / "figures.csv"))
+    assert sheet.rows[0][sheet.columns.index("refused")] == "2 of 6"
+    found = frames.records(frames.select(frames.read(run.path / "figures.csv"), task="refusals"))
+    counts = {one["group"]: (round(one["value"] * one["n"]), one["n"]) for one in found}
+    told = {row["id"]: of_runs.TEMPLATES[row["template"]] for row in run.read_edits()}
+    assert counts.pop("all") == (2, 6)
+    assert counts == {told[name]: (int(name in (NAMES[0], NAMES[4])), 1) for name in NAMES}
+    values = {row["id"]: row["value"] for row in run.scores() if row["metric"] == "removal_vqa"}
+    assert [values[name] for name in NAMES] == [None, 1, 1, 1, None, 1]
+    shift = {(row["quirk"], row["statistic"]): row for row in protocols.rows(of_runs.read(run))}
+    assert shift["denominator", "paper"]["n"] == 4  # no failure of the editor under any protocol
+    service()
+    edit()
+    assert SENT == []
+    run.image_path(run.read_edits()[1]).unlink()  # of its block all is made again but what was refused
+    edit()
+    assert SENT == NAMES[1:4]
+    _, done = edit("--retry-refused")
+    assert SENT == [NAMES[0], NAMES[4]]
+    assert "refused" not in done.stdout
+
+
+def test_pictures_lie_in_folders_of_a_thousand_and_a_run_with_one_folder_goes_on(service, edit, tmp_path):
+    whole, _ = edit(out="whole")
+    assert {row["image"] for row in whole.read_edits()} == {f"images/000/{name}.png" for name in NAMES}
+    assert RunDir.image_name(12_999, "a") == "images/012/a.png"
+    run, _ = edit("--limit", 4)
+    for name in NAMES[:4]:
+        shutil.move(run.path / "images" / "000" / f"{name}.png", run.path / "images" / f"{name}.png")
+    runs.rewrite(run, EDIT, lambda row: {**row, "image": row["image"].replace("000/", "")})
+    edit("--limit", 4)
+    assert SENT == []
+    edit()
+    assert SENT == NAMES[4:]
+    assert [row["image"].count("/") for row in run.read_edits()] == [1] * 4 + [2] * 2
+    for name in ("scores.csv", "figures.csv"):
+        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_edited_pictures_are_found_in_either_layout_and_of_many_none_is_listed(
+    service, edit, evaluate, make_data, tmp_path, monkeypatch, large, nested
+):
+    made, _ = edit()
+    folder = made.path / "images" if nested else made.path / "images" / "000"
+    shutil.copytree(folder, tmp_path / "given" / "method")
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+    if large:
+        monkeypatch.setattr(samples_module, "LARGE", 1)
+        monkeypatch.setattr(editor_choice.Path, "iterdir", listed_by(editor_choice.Path.iterdir))
+    line = ("--edited", tmp_path / "given", "--data", make_data(3, 2), "--metrics", "l1", "--device", "cpu")
+    done = evaluate(*line, "--out", tmp_path / "again")
+    assert done.code == 0, done.stderr
+    run = RunDir(tmp_path / "again", "method", "negative")
+    rows = zip(run.read_edits(), made.read_edits(), strict=True)
+    assert all(one["sha256"] == other["sha256"] for one, other in rows)
+    other = next((tmp_path / "given").rglob("*.png"))
+    images.write_png(other, 255 - images.decode(other))
+    shutil.rmtree(run.path / "images")
+    refused = evaluate(*line, "--out", tmp_path / "again")
+    assert (refused.code, "have changed since" in refused.stderr) == (2, True)
+
+
+def listed_by(iterdir):
+    def unless_pictures(folder):
+        assert not any(folder.glob("*.png")), f"{folder} is listed"
+        return iterdir(folder)
+
+    return unless_pictures
