@@ -260,7 +260,7 @@ def write_report(
     if figures is None:
         figures = frames.concat([*(one.figures for one in finished), *page.figures])
     costs = (sentence for one in finished for sentence in sentences(one.manifest["spent"]))
-    notes = [*page.notes, *dict.fromkeys(costs)]
+    notes = [*page.notes, *dict.fromkeys(costs), *changed_versions(finished)]
     if unfinished:
         names = ("/".join(path.parts[-2:]) for path in unfinished)
         notes.append(f"not shown because not complete: {', '.join(names)}.")
@@ -269,6 +269,20 @@ def write_report(
     if shown := page.headline or benchmark.headline:
         return report.headline(figures, shown), files
     return next((path.read_text("utf-8") for path in files if path.suffix == ".md"), ""), files
+
+
+def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
+    """A sentence for every model behind an endpoint that was not of one version during a run."""
+    for one in finished:
+        versions: dict[str, Counter[str]] = {}
+        for name, usage in one.manifest["usage"].items():
+            versions.setdefault(name.partition("-")[0], Counter()).update(usage.get("versions", {}))
+        for kind, counts in versions.items():
+            if len(counts) > 1:
+                told = " and ".join(
+                    f"{version} ({count:,} answers)" for version, count in sorted(counts.items())
+                )
+                yield f"{one.name}: the version behind '{kind}' changed during the run: {told}."
 
 
 def folders_of(runs: Sequence[Run], folder: Callable[[Path], Folder], config: Any) -> list[Folder]:

@@ -481,13 +481,21 @@ def test_requests_retries_and_tokens_are_in_the_notes_of_a_run(server: Server, t
         "prompt_tokens_details": {"cached_tokens": 200, "image_tokens": 250, "audio_tokens": None},
         "completion_tokens_details": {"reasoning_tokens": 4},
     }  # fmt: skip
-    answer = {**say("A"), "usage": used, "model": "eye-7b-2026-11-01"}
-    server.rule = lambda body, count: (429, {}, {}) if count == 1 else (200, answer, {})
+
+    def rule(body: dict[str, Any], count: int) -> Reply:
+        answer = {**say("A"), "usage": used, "model": f"eye-7b-{1 if count < 4 else 2}"}
+        return (429, {}, {}) if count == 1 else (200, answer, {})
+
+    server.rule = rule
     words = ("negvqa", "--model", f"openai:{server.url}#eye-7b", "--questions", 4, "--blind", 0)
     assert commands.exit_code(*words, "--formats", "md", "--device", "cpu", "--out", tmp_path) == 0
     [run] = [path.parent for path in tmp_path.glob("*/manifest.json")]
     sent = len(server.requests)
     counts = {"input": 300, "output": 5, "cached": 200, "image": 250, "reasoning": 4}
     tokens = {f"{kind}_tokens": count * (sent - 1) for kind, count in counts.items()}
-    usage = {"requests": sent, "retries": 1, "versions": {"eye-7b-2026-11-01": sent - 1}, **tokens}
+    versions = {"eye-7b-1": 2, "eye-7b-2": sent - 3}
+    usage = {"requests": sent, "retries": 1, "versions": versions, **tokens}
     assert [*Folder(run).manifest()["usage"].values()] == [usage]
+    [page] = tmp_path.glob("*.md")
+    told = f"changed during the run: eye-7b-1 (2 answers) and eye-7b-2 ({sent - 3} answers)"
+    assert told in page.read_text()
