@@ -120,6 +120,7 @@ LINES = {
 --llm.model {s} --out {o}/b""",
     "nein": """
         eval --editor identity --models.vqa {s} --metrics removal_vqa --limit 2 --out {o}/a
+        eval --editor {s} --metrics l1 --limit 2 --out {o}/b
         report {o}/a -o {o}/page.html
         calibrate {o}/a --judges vqa --sets sources --limit 2
         check --judge vqa {s}""",
@@ -130,7 +131,7 @@ LINES = {
         negvqa --model {s} --limit {b}
         negvqa --modle {s}
         negbench eval --vlm {b} --model none --out {o}/c
-        eval --editor {s} --out {o}/d
+        eval --editor {b} --out {o}/d
         check --judge ovd {s}""",
 }
 
@@ -153,6 +154,8 @@ def test_no_writer_leaves_a_trace_of_them(
     server: Server, tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def rule(body: dict[str, Any], count: int) -> Any:
+        if "messages" not in body:  # an edit
+            return (400, {"error": TOKEN}, {}) if count % 3 else (200, {"data": [{"b64_json": ""}]}, {})
         told = isinstance(body["messages"][0]["content"], str)
         return (
             (200, say("B" if told else "The second one."), {}) if count % 3 else (400, {"error": TOKEN}, {})
