@@ -25,7 +25,12 @@ ENCODERS: dict[str, str] = {
 #: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
     "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vlm:load"},
-    "ovd": {"owlv2": "nein.metrics.judges.detectors:load_owlv2", "": "nein.metrics.judges.detectors:load"},
+    "ovd": {
+        "owlv2": "nein.metrics.judges.detectors:load_owlv2",
+        # The published checkpoint is that of the model of videos, with this one in it.
+        **dict.fromkeys(("sam3", "sam3_video"), "nein.metrics.judges.detectors:load_sam3"),
+        "": "nein.metrics.judges.detectors:load",
+    },
     "itm": {"blip": "nein.metrics.judges.blip:load", "": "nein.metrics.judges.dcsm:load"},
 }
 
@@ -113,8 +118,8 @@ def load_judge(
 
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
-                OWLv2, or any zero-shot detector of transformers; itm: BLIP, or a folder with a converted
-                DCSM. Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL" (vqa); "plugin:NAME" and
+                OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP, or a converted DCSM.
+                Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL" (vqa); "plugin:NAME" and
                 "module:attribute" (`metrics.judges`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.

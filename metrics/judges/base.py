@@ -35,7 +35,8 @@ class Answer:
 class Detection:
     """What a detector says about one label. Raises ValueError for numbers that are not finite.
 
-    score  Highest score over all boxes, in [0, 1]; count: boxes above the detector's threshold.
+    score  Highest score over all boxes, or of presence (SAM 3), in [0, 1]; count: boxes above the detector's
+           threshold.
     box    (x0, y0, x1, y1) of the best box in pixels of the picture; not clipped to it.
     named  Highest score over the boxes whose best label this is, among all asked together; 0 without one;
            None where labels do not share boxes.

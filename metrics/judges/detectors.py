@@ -1,4 +1,4 @@
-"""Open-vocabulary detectors of transformers: OWLv2; OWL-ViT, Grounding DINO, and what loads like them."""
+"""Open-vocabulary detectors of transformers: OWLv2, SAM 3, OWL-ViT, Grounding DINO, and others like these."""
 
 from __future__ import annotations
 
@@ -161,6 +161,75 @@ def load_owlv2(
     )
     tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
     return Owlv2Detector(model, images, tokenizer, source, pad=pad, backend=backend, batch_size=batch_size)
+
+
+# --- SAM 3 --------------------------------------------------------------------------------
+
+
+class Sam3Detector(Described):
+    """A `Sam3Model` (Carion et al., arXiv:2511.16719); bare object names are the prompts, each by itself.
+
+    The score of a label is the model's own for "it is somewhere in this picture", the sigmoid of its presence
+    logit. A box is scored by that times its own sigmoid, as in the library's post-processing.
+    """
+
+    def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
+        self.model, self.processor, self.source = model, processor, source
+        self._inputs = loading.SharedTokenizer(processor)
+        self._texts: dict[str, tuple[Any, torch.Tensor]] = {}  # label -> its features, and their mask
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "ovd",
+            **loading.model_fields(self.model, self.source),
+            "library": loading.library(),
+            "preprocess": f"{type(self.processor).__name__}-{self.processor.target_size}",
+            "score": "presence",
+        }
+
+    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
+        check_batch(images, labels, "labels")
+        pairs = zip(images, map(dict.fromkeys, labels), strict=True)
+        with loading.exact():
+            return [self._detect(image, list(row), threshold) if row else {} for image, row in pairs]
+
+    def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
+        from PIL import Image
+
+        pixels = self._inputs(images=Image.fromarray(image), return_tensors="pt")["pixel_values"]
+        seen = self.model.get_vision_features(pixels.to(self.model.device, self.model.dtype))
+        detections = {}
+        for label in labels:
+            text, mask = self._read(label)
+            found = self.model(vision_embeds=seen, text_embeds=text, attention_mask=mask)
+            presence = float(found.presence_logits[0, 0].float().sigmoid())
+            scores = found.pred_logits[0].float().sigmoid() * presence  # Q
+            x0, y0, x1, y1 = found.pred_boxes[0, scores.argmax()].tolist()  # relative to the picture
+            height, width = image.shape[:2]
+            box = (x0 * width, y0 * height, x1 * width, y1 * height)
+            detections[label] = Detection(presence, int((scores > threshold).sum()), box)
+        return detections
+
+    def _read(self, label: str) -> tuple[Any, torch.Tensor]:
+        if label not in self._texts:
+            tokens = self._inputs(text=label, return_tensors="pt").to(self.model.device)
+            limit = int(self.model.config.text_config.max_position_embeddings)
+            if tokens["input_ids"].shape[1] > limit:
+                raise MetricError(f"The label '{label}' is longer than the {limit} tokens SAM 3 can read.")
+            mask = tokens["attention_mask"]
+            features = self.model.get_text_features(input_ids=tokens["input_ids"], attention_mask=mask)
+            self._texts[label] = features, mask
+        return self._texts[label]
+
+
+def load_sam3(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Sam3Detector:
+    from transformers import Sam3Model, Sam3Processor
+
+    model, source = loading.load_model(
+        Sam3Model, path_or_id, model_type=None, revision=revision, device=device, dtype=dtype
+    )
+    processor = loading.from_pretrained(Sam3Processor, source.reference, revision=source.revision)
+    return Sam3Detector(model, processor, source)
 
 
 # --- others -------------------------------------------------------------------------------
