@@ -3,7 +3,8 @@
     python benchmarks/executors.py                          # the first two parts
     python benchmarks/executors.py --workers 2,4,16         # blocks made per block that there is
     python benchmarks/executors.py --sizes 10000,625000     # and jobs of so many blocks
-    python benchmarks/executors.py --records 1000000        # and a data set of so many samples
+    python benchmarks/executors.py --records 1000000 --processes 1,16     # and a data set of so many samples
+    python benchmarks/executors.py --operations 48          # and the file operations of a sample
 
 1. Overhead. Blocks that do nothing but a row each, on every executor: what starting takes, and a block after
    that (a file of rows with fsync, a line of costs, an attempt).
@@ -12,7 +13,10 @@
    together or one after the other, and as in containers, where none sees the processes of another.
 4. Planning, handing out and finishing N blocks of 16 records, beginning again when all are done, and `nein
    status`, each in a process of its own with its peak memory. Without fsync: the engine, and not the disk.
-5. Reading NeIn's records at the start of a command: the first time, which looks through the file, and later.
+5. Reading NeIn's records at the start of a command: the first time, which looks through the file, and later,
+   by several processes that start together.
+6. File operations of one sample more: `nein eval` over the nano world, of so many samples and of twice as
+   many. Python's audit events below the folders of data and results, and its calls of fsync and stat.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -222,7 +227,7 @@ def measured(path: str, size: int) -> dict[str, float]:
 # --- records ------------------------------------------------------------------------------------
 
 STARTING = """
-import resource, sys, time
+import json, resource, sys, time
 from pathlib import Path
 from nein.datasets.nein.samples import Plan, load_folder
 start = time.perf_counter()
@@ -230,13 +235,13 @@ data = load_folder(Path(sys.argv[1]))
 plan = Plan(data, data.select(None, None), 16)
 plan.members(len(plan.blocks.numbers) - 1)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(f"{time.perf_counter() - start:12.2f} {peak:10.0f}")
+print(json.dumps([time.perf_counter() - start, time.process_time(), peak]))
 """
 
 
-def records(sizes: Sequence[int]) -> None:
-    """Without pictures, which a start does not look for."""
-    print(f"{'records':>10} {'':8} {'start s':>12} {'peak MiB':>10}")
+def records(sizes: Sequence[int], processes: Sequence[int]) -> None:
+    """Without pictures, which a start does not look for. Of several processes the slowest and the largest."""
+    print(f"\n{'records':>10} {'processes':>10} {'start s':>10} {'CPU s':>8} {'peak MiB':>10}")
     for size in sizes:
         with tempfile.TemporaryDirectory() as scratch:
             root = Path(scratch)
@@ -252,10 +257,81 @@ def records(sizes: Sequence[int]) -> None:
                     file.write(("," if number else "[") + json.dumps(record))
                 file.write("]")
             environment = {**os.environ, "PYTHONPATH": str(ROOT), "NEIN_CACHE": str(root / "cache")}
-            for time_of in ("first", "later"):
-                words = [sys.executable, "-c", STARTING, scratch]
-                done = subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-                print(f"{size:10} {time_of:8} {done.stdout.strip():>23}", flush=True)
+            for number in (0, *processes):  # 0: one, the first time
+                line = [sys.executable, "-c", STARTING, scratch]
+                started = [
+                    subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
+                    for _ in range(number or 1)
+                ]
+                found = [json.loads(process.communicate()[0]) for process in started]
+                seconds, own, peak = map(max, zip(*found, strict=True))
+                print(
+                    f"{size:10} {number or 'first':>10} {seconds:10.2f} {own:8.2f} {peak:10.0f}", flush=True
+                )
+
+
+# --- file operations ----------------------------------------------------------------------------
+
+
+def operations(size: int) -> None:
+    few, many = (Counter[str](), Counter[str]())
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NEIN_CACHE": str(Path(scratch, "cache"))}
+        for limit, counts in (
+            (size, Counter[str]()),
+            (size, few),
+            (2 * size, many),
+        ):  # the first draws the data
+            out = Path(scratch, f"{limit}-{len(list(Path(scratch).iterdir()))}")
+            line = [sys.executable, __file__, "--count", str(limit), str(out)]
+            done = subprocess.run(line, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+            counts.update(json.loads(done.stdout.splitlines()[-1]))
+    print(f"\nfile operations of one sample more (nein eval, {size} and {2 * size} samples)")
+    for name, count in sorted(many.items(), key=lambda item: -item[1]):
+        if count > few[name]:
+            print(f"{name:12} {(count - few[name]) / size:6.2f}")
+    print(f"{'in all':12} {(many.total() - few.total()) / size:6.2f}")
+
+
+def counted(limit: str, out: str) -> None:
+    """In a process of its own: an evaluation without a model, and what it asks of the file system."""
+    from nein import cli
+
+    counts: Counter[str] = Counter()
+    below = str(Path(out).parent)
+
+    def audited(event: str, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], str | os.PathLike) and str(given[0]).startswith(below):
+            if event == "open" or event.startswith(("os.", "shutil.")):
+                counts[event.removeprefix("os.")] += 1
+
+    def calls(name: str) -> None:
+        whole = getattr(os, name)
+
+        def call(place: Any, *given: Any, **options: Any) -> Any:
+            counts[name] += isinstance(place, int) or str(place).startswith(below)
+            return whole(place, *given, **options)
+
+        setattr(os, name, call)
+
+    sys.addaudithook(audited)
+    for name in ("fsync", "stat", "lstat"):
+        calls(name)
+    words = [
+        "eval",
+        "--editor",
+        "identity",
+        "--metrics",
+        "l1,l2,clip_i",
+        "--control",
+        "none",
+        "--device",
+        "cpu",
+    ]
+    try:
+        cli.main([*words, "--stages", "edit,score", "--limit", limit, "--out", out])
+    finally:
+        print(json.dumps(counts))
 
 
 def main() -> None:
@@ -267,11 +343,16 @@ def main() -> None:
     parser.add_argument("--workers", default="", help="numbers of workers of the third part: 2,4,16")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a block of the third part")
     parser.add_argument("--records", default="", help="of the fifth part: 100000,1000000,10000000")
+    parser.add_argument("--processes", default="1", help="of the fifth part: how many start together: 1,16")
+    parser.add_argument("--operations", type=int, default=0, help="samples of the sixth part: 48")
     parser.add_argument("--share", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--count", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.share:
         share(*options.share)
         return
+    if options.count:
+        counted(*options.count)
     if options.part:
         print(json.dumps(measured(options.part[0], int(options.part[1]))))
         return
@@ -284,7 +365,10 @@ def main() -> None:
     if options.sizes:
         scale([int(size) for size in options.sizes.split(",")])
     if options.records:
-        records([int(size) for size in options.records.split(",")])
+        processes = [int(count) for count in options.processes.split(",")]
+        records([int(size) for size in options.records.split(",")], processes)
+    if options.operations:
+        operations(options.operations)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +24,6 @@ from nein.engine.shapes import Shape
 
 Item = TypeVar("Item")
 _AT_ONCE = 8  # files that are written side by side
-_UMASK = threading.Lock()
 _NOT_OURS = "It was not written like that: bring the file back, or make the folder's results again."
 
 # --- writing -------------------------------------------------------------------------------------
@@ -38,25 +37,25 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     Raises UserError, before anything is written, for a path that is a folder or lies in one that takes no
     files.
     """
-    make_folder(path.parent)
     if path.is_dir():
         raise UserError(f"'{path}' is a folder; give the name of a file.")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        try:
+            opened = draft.open("xb")
+        except (FileNotFoundError, NotADirectoryError):  # rare: most files have a folder
+            make_folder(path.parent)
+            opened = draft.open("xb")
     except OSError as error:
         raise UserError(f"'{path}' cannot be written ({error.strerror or error}).") from None
     try:
-        with os.fdopen(handle, "wb") as file:
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        with _UMASK:  # the system tells the mask only to who changes it
-            mask = os.umask(0)
-            os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)  # mkstemp makes files only the owner can read
-        os.replace(name, path)  # noqa: PTH105 - the atomic rename itself
+        draft.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
 
 
