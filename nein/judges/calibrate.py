@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nein.benchmarks import controls as of_controls
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import coco
@@ -30,6 +31,7 @@ from nein.judges.config import REWARD, SETS, CalibrateConfig
 from nein.loading import spending
 from nein.models import judges
 from nein.models.judges import Word
+from nein.reporting import figures as frames
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
@@ -61,9 +63,12 @@ def run(options: CalibrateConfig) -> None:
 
     for kind in kinds:
         file = calibrate(kind, load(kind), cases, config, out, options.block_size)
-        rates = atomic.read_json(file)["rates"]["fixed"]
+        result = atomic.read_json(file)
+        rates = result["rates"]["fixed"]
         parts = [asking.shown(name, rates[name]) for name in ("sensitivity", "specificity")]
         print(f"{kind}: {', '.join(parts)}, unscored {rates['n_unscored']}; {file}")
+        for sentence in result["flags"]:
+            print(f"Note: {sentence}")
     pairs = gather_edits(dataset, annotations, options, config.align_resolution) if options.rewards else []
     for reference in options.rewards:
         judge = rewards.load(
@@ -128,12 +133,14 @@ def calibrate(
     kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
 ) -> Path:
     """Asks a judge about the cases and writes what came of it; returns the .json file."""
-    from nein.judges import known
+    from nein.judges import controls, known
 
     how = judges.JudgeOptions(config.article, config.threshold)
     rows = ask_all(kind, judge, cases, how, out, batch_size)
+    controlled = ask_all(kind, judge, controls.of_cases(cases, kind), how, out, batch_size)
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
-    atomic.write_lines(target.with_suffix(".jsonl"), rows)
+    atomic.write_lines(target.with_suffix(".jsonl"), [*rows, *controlled])
+    made = frames.frame(of_controls.figures(rows, controlled, kind))
     rates = {
         protocol: calibration.rates(
             [row["present"] for row in rows], [row[f"verdict_{protocol}"] for row in rows],
@@ -145,6 +152,7 @@ def calibrate(
         "kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe(), **how.of(kind),
         "sets": {name: list(pair) for name, pair in known.counts(cases).items()},
         "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
+        "flags": of_controls.flags(made, [kind]),
     }  # fmt: skip
     atomic.write_json(target, result)
     return target
@@ -156,7 +164,7 @@ def ask_all(
     """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply."""
 
     def key(case: Case, word: Word) -> str:
-        return json.dumps([case.set, case.id, word.word])
+        return json.dumps([case.set, case.id, word.word, *filter(None, [case.control])])
 
     def ask(batch: Sequence[Case]) -> dict[str, tuple[asking.Row, bool]]:
         pictures = [asking.decoded(case.picture) for case in batch]
@@ -164,7 +172,7 @@ def ask_all(
         return {
             key(case, word): ({
                 "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role,
-                "word": word.word, "present": word.present, **answer,
+                "word": word.word, "present": word.present, "control": case.control, **answer,
             }, True)
             for case, row in zip(batch, answers, strict=True)
             for word, answer in zip(case.words, row, strict=True)

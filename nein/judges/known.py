@@ -53,6 +53,7 @@ class Case:
 
     id       Unique within its set.        cluster  Source image, or source images that share one.
     picture  Decodes (or makes) the picture, (H, W, 3) uint8 RGB; raises ImageError.
+    control  The control that it is (`nein.judges.controls`); "": none.
     """
 
     set: str
@@ -60,6 +61,7 @@ class Case:
     cluster: str
     picture: Callable[[], np.ndarray]
     words: tuple[Word, ...]
+    control: str = ""
 
 
 class Pictures(NamedTuple):

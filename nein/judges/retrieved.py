@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import Any
 
-from nein.benchmarks import runner
+from nein.benchmarks import controls, runner
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import Asked
@@ -56,8 +56,10 @@ def run(options: RetrievedConfig) -> str:
             f"'{options.judged_by}' holds no calibration of its {options.kind} judge; make one with "
             f"nein calibrate {options.judged_by} --judges {options.kind}."
         )
+    controlled = frames.frame(controls.figures(known.rows, known.controls, options.kind))
+    flag = " ".join(controls.flags(controlled, [options.kind]))
     for one in runs:
-        _judge(options, one, judge, how, manner.protocol, known.rates(manner.protocol, role="object"))
+        _judge(options, one, judge, how, manner.protocol, known.rates(manner.protocol, role="object"), flag)
     shown = runner.of_folders(NEGBENCH, [one.path for one in found])
     return runner.write_report(NEGBENCH, options.run, shown, options)[0]
 
@@ -68,9 +70,10 @@ def _retrievals(run: Asked) -> list[RetrievalTask]:
 
 
 def _judge(
-    options: RetrievedConfig, run: Asked, judge: Any, how: JudgeOptions, protocol: str, rates: Rates
-) -> None:
-    """Writes the rows of every task of a run, and their figures."""
+    options: RetrievedConfig, run: Asked, judge: Any, how: JudgeOptions, protocol: str, rates: Rates,
+    flag: str,
+) -> None:  # fmt: skip
+    """Writes the rows of every task of a run, and their figures. flag: what the judge fails."""
     made, folder = [], run.folder
     for task in _retrievals(run):
         asked = judged.queries(task, *run.features(task), most=options.queries, seed=run.config.seed)
@@ -86,7 +89,7 @@ def _judge(
         atomic.write_lines(folder.path / "judged" / f"{name}.jsonl", rows)
         label = {"task": task.name.partition("/")[2], "variant": task.variant, "judge": options.kind}
         table = scores.table({**label, **row} for row in scores.of_judged(rows))
-        made.append(frames.label(estimates.of_table(table, rates), judge=options.kind))
+        made.append(frames.label(estimates.of_table(table, rates), judge=options.kind, flag=flag))
         print(f"{folder.path}: {name}, {len(cases)} pictures judged", file=sys.stderr)
     frames.write(folder.path / judged.FIGURES, frames.concat(made))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,19 @@ OBJECT, CAPTION, QUESTION = "object", "caption", "question"
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
 
+#: How a VQA judge is asked otherwise -> what stands in place of which words of its question.
+REWORDED = {"negated": (" contain ", " not contain "), "reversed": ("yes or no", "no or yes")}
+
+
 @dataclass(frozen=True)
 class Word:
     """One question with its truth, None where it is not known. role: `OBJECT`, a name that an instruction
-    would use; `CAPTION`, a noun of a caption; `QUESTION`, a whole question."""
+    would use; `CAPTION`, a noun of a caption; `QUESTION`, a whole question. wording: a key of `REWORDED`."""
 
     word: str
     present: bool | None
     role: str
+    wording: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,17 +103,15 @@ def _ask(
     from nein.metrics.judges.base import template
 
     form = template(judge.template)
-    # A question of a test is asked as SimpleNeg asks it (steer.py of its release).
-    prompts = [
-        [
-            form.wrap(f"{word.word}\nAnswer the question with a yes or no.")
-            if word.role == QUESTION
-            else form.ask_presence(word.word, how.article)
-            for word in row
-        ]
-        for row in words
-    ]
-    return [[_verdicts(answer) for answer in row] for row in judge.ask(pictures, prompts)]
+
+    def prompt(word: Word) -> str:
+        if word.role == QUESTION:  # as SimpleNeg asks it (steer.py of its release)
+            return form.wrap(f"{word.word}\nAnswer the question with a yes or no.")
+        presence = form.presence.replace(*REWORDED.get(word.wording, ("", "")))
+        return replace(form, presence=presence).ask_presence(word.word, how.article)
+
+    asked = [[prompt(word) for word in row] for row in words]
+    return [[_verdicts(answer) for answer in row] for row in judge.ask(pictures, asked)]
 
 
 def _verdicts(answer: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nein.benchmarks import controls as of_controls
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
@@ -20,7 +21,8 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
-from nein.judges import known, preferences
+from nein.judges import controls, known, preferences
+from nein.judges.calibrate import ask_all
 from nein.metrics.base import Score
 from nein.models import judges, rewards
 from nein.nano import data as nano_data
@@ -68,7 +70,7 @@ def run(scored, tmp_path):
 def perfect(inside):
     def rule(image, prompt):
         name = prompt.partition("contain ")[2].partition("?")[0]
-        return "Yes" if name in inside[image.tobytes()] else "No"
+        return "Yes" if name in inside.get(image.tobytes(), ()) else "No"
 
     return ScriptedJudge(rule, "perfect")
 
@@ -113,6 +115,61 @@ def test_a_crowd_is_there_but_is_never_cut_out(world, annotations, tmp_path):
     assert known.instances(after, 0)[0].words == known.instances(annotations, 0)[0].words
     assert known.pasted(annotations, seed=0)
     assert known.pasted(after, seed=0) == []
+
+
+def mirrored(picture):
+    return np.ascontiguousarray(np.frombuffer(picture, np.uint8).reshape(64, 64, 3)[:, ::-1]).tobytes()
+
+
+@pytest.mark.parametrize(("judge", "failed"), [
+    ("perfect", []),
+    ("always yes", ["black", "picture", "question", "negated"]),
+    ("always no", ["black", "picture", "question", "negated"]),
+    ("by the word alone", ["black", "picture", "question", "negated"]),
+    ("deaf to not", ["negated"]),
+    ("says the first option", ["black", "picture", "question", "negated", "reversed"]),
+    ("blind to what is mirrored", ["mirrored"]),
+])  # fmt: skip
+def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
+    annotations, inside, tmp_path, judge, failed
+):
+    seen = inside if "mirrored" in judge else inside | {mirrored(k): names for k, names in inside.items()}
+
+    def rule(image, prompt):
+        name = prompt.partition("contain ")[2].partition("?")[0]
+        there = name in seen.get(image.tobytes(), ())
+        yes = {
+            "always yes": True, "always no": False, "by the word alone": len(name) % 2 == 0,
+            "says the first option": "yes or no" in prompt, "deaf to not": there,
+        }.get(judge, there != ("not contain" in prompt))  # fmt: skip
+        return "Yes" if yes else "No"
+
+    cases, how = known.instances(annotations, seed=0), judges.JudgeOptions()
+    asked = controls.of_cases(cases, "vqa")
+    assert {case.control for case in asked} == set(of_controls.TITLES)
+    for case in asked:
+        if case.control in ("picture", "question"):
+            assert not inside[case.picture().tobytes()] & {word.word for word in case.words}
+    plain, changed = (ask_all("vqa", ScriptedJudge(rule, judge), c, how, tmp_path) for c in (cases, asked))
+    made = frames.frame(of_controls.figures(plain, changed, "eye"))
+    flags = {row["group"]: row["flag"] for row in frames.records(made) if row["metric"] in ("fall", "same")}
+    assert [name for name in of_controls.TITLES if flags[name]] == failed
+    said = of_controls.flags(made, ["eye"])
+    assert len(said) == bool(failed)
+    assert all(of_controls.TITLES[name] in said[0] for name in failed)
+    names = {case.control for case in controls.of_cases(cases, "ovd")}
+    assert names == {"black", "picture", "question", "mirrored"}  # nothing is said to a detector
+    assert "calibrated without controls" in of_controls.flags(frames.frame([]), ["eye"])[0]
+
+
+@pytest.mark.parametrize(("kind", "name", "failed"), [("vqa", "llava", ["negated"]), ("ovd", "owlv2", [])])
+def test_the_miniature_judges_look_and_the_vlm_does_not_hear_not(annotations, tmp_path, kind, name, failed):
+    cases, how = known.instances(annotations, seed=0)[:8], judges.JudgeOptions()
+    judge = judges.load(kind, f"nano:{name}", cache=None, device="cpu", dtype="float32")
+    asked = controls.of_cases(cases, kind)
+    plain, changed = (ask_all(kind, judge, some, how, tmp_path) for some in (cases, asked))
+    made = of_controls.figures(plain, changed, kind)
+    assert [row["group"] for row in made if row.get("flag")] == failed
 
 
 def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
@@ -191,8 +248,11 @@ def test_calibration_goes_on_where_it_was_killed(scored, tmp_path, monkeypatch):
     assert 0 < len(asked) < questions  # the three batches before the kill are not asked about again
 
 
-def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_count(run):
+def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibration_does_not_count(
+    run, tmp_path, capsys
+):
     commands.exit_code("calibrate", run, "--limit", "12", "--device", "cpu", "--judges", "vqa")
+    assert "Note: the judge vqa is not shown to notice a black picture" in capsys.readouterr().out
     [loaded] = of_runs.load([run])[0]
     [found] = judge_tables.load([run / "calibration"], explicit=True)
     assert set(judges.VERDICTS) <= set(found.rows[0])
@@ -203,6 +263,9 @@ def test_a_judge_with_one_answer_is_refused_and_a_foreign_calibration_does_not_c
     assert by_metric["removal_ovd"]["refused"] == "this judge was not calibrated"
     other = judge_tables.Calibration("vqa", {**found.manifest, "fingerprint": "another"}, found.rows)
     assert not other.fits(loaded)
+    flag = "the judge VQA is not shown to notice a black picture or another picture or a question about"
+    assert commands.exit_code("report", run, "-o", tmp_path / "page.html", "--formats", "html,md") == 0
+    assert flag in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [

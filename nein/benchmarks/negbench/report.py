@@ -181,6 +181,7 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
     ):
         if any(value in (facts["protocol"], facts["features"]) for facts in all_facts):
             said.append(text)
+    said += dict.fromkeys(flag for run in runs for flag in frames.values(run.figures, "flag"))
     for run in runs:
         otherwise = differs(run.facts["row"], run.facts["quick_gelu"])
         if run.facts["preset"] == "paper" and otherwise:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks import controls
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein.runs import REMOVALS, Records
 from nein.engine import atomic
@@ -30,7 +31,7 @@ _FACTS: Mapping[str, Mapping[str, Any]] = {
 }
 _VERDICT = {
     "set": str, "cluster": str, "role": str, "present": bool, "score": (float, None),
-    "verdict_fixed": (bool, None), "verdict_paper": (bool, None),
+    "verdict_fixed": (bool, None), "verdict_paper": (bool, None), "control?": str,
 }  # fmt: skip
 _ENDS = dict.fromkeys(("low", "high", "standard_error"), (float, None))
 _SHARES = ("affirmed", "negated", "gap", "position")
@@ -41,11 +42,13 @@ _REWARD = {"reference": str, "fingerprint": str, "sets": dict}
 
 @dataclass(frozen=True)
 class Calibration:
-    """One judge's answers about pictures of known truth, as `nein calibrate` wrote them: a row per case."""
+    """One judge's answers about pictures of known truth, as `nein calibrate` wrote them: a row per case, and
+    per question of a control."""
 
     kind: str
     manifest: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
+    controls: Sequence[Mapping[str, Any]] = ()
 
     def fits(self, run: Records) -> bool:
         """Whether the run was scored by this judge, asked in this way."""
@@ -75,15 +78,18 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
             if kind not in _FACTS or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
             manifest = atomic.read_json(file, _FACTS[kind])
-            calibrations.append(Calibration(kind, manifest, atomic.read_lines(lines, _VERDICT)))
+            rows = atomic.read_lines(lines, _VERDICT)
+            plain, asked = ([r for r in rows if bool(r.get("control")) == c] for c in (False, True))
+            calibrations.append(Calibration(kind, manifest, plain, asked))
     return calibrations
 
 
 def judged(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
     """Rows of the frame: agreement of the judges of every run; of calibrated judges the error rates by set of
-    pictures (task "calibration", sets in `group`), reliability, and the corrected figures."""
+    pictures (task "calibration", sets in `group`), controls, reliability, and the corrected figures."""
     yield from agreements(loaded)
     for judge in calibrations:
+        yield from controls.figures(judge.rows, judge.controls, KINDS[judge.kind])
         for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
             for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
                 rate = judge.rates(protocol, where=where)

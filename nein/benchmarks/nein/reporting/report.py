@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from nein.benchmarks import controls
 from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.reporting import comparisons, judge_tables, protocols, sections
@@ -72,6 +73,9 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
         rows += [row for run in loaded for row in protocols.rows(run)]
     more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
     frame = frames.label(frames.concat([results, gaps, *more]), benchmark="nein")
+    said["notes"] += controls.flags(
+        frame, dict.fromkeys(judge_tables.KINDS[one.kind] for one in calibrations)
+    )
     out = options.out.with_suffix(".html")
     return Page(
         options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",

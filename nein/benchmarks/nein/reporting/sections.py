@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nein.benchmarks import paired
+from nein.benchmarks import controls, paired
 from nein.benchmarks.nein.figures import ALL, ALL_FOUR
 from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
 from nein.benchmarks.nein.runs import REFUSED, REMOVALS, TEMPLATES
@@ -209,6 +209,18 @@ CALIBRATION = Table(
     "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are "
     "not seen; ROC-AUC of the soft score. Clustered by picture.",
 )  # fmt: skip
+CONTROLS = Table(
+    "controls", "Judges under controls", (Row("judge"), Row("group", "control", controls.TITLES)),
+    (*_columns("metric", {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}),
+     Column("n", {"metric": ("fall", "same")}, count()),
+     Column("unscored", {"metric": ("fall", "same")}, count("unscored")),
+     Column("flag", {"metric": ("fall", "same")}, entry("flag"))),
+    {"task": "controls"},
+    "The same questions about objects that are there, changed: a judge that looks and reads says yes less "
+    "often (fall, over pictures, in points), and is flagged where the interval reaches 0; a mirrored picture "
+    "and the other order of yes and no change nothing (same, over answers), and a judge is flagged where its "
+    f"interval ends below {100 * controls.STEADY:.0f} %. Clustered by picture.",
+)  # fmt: skip
 #: Families of pairs of edits (`nein.judges.known`) -> what the wrong one did.
 PAIRS = {"unedited": "did nothing", "other": "took another out", "along": "took another along"}
 _WORDINGS = {"metric": ("affirmed", "negated")}
@@ -377,7 +389,7 @@ def of_runs() -> list[Section]:
 
 def page(out_of_reach: str) -> list[Section]:
     """What the report shows. out_of_reach: see `comparisons`."""
-    about_judges = [CALIBRATION, REWARDS, BEST_OF, CORRECTED, AGREEMENT, LABELLED, NEGVQA]
+    about_judges = [CALIBRATION, CONTROLS, REWARDS, BEST_OF, CORRECTED, AGREEMENT, LABELLED, NEGVQA]
     return [
         Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [TOLD_AND_DENIED, GAPS]),
         _PAIRS,
