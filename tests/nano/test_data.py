@@ -88,6 +88,7 @@ def test_sentences_follow_the_templates_and_objects_are_new_and_different(full):
         assert len(s.sample.items) <= 4
         assert (s.coco, s.object) not in seen
         seen.add((s.coco, s.object))
+    assert len({(s.coco, s.template) for s in full}) == len(full)
     assert negated([s.caption for s in full] + [s.generated for s in full]) == []
     assert len(negated([s.negative for s in full])) == len(full)
 
