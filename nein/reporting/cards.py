@@ -20,7 +20,7 @@ from markupsafe import Markup
 from nein.engine import images, processes
 from nein.engine.blocks import sample_seed
 from nein.reporting import page
-from nein.reporting.page import TEMPLATES, Part, Stored
+from nein.reporting.page import TEMPLATES, Part
 
 CHUNK = 32
 PAGE = 12
@@ -138,10 +138,10 @@ def browser(
     def values() -> dict[str, Any]:
         samples, details = make()
         chunks = _chunks(details)
-        stored = page.store(out, chunks, budget) if out else Stored([Markup(c.decode()) for c in chunks])
+        inside = page.store(out, chunks, budget) if out else [Markup(c.decode()) for c in chunks]
         index = {**samples.index(), "folder": page.beside(out).name if out else ""}
-        shown = {"index": page.script_json(index), "chunks": stored.inside}
-        return {"note": note, **shown, "outside": bool(stored.files)}
+        outside = bool(samples.ids) and not inside
+        return {"note": note, "index": page.script_json(index), "chunks": inside, "outside": outside}
 
     return Part("cards", title, TEMPLATES, values, scripts)
 

@@ -33,20 +33,13 @@ _INTERVAL = ("uncertainty", "confidence_interval")
 
 
 @dataclass(frozen=True)
-class Judge:
-    """The model that decides a score, and how it is asked; `{object}` stands for what it is asked about."""
-
-    reference: str
-    prompt: str
-
-
-@dataclass(frozen=True)
 class Result:
     """One figure of a run, a row of the frame.
 
     key     Unique in its run: "results/removal_vqa/negative".     metric, title   In files and for readers.
     scale   What it is multiplied by for readers: 100 for percentages.
     bounds  Possible values; infinite ones too.
+    judge   The model that decides a score, and its prompt, with `{object}` for what it is asked about.
     """
 
     key: str
@@ -57,7 +50,7 @@ class Result:
     bounds: tuple[float, float] = (0.0, 1.0)
     scale: float = 100.0
     binary: bool = False
-    judge: Judge | None = None
+    judge: tuple[str, str] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -248,8 +241,9 @@ def _result(result: Result, run: Exported) -> dict[str, Any]:
         "max_score": high,
     }
     if result.judge is not None:
-        judge = {"model_info": _model(result.judge.reference, result.judge.reference)}
-        config["llm_scoring"] = {"judges": [judge], "input_prompt": result.judge.prompt}
+        reference, prompt = result.judge
+        judge = {"model_info": _model(reference, reference)}
+        config["llm_scoring"] = {"judges": [judge], "input_prompt": prompt}
     row = result.figure
     uncertainty: dict[str, Any] = {"num_samples": row["n"] or 0}
     if row["low"] is not None and row["high"] is not None:

@@ -182,22 +182,15 @@ def without_folders(value: Any) -> Any:
 # --- data beside the page ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Stored:
-    """Chunks in the page (`inside`), or how many `files` of them beside it."""
-
-    inside: list[Markup]
-    files: int = 0
-
-
-def store(page: Path, chunks: Iterable[bytes], budget: int) -> Stored:
-    """Keeps chunks of `script_bytes` for the page; if they total more than `budget` bytes, all become scripts
-    `neinChunk(number, value)` beside it, in a folder that is emptied first unless it holds anything else."""
+def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
+    """Chunks of `script_bytes` for inside of the page; none if they total more than `budget` bytes: then all
+    become scripts `neinChunk(number, value)` beside it, in a folder that is emptied first unless it holds
+    anything else."""
     folder = beside(page)
     if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):
         shutil.rmtree(folder)
     waiting: list[bytes] = []
-    files = total = 0
+    files, total = False, 0
     for number, chunk in enumerate(chunks):
         waiting.append(chunk)
         total += len(chunk)
@@ -206,9 +199,8 @@ def store(page: Path, chunks: Iterable[bytes], budget: int) -> Stored:
                 data = b"// %b\nneinChunk(%d,%b);\n" % (MARKER.encode(), place, text)
                 atomic.make_folder(folder)
                 (folder / f"{place:05d}.js").write_bytes(data)
-                files += 1
-            waiting = []
-    return Stored([Markup(text.decode()) for text in waiting], files)
+            waiting, files = [], True
+    return [Markup(text.decode()) for text in waiting]
 
 
 def beside(page: Path) -> Path:

@@ -3,24 +3,11 @@
 Functions of numbers; nothing here reads a file.
 """
 
-from nein.statistics.estimates import (
-    Estimate,
-    bounded_mean,
-    difference_of_means,
-    holm,
-    mean,
-    paired_difference,
-    pairs_ratio,
-    pairs_test,
-)
-
-__all__ = [
-    "Estimate",
-    "bounded_mean",
-    "difference_of_means",
-    "holm",
-    "mean",
-    "paired_difference",
-    "pairs_ratio",
-    "pairs_test",
-]
+from nein.statistics.estimates import Estimate as Estimate
+from nein.statistics.estimates import bounded_mean as bounded_mean
+from nein.statistics.estimates import difference_of_means as difference_of_means
+from nein.statistics.estimates import holm as holm
+from nein.statistics.estimates import mean as mean
+from nein.statistics.estimates import paired_difference as paired_difference
+from nein.statistics.estimates import pairs_ratio as pairs_ratio
+from nein.statistics.estimates import pairs_test as pairs_test

@@ -43,7 +43,7 @@ from nein.models.remedies import editors as remedies
 from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
 from nein.reporting import interchange
-from nein.reporting.interchange import Exported, Judge, Result, public
+from nein.reporting.interchange import Exported, Result, public
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: 
     metric = METRICS[row["metric"]]
     models = config.get("models", {})
     asked = "vqa" in metric.models and models.get("vqa") and metric.name in questions
-    judge = Judge(models["vqa"], questions[metric.name]) if asked else None
+    judge = (models["vqa"], questions[metric.name]) if asked else None
     return Result(
         f"{track}/{metric.name}", metric.name, metric.title, row, metric.better, metric.range,
         100.0 if metric.unit == "per cent" else 1.0, metric.kind == "proportion", judge,
