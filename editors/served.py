@@ -18,7 +18,7 @@ import numpy as np
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.editors.presets import model_of, split_address
 from nein.editors.remote import RemoteEditor
-from nein.loading.service import PROTOCOL, REFUSED, UNUSABLE, WITHHELD, Failure, Service
+from nein.loading.service import WITHHELD, NoAnswer, Service
 
 #: Options that decide how requests are sent, and no picture.
 SENDING = ("concurrency", "timeout", "retries")
@@ -139,12 +139,9 @@ class ServedEditor(RemoteEditor):
             size = "{}x{}".format(*SIZES[size]((width, height)))
         try:
             image = self._picture(self._send(request, size))
-        except Failure as failure:
-            unusable = failure.kind == REFUSED and failure.status in UNUSABLE
-            return EditResult(
-                request.id, None, str(failure), refused=failure.kind == WITHHELD,
-                transient=failure.transient or unusable,
-            )  # fmt: skip
+        except NoAnswer as failure:
+            refused, transient = failure.kind == WITHHELD, failure.transient
+            return EditResult(request.id, None, str(failure), refused=refused, transient=transient)
         returned = f"{image.shape[1]}x{image.shape[0]}"
         return EditResult(request.id, image, note=f"size wanted {size}, returned {returned}")
 
@@ -162,7 +159,7 @@ class ServedEditor(RemoteEditor):
         )  # fmt: skip
 
     def _picture(self, reply: Any) -> np.ndarray:
-        """(H, W, 3) uint8 of a reply. Raises Failure."""
+        """(H, W, 3) uint8 of a reply. Raises NoAnswer."""
         data = reply.get("data") if isinstance(reply, dict) else None
         entry = data[0] if isinstance(data, Sequence) and data else {}
         content, url = (entry.get(key) if isinstance(entry, dict) else None for key in ("b64_json", "url"))
@@ -172,11 +169,11 @@ class ServedEditor(RemoteEditor):
             try:
                 raw = base64.b64decode(content.rpartition(",")[2], validate=True)
             except binascii.Error:
-                raise Failure("the reply's picture is not base64") from None
+                raise NoAnswer("the reply's picture is not base64") from None
         elif isinstance(url, str) and url:
             raw = self._service.download(url, LARGEST)
         else:
-            raise Failure("the endpoint withheld an answer: the reply has no picture", WITHHELD)
+            raise NoAnswer("the endpoint withheld an answer: the reply has no picture", WITHHELD)
         image = _decoded(raw)
         self._service.count(images=1)
         return image
@@ -191,16 +188,16 @@ def _png(image: np.ndarray) -> bytes:
 
 
 def _decoded(raw: bytes) -> np.ndarray:
-    """(H, W, 3) uint8 of a file, what is transparent on white. Raises Failure."""
+    """(H, W, 3) uint8 of a file, what is transparent on white. Raises NoAnswer."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(raw), formats=("PNG", "JPEG", "WEBP", "GIF")) as picture:
             if picture.width * picture.height > MOST_PIXELS:
-                raise Failure(f"the reply's picture has {picture.width} x {picture.height} pixels", PROTOCOL)
+                raise NoAnswer(f"the reply's picture has {picture.width} x {picture.height} pixels")
             if picture.has_transparency_data:
                 white = Image.new("RGBA", picture.size, "white")
                 return np.array(Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB"))
             return np.array(picture.convert("RGB"))
     except (OSError, ValueError, Image.DecompressionBombError, SyntaxError) as error:
-        raise Failure(f"the reply's picture cannot be read ({type(error).__name__})") from None
+        raise NoAnswer(f"the reply's picture cannot be read ({type(error).__name__})") from None

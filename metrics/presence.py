@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Literal
 
 from nein.loading.errors import isolated, reason
-from nein.metrics.backends.endpoint import NoAnswer
+from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, Score, Texts, paper_present, paper_removed, parse_yes_no
 from nein.metrics.batch import Batch
 from nein.metrics.judges.base import template

@@ -26,10 +26,10 @@ import numpy as np
 
 from nein.loading.errors import MODEL_ERRORS, reason
 from nein.loading.references import located
+from nein.loading.service import NoAnswer
 from nein.metrics.backends.endpoint import (
     LOGPROBS,
     Endpoint,
-    NoAnswer,
     Picture,
     Said,
     Turn,

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from nein.loading.service import NoAnswer
 from nein.metrics.backends import connect
-from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Said, Turn
+from nein.metrics.backends.endpoint import Endpoint, Said, Turn
 from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Described, Images, Texts, check_images
 from nein.metrics.choices import Asked, Reply

@@ -21,8 +21,9 @@ import torch
 from nein.loading.digests import folder_digest
 from nein.loading.errors import MODEL_ERRORS, UnavailableError, choose, out_of_memory, reason
 from nein.loading.references import expanded
+from nein.loading.service import NoAnswer
 from nein.metrics import backends
-from nein.metrics.backends.endpoint import Endpoint, NoAnswer, Picture, words
+from nein.metrics.backends.endpoint import Endpoint, Picture, words
 from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Images, MetricError, Score, without_thoughts
 from nein.metrics.judges import vlm

@@ -9,6 +9,7 @@ import email.utils
 import json
 import os
 import queue
+import re
 import threading
 import time
 from collections import Counter
@@ -28,6 +29,8 @@ REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
 RETRIED = (408, 409, 429)
 #: Statuses that are about the service (its key, its address), not about one request.
 UNUSABLE = (401, 402, 403, 404, 405)
+#: Statuses of a server that does not know a part of the request.
+UNKNOWN_PART = (400, 422)
 #: What a server says (`code` or `type`) that refuses the content of a request.
 CONTENT = (
     "content_policy_violation", "content_filter", "invalid_prompt", "moderation_blocked", "cyber_policy",
@@ -44,20 +47,33 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Failure(RuntimeError):
-    """A request that failed, in spite of retries.
+class NoAnswer(RuntimeError):
+    """A request that stayed without an answer, in spite of retries.
 
-    kind    One of the words above.
+    kind    One of the words above, or another of the caller's, for counting.
+    silent  Whether other requests can be expected to fare alike: nobody answers, or everybody is refused.
     status  Of the HTTP reply; 0 where there was none.
+    named   Parts of the request that a refusal names.
     """
 
-    def __init__(self, message: str, kind: str = PROTOCOL, *, status: int = 0) -> None:
+    def __init__(
+        self, message: str, kind: str = PROTOCOL, *, silent: bool | None = None, status: int = 0,
+        named: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         super().__init__(message)
-        self.kind, self.status = kind, status
+        self.kind, self.status, self.named = kind, status, named
+        usual = kind not in (REFUSED, WITHHELD) or (kind == REFUSED and status in UNUSABLE)
+        self.silent = usual if silent is None else silent
+
+    @property
+    def of_a_part(self) -> bool:
+        """Whether the server may take the request without one of its parts."""
+        return self.kind == REFUSED and self.status in UNKNOWN_PART
 
     @property
     def transient(self) -> bool:
-        return self.kind in (TIMEOUT, CONNECTION, SERVER)
+        """Whether the same request may be answered another time."""
+        return self.kind in (TIMEOUT, CONNECTION, SERVER) or (self.kind == REFUSED and self.silent)
 
 
 def hosted(address: str) -> str:
@@ -162,7 +178,7 @@ class Service:
 
     def send(self, create: Callable[[Any], Any]) -> Any:
         """The content (JSON) of the reply to `create(client)`, whose methods have raw responses. Raises
-        Failure, and BudgetError."""
+        NoAnswer, and BudgetError."""
         with spending.request(self.model, self.address) as paid:
             content = self._reply(create)
             paid |= spending.tokens(content.get("usage") if isinstance(content, dict) else None)
@@ -179,11 +195,11 @@ class Service:
             try:
                 return json.loads(create(client).http_response.content)
             except ValueError:
-                raise Failure("the reply is not JSON; the address is of another kind of server") from None
+                raise NoAnswer("the reply is not JSON; the address is of another kind of server") from None
             except openai.APITimeoutError:
-                raise Failure(f"{attempts}: no answer within {self.timeout:g} s", TIMEOUT) from None
+                raise NoAnswer(f"{attempts}: no answer within {self.timeout:g} s", TIMEOUT) from None
             except openai.APIConnectionError as error:
-                raise Failure(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
+                raise NoAnswer(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
             except openai.APIStatusError as error:
                 status = error.status_code
                 if status not in RETRIED and status < 500:
@@ -191,19 +207,19 @@ class Service:
                 wait = _retry_after(error.response.headers)
                 if wait > LONGEST_WAIT:
                     why = f"HTTP {status}, and to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
-                    raise Failure(f"the endpoint says {why}", SERVER, status=status) from None
+                    raise NoAnswer(f"the endpoint says {why}", SERVER, status=status) from None
                 if wait <= 120 or not left:
-                    raise Failure(f"{attempts}: HTTP {status}", SERVER, status=status) from None
+                    raise NoAnswer(f"{attempts}: HTTP {status}", SERVER, status=status) from None
                 self.count(retries=1)  # the package has given up
         raise AssertionError("the last attempt is answered, or raises")
 
     def download(self, link: str, most: int) -> bytes:
         """The file behind a link of a reply, from this server or by https, at most `most` bytes in `timeout`
-        seconds. Raises Failure."""
+        seconds. Raises NoAnswer."""
         url, end = urljoin(f"{self.address}/", link), clock() + self.timeout
         here = urlsplit(url)[:2] == urlsplit(self.address)[:2]
         if not here and urlsplit(url).scheme != "https":
-            raise Failure(f"the reply links to '{credentials.without(url)}', which is neither https nor here")
+            raise NoAnswer(f"the reply links to '{credentials.without(url)}', neither https nor here")
         for attempt in range(self.retries + 1):
             try:
                 with self._http.stream(
@@ -217,14 +233,14 @@ class Service:
                     for part in reply.iter_bytes() if status == 200 else ():
                         content += part
                         if len(content) > most or clock() > end:
-                            raise Failure(
+                            raise NoAnswer(
                                 f"the picture behind the reply's link has more than {most >> 20} MiB or took "
                                 f"more than {self.timeout:g} s"
                             )
                     if status == 200:
                         return bytes(content)
                     said = f"HTTP {status}"
-            except Failure:
+            except NoAnswer:
                 raise
             except Exception as error:  # noqa: BLE001 - of httpx, in one of its two packages
                 status, said = 0, type(error).__name__
@@ -233,16 +249,18 @@ class Service:
             self._stopped.wait(min(8.0, 0.5 * 2**attempt))
             self._go_on()
         kind = PROTOCOL if 0 < status < 500 and status not in RETRIED else SERVER
-        raise Failure(f"the picture behind the reply's link cannot be fetched: {said}", kind, status=status)
+        raise NoAnswer(f"the picture behind the reply's link cannot be fetched: {said}", kind, status=status)
 
-    def _refusal(self, error: Any) -> Failure:
+    def _refusal(self, error: Any) -> NoAnswer:
         """Why the server does not answer, in its own words, without the credentials that it may quote."""
         text = credentials.QUOTED.sub(r"\1 ...", self.cleared(error.response.text, shortest=1))
         text = " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
         said = f"HTTP {error.status_code} {text}"
         if {str(error.code), str(error.type)} & {*CONTENT} or any(one in error.message for one in CONTENT):
-            return Failure(f"the endpoint withheld an answer: {said}", WITHHELD, status=error.status_code)
-        return Failure(f"the endpoint refused the request: {said}", REFUSED, status=error.status_code)
+            return NoAnswer(f"the endpoint withheld an answer: {said}", WITHHELD, status=error.status_code)
+        named = [*filter(None, [error.param]), *re.findall(r"['\"`](\w+)['\"`]", error.message)]
+        refused = f"the endpoint refused the request: {said}"
+        return NoAnswer(refused, REFUSED, status=error.status_code, named=named)
 
     def cleared(self, text: str, shortest: int = 8) -> str:
         """A text without the key and the credentials of this service of at least `shortest` letters: in an

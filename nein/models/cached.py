@@ -17,7 +17,7 @@ import numpy as np
 from nein.engine.images import pixel_hash
 from nein.loading.digests import json_digest
 from nein.loading.errors import UnavailableError
-from nein.metrics.backends.endpoint import NoAnswer, side_by_side
+from nein.loading.service import NoAnswer, side_by_side
 from nein.metrics.base import RecordStore, check_images
 from nein.metrics.choices import Asked, ChoiceModel, Reply, answer_each
 from nein.metrics.judges.base import Answer

@@ -95,7 +95,7 @@ def test_every_failure_keeps_its_kind_and_none_becomes_a_value(server):
 
     server.rule = rule
     found = client(server, timeout=0.3).complete([llm.Request(word) for word in (*replies, "slow")], Length)
-    kinds = ["", "nonsense", "wrong schema", "refused", "connection", "server error", "no chat completion"]
+    kinds = ["", "nonsense", "wrong schema", "refused", "connection", "server error", "another protocol"]
     assert [outcome.failure for outcome in found] == [*kinds, "withheld", "cut off", "timeout"]
     assert [outcome.value is None for outcome in found] == [False] + [True] * 9
     assert all(outcome.reason for outcome in found[1:])

@@ -25,8 +25,8 @@ from transformers import (
 )  # fmt: skip
 
 from nein import metrics
+from nein.loading.service import NoAnswer
 from nein.metrics import rewards
-from nein.metrics.backends.endpoint import NoAnswer
 from nein.metrics.base import MetricError
 from nein.metrics.choices import Asked, Reply
 from nein.metrics.rewards import editreward, editscore, pairwise

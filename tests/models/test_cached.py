@@ -9,7 +9,7 @@ import pytest
 
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.metrics.backends.endpoint import NoAnswer
+from nein.loading.service import NoAnswer
 from nein.metrics.choices import Asked, Prompt, Reply, answer_each
 from nein.models.cached import CachedModel, Questions
 

@@ -17,8 +17,9 @@ import pytest
 
 from nein import metrics
 from nein.judges.check import picture
+from nein.loading.service import NoAnswer
 from nein.metrics import MetricError, choices
-from nein.metrics.backends.endpoint import NoAnswer, Turn
+from nein.metrics.backends.endpoint import Turn
 from nein.metrics.backends.vllm import STRANGE
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.base import TEMPLATES

@@ -23,9 +23,10 @@ from pydantic import BaseModel
 
 from nein import metrics
 from nein.engine.folder import Folder
+from nein.loading import service
+from nein.loading.service import KEYS, WITHHELD, NoAnswer
 from nein.metrics import MetricError
-from nein.metrics.backends import endpoint
-from nein.metrics.backends.endpoint import KEYS, WITHHELD, Endpoint, NoAnswer
+from nein.metrics.backends.endpoint import Endpoint
 from nein.metrics.base import MemoryRecords
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
@@ -264,7 +265,7 @@ def test_options_of_an_endpoint_are_sent_known_and_never_left_out(server: Server
     marks = {judge(server, **{name: value}).fingerprint for name, value in options.items()}
     assert len(marks | {judge(server).fingerprint}) == 5
     server.rule = lambda body, count: unfit("reasoning_effort", "Unsupported value: 'reasoning_effort'")
-    with pytest.raises(NoAnswer, match=r"refused the question: HTTP 400.*reasoning_effort"):
+    with pytest.raises(NoAnswer, match=r"refused the request: HTTP 400.*reasoning_effort"):
         asked.ask(IMAGES[:1], [["a?"]])
 
 
@@ -364,11 +365,11 @@ def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, pace = time.monotonic(), 500
-    monkeypatch.setattr(endpoint, "clock", lambda: began + pace * (time.monotonic() - began))
+    monkeypatch.setattr(service, "clock", lambda: began + pace * (time.monotonic() - began))
     times: list[float] = []
 
     def rule(body: dict[str, Any], count: int) -> Reply:
-        times.append(endpoint.clock())
+        times.append(service.clock())
         return (429, {}, {"Retry-After": "300"}) if count == 1 else (200, say(YES), {})
 
     server.rule = rule

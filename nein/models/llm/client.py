@@ -17,18 +17,9 @@ from pydantic import BaseModel, ValidationError
 
 from nein.engine.blocks import sample_seed
 from nein.loading.references import expanded
+from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
 from nein.metrics.backends import is_served
-from nein.metrics.backends.endpoint import (
-    CONNECTION,
-    PROTOCOL,
-    REFUSED,
-    SERVER,
-    TIMEOUT,
-    Endpoint,
-    NoAnswer,
-    is_endpoint,
-    split_endpoint,
-)
+from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
 from nein.metrics.base import MetricError, RecordStore, without_thoughts
 from nein.models.cached import Questions
 from nein.models.llm import MODEL_FAILED, Answer, LlmOptions

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from nein.loading.digests import DTYPES
 from nein.loading.errors import MODEL_ERRORS, choose, reason
-from nein.metrics.backends.endpoint import NoAnswer
+from nein.loading.service import NoAnswer
 from nein.metrics.base import MetricError
 from nein.metrics.loading import exact, from_pretrained, library, load_model
 from nein.models.llm import MODEL_FAILED, Answer
