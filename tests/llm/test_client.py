@@ -3,12 +3,17 @@ from __future__ import annotations
 import json
 import time
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from nein.editors import EditRequest
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.generate.negvqa import run as negvqa
+from nein.generate.negvqa.sources import Choice
 from nein.models.llm import client as llm
+from nein.models.remedies import editors as remedies
 from tests.loopback import HANG_UP, Reply, say
 
 
@@ -168,3 +173,65 @@ def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(server
     assert all(o.value for o in second.complete(many[:20], Length))
     assert len(server.requests) > before
     assert not set(answered) & {asked(body) for body in server.requests[before:]}
+
+
+# --- thinking ----------------------------------------------------------------------------------
+
+
+def by_generate(server, **options):
+    """A negation for NegVQA, or the kind of failure."""
+    item = Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)
+    asked = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b", retries=0, **options), cache=None)
+    [made] = negvqa.by_model([item], ["dog"], asked)
+    return made.question or made.kind
+
+
+def by_rewriting(server):
+    """The command that an editor is sent, or why it is sent none."""
+    arm = remedies.load(f"{remedies.LLM}openai:{server.url}#eye-7b", cache=None, device="cpu")
+    [sent] = arm.send([EditRequest("a", np.zeros((4, 4, 3), np.uint8), "There is no cup.", 0)])
+    return sent.error or sent.request.instruction
+
+
+def thinking(message, **choice):
+    return lambda body, count: (200, {"choices": [{"message": message, **choice}]}, {})
+
+
+@pytest.mark.parametrize(
+    "form", ["{0}</think>{1}", "<think>{0}</think>\n\n{1}", "<thinking>{0}</thinking>{1}"]
+)
+@pytest.mark.parametrize("apart", ["", "reasoning", "reasoning_content"])
+@pytest.mark.parametrize("ask", [by_generate, by_rewriting])
+def test_an_answer_is_read_behind_the_thoughts_and_never_from_them(server, ask, apart, form):
+    key, wrong, right = ("command", "Remove the dog.", "Remove the cup.")
+    more = {}
+    if ask is by_generate:
+        key, wrong, right = ("negated_question", "What is under it?", "What is not on it?")
+        more = {"negatable": True}
+    thoughts, answer = (json.dumps({**more, key: text}) for text in (wrong, right))
+    thoughts = f"Well: {thoughts} No."
+    if apart:
+        server.rule = thinking({"content": answer, apart: thoughts})
+    else:
+        server.rule = thinking({"content": form.format(thoughts, answer)})
+    assert ask(server) == right
+
+
+@pytest.mark.parametrize("message", [{"content": "<think>{}"}, {"content": None, "reasoning": "{}"}])
+def test_thoughts_without_an_end_are_a_failure_of_their_kind_and_not_kept(server, tmp_path, message):
+    server.rule = thinking(message, finish_reason="length")
+    assert by_generate(server) == "still thinking"
+    assert "still thinking, the limit of tokens ended within the model's thoughts" in by_rewriting(server)
+    asked = client(server, tmp_path)
+    assert asked.complete(REQUESTS[:1], Length)[0].failure == "still thinking"
+    server.rule = measure
+    assert measured(asked.complete(REQUESTS[:1], Length)) == [1]
+
+
+def test_thinking_is_switched_off_or_covered_by_the_limit_where_it_is_asked_for(server):
+    server.rule = thinking({"content": '{"negatable": true, "negated_question": "What is not on it?"}'})
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    by_generate(server, reasoning_effort="none", extra_body=off, thinking_tokens=900)
+    [body] = server.requests
+    assert (body["reasoning_effort"], body["chat_template_kwargs"]) == ("none", off["chat_template_kwargs"])
+    assert body["max_tokens"] == 512 + 900

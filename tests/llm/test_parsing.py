@@ -31,6 +31,7 @@ GOOD = '{"objects": ["cat", "a {b}"], "sure": true}'
         f"```json\n{GOOD}\n```",
         f"Here is the object you asked for:\n{GOOD}\nLet me know!",
         f'<think>Is it {{"objects": []}}? No.</think>\n{GOOD}',
+        f'Is it {{"objects": []}}? No.</think>\n{GOOD}',
     ],
 )
 def test_the_one_object_is_found_whatever_stands_around_it(text):

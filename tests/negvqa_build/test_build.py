@@ -97,7 +97,7 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     server.rule = lambda body, count: special.get(facts(body)[0]) or good(body)
     run(*arguments)
     said = capsys.readouterr().out
-    assert "3 got no answer; run the same command again" in said
+    assert "3 got no answer; retry them with the same command" in said
     records = {r["index"]: r for r in lines(tmp_path / "out" / "records.jsonl")}
     states = [(records[str(k)]["state"], records[str(k)]["kind"]) for k in range(8)]
     assert states == [

@@ -49,16 +49,16 @@ def test_two_people_are_compared_and_two_sheets_are_not(tmp_path, capsys):
     # Agreement 60 of 100, by chance 0.8^2 + 0.2^2 = 0.68: kappa = (0.6 - 0.68) / 0.32.
     assert "agree on 60; Cohen's kappa -0.25" in capsys.readouterr().out
     assert commands.exit_code("negvqa", "check", first, other) == 2
-    assert "different sheets" in capsys.readouterr().err
+    assert "different check sheets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("[]", "no check exported"),
-        ('{"format": "else"}', "no check exported"),
+        ("[]", "not a check sheet"),
+        ('{"format": "else"}', "not a check sheet"),
         ("{", "not valid JSON"),
-        (json.dumps({**ticks(1, 0), "items": None}), "lost its items"),
+        (json.dumps({**ticks(1, 0), "items": None}), "has no items"),
         (json.dumps({**ticks(1, 0), "items": {"7": {"verdict": "maybe"}}}), "item '7'"),
         (json.dumps({**ticks(1, 0), "items": {"7": {"verdict": "wrong", "error": None}}}), "item '7'"),
         (json.dumps({**ticks(1, 0), "items": {"7": None}}), "item '7'"),

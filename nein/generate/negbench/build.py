@@ -10,7 +10,6 @@ OUT/unusable.jsonl        images that yield nothing, with the reason
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         identity |= {"mcq": config.mcq} if config.mcq != "script" else {}
         if config.asks_llm:
             decides = ("model", "temperature", "max_tokens", "attempts", "dtype")
-            identity["llm"] = {key: value for key, value in asdict(config.llm).items() if key in decides}
+            identity["llm"] = {key: getattr(config.llm, key) for key in decides} | config.llm.thinking
         identity |= {"prompts": prompts.sha256} if prompts else {}
         folder.open(identity, facts, overwrite=config.overwrite)
         if sources.read_list(folder) != listed:  # removed by --overwrite, or from elsewhere now
@@ -70,7 +69,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     where = sources.root(config)
     text = dataset.summary(facts, folder.path)
     if where is not None and config.source != "pairs":
-        text += f"The files name images below '{where}': say --image-root {where} when you use them.\n"
+        text += f"Image paths are relative to '{where}': evaluate with --image-root {where}.\n"
     return text
 
 

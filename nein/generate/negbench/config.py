@@ -26,91 +26,79 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     counted = "images"
 
     source: Literal["nano", "coco", "voc", "captions", "pairs", "chexpert", "ham10000"] = option(
-        "nano",
-        "nano; coco: instances (and captions); voc: a VOC2007 folder; captions: captioned images; pairs: "
-        "pictures made with and without an object (HardNeg-Syn); chexpert, ham10000: their tables", "What",
-    )  # fmt: skip
+        "nano", "data: nano, coco, voc, captions, pairs (HardNeg-Syn), chexpert, ham10000", "What"
+    )
     form: Literal["evaluation", "training"] = option(
-        "evaluation", "evaluation: up to three questions per image; training: NegCap and NegMCQ", "What"
+        "evaluation", "evaluation (captions, MCQs) or training (NegCap, NegMCQ)", "What"
     )
     protocol: Literal["paper", "fixed"] = option(
-        "fixed",
-        "rules of drawing and of verification: as released, or ours (docs/benchmarks/negbench-data.md)",
-        "What",
+        "fixed", "sampling and verification rules: paper (released code) or fixed (ours)", "What"
     )
     instances: str | None = option(
-        None, "coco: instances JSON; voc: folder with Annotations/; chexpert, ham10000: their CSV, or nano",
-        "Source",
-    )  # fmt: skip
-    captions: str | None = option(
-        None, "captions JSON, JSONL, or a folder with a .txt beside each image", "Source"
+        None, "annotations: COCO instances .json, VOC folder, CheXpert or HAM10000 table, or nano", "Source"
     )
-    images: str | None = option(None, "folder of the images, if not beside the list", "Source")
-    image_set: str | None = option(None, "voc: only the images that ImageSets/Main/NAME.txt lists", "Source")
-    scenes: PositiveInt = option(60, "scenes, pairs or medical pictures drawn for nano", "Source")
-    split: Literal["train", "dev", "val"] = option("val", "which scenes of the nano world", "Source")
+    captions: str | None = option(
+        None, "captions: COCO .json, .jsonl, or a folder with a .txt per image", "Source"
+    )
+    images: str | None = option(None, "image folder (default: beside the list)", "Source")
+    image_set: str | None = option(None, "voc: use only the images of ImageSets/Main/NAME.txt", "Source")
+    scenes: PositiveInt = option(60, "number of scenes, pairs or medical images to draw for nano", "Source")
+    split: Literal["train", "dev", "val"] = option("val", "split of the nano world", "Source")
 
     concepts: Literal["annotations", "llm"] = option(
-        "annotations", "objects from annotations and co-occurrence, or from captions by --llm.model",
-        "Concepts",
-    )  # fmt: skip
+        "annotations", "objects from annotations, or extracted from captions by --llm.model", "Concepts"
+    )
     negatives: PositiveInt | None = option(
-        None, "absent objects per image; default 3, from a language model 5, of a video 1", "Concepts"
+        None, "absent objects per image (default: 3; with --concepts llm 5, of a video 1)", "Concepts"
     )
     verify: Literal["none", "negatives", "both"] = option(
-        "none", "a detector drops absent objects it sees; both: also present ones it misses", "Concepts"
+        "none", "drop absent objects the detector finds; both: also present ones it misses", "Concepts"
     )
-    detector: str = option("nano:owlv2", "nano:NAME, a hub id or a folder: OWL-ViT, OWLv2", "Concepts")
-    query: str = option("{object}", "what the detector is asked for", "Concepts")
-    threshold: UnitInterval = option(0.1, "an object is there at this score and above", "Concepts")
+    detector: str = option("nano:owlv2", "OWL-ViT or OWLv2: nano:NAME, hub id or folder", "Concepts")
+    query: str = option("{object}", "detector prompt", "Concepts")
+    threshold: UnitInterval = option(0.1, "detection threshold", "Concepts")
 
     validate: bool = option(
-        False, "drop images whose objects --llm.model takes for no list of objects (temperature 0)",
-        "Concepts",
-    )  # fmt: skip
+        False, "drop images whose object lists --llm.model rejects (temperature 0)", "Concepts"
+    )
     prompts: Path | None = option(
-        None, "folder of a copy of github.com/m1k2zoo/negbench: its prompts are asked in the place of ours",
-        "Concepts",
-    )  # fmt: skip
+        None, "use the released prompts: folder of a clone of github.com/m1k2zoo/negbench", "Concepts"
+    )
 
     wording: Literal["code", "paper"] = option(
-        "code", "features (released code) or includes (paper)", "Sentences"
+        "code", "MCQ template: features (released code) or includes (paper)", "Sentences"
     )
-    thing: Literal["image", "video"] = option("image", "what is shown", "Sentences")
+    thing: Literal["image", "video"] = option("image", "media type", "Sentences")
     order: Literal["either", "prefix", "suffix"] = option(
-        "either", "where the negation of a caption stands", "Sentences"
+        "either", "position of the negation in a caption", "Sentences"
     )
     captions_per_image: PositiveInt | None = option(
-        None, "evaluation: of those an image has (training has always three); default all", "Sentences"
+        None, "evaluation: max captions per image; training has three", "Sentences"
     )
     questions: PositiveInt | None = option(
-        None, "evaluation: at most, per image; default 3, of a video and with --mcq files 1", "Sentences"
+        None, "evaluation: max MCQs per image (default: 3; of a video, and with --mcq files, 1)", "Sentences"
     )
     mcq: Literal["script", "files"] = option(
-        "script", "evaluation: questions drawn as the released script does, or as the released files are",
+        "script", "evaluation: sample MCQs as the released script does, or as the released files are",
         "Sentences",
     )  # fmt: skip
     paraphrase: bool = option(
-        False,
-        "also have --llm.model rephrase everything; training captions are written from caption and object",
+        False, "rephrase captions and options with --llm.model, training captions from their parts",
         "Sentences",
-    )
-    affneg: bool = option(
-        False, "paraphrases keep the order of what is affirmed and what is denied", "Sentences"
-    )
+    )  # fmt: skip
+    affneg: bool = option(False, "keep the order of affirmation and negation in paraphrases", "Sentences")
 
     maker: str = option(
-        "editor:magicbrush", "pairs: editor:NAME adds to drawn or given images; text:ID draws both pictures",
-        "Pairs",
-    )  # fmt: skip
-    attempts: PositiveInt = option(3, "pairs: tries with further seeds until the detector agrees", "Pairs")
-    resolution: PositiveInt = option(512, "pairs: side of pictures from text", "Pairs")
+        "editor:magicbrush", "pairs: editor:NAME adds the object to an image; text:ID generates both", "Pairs"
+    )
+    attempts: PositiveInt = option(3, "pairs: max seeds to try until the detector agrees", "Pairs")
+    resolution: PositiveInt = option(512, "pairs: image size of text:ID", "Pairs")
     steps: PositiveInt = option(50, "pairs: sampling steps", "Pairs")
 
     stages: Names = option(
         [*STAGES, "finish"], "stages to run", "Output", among=(*STAGES, "finish"), what="stage"
     )
-    shard_size: PositiveInt = option(16, "images per shard, the unit of work", "Machine")
+    shard_size: PositiveInt = option(16, "images per shard (unit of work)", "Machine")
     llm: LlmOptions = field(default_factory=LlmOptions)
 
     @property
@@ -173,26 +161,24 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         braces = set(self.query.replace("{object}", "")) & set("{}")
         for wrong, sentence in (
             (self.source == "captions" and self.concepts == "annotations",
-             f"{source} has no annotated objects; say --concepts llm with an --llm.model, or take "
-             "--source coco."),
+             f"{source} has no annotated objects; use --concepts llm with --llm.model, or --source coco."),
             (self.source in ("voc", *MEDICAL_SOURCES) and self.concepts == "llm",
-             f"{source} has no captions to read objects from; say --concepts annotations."),
+             f"{source} has no captions to extract objects from; use --concepts annotations."),
             (self.medical and self.form == "training",
-             f"{source} is for evaluation; say --form evaluation."),
+             f"{source} is for evaluation; use --form evaluation."),
             (pairs and (kind not in ("editor", "text") or not name),
              f"--maker is '{self.maker}'; it must be editor:NAME or text:ID."),
             ("{object}" not in self.query or braces,
              f"--query is '{self.query}'; it must contain {{object}} and no other braces: "
              "'A photo of {object}'."),
             (pairs and self.edits and self.captions and not self.instances,
-             f"{source} with --captions needs --instances as well (COCO's JSON): what a picture shows has to "
-             "be known before something is added."),
+             f"{source} with --captions also needs --instances (COCO's JSON): the objects already there."),
             (self.prompts is not None and not any(asks.values()),
-             "--prompts are for --concepts llm, --validate and --paraphrase; give one of them as well."),
+             "--prompts needs --concepts llm, --validate or --paraphrase."),
             (self.mcq == "files" and (self.medical or self.form == "training" or self.thing == "video"),
-             "--mcq files is about evaluation questions on photographs; leave it out."),
+             "--mcq files is for evaluation questions on photographs; leave it out."),
             (self.affneg and not self.paraphrase,
-             "--affneg is about paraphrases; give --paraphrase as well."),
+             "--affneg needs --paraphrase."),
         ):  # fmt: skip
             if wrong:
                 raise UserError(sentence)

@@ -43,14 +43,16 @@ def read(path: Path) -> dict[str, Any]:
     """An exported file, checked. Raises UserError."""
     content = atomic.read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise UserError(f"'{path}' is no check exported from a sheet of nein negvqa generate (check.html).")
+        raise UserError(
+            f"'{path}' is not a check sheet's export; export one from check.html of nein negvqa generate."
+        )
     if shapes.fault(content, _EXPORTED):
-        raise UserError(f"'{path}' has lost its items; export it from the sheet again.")
+        raise UserError(f"'{path}' has no items; export it from the check sheet again.")
     for name, mark in content["items"].items():
         known = not shapes.fault(mark, _MARK) and mark["verdict"] in ("right", "wrong", None)
         if not known or (mark["verdict"] == "wrong") != (mark.get("error") in ERRORS):
             raise UserError(
-                f"'{path}', item '{name}': {mark!r:.80} is no tick of the sheet; export it again."
+                f"'{path}', item '{name}': {mark!r:.80} is not a verdict of the sheet; export it again."
             )
     return content
 
@@ -109,7 +111,7 @@ def run(options: CheckConfig) -> str:
     ticked = [read(path) for path in options.files]
     sheets = {one["sheet"] for one in ticked}
     if len(sheets) > 1:
-        raise UserError("The files are ticks of different sheets; give those of one sheet at a time.")
+        raise UserError("The files belong to different check sheets; give the files of one sheet.")
     figures = [evaluate(one) for one in ticked]
     text = "".join(map(describe, figures))
     if len(ticked) == 2:

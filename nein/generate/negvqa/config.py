@@ -25,28 +25,27 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     seed: NonNegativeInt = 1234
     source: str = option(
         "nano",
-        "nano, hub:OWNER/NAME[@REVISION], or a .jsonl, .json, .csv or .tsv file in VMCBench's layout",
+        "multiple-choice VQA data: nano, hub:OWNER/NAME[@REVISION], .jsonl, .json, .csv or .tsv",
         "Source",
     )
-    images: str | None = option(None, "folder of the pictures, if not beside the file", "Source")
-    split: str = option("dev", "split of a data set on the hub", "Source")
+    images: str | None = option(None, "image folder (default: beside the file)", "Source")
+    split: str = option("dev", "split of a hub data set", "Source")
     columns: dict[str, str] = option(
-        {}, "fields by other names: --columns.question prompt --columns.A option_a", "Source"
+        {}, "map field names: --columns.question prompt --columns.A option_a", "Source"
     )
-    questions: PositiveInt = option(200, "questions drawn for --source nano", "Source")
+    questions: PositiveInt = option(200, "number of questions to draw for --source nano", "Source")
     negator: Literal["rules", "llm"] = option(
-        "rules", "rules: offline, refuses what it does not cover; llm: the language model below", "How"
+        "rules", "negate by rules (offline, refuse what they do not cover) or by --llm.model", "How"
     )
     instruction: Literal["ours", "paper"] = option(
-        "ours", "what a language model is told: our instruction, with both answers, or the paper's", "How"
+        "ours", "prompt of the language model: ours (with both answers) or the paper's", "How"
     )
     letters: Literal["balanced", "drawn", "notebook"] = option(
         "balanced",
-        "balanced: as many A as B in every subset; drawn: one by one, as in the paper; notebook: letters and "
-        "wrong answers by the random sequence of the authors' notebook",
+        "answer letters: balanced per subset, drawn (as in the paper), or as the authors' notebook",
         "How",
     )
-    sheet: PositiveInt = option(100, "random items on the sheet that a person checks", "Output")
+    sheet: PositiveInt = option(100, "random items on the sheet for human review", "Output")
     llm: LlmOptions = field(default_factory=LlmOptions)
 
     def needs(self) -> list[Need]:
@@ -66,5 +65,5 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
 class CheckConfig(Options):
     """The exported ticks of a check sheet."""
 
-    files: Paths = argument("FILE.json", "what the sheet exports, one file per person who checked")
-    out: Path | None = option(None, "also write the figures to this JSON file", "Output")
+    files: Paths = argument("FILE.json", "exported check sheets, one per reviewer")
+    out: Path | None = option(None, "write the figures to this JSON file", "Output")

@@ -92,6 +92,7 @@ def _identity(config: ConversionConfig) -> dict[str, Any]:
         "model": model.rpartition("#")[2] if is_endpoint(model) else model,
         "instruction": hashlib.sha256(INSTRUCTIONS[config.instruction].encode()).hexdigest()[:16],
         **{key: getattr(config.llm, key) for key in ("temperature", "max_tokens", "attempts")},
+        **config.llm.thinking,
     }
 
 
@@ -153,8 +154,8 @@ def _write(
     if len(reasons) > 12:
         lines.append(f"         and {len(reasons) - 12} further reasons, in records.jsonl")
     if again:
-        lines.append(f"{again} got no answer; run the same command again to ask for these alone.")
-    lines += [f"Questions: {questions}", f"To be checked by a person: {folder.path / 'check.html'}"]
+        lines.append(f"{again} got no answer; retry them with the same command.")
+    lines += [f"Questions: {questions}", f"Check sheet: {folder.path / 'check.html'}"]
     return "\n".join(lines) + "\n"
 
 

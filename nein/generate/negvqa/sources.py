@@ -118,7 +118,7 @@ def load(
     if all(item.problem for item in items):
         why = f" ({items[0].problem} in the first record)" if items else ""
         raise UserError(
-            f"'{source}' holds no usable question{why}; say how its columns are named, for example "
+            f"'{source}' has no usable question{why}; map its columns, for example "
             "--columns.question prompt --columns.A option_a."
         )
     digest = hashlib.sha256()

@@ -44,7 +44,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     if "finish" in config.stages and "parquet" in config.formats:
         if importlib.util.find_spec("datasets") is None:
             raise UserError(
-                "--formats parquet needs 'datasets': pip install 'nein[hub]', or say --formats official."
+                "--formats parquet needs 'datasets': pip install 'nein[hub]', or use --formats official."
             )
     for kind in ("itm", "vqa"):
         if any(MODEL_OF.get(stage) == kind for stage in config.stages):  # looked at; loaded maybe in hours

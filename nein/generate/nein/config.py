@@ -24,7 +24,9 @@ class BuildModels:
 
     itm: str = option("nano:blip", "image-text matching (BLIP)")
     vqa: str = option("nano:llava", "visual question answering (LLaVA-NeXT)")
-    vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit, as in the paper (CUDA)")
+    vqa_quantization: Literal["none", "bnb-fp4"] = option(
+        "none", "quantize vqa; bnb-fp4: 4 bit, as in the paper (CUDA)"
+    )
 
 
 @dataclass(kw_only=True)
@@ -35,35 +37,37 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     default_out = "runs/generate-PRESET"
     counted = "source images"
 
-    source: str | None = option(None, "nano, a COCO captions JSON, or a JSONL file or its folder", "Source")
-    images: str | None = option(None, "folder of the images, if not beside SOURCE", "Source")
-    scenes: PositiveInt = option(160, "scenes drawn for --source nano", "Source")
-    objects: str = option("coco", "categories to ask for: coco, nano, or a file with one per line", "Clauses")
-    queried: PositiveInt = option(15, "random categories per image", "Clauses")
-    kept: PositiveInt = option(5, "lowest-scoring of them kept, one sample each", "Clauses")
-    absent_below: float = option(0.4, "an object is absent below this cosine", "Clauses")
+    source: str | None = option(
+        None, "captioned images: nano, a COCO .json, a .jsonl file, or its folder", "Source"
+    )
+    images: str | None = option(None, "image folder (default: beside SOURCE)", "Source")
+    scenes: PositiveInt = option(160, "number of scenes to draw for --source nano", "Source")
+    objects: str = option("coco", "object vocabulary: coco, nano, or a file with one per line", "Clauses")
+    queried: PositiveInt = option(15, "categories to sample per image", "Clauses")
+    kept: PositiveInt = option(5, "keep the lowest-scoring ones, one sample each", "Clauses")
+    absent_below: float = option(0.4, "take a category as absent below this image-text cosine", "Clauses")
     families: Names = option(
-        ["plain"], f"kinds of negation, drawn evenly: {', '.join(FAMILIES)}, or all", "Clauses",
+        ["plain"], f"negation families, sampled evenly: {', '.join(FAMILIES)}, or all", "Clauses",
         among=(*FAMILIES, "all"), what="negation family",
     )  # fmt: skip
-    editor: str = option("magicbrush", "editor name, hub id or folder", "Generation")
+    editor: str = option("magicbrush", "editor that adds the objects: name, hub id or folder", "Generation")
     image_format: Literal["png", "jpg"] = option(
-        "png", "file type of the samples; jpg: as the released scripts", "Generation"
+        "png", "image format of the samples; jpg: as the released scripts", "Generation"
     )
-    match_above: float = option(0.4, "filter 1 keeps a sample above this cosine", "Filters")
+    match_above: float = option(0.4, "filter 1: keep samples above this cosine", "Filters")
     protocol: Literal["paper", "fixed"] = option(
-        "fixed", "wording, seeds and reading of answers: the released code, or mended", "How"
+        "fixed", "wording, seeds and answer parsing: paper (released code) or fixed", "How"
     )
-    evaluation_share: UnitInterval = option(0.0659, "share of the source images for val.json", "Output")
+    evaluation_share: UnitInterval = option(0.0659, "fraction of source images in the val split", "Output")
     formats: Names = option(
-        list(FORMATS), "official (JSON and folders), parquet (for the datasets library)", "Output",
+        list(FORMATS), "output formats: official (JSON, folders), parquet (datasets library)", "Output",
         among=FORMATS, what="format",
     )  # fmt: skip
     stages: Names = option(
         [*STAGES, "finish"], "stages to run", "Output", among=(*STAGES, "finish"), what="stage"
     )
-    shard_size: PositiveInt = option(8, "source images per shard, the unit of work", "Machine")
-    judge_dtype: Dtype = option("float32", "number type of the filters' models", "Machine")
+    shard_size: PositiveInt = option(8, "source images per shard (unit of work)", "Machine")
+    judge_dtype: Dtype = option("float32", "dtype of the filter models", "Machine")
     models: BuildModels = field(default_factory=BuildModels)
 
     @property
@@ -98,6 +102,6 @@ class StatsConfig(Options):
     """Which captions are counted, and by which words."""
 
     captions: Paths = argument("CAPTIONS", "COCO captions .json, .jsonl, or text lines")
-    words: Paths = option([], "further lists in files, one word per line", "What")
-    examples: NonNegativeInt = option(5, "sentences shown of each sort", "Output")
-    json: Path | None = option(None, "also write all counts to this file", "Output")
+    words: Paths = option([], "extra word lists: files with one word per line", "What")
+    examples: NonNegativeInt = option(5, "example sentences to print per category", "Output")
+    json: Path | None = option(None, "write all counts to this JSON file", "Output")

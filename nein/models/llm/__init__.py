@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -24,18 +24,25 @@ class Answer(NamedTuple):
 
 @dataclass
 class LlmOptions:
-    """Which language model, and how it is asked; the defaults are NegVQA's (temperature 0)."""
+    """The language model and its sampling; the defaults are NegVQA's."""
 
-    model: str | None = option(None, "openai:URL#MODEL, a hub id owner/name[@revision], or a local folder")
-    temperature: NonNegativeFloat = option(
-        0.0, "0: the likeliest answer; above: drawn with the sample's own seed"
-    )
-    max_tokens: PositiveInt = option(512, "length of an answer")
-    attempts: PositiveInt = option(1, "how often an unusable answer is drawn again (temperature above 0)")
-    concurrency: PositiveInt = option(8, "endpoint: questions in flight at a time")
-    timeout: PositiveFloat = option(60.0, "endpoint: seconds to wait for an answer")
-    retries: NonNegativeInt = option(5, "endpoint: how often a failed request is sent again")
-    dtype: Literal["float32", "float16", "bfloat16"] = option("float32", "local model: number type")
+    model: str | None = option(None, "openai:URL#MODEL, hub id owner/name[@revision], or folder")
+    temperature: NonNegativeFloat = option(0.0, "sampling temperature (0: greedy)")
+    max_tokens: PositiveInt = option(512, "max tokens per answer")
+    attempts: PositiveInt = option(1, "max tries until an answer is usable (temperature above 0)")
+    concurrency: PositiveInt = option(8, "endpoint: concurrent requests")
+    timeout: PositiveFloat = option(60.0, "endpoint: seconds until a request times out")
+    retries: NonNegativeInt = option(5, "endpoint: retries per failed request")
+    reasoning_effort: str = option("", "endpoint: reasoning effort (none, low, ...)")
+    extra_body: dict[str, Any] = option({}, "endpoint: extra request fields: --llm.extra-body.KEY VALUE")
+    thinking_tokens: NonNegativeInt = option(0, "endpoint: extra tokens for thinking")
+    dtype: Literal["float32", "float16", "bfloat16"] = option("float32", "local model: dtype")
+
+    @property
+    def thinking(self) -> dict[str, Any]:
+        """The options on thinking that are given: they decide an answer."""
+        given = {key: getattr(self, key) for key in ("reasoning_effort", "extra_body", "thinking_tokens")}
+        return {key: value for key, value in given.items() if value}
 
     def check(self, asks: str) -> None:
         """Raises UserError where the option `asks` would ask nobody, or the same answer several times."""

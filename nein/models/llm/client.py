@@ -170,7 +170,7 @@ def backend(options: LlmOptions, device: str) -> Backend:
     if is_endpoint(reference):
         remote = EndpointModel(
             *split_endpoint(reference), concurrency=options.concurrency, timeout=options.timeout,
-            retries=options.retries,
+            retries=options.retries, **options.thinking,
         )  # fmt: skip
         remote.endpoint.check()
         return remote
