@@ -260,11 +260,13 @@ class TransformersChoices(VisionChat):
         first = first.log_softmax(-1)
         replies = []
         for ids, row, one in zip(produced, first, asked, strict=True):
-            logprobs = None
-            if "logprob" in scorings:
+            text, logprobs = self.text(ids), None
+            if (
+                "logprob" in scorings and without_thoughts(text) == text
+            ):  # else the first token is a thought's
                 letters = [self._letters[letter] for letter in LETTERS[: one.options]]
                 logprobs = tuple(float(row[tokens].logsumexp(0)) if tokens else None for tokens in letters)
-            replies.append(Reply(self.text(ids) if generated else None, logprobs))
+            replies.append(Reply(text if generated else None, logprobs))
         return replies
 
     def _content(self, prompt: Prompt, picture: Any) -> list[dict[str, Any]]:

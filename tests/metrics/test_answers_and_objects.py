@@ -18,7 +18,12 @@ from nein.metrics.objects import caption_objects
         *((answer, False, True, True) for answer in ("Yes", "yes", "YES")),
         *((a, False, False, False) for a in ("no", "No.", "NO", "No, there is none", '"No"')),
         *((answer, False, False, True) for answer in ("Yes.", "Yes, it does.", "**Yes**")),
-        *((a, False, False, None) for a in ("Nothing", "It depends", "not sure", "", "...")),
+        ("<think>Yes? No.</think>\n\nNo", False, False, False),
+        ("Yes? No.</think>No.", False, False, False),
+        *(
+            (a, False, False, None)
+            for a in ("<think>No. Yes", "Nothing", "It depends", "not sure", "", "...")
+        ),
     ],
 )
 def test_the_two_protocols_read_answers_as_documented(answer, removed, present, parsed) -> None:

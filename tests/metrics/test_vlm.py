@@ -9,9 +9,10 @@ import torch
 from PIL import Image
 
 from nein import metrics
+from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.detectors import ZeroShotDetector
 from nein.metrics.judges.llava import LlavaNextJudge
-from nein.metrics.judges.vlm import ChatJudge
+from nein.metrics.judges.vlm import ChatJudge, TransformersChoices
 from tests.metrics import tiny
 
 QUESTIONS = [
@@ -62,6 +63,24 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(chat: ChatJudge) -> Non
     assert together == [[chat.ask([p], [[q]])[0][0] for q in QUESTIONS] for p in pictures]
     assert together[::-1] == chat.ask(pictures[::-1], [QUESTIONS] * 3)
     assert len({row[0].p_yes for row in together}) == 3
+
+
+def test_thoughts_are_no_answer_and_their_probabilities_none(
+    chat: ChatJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = TransformersChoices(chat.model, chat.processor, chat.source)
+    asked = [[Asked(prompt("paper", "What?", ["cat", "dog"]))]]
+    picture = [tiny.picture(0)]
+    for text, answer in (("<think>No.</think> Yes", "Yes"), ("No.</thinking>Yes", "Yes"), ("Yes", "Yes")):
+        for one in (chat, model):
+            monkeypatch.setattr(one, "text", lambda ids, text=text: text)
+        [[said]] = chat.ask(picture, [QUESTIONS[:1]])
+        assert (said.text, said.p_yes is None) == (answer, text != answer)
+        [[reply]] = model.answer(picture, asked, ["generated", "logprob"])
+        assert (reply.text, reply.logprobs is None) == (text, text != answer)
+    monkeypatch.setattr(chat, "text", lambda ids: "<think>No")
+    with pytest.raises(ValueError, match="within the model's thoughts"):
+        chat.ask(picture, [QUESTIONS[:1]])
 
 
 def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(

@@ -320,6 +320,7 @@ def test_hosted_services_have_keys_of_their_own(server: Server, monkeypatch: pyt
     }.items():
         with pytest.raises(MetricError, match=f"needs a key; set {variable}"):
             Endpoint(address, "m").check()
+    Endpoint("https://api.anthropic.com/v1", "m", key="k").check()  # has no list for such clients
     monkeypatch.setenv("GEMINI_API_KEY", "of-gemini")
     monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
     judge(server).ask(IMAGES[:1], [["a?"]])
@@ -354,6 +355,10 @@ def test_the_version_that_answered_is_kept_and_a_change_is_said(
     [again] = CachedJudge(judge(server), kept).ask(IMAGES[:1], [["b?", "a?"]])
     assert [answer.version for answer in again] == ["eye-2 fp_1", "eye-1 fp_1"]
     assert asked.usage()["versions"] == {"eye-1 fp_1": 1, "eye-2 fp_1": 1}
+    for record in kept._data.values():  # as an earlier release kept them
+        del record["version"]
+    [old] = CachedJudge(judge(server), kept).ask(IMAGES[:1], [["a?"]])
+    assert (old[0].version, len(server.requests)) == ("", 2)
     [[reply]] = EndpointChoices(Endpoint(server.url, "eye")).answer(IMAGES[:1], [[CHOICE]], ["generated"])
     assert reply.version == "eye-3 fp_1"
     client = llm.Client(llm.EndpointModel(server.url, "eye"), cache=kept)
@@ -435,6 +440,7 @@ THOUGHTS = ["No", ",", " wait", "."]
         ({"content": "Yes", "reasoning": "No, wait."}, ["No", ",", " wait", ".Yes"], None),
         ({"content": "Yes", "reasoning": "No, wait."}, THOUGHTS, None),
         ({"content": None}, ["<think>"], None),
+        ({"content": "", "reasoning": "No."}, ["No", "."], None),
         ({"content": "No, wait.</thinking>Yes"}, [*THOUGHTS, "</thinking>", "Yes"], 0.9),
         ({"content": "Yes."}, ["Yes", "."], 0.9),
     ],
