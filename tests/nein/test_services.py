@@ -33,13 +33,13 @@ class Service:
         return {"editor": self.name}
 
     def edit(self, requests):
-        SENT.extend(request.id for request in requests)
-        return [
-            EditResult(one.id, None, **self.answers[one.id[-3:]])
-            if one.id[-3:] in self.answers
-            else EditResult(one.id, 255 - one.image)
-            for one in requests
-        ]
+        return [self.edit_one(request) for request in requests]
+
+    def edit_one(self, request):
+        SENT.append(request.id)
+        if (answer := self.answers.get(request.id[-3:])) is not None:
+            return EditResult(request.id, None, **answer)
+        return EditResult(request.id, 255 - request.image)
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def edit(make_data, evaluate, tmp_path):
     """Edits and scores six samples in blocks of four; the run."""
     data = make_data(3, 2)
 
-    def run(*more, out="out"):
+    def run(*more, out="out", code=0):
         SENT.clear()
         done = evaluate(
             "--editor", f"{__name__}:Service", "--data", data, "--out", tmp_path / out, "--device", "cpu",
             "--batch-size", 4, "--metrics", "l1,removal_vqa", "--models.vqa", "tests.rehearsal:no",
             "--control", "none", *more,
         )  # fmt: skip
-        assert done.code == 0, done.stderr
+        assert done.code == code, done.stderr
         SENT.sort()  # blocks are made side by side
         return RunDir(tmp_path / out, "Service", "negative"), done
 
@@ -121,6 +121,27 @@ def test_what_costs_money_is_made_of_the_selected_samples_alone_and_completed_la
     free.image_path(free.read_edits()[1]).unlink()
     edit("--limit", 3, out="free")
     assert SENT == NAMES[:4]
+
+
+def test_what_was_paid_before_a_kill_is_kept(service, edit, monkeypatch):
+    service(paid=True, s1_1=REFUSED)
+    whole, _ = edit(out="whole")
+
+    def as_made(self, requests):
+        for place in reversed(range(len(requests))):
+            if len(SENT) == 3:
+                raise KeyboardInterrupt
+            yield place, self.edit_one(requests[place])
+
+    monkeypatch.setattr(Service, "as_made", as_made, raising=False)
+    edit("--on", "debug", code=130)
+    first = [*SENT]
+    assert len(first) == 3
+    monkeypatch.setattr(Service, "as_made", lambda self, given: enumerate(self.edit(given)))
+    run, _ = edit("--on", "debug")
+    assert sorted(first + SENT) == NAMES
+    assert contents(run) == contents(whole)
+    assert not list(run.path.rglob("*.part"))
 
 
 def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_again(service, edit, tmp_path):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nein import editors
-from nein.benchmarks.nein.runs import AGAIN, EDIT, REFUSED, SCORES, SKIPPED, RunDir
+from nein.benchmarks.nein.runs import AGAIN, EDIT, EDIT_ROW, REFUSED, SCORES, SKIPPED, RunDir
 from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import sample_seed
@@ -42,7 +42,8 @@ def editing(
 
     A batch has the same members whatever the selection, and a block that lacks a picture is made again as a
     whole. Not so with an editor that costs money (`paid`): it gets the selected samples that lack a picture.
-    Of a block where only some requests failed for a reason of the service, these alone are sent again.
+    Of a block where only some requests failed for a reason of the service, these alone are sent again. What an
+    editor gives as it comes (`as_made`) is kept at once: a block that is cut short is not paid twice.
     """
     selected = plan.selected if isinstance(plan.selected, range) else frozenset(plan.selected)
 
@@ -59,20 +60,22 @@ def editing(
             return unread and not isinstance(_decode(plan.dataset.samples[index]), str)
         return not run.image_path(row).exists() or (maps and not run.sheet_path(row["id"]).exists())
 
-    def read(number: int) -> tuple[bool, list[Member]]:
-        """Whether the block lacks a row or a picture, and its members."""
-        there = run.read(EDIT, number) if run.block_path(EDIT, number).exists() else []
-        rows, lacking, members = {row["id"]: row for row in there}, False, []
+    def read(number: int) -> tuple[int, bool, list[Member]]:
+        """The block's number, whether it lacks a row or a picture, and its members."""
+        earlier: dict[str, list[Row]] = {}
+        for path in (run.block_path(EDIT, number), run.part_path(number)):
+            for row in atomic.read_lines(path, EDIT_ROW) if path.exists() else ():
+                earlier.setdefault(row["id"], []).append(row)
+        lacking, members = False, []
         for index, sample in zip(plan.blocks.members(number), plan.members(number), strict=True):
-            row = rows.get(sample.id)
-            gone = row is None or vanished(index, row)
-            kept = None if row is None or gone or failed(index, row) else row
+            there = [row for row in earlier.get(sample.id, ()) if not vanished(index, row)]
+            lacking |= not there
+            kept = next((row for row in there if not failed(index, row)), None)
             members.append(Member(index, sample, _decode(sample), kept))
-            lacking |= gone
-        return lacking, members
+        return number, lacking, members
 
     def work(editor: Any, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        lacking, members = block
+        number, lacking, members = block
         paid, rows, sent = getattr(editor, "paid", False), {}, []
         for one in members:
             kept = one.kept if paid or not lacking or (one.kept or {}).get(REFUSED) else None
@@ -84,8 +87,9 @@ def editing(
                 sent.append(one)
             else:
                 rows[one.sample.id] = kept
-        pictures = []
-        for one, (result, turned) in zip(sent, _edited(editor, sent, run, run_seed, maps), strict=True):
+        pictures: list[tuple[Path, np.ndarray]] = []
+        for place, result, turned in _edited(editor, sent, run, run_seed, maps):
+            one = sent[place]
             row = _row(one.sample, run.track, run_seed)
             row |= {"sample_sha256": images.pixel_hash(one.image), "note": result.note}
             if maps:
@@ -100,7 +104,10 @@ def editing(
                 row |= {"orientation": turned} if turned != 1 else {}
                 pictures.append((run.image_path(row), result.image))
             rows[one.sample.id] = row
-        atomic.side_by_side(lambda picture: images.write_png(*picture), pictures)
+            if hasattr(editor, "as_made"):
+                _write(pictures)
+                atomic.write_lines(run.part_path(number), rows.values())
+        _write(pictures)
         return {EDIT: [rows[one.sample.id] for one in members]}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
@@ -114,21 +121,33 @@ def editing(
     return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
 
 
+def _write(pictures: list[tuple[Path, np.ndarray]]) -> None:
+    """Writes the pictures, which the list holds no longer then."""
+    atomic.side_by_side(lambda picture: images.write_png(*picture), pictures)
+    pictures.clear()
+
+
 def _edited(
     editor: Any, members: Sequence[Member], run: RunDir, run_seed: int, maps: bool
-) -> list[tuple[editors.EditResult, int]]:
-    """What came of every member, and the EXIF orientation of a picture that was made elsewhere."""
+) -> Iterator[tuple[int, editors.EditResult, int]]:
+    """(place among the members, what came of it, EXIF orientation of a picture that was made elsewhere)."""
     if isinstance(editor, ExternalEdits):
-        return [editor.read(one.sample.id, one.index) for one in members]
+        for place, one in enumerate(members):
+            yield place, *editor.read(one.sample.id, one.index)
+        return
     requests = []
     for one in members:
         seed = sample_seed(run_seed, one.sample.id)
         told = one.sample.instruction(run.track), seed, one.sample.object
         requests.append(editors.EditRequest(one.sample.id, one.image, *told, maps))
-    results = editor.edit(requests) if requests else []
-    if [result.id for result in results] != [request.id for request in requests]:
-        raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
-    return [(result, 1) for result in results]
+    results = []
+    if hasattr(editor, "as_made"):
+        yield from ((place, result, 1) for place, result in editor.as_made(requests))
+    elif requests:
+        results = editor.edit(requests)
+        if [result.id for result in results] != [request.id for request in requests]:
+            raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
+    yield from ((place, result, 1) for place, result in enumerate(results))
 
 
 def editor_model(

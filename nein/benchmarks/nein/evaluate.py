@@ -189,6 +189,8 @@ def scores(folder: Folder) -> ScoreTable:
     """The scores of a run whose blocks are there, by every metric that the whole selection has; also works
     out what exists only for the whole."""
     run = of_folder(folder)
+    for part in (run.path / EDIT).rglob("*.part"):  # their blocks are whole
+        part.unlink()
     names = run.whole_metrics(run.selection())
     if partial := [name for name in run.metrics() if name not in names and run.done(scores_of(name))]:
         why = "scored on a smaller selection only, and left out; add to --metrics to complete"

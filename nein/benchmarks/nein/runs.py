@@ -105,6 +105,10 @@ class RunDir(Folder):
         """Where the picture of an edit is. Raises UserError for a place outside of the folder."""
         return self.inside(self.path / edit["image"])
 
+    def part_path(self, block: int) -> Path:
+        """Rows of a block of edits that is not whole, of an editor that costs money."""
+        return self.block_path(EDIT, block).with_suffix(".part")
+
     def sheet_path(self, sample_id: str) -> Path:
         return self.path / "maps" / f"{sample_id}.png"
 
