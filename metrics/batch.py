@@ -37,6 +37,13 @@ class SceneObject:
     without: np.ndarray
 
 
+def pixel_digest(picture: np.ndarray) -> str:
+    """SHA-256 of size and pixels."""
+    digest = hashlib.sha256(f"{'x'.join(map(str, picture.shape[:2]))}:".encode())
+    digest.update(np.ascontiguousarray(picture).tobytes())
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True)
 class EditPair:
     """One edit. A picture is (H, W, 3) uint8 RGB, or a sentence saying why there is none.
@@ -44,7 +51,8 @@ class EditPair:
     edited      What the editor made; `upright`: what detectors are shown in its place, turned by its EXIF
                 tag.
     target      The picture it should have made (NeIn: the source image).
-    sample      The unedited picture; `things`: everything on it, where that is known.
+    sample      The unedited picture, and `sample_upright` as `upright`; `things`: everything on it, where
+                that is known.
     object      What the instruction said should not be there, e.g. "traffic light".
     caption     Describes the target and names the objects to retain; may be empty.
     target_key, sample_key  SHA-256 of size and pixels; by default worked out.
@@ -60,13 +68,18 @@ class EditPair:
     sample_key: str = ""
     things: Sequence[SceneObject] | str = "the data do not say which things the picture shows"
     upright: np.ndarray | None = None
+    sample_upright: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for name, picture in (("target_key", self.target), ("sample_key", self.sample)):
             if not getattr(self, name) and isinstance(picture, np.ndarray):
-                digest = hashlib.sha256(f"{'x'.join(map(str, picture.shape[:2]))}:".encode())
-                digest.update(np.ascontiguousarray(picture).tobytes())
-                object.__setattr__(self, name, digest.hexdigest())
+                object.__setattr__(self, name, pixel_digest(picture))
+
+    def seen(self, turned: bool) -> tuple[str, np.ndarray | str]:
+        """The unedited picture and its key, `turned` as detectors see it."""
+        if turned and self.sample_upright is not None:
+            return pixel_digest(self.sample_upright), self.sample_upright
+        return self.sample_key, self.sample
 
     def lacks(self, pictures: Sequence[str]) -> str | None:
         """Why the first unusable one of `pictures` cannot be used; None where all can."""

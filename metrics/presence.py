@@ -155,10 +155,9 @@ class _Judged:
     def _look_at_samples(self, words: Texts) -> list[dict[str, Reply]]:
         """From the store, or asked once and stored."""
         store, space = self.batch.records, self.judge.fingerprint
-        samples = {item.sample_key: item.sample for item in reversed(self.batch.items)}
-        places = [
-            (item.sample_key, word) for item, row in zip(self.batch.items, words, strict=True) for word in row
-        ]
+        seen = [item.seen(turned=self.kind == "ovd") for item in self.batch.items]
+        samples = dict(reversed(seen))
+        places = [(key, word) for (key, _), row in zip(seen, words, strict=True) for word in row]
         asked = self._question if self.kind == "vqa" else "label:{}".format
         keys = {
             (sample, word): hashlib.sha256(f"{sample}\0{asked(word)}".encode()).hexdigest()
@@ -178,8 +177,8 @@ class _Judged:
                 replies[sample, word] = reply
                 if not isinstance(reply, NoReply):
                     store.put(space, keys[sample, word], dict(reply))
-        rows = zip(self.batch.items, words, strict=True)
-        return [{word: replies[item.sample_key, word] for word in row} for item, row in rows]
+        rows = zip(seen, words, strict=True)
+        return [{word: replies[key, word] for word in row} for (key, _), row in rows]
 
     # ------------------------------------------------------------------------------------------ scoring
 

@@ -12,7 +12,7 @@ from diffusers import StableDiffusionInstructPix2PixPipeline
 from PIL import Image
 from safetensors.torch import save_file
 
-from nein.benchmarks.nein import runs
+from nein.benchmarks.nein import runs, score
 from nein.benchmarks.nein.edit import CELL, write_sheet
 from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditResult
@@ -25,6 +25,7 @@ from tests.helpers import plain
 from tests.helpers.commands import outcome
 from tests.helpers.runs import edits_of
 from tests.nein.conftest import write_data
+from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +217,39 @@ def test_paper_reads_pictures_as_the_released_scripts_and_turns_them_for_the_det
         assert boxes[names[2]] == box
         assert boxes[names[0]] == [0, 0, 32, 24]
     assert given(folder, "--protocol", "fixed", "--out", tmp_path / "paper", *more).code == 2
+
+
+def test_paper_reads_the_datas_own_pictures_so_too(make_data, evaluate, tmp_path, monkeypatch):
+    data = make_data(2, 1)
+    clear = np.full((24, 32, 4), (200, 0, 0, 0), np.uint8)
+    target, sample, turned = (
+        data / place for place in ("coco_for_val/COCO_000000000001.png", "nein_val/NeIn_000000000001_1.png",
+                                   "nein_val/NeIn_000000000002_1.png")
+    )  # fmt: skip
+    for path in (target, sample):
+        Image.fromarray(clear).save(path)
+    with Image.open(turned) as picture:
+        picture.getexif()[0x0112] = 6
+        picture.save(turned, exif=picture.getexif())
+    # Of both objects of the caption the detector sees one where a picture stands upright.
+    tall = ScriptedDetector(lambda image, label: float(image.shape[0] > image.shape[1] or label == "car"))
+    bright = ScriptedJudge(lambda image, prompt: "Yes" if image.mean() > 240 else "No")
+    monkeypatch.setattr(score, "load_models", lambda *_: {"ovd": tall, "vqa": bright})
+    found = {}
+    for protocol in ("fixed", "paper"):
+        out = tmp_path / "out" if protocol == "fixed" else tmp_path / "other"
+        given = ("--metrics", "l1,retention_ovd,retention_vqa", "--device", "cpu", "--control", "none")
+        line = ("--editor", "identity", "--data", data, *given, "--protocol", protocol, "--out", out)
+        assert evaluate(*line).code == 0
+        rows = {(row["id"][-3], row["metric"]): row for row in RunDir(out, "identity", "negative").scores()}
+        found[protocol] = [
+            rows["1", "l1"]["value"], rows["1", "retention_vqa"]["reason"],
+            rows["2", "retention_ovd"]["detail"]["in_sample"],
+        ]  # fmt: skip
+    assert found["fixed"] == [0.0, "2 of 2 objects are still there", ["car"]]  # white, as it was edited
+    darker = pytest.approx((255 - 200 + 255 + 255) / 3 / 255)
+    objects = ["man", "car", "house", "number"]
+    assert found["paper"] == [darker, "no object of the caption was found in the sample", objects]
 
 
 @pytest.mark.parametrize(("pictures", "expected"), [

@@ -42,8 +42,8 @@ def editing(
 
     A batch has the same members whatever the selection, and a block that lacks a picture is made again as a
     whole. Not so with an editor that costs money (`paid`): it gets the selected samples that lack a picture.
-    Of a block where only some requests failed for a reason of the service, these alone are sent again. What an
-    editor gives as it comes (`as_made`) is kept at once: a block that is cut short is not paid twice.
+    Of a block where only some requests failed for a reason of the service, these alone are sent again. What
+    an editor gives as it comes (`as_made`) is kept at once: a block that is cut short is not paid twice.
     """
     selected = plan.selected if isinstance(plan.selected, range) else frozenset(plan.selected)
 

@@ -181,7 +181,7 @@ def _stages(
     if "score" in config.stages:
         judges = [kind for kind in score.model_kinds(config.metrics) if kind in JUDGES]
         served = any(is_served(resolve(getattr(config.models, kind))[0]) for kind in judges)
-        stages.append(scoring(run, plan, config.metrics, scorer, served))
+        stages.append(scoring(run, plan, config.metrics, scorer, served, config.protocol == "paper"))
     return tuple(stages)
 
 

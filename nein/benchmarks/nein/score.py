@@ -93,9 +93,15 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
     )
 
 
-def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served: bool = False) -> Stage:
-    """The stage that scores the edits of a run, by metrics in the order of the table. served: whether a judge
-    is behind an endpoint: what that did not answer is asked again, and nothing else."""
+def scoring(
+    run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served: bool = False, plain: bool = False
+) -> Stage:
+    """The stage that scores the edits of a run, by metrics in the order of the table.
+
+    served  Whether a judge is behind an endpoint: what that did not answer is asked again, and nothing else.
+    plain   COCO's and NeIn's images are read as by the released scripts: `images.decode`, and detectors see
+            them upright.
+    """
     corpus = [name for name in names if metrics.METRICS[name].kind == "corpus"]
     for name in corpus:  # blocks whose features have vanished are scored again
         for number in run.done(scores_of(name)):
@@ -115,11 +121,11 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
         @functools.cache  # of a block: several samples share a picture
         def original(path: Path, role: str) -> tuple[np.ndarray | str, str]:
             """The picture and its `pixel_hash`; a sentence, and nothing, where it cannot be read."""
-            picture = _read(path, role)
+            picture = _read(path, role, plain)
             return picture, "" if isinstance(picture, str) else images.pixel_hash(picture)
 
         return number, [
-            _item(run, sample, edits[sample.id], needed, original) for sample in plan.members(number)
+            _item(run, sample, edits[sample.id], needed, original, plain) for sample in plan.members(number)
         ]
 
     def work(loaded: Scorer, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
@@ -157,7 +163,8 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
         for sample in plan.members(number) if roles else ():
             if (role := roles.get(sample.id)) is not None:
                 paths = {"COCO": sample.source_path, "NeIn": sample.sample_path}
-                if not isinstance(_read(paths.get(role) or run.image_path(edits[sample.id]), role), str):
+                path = paths.get(role) or run.image_path(edits[sample.id])
+                if not isinstance(_read(path, role, plain), str):
                     return False
         return not (served and any(row.get(AGAIN) for row in rows))
 
@@ -166,7 +173,7 @@ def scoring(run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served
 
 def _item(
     run: RunDir, sample: Sample, edit: Mapping[str, Any], needed: set[str],
-    original: Callable[[Path, str], tuple[np.ndarray | str, str]],
+    original: Callable[[Path, str], tuple[np.ndarray | str, str]], plain: bool,
 ) -> metrics.EditPair:  # fmt: skip
     """The pictures of a sample that are `needed`; a sentence for every other."""
     if edit["image"] is None:
@@ -177,8 +184,16 @@ def _item(
     absent = "not read", ""
     target, target_key = original(sample.source_path, "COCO") if "target" in needed else absent
     unedited, sample_key = original(sample.sample_path, "NeIn") if "sample" in needed else absent
-    if sample_key and sample_key != edit["sample_sha256"]:
-        unedited = "the NeIn image is not the one that was edited; it was changed in between"
+    upright = sample_upright = None
+    if not isinstance(unedited, str):
+        if plain and sample_key != edit["sample_sha256"]:  # editors are given what `decode` says otherwise
+            same = images.pixel_hash(images.decode(sample.sample_path)) == edit["sample_sha256"]
+        else:
+            same = sample_key == edit["sample_sha256"]
+        if not same:
+            unedited = "the NeIn image is not the one that was edited; it was changed in between"
+        elif plain and (turned := images.orientation(sample.sample_path)) != 1:
+            sample_upright = images.upright(unedited, turned)
     things: list[metrics.SceneObject] | str = "not read"
     if "things" in needed:
         things = []
@@ -188,18 +203,17 @@ def _item(
                 things = shown
                 break
             things.append(metrics.SceneObject(thing.name, thing.stays, shown))
-    upright = None
     if "orientation" in edit and not isinstance(edited, str):
         upright = images.upright(edited, edit["orientation"])
     return metrics.EditPair(
         sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key, things,
-        upright,
+        upright, sample_upright,
     )  # fmt: skip
 
 
-def _read(path: Path, role: str) -> np.ndarray | str:
+def _read(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
     try:
-        return images.decode(path)
+        return images.decode(path, plain=plain)
     except images.ImageError as error:
         return f"the {role} image is unusable: {error}"
 
