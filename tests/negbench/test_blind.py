@@ -10,7 +10,6 @@ import pytest
 from nein.benchmarks import baselines
 from nein.benchmarks.negbench import asking, folder, retrieval, scores, sections
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
-from nein.engine.blocks import Blocks
 from nein.metrics.dual import normalise
 from nein.models import references
 from nein.reporting import figures as frames
@@ -119,14 +118,6 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
         found = evaluate(tmp_path / "none", "nano", None, "--scenes", "6", *options, "--blind", "0")
     assert grey == []
     assert frames.pick(found["colour/nano-beaf"].figures, metric="text only") is None
-
-
-def test_more_questions_than_wanted_are_thinned_by_whole_blocks_all_over_the_data() -> None:
-    thin = baselines.spread(Blocks.first(1000, 10, 800), 100)
-    assert len(thin.wanted) == 100
-    assert thin.numbers[0] == 0
-    assert thin.numbers[-1] == 72
-    assert baselines.spread(Blocks.first(1000, 10, 90), 100) == Blocks.first(1000, 10, 90)
 
 
 def test_a_question_in_another_order_has_the_answer_by_its_words() -> None:

@@ -1,5 +1,2 @@
-"""NegBench: retrieval and multiple choice with negated captions, its analysis, and its data.
-
-Alhamoud et al., "Vision-Language Models Do Not Understand Negation" (CVPR 2025); the released files and code
-are at https://github.com/m1k2zoo/negbench.
-"""
+"""NegBench: retrieval and multiple choice with negated captions (Alhamoud et al., CVPR 2025,
+https://github.com/m1k2zoo/negbench), and its analysis of templates."""

@@ -11,7 +11,7 @@ k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,10 +171,11 @@ MEASURES: dict[str, tuple[str, float | None]] = {
 }
 
 
-def measure(features: np.ndarray, sentences: Sequence[Sentence]) -> dict[str, float]:
-    """Every measure of `MEASURES` for the sentences of one pair; features (N, D), of any length."""
-    x = normalise(features)
-    by = _arrays(x, sentences)
+def measure(features: np.ndarray) -> dict[str, float]:
+    """Every measure of `MEASURES`; features (N, D) of `sentences`, of any length."""
+    ends = np.cumsum([2 * len(TEMPLATES[group]) for group in GROUPS])
+    parts = np.split(normalise(features), ends[:-1])
+    by = {group: x.reshape(2, -1, x.shape[1]) for group, x in zip(GROUPS, parts, strict=True)}
     design = np.stack([by[AFFIRMED], by[DENIED]], axis=1)  # (object, polarity, template, D)
     both = np.concatenate([by[TWO].mean(0)[None], by[NEITHER][:, : by[TWO].shape[1]].mean(0)[None]])
     return {
@@ -199,18 +200,6 @@ def components(features: np.ndarray) -> np.ndarray:
     coordinates = left[:, :2] * values[:2]
     largest = coordinates[np.abs(coordinates).argmax(0), np.arange(2)]
     return coordinates * np.where(largest < 0, -1.0, 1.0)
-
-
-def _arrays(x: np.ndarray, sentences: Sequence[Sentence]) -> Mapping[str, np.ndarray]:
-    """Group -> (2, templates, D): the pair's first object as {A}, then its second."""
-    place = {(s.group, s.first, s.template): row for s, row in zip(sentences, x, strict=True)}
-    arrays = {}
-    for group in dict.fromkeys(s.group for s in sentences):
-        count = 1 + max(s.template for s in sentences if s.group == group)
-        arrays[group] = np.stack(
-            [np.stack([place[group, first, k] for k in range(count)]) for first in (True, False)]
-        )
-    return arrays
 
 
 def _between(design: np.ndarray, axis: int) -> float:
@@ -273,7 +262,7 @@ def run(options: AnalyseConfig) -> None:
     for name, choice in chosen.items():
         encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads)
         features = [encoded.features[[encoded.rows[s.text] for s in group]] for group in sets]
-        values = [measure(part, group) for part, group in zip(features, sets, strict=True)]
+        values = list(map(measure, features))
         for metric in MEASURES:
             cosine = metric.startswith(("collapse", "twin"))  # others are shares
             estimator = statistics.mean if cosine else statistics.bounded_mean

@@ -11,20 +11,18 @@ OUT/<model>/<data set>/judged.csv            the figures, which every later repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from nein.benchmarks.negbench import retrieval
-from nein.benchmarks.negbench.asking import MODEL, PICTURE, picture
 from nein.benchmarks.negbench.encode import UNUSABLE, Encoded
 from nein.benchmarks.negbench.retrieval import KS
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalTask
-from nein.engine.blocks import Blocks, sample_seed
+from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
-from nein.engine.stages import Model, Stage
 from nein.models import judges
 from nein.models.judges import Word
 from nein.wording.nouns import named_in
@@ -128,91 +126,27 @@ def _row(query: Query, rank: int, image: str, absent: float | None, reason: str)
     return {**facts, **found, "absent": absent, "reason": reason}
 
 
-# --- a test that a judge defines ----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What a block's captions find."""
-
-    queries: Sequence[Query]
-    pictures: Mapping[str, np.ndarray | str]  # reference -> pixels, or why there are none
-    lost: Sequence[tuple[Query, str]]  # those of captions without a feature, and why
-    gallery: int  # how many pictures were searched
-
-
-def judging(
-    output: str,
-    task: RetrievalTask,
-    blocks: Blocks,
-    *,
-    features: Callable[[], tuple[Encoded, Encoded]],
-    gallery: Callable[[], int],
-    after: tuple[str, ...],
-    model: Model,
-    protocol: str,
-    seed: int,
-) -> Stage:
-    """Asks about what the captions of blocks of a task find, once the outputs `after` are there.
-
-    Rows: those of `rows_of`, `failed` (`asking.asking`), and `gallery`, how many pictures have a feature:
-    among others, others may be found.
-    """
-
-    def part(number: int) -> RetrievalTask:
-        return replace(task, negated=tuple(task.negated[index] for index in blocks.members(number)))
-
-    def read(number: int) -> _Found:
-        pictures, texts = features()
-        asked = queries(part(number), pictures, texts, seed=seed)
-        none = unfound(part(number))
-        lost = [(query, texts.reasons[text]) for query, text in none if text in texts.reasons]
-        shown = dict.fromkeys(image for query in asked for image in query.shown)
-        return _Found(asked, {image: picture(task.media, image) for image in shown}, lost, len(pictures.rows))
-
-    def work(judge: Any, found: _Found, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        said = _ask(judge, found, blocks.size)
-        rows = [*rows_of(found.queries, said, protocol), *_lost(found.lost, found.gallery)]
-        for row in rows:
-            settled = row["absent"] is not None or row["reason"] == UNPARSED
-            why = PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
-            row |= {"failed": "" if settled else why, "gallery": found.gallery}
-        return {output: rows}
-
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        size, none = gallery(), [(query, reason) for query, _ in unfound(part(number))]
-        return {output: [{**row, "failed": MODEL, "gallery": size} for row in _lost(none, size)]}
-
-    def usable(_: str, number: int, rows: list[Row]) -> bool:
-        size = gallery()
-        return not any(
-            row["gallery"] != size
-            or row["failed"] == MODEL
-            or (row["failed"] == PICTURE and not isinstance(picture(task.media, row["image"]), str))
-            for row in rows
-        )
-
-    return Stage(output, (output,), blocks, read, work, lost, model, usable, depends_on_all=after)
-
-
-def _ask(judge: Any, found: _Found, size: int) -> dict[tuple[str, str], dict[str, Any]]:
-    """(picture, thing or question) -> the judge's row; `size` pictures at a time."""
-    about = words(found.queries)
-    said: dict[tuple[str, str], dict[str, Any]] = {}
-    for image, seen in found.pictures.items():
-        if isinstance(seen, str):
-            said |= {(image, word.word): judges.unanswered(f"{UNUSABLE}{seen}") for word in about[image]}
-    shown = [(image, seen) for image, seen in found.pictures.items() if not isinstance(seen, str)]
-    for start in range(0, len(shown), size):
-        images, pictures = zip(*shown[start : start + size], strict=True)
-        asked = [about[image] for image in images]
-        answers = judges.ask("vqa", judge, pictures, asked, judges.JudgeOptions())
-        for image, these, row in zip(images, asked, answers, strict=True):
-            said |= {(image, word.word): answer for word, answer in zip(these, row, strict=True)}
+def ask(
+    judge: Any, asked: Sequence[Query], pictures: Mapping[str, np.ndarray | str], size: int
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """(picture, thing or question) -> the judge's row, `size` pictures at a time. pictures: pixels by
+    reference, or why there are none."""
+    about, seen = words(asked), [image for image, shown in pictures.items() if not isinstance(shown, str)]
+    said = {
+        (image, word.word): judges.unanswered(f"{UNUSABLE}{pictures[image]}")
+        for image in pictures.keys() - seen
+        for word in about[image]
+    }
+    for start in range(0, len(seen), size):
+        block = seen[start : start + size]
+        these, shown = [about[image] for image in block], [pictures[image] for image in block]
+        answers = judges.ask("vqa", judge, cast(Any, shown), these, judges.JudgeOptions())
+        for image, own, row in zip(block, these, answers, strict=True):
+            said |= {(image, word.word): answer for word, answer in zip(own, row, strict=True)}
     return said
 
 
-def _lost(queries: Sequence[tuple[Query, str]], gallery: int) -> list[Row]:
-    """A row for every picture that would have been looked at."""
+def lost_rows(queries: Iterable[tuple[Query, str]], gallery: int) -> list[Row]:
+    """For queries with the reason why they find nothing: a row for every picture of those found."""
     ranks = range(min(max(KS), gallery))
     return [_row(query, rank, "", None, reason) for query, reason in queries for rank in ranks]

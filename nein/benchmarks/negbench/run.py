@@ -12,7 +12,9 @@ from typing import Any
 from nein.benchmarks import runner
 from nein.benchmarks.negbench import asking, estimates, judged, models, report, sections
 from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench.asking import MODEL, PICTURE, picture
 from nein.benchmarks.negbench.config import CONVERTED, ConvertConfig, EvalConfig, ReportConfig
+from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.benchmarks.negbench.folder import Asked, ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
@@ -23,6 +25,7 @@ from nein.datasets.negbench.records import RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import judges, references
 from nein.models.cached import CachedModel, batched
@@ -143,10 +146,14 @@ def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]
 
 
 def _judging(asked: Asked, task: Task, device: str) -> Stage:
-    """Asks the judge about what the captions of a task find."""
-    config, whole = asked.config, asked.whole(task)
+    """Asks the judge about what the captions of a task find, once there are features.
+
+    Rows: those of `judged.rows_of`, `failed` (`asking.asking`), and `gallery`, how many pictures have a
+    feature: among others, others may be found.
+    """
+    config, whole, blocks = asked.config, asked.whole(task), asked.blocks(task)
     assert isinstance(whole, RetrievalTask)
-    pictures, searched = asked.pictures(), set(whole.references)
+    output, pictures, searched = files.verdicts(task), asked.pictures(), set(whole.references)
     load = functools.partial(
         judges.load, "vqa", config.judge, cache=config.cache_dir, device=device.partition(":")[0],
         dtype=config.dtype,
@@ -155,14 +162,48 @@ def _judging(asked: Asked, task: Task, device: str) -> Stage:
     def describe(judge: Any) -> dict[str, Any]:
         return {"judge": (judge.fingerprint, judge.describe())}
 
-    return judged.judging(
-        files.verdicts(task), whole, asked.blocks(task),
-        features=functools.partial(asked.features, asked.in_blocks(task)),
-        gallery=lambda: sum(name in searched for name in pictures.keys()),
-        after=(pictures.output, asked.sentences(task).output),
-        model=Model(f"judge {config.judge}", load, describe, references.place(config.judge)),
-        protocol=config.protocol, seed=config.seed,
-    )  # fmt: skip
+    def gallery() -> int:
+        return sum(name in searched for name in pictures.keys())
+
+    def part(number: int) -> RetrievalTask:
+        return dataclasses.replace(whole, negated=tuple(whole.negated[k] for k in blocks.members(number)))
+
+    def read(number: int) -> tuple[Any, ...]:
+        encoded, texts = asked.features(asked.in_blocks(task))
+        queries = judged.queries(part(number), encoded, texts, seed=config.seed)
+        none = [(query, texts.reasons[text]) for query, text in judged.unfound(part(number))
+                if text in texts.reasons]  # fmt: skip
+        images = dict.fromkeys(image for query in queries for image in query.shown)
+        shown = {image: picture(whole.media, image) for image in images}
+        return queries, shown, judged.lost_rows(none, len(encoded.rows)), len(encoded.rows)
+
+    def work(judge: Any, found: tuple[Any, ...], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        queries, shown, lost, size = found
+        said = judged.ask(judge, queries, shown, blocks.size)
+        rows = [*judged.rows_of(queries, said, config.protocol), *lost]
+        for row in rows:
+            settled = row["absent"] is not None or row["reason"] == judged.UNPARSED
+            why = PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
+            row |= {"failed": "" if settled else why, "gallery": size}
+        return {output: rows}
+
+    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        size = gallery()
+        rows = judged.lost_rows(((query, reason) for query, _ in judged.unfound(part(number))), size)
+        return {output: [{**row, "failed": MODEL, "gallery": size} for row in rows]}
+
+    def usable(_: str, number: int, rows: list[Row]) -> bool:
+        size = gallery()
+        return not any(
+            row["gallery"] != size
+            or row["failed"] == MODEL
+            or (row["failed"] == PICTURE and not isinstance(picture(whole.media, row["image"]), str))
+            for row in rows
+        )
+
+    model = Model(f"judge {config.judge}", load, describe, references.place(config.judge))
+    after = (pictures.output, asked.sentences(task).output)
+    return Stage(output, (output,), blocks, read, work, lost, model, usable, depends_on_all=after)
 
 
 def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:

@@ -38,7 +38,6 @@ from nein.reporting.scores import ScoreTable
 #: (questions that stand for the task's, what came of them by id).
 Baselines = Sequence[tuple["asking.Distinct", Mapping[str, Mapping[str, Any]]]]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
-BLOCK = 512  # questions scored at once
 #: Columns of the table. item: what original and negated captions share, or what one query found. templates,
 #: chosen: of the options, and of those that a choice fell on, separated by "/". difficulty: JSON. failed:
 #: a model or the reading of a picture failed, which the next command tries again. alike: all options score
@@ -172,36 +171,27 @@ def choice_rows(
               did at first."""
     if features != "normalised":
         scale, bias = 1.0, 0.0
-    means = {
-        TEXT_ONLY: (retrieval.mean(pictures.features, None, features), None),
-        PICTURE_ONLY: (None, retrieval.mean(texts.features, None, features)),
-    }
-    for start in range(0, len(task.questions), BLOCK):
-        block = task.questions[start : start + BLOCK]
-        reasons = []
-        for question in block:
-            shown = (pictures.reasons.get(question.picture(option)) for option in question.options)
-            said = (texts.reasons.get(option.text) for option in question.options)
-            reasons.append(next(filter(None, (*shown, *said)), ""))
-        usable = [question for question, reason in zip(block, reasons, strict=True) if not reason]
-        scored = iter(_option_scores(usable, pictures, texts, features))
-        alone = {
-            name: iter(_option_scores(usable, pictures, texts, features, *of)) for name, of in means.items()
-        }
-        for question, reason in zip(block, reasons, strict=True):
-            order = asking.order(question, seed, protocol)
-            if reason:
-                yield {**_choice(question, order, None, reason), "scores": None, **dict.fromkeys(alone)}
-                continue
-            scores = next(scored)
-            shares = asking.shares(scores, order, protocol).tolist()
-            own = [float(scale * float(x) + bias) for x in scores]
-            baselines: dict[str, float | None] = {}
-            for name, each in alone.items():
-                blind = next(each)
-                share = float(asking.shares(blind, order, protocol)[question.correct])
-                baselines[name] = None if protocol == "paper" and _alike(blind) else share
-            yield {**_choice(question, order, shares), "scores": own, **baselines}
+    mean_picture = retrieval.mean(pictures.features, None, features)
+    mean_text = retrieval.mean(texts.features, None, features)
+    for question in task.questions:
+        order = asking.order(question, seed, protocol)
+        shown = [question.picture(option) for option in question.options]
+        said = [option.text for option in question.options]
+        why = (*map(pictures.reasons.get, shown), *map(texts.reasons.get, said))
+        if reason := next(filter(None, why), ""):
+            yield {**_choice(question, order, None, reason), "scores": None, **dict.fromkeys(BASELINES)}
+            continue
+        seen = prepare(pictures.features[[pictures.rows[name] for name in shown]], features)  # (options, D)
+        read = prepare(texts.features[[texts.rows[text] for text in said]], features)
+        scores = products(seen, read)
+        shares = asking.shares(scores, order, protocol).tolist()
+        own = [float(scale * float(x) + bias) for x in scores]
+        baselines: dict[str, float | None] = {}
+        alone = {TEXT_ONLY: products(mean_picture, read), PICTURE_ONLY: products(seen, mean_text)}
+        for name, blind in alone.items():
+            share = float(asking.shares(blind, order, protocol)[question.correct])
+            baselines[name] = None if protocol == "paper" and _alike(blind) else share
+        yield {**_choice(question, order, shares), "scores": own, **baselines}
 
 
 def asked_rows(
@@ -256,29 +246,6 @@ def _choice(
         "shown": shown, "shares": shares,
         "credit": None if shares is None else float(shares[question.correct]), "reason": reason,
     }  # fmt: skip
-
-
-def _option_scores(
-    questions: Sequence[Question],
-    pictures: Encoded,
-    texts: Encoded,
-    features: str,
-    picture: np.ndarray | None = None,
-    text: np.ndarray | None = None,
-) -> list[np.ndarray]:
-    """(options,) float32 per question: the product of every option with the picture; `picture` or `text`: a
-    prepared feature in place of those of every picture, or of every option."""
-    if not questions:
-        return []
-    ends = np.cumsum([len(question.options) for question in questions])
-    options = [(question, option) for question in questions for option in question.options]
-    if text is None:
-        text = prepare(texts.features[[texts.rows[option.text] for _, option in options]], features)
-    if picture is None:
-        shown = [pictures.rows[question.picture(option)] for question, option in options]
-        picture = prepare(pictures.features[shown], features)
-    scores = products(*np.broadcast_arrays(picture, text, np.empty((len(options), 1)))[:2])
-    return np.split(scores, ends[:-1])
 
 
 # --- the table ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import codecs
 import csv
+import functools
 import hashlib
 import io
 import logging
@@ -147,6 +148,10 @@ def parse(columns: Sequence[str], data: bytes, delimiter: str = ",") -> dict[str
     return dict(zip(columns, cells, strict=True))
 
 
+#: Of equal values the first: what many records repeat is held once.
+_same: Callable[[Any], Any] = functools.lru_cache(2**16)(lambda value: value)
+
+
 # --- files -------------------------------------------------------------------------------------
 
 
@@ -155,12 +160,10 @@ def read_retrieval(
 ) -> tuple[RetrievalItem, ...]:
     """The items of a retrieval file. Raises UserError. allow_empty: also items without a caption or with an
     empty one: the released script for paraphrasing loses some."""
-    same = _Same()
     items = tuple(
         RetrievalItem(
             name, image, strings(row["captions"], f"{where}, captions"), kind,
-            same(_optional(row, "positive_objects", where)), same(_optional(row, "negative_objects", where)),
-            intern(row.get("source", source)),
+            *_objects(row, where), intern(row.get("source", source)),
         )
         for where, row, image, name, source in _rows(path, ("filepath", "captions"))
     )  # fmt: skip
@@ -171,29 +174,18 @@ def read_retrieval(
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     """The questions of a multiple-choice or binary file. layout: of `POSITIONS`, where the file has no
     `template_0` .. of its own."""
-    questions, same = [], _Same()
-    for where, row, image, name, source in _rows(
-        path, ("image_path", "correct_answer", "caption_0", "caption_1")
-    ):
+    questions = []
+    needed = ("image_path", "correct_answer", "caption_0", "caption_1")
+    for where, row, image, name, source in _rows(path, needed):
         texts = option_texts(row)
         correct = correct_index(row["correct_answer"], len(texts), f"{where}, correct_answer")
         type_ = _template(row.get("correct_answer_template", ""), where)
         templates = _templates(row, len(texts), correct, type_, layout, where)
-        options = tuple(same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True))
-        positives, negatives = (
-            same(_optional(row, name_of, where)) for name_of in ("positive_objects", "negative_objects")
-        )
+        options = tuple(_same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True))
         from_ = intern(row.get("source") or source)
-        questions.append(Question(name, image, options, correct, type_, positives, negatives, from_))
+        questions.append(Question(name, image, options, correct, type_, *_objects(row, where), from_))
     check_questions(questions, str(path))
     return tuple(questions)
-
-
-class _Same(dict[Any, Any]):
-    """Of equal values the first: what many records repeat is held once."""
-
-    def __call__(self, value: Any) -> Any:
-        return self.setdefault(value, value)
 
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], str, str, str]]:
@@ -386,9 +378,11 @@ def _templates(
     return [type_ if k == correct else by_position[k] for k in range(count)]
 
 
-def _optional(row: Mapping[str, str], column: str, where: str) -> tuple[str, ...] | None:
-    text = row.get(column, "")
-    return strings(text, f"{where}, {column}") if text.strip() else None
+def _objects(row: Mapping[str, str], where: str) -> Iterator[tuple[str, ...] | None]:
+    """Those affirmed and those denied."""
+    for column in _FACTS[2:]:
+        text = row.get(column, "")
+        yield _same(strings(text, f"{where}, {column}")) if text.strip() else None
 
 
 def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
