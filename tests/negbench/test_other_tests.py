@@ -483,6 +483,7 @@ def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path:
     valse = found["longest/nano-valse"].figures  # "There are no dogs." is longer than "There are dogs."
     assert frames.pick(valse, metric="accuracy", type="negation")["value"] == 1
     assert frames.pick(valse, metric="accuracy", type="affirmation")["value"] == 0
+    assert frames.pick(valse, metric="selected", template="negation")["value"] == 1
     # Of one sentence for two pictures both are as long: chance.
     joint = frames.pick(found["longest/nano-naturalbench"].figures, metric="joint", type="image")
     assert joint["value"] == 0.25
