@@ -156,6 +156,7 @@ def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path: Path, data: Path, 
     paper = evaluate(tmp_path / "b", data, pictures, *line, page=True)["constant/coco"]
     about = {"task": "mcq", "metric": "accuracy", "type": "all"}
     assert frames.pick(fixed.figures, **about)["value"] == 0.25
+    assert not frames.pick(fixed.figures, **about).get("refused")
     assert frames.pick(paper.figures, **about)["value"] == 1.0
     assert frames.pick(paper.figures, task="mcq", metric="picture only", type="all")["value"] is None
     assert frames.pick(paper.figures, task="mcq", metric="right first")["value"] == 1

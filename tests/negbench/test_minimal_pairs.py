@@ -128,7 +128,9 @@ def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about() -> None:
         for question in task.questions
     }  # fmt: skip
     frame = frames.frame(conftest.measured(scores.asked_rows(task, answers)))
-    assert [value(frame, metric="effect", part=part) for part in two_way.PARTS] == [-0.5, 0.5, 0.5]
+    effects = [frames.pick(frame, metric="effect", part=part) for part in two_way.PARTS]
+    assert [effect["value"] for effect in effects] == [-0.5, 0.5, 0.5]
+    assert all(-1 <= effect["low"] <= effect["high"] <= 1 for effect in effects)
     assert value(frame, metric="same caption") is None  # nothing is chosen
 
 

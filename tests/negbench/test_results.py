@@ -114,6 +114,9 @@ def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice
     raw = list(scores.choice_rows(choice, pictures, scaled, features="unnormalised"))
     assert [row["credit"] for row in raw] != [row["credit"] for row in plain]
     again = list(scores.choice_rows(choice, pictures, texts, features="unnormalised"))
+    words = texts.features[[texts.rows[option.text] for option in choice.questions[0].options]]
+    own = words @ pictures.features[pictures.rows[choice.questions[0].image]]
+    assert again[0]["scores"] == pytest.approx(own.tolist(), rel=1e-4)
     assert [row["credit"] for row in raw] != [row["credit"] for row in again]
 
 
