@@ -1,4 +1,4 @@
-"""The nano world on disk: a NeIn data set in the official layout, with COCO captions and instances beside it.
+"""The nano world on disk: a NeIn data set in the layout of https://github.com/tanbuinhat/NeIn.
 
     ROOT/val.json                 array of {COCO, T_original, T_negative, T_generated, NeIn}
     ROOT/coco_for_val/<COCO>.png  the source images (the object is absent; the target of the edit)
@@ -6,8 +6,7 @@
     ROOT/captions.json            COCO caption annotations of the source images, five each
     ROOT/instances.json           COCO instance annotations (boxes, areas) of source images and samples
 
-For the splits "train" and "dev" the three names carry the split instead of `val`. Layout and field names:
-https://github.com/tanbuinhat/NeIn.
+For the splits "train" and "dev" the three names carry the split instead of `val`.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ NEGATIVES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class NanoSample:
-    """One quadruple; `object` is in the scene `sample` and not in `source`."""
+    """`object` is in the scene `sample` and not in `source`."""
 
     coco: str
     nein: str
@@ -101,7 +100,7 @@ class NanoSample:
 
 
 def source_scene(split: str, index: int, world: World = NANO) -> Scene:
-    """The `index`-th source scene of a split: one to three objects, so that there is room for another."""
+    """One to three objects, so that there is room for another."""
     rng = rng_for(split, index)
     return sample_scene(rng, rng.choice((1, 2, 2, 3, 3)), world.shown)
 
@@ -142,7 +141,7 @@ def said(wording: str, category: str) -> str:
 
 @lru_cache(maxsize=1)
 def world_version() -> str:
-    """A short hash of the code that draws and describes, so that a changed world gets a new cache folder."""
+    """A hash of the code that draws and describes: a changed world gets a new cache folder."""
     here = Path(__file__).parent
     names = "draw.py drawings.json wordings.json scenes.py sentences.py data.py"
     files = [*(here / name for name in names.split()), here.parent / "wording" / "families.py"]
@@ -155,40 +154,27 @@ def ensure(
     root: str | os.PathLike[str] | None = None,
     world: World = NANO,
 ) -> Path:
-    """The folder of a split, drawn on first use (seconds) and never half-written.
-
-    root  Parent folder; default: in the user's cache.
-
-    Raises ValueError for an unknown split or a count below 1.
-    """
+    """The folder of a split below `root` (default: the user's cache), drawn on first use and never
+    half-written. Raises ValueError for an unknown split or a count below 1."""
     if split not in SPLITS:
         raise ValueError(f"unknown nano split {split!r}; choose one of {', '.join(SPLITS)}")
     sources = DEFAULT_SOURCES[split] if sources is None else sources
     if sources < 1:
         raise ValueError(f"the number of source images must be at least 1, not {sources}")
-    return drawn(
-        f"{world.name.replace(':', '-')}-{split}-{sources}",
-        lambda draft: write(draft, split, sources, world),
-        proof=f"{split}.json",
-        parent=None if root is None else Path(root),
-    )
+    name, parent = f"{world.name.replace(':', '-')}-{split}-{sources}", None if root is None else Path(root)
+    return drawn(name, lambda to: write(to, split, sources, world), proof=f"{split}.json", parent=parent)
 
 
 def drawn(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
-    """The folder `name` of drawn data, which `draw` fills on first use, once for each version of the world.
-
-    proof   The file that `draw` writes last.
-    parent  Where the folder lies; default: in the user's cache.
-    """
+    """The folder `name` below `parent` (default: the user's cache), which `draw` fills on first use, once for
+    each version of the world. proof: the file that it writes last."""
     target = (parent or atomic.cache_root() / "data") / f"{name}-{world_version()}"
     return atomic.made_once(target, draw, proof)
 
 
 def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
-    """Draw `sources` source scenes of `split` and their samples into `root` in the official layout."""
-    images: list[dict[str, object]] = []
-    annotations: list[dict[str, object]] = []
-    instances: list[dict[str, object]] = []
+    """`sources` source scenes of `split` and their samples in the official layout."""
+    images, annotations, instances = (list[dict[str, object]]() for _ in range(3))
     category_ids = {name: i + 1 for i, name in enumerate(CATEGORIES)}
 
     def add_image(name: str, folder: str, scene: Scene) -> int:

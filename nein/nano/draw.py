@@ -23,7 +23,6 @@ from PIL import Image, ImageDraw, ImageFilter
 
 # --- Style: a sketch is made from the plain drawing by rule, with no random number --------------------------
 
-
 PLAIN, SKETCH = "plain", "sketch"
 
 INK = np.array([38, 34, 60], np.float32)
@@ -37,7 +36,7 @@ EDGE = 200
 
 
 def sketched_thing(drawing: Image.Image) -> Image.Image:
-    """The sketch of a thing's layer, RGBA of the same size, standing on the same ground."""
+    """RGBA of the same size, standing on the same ground."""
     width, height = drawing.size
     small = drawing.resize(
         (max(1, round(width * WIDTH)), max(1, round(height * HEIGHT))), Image.Resampling.BOX
@@ -65,7 +64,6 @@ def sketched_thing(drawing: Image.Image) -> Image.Image:
 
 
 def sketched_background(picture: Image.Image) -> Image.Image:
-    """The sketch of a background, RGB of the same size."""
     colours = np.asarray(picture).astype(np.float32)
     return Image.fromarray(
         _rounded(0.65 * _colder(colours) + 0.35 * PAPER - 20 * _strokes(colours, falling=True))
@@ -114,40 +112,34 @@ PALETTE: dict[str, Colour] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a category is drawn: its shapes, width and height relative to the object's size, possible colours,
-    whether it belongs in the air, and whether mirroring makes sense."""
+    """A row of `drawings.json`. size: width and height relative to the object's; airborne: it belongs in the
+    air; mirror: mirroring makes sense."""
 
     shapes: list[list[Any]]
-    width: float
-    height: float
-    colours: tuple[str, ...]
-    airborne: bool
-    mirror: bool
+    size: tuple[float, float]
+    colours: list[str]
+    airborne: bool = False
+    mirror: bool = True
+
+    @property
+    def width(self) -> float:
+        return self.size[0]
+
+    @property
+    def height(self) -> float:
+        return self.size[1]
 
 
 #: The 30 of the 80 COCO categories that exist in the nano world, under their COCO names.
-LOOKS: dict[str, Look] = {
-    name: Look(
-        row["shapes"],
-        row["size"][0],
-        row["size"][1],
-        tuple(row["colours"]),
-        row.get("airborne", False),
-        row.get("mirror", True),
-    )
-    for name, row in json.loads(DRAWINGS.read_text(encoding="utf-8")).items()
-}
+LOOKS = {name: Look(**row) for name, row in json.loads(DRAWINGS.read_text(encoding="utf-8")).items()}
 CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 
 
 # The caches hold what the pictures of one scene share; enlarged, a drawing takes 60 KiB and a background 256.
 @lru_cache(maxsize=256)
 def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
-    """The object alone, RGBA, `SUPERSAMPLE` times enlarged, cropped to what is visible.
-
-    `size` is in scene pixels; the layer is about `size * look.width` by `size * look.height` pixels times
-    `SUPERSAMPLE`.
-    """
+    """The object alone, RGBA, `SUPERSAMPLE` times enlarged, cropped to what is visible; size: in scene
+    pixels."""
     if style == SKETCH:
         return sketched_thing(layer(category, colour, size, flip))
     look = LOOKS[category]
@@ -208,7 +200,7 @@ BACKGROUNDS: dict[str, tuple[float, float, Colour, Colour]] = {
 
 @lru_cache(maxsize=16)
 def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
-    """A background without objects, RGB, enlarged `SUPERSAMPLE` times. Same arguments, same pixels."""
+    """RGB, enlarged `SUPERSAMPLE` times."""
     if style == SKETCH:
         return sketched_background(background(kind, seed))
     rng, side = random.Random(seed), SIZE * SUPERSAMPLE

@@ -22,14 +22,14 @@ _MARGIN = 1.0  # free pixels kept around every object
 
 
 def rng_for(split: str, index: int, purpose: str = "scene") -> random.Random:
-    """The random stream of one scene and purpose: SHA-256 over (split, index, purpose); splits never meet."""
+    """The random stream of one scene and purpose; splits never meet."""
     digest = hashlib.sha256(f"nein-nano/{split}/{index}/{purpose}".encode()).digest()
     return random.Random(int.from_bytes(digest[:16], "big"))
 
 
 @dataclass(frozen=True)
 class Item:
-    """One object. `x`, `y`: top left corner in scene pixels (multiples of 1/4); `size`: scale in pixels."""
+    """`x`, `y`: top left corner in scene pixels (multiples of 1/4); `size`: scale in pixels."""
 
     category: str
     colour: str
@@ -40,7 +40,7 @@ class Item:
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
-        """x0, y0, x1, y1 of the whole layer in scene pixels."""
+        """x0, y0, x1, y1 of the whole layer."""
         look = LOOKS[self.category]
         return self.x, self.y, self.x + round(self.size * look.width), self.y + round(self.size * look.height)
 
@@ -60,7 +60,6 @@ class Scene:
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Distinct categories in order of first appearance."""
         return tuple(dict.fromkeys(item.category for item in self.items))
 
     def without(self, category: str) -> Scene:
@@ -78,10 +77,8 @@ def _near(one: Item, other: Item) -> bool:
 def place(
     rng: random.Random, category: str, others: Collection[Item], attempts: int = 60, usual: bool = False
 ) -> Item | None:
-    """A random object of `category` that overlaps none of `others`, or None when no room was found.
-
-    usual   It looks as most people would draw it: the category's first colour, a middle size.
-    """
+    """A random object that overlaps none of `others`, None without room. usual: as most people would draw it,
+    in the category's first colour and a middle size."""
     look = LOOKS[category]
     colour = look.colours[0] if usual else rng.choice(look.colours)
     flip = not usual and look.mirror and rng.random() < 0.5
@@ -103,7 +100,7 @@ def place(
 
 
 def sample_scene(rng: random.Random, objects: int, categories: Collection[str] = CATEGORIES) -> Scene:
-    """A random scene with `objects` objects (fewer when there is no room); a category may occur twice."""
+    """`objects` objects, fewer when there is no room; a category may occur twice."""
     kind = rng.choice(tuple(BACKGROUNDS))
     seed = rng.randrange(200)
     pool = tuple(categories)
@@ -134,7 +131,7 @@ def mask(item: Item) -> np.ndarray:
 
 
 def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
-    """Tight x0, y0, x1, y1 around the visible object, in scene pixels (quarter-pixel exact)."""
+    """Tight x0, y0, x1, y1 around the visible object, exact to a quarter of a pixel."""
     bounds = layer(item.category, item.colour, item.size, item.flip, style).getchannel("A").getbbox()
     assert bounds is not None, f"{item.category} draws nothing"
     x0, y0, x1, y1 = (bound / SUPERSAMPLE for bound in bounds)
@@ -154,13 +151,8 @@ ALL, TAUGHT, UNSEEN, NEGATOR, VARIED = "all", "taught", "held-out", "negator", "
 
 @dataclass(frozen=True)
 class World:
-    """What data are drawn from.
-
-    shown    The objects scenes are drawn from; one that occurs more often is drawn more often.
-    named    The objects that sentences deny or ask about.
-    wording  "all", "taught", "held-out", "negator" or "varied".
-    style    `PLAIN` or `SKETCH`.
-    """
+    """shown: the objects scenes are drawn from, a repeated one more often; named: those that sentences deny
+    or ask about; style: `PLAIN` or `SKETCH`."""
 
     name: str
     shown: tuple[str, ...] = CATEGORIES
@@ -197,12 +189,10 @@ AXES = tuple(name for name, world in WORLDS.items() if world.wording not in (ALL
 
 
 def is_nano(data: str) -> bool:
-    """Whether what `--data` says is a world: "nano" or "nano:NAME"."""
     return data == NANO.name or data.startswith(f"{NANO.name}:")
 
 
 def world(data: str) -> World:
-    """The world that `--data` names. Raises UserError for one that there is not."""
     if data not in WORLDS:
         raise unknown("nano world", data, WORLDS)
     return WORLDS[data]

@@ -42,7 +42,6 @@ PLACES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 
 
 def names(category: str) -> tuple[str, ...]:
-    """The category's name first, then its synonyms."""
     return (category, *SYNONYMS.get(category, ()))
 
 
@@ -72,7 +71,7 @@ def _relation(a: Item, b: Item) -> str:
 
 
 def caption(scene: Scene, rng: random.Random) -> str:
-    """One sentence about the scene; like a person's caption it may leave an object out."""
+    """Like a person's caption it may leave an object out."""
     _, where, what = PLACES[scene.background]
     place, view = rng.choice(where), rng.choice(what)
     counts = Counter(i.category for i in scene.items)
@@ -148,11 +147,8 @@ _CLEAR = 7.0  # pixels between centres (or from the middle of the picture) for a
 
 @dataclass(frozen=True)
 class Question:
-    """One question with its negation about one scene.
-
-    right, wrong   The option that answers `question`, and the one that answers `negated`.
-    held_out       The wording of `negated` is kept from training.
-    """
+    """right, wrong: the options that answer `question` and `negated`; held_out: the wording of `negated` is
+    kept from training."""
 
     kind: str
     question: str
@@ -163,7 +159,7 @@ class Question:
 
 
 def question_scene(split: str, index: int, world: World = NANO) -> Scene:
-    """The `index`-th scene that questions of a split are about: two to four objects."""
+    """Two to four objects."""
     rng = rng_for(split, index, "question-scene")
     return sample_scene(rng, rng.choice((2, 3, 3, 4)), world.shown)
 
@@ -171,10 +167,8 @@ def question_scene(split: str, index: int, world: World = NANO) -> Scene:
 def ask(
     rng: random.Random, scene: Scene, kind: str, world: World = NANO, wordings: Pairs | None = None
 ) -> Question | None:
-    """A random question of a kind with a known answer; None when the scene allows none.
-
-    world     Which objects it may name, and how it asks; `wordings`: how it asks, if otherwise.
-    """
+    """A random question of a kind with a known answer; None when the scene allows none. wordings: if not
+    those of the world."""
     wording, thing, side = kind, "", ""
     counts = Counter(item.category for item in scene.items)
     single = [item for item in scene.items if counts[item.category] == 1 and item.category in world.named]
@@ -234,8 +228,7 @@ def _directions(
 
 
 def iter_questions(split: str, count: int, world: World = NANO) -> Iterator[tuple[int, Scene, Question]]:
-    """`count` (scene number, scene, question): up to one of each kind per scene, kinds in turn, so that
-    every kind has its quarter (to within one scene)."""
+    """`count` (scene number, scene, question), one of each kind per scene."""
     made = index = 0
     while made < count:
         scene = question_scene(split, index, world)
