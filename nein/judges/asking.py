@@ -58,8 +58,8 @@ def answered(
     batch_size: int,
     title: str,
     unit: str,
-) -> dict[str, Row]:
-    """Key -> row of every question, from `ANSWERS` in `out` or asked now.
+) -> list[Row]:
+    """A row per item and key, from `ANSWERS` in `out` or asked now.
 
     space  What decides the answers besides the question, as JSON.
     ask    A batch -> key -> its row, and whether it lasts: others are asked again by the next command.
@@ -77,11 +77,11 @@ def answered(
                 cache.put_all({(space, key): row for key, (row, lasts) in fresh.items() if lasts})
                 rows |= {key: row for key, (row, _) in fresh.items()}
                 bar.update(len(batch))
-    return rows
+    return [rows[key] for item in items for key in keys(item)]
 
 
 def decoded(make: Callable[[], Item]) -> Item:
-    """The pictures of a question. Raises UserError where one cannot be read."""
+    """Raises UserError for a picture that cannot be read."""
     try:
         return make()
     except ImageError as error:

@@ -178,7 +178,7 @@ def ask_all(
             for word, answer in zip(case.words, row, strict=True)
         }  # fmt: skip
 
-    rows = asking.answered(
+    return asking.answered(
         out,
         json.dumps(["calibration", judge.fingerprint, how.of(kind)], sort_keys=True),
         cases,
@@ -188,4 +188,3 @@ def ask_all(
         title=kind,
         unit="image",
     )
-    return [rows[key(case, word)] for case in cases for word in case.words]

@@ -19,7 +19,7 @@ from nein.judges.known import AFFIRMED, NEGATED, Pair
 from nein.loading.errors import isolated
 from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge
-from nein.statistics import Estimate
+from nein.reporting.scores import ScoreTable
 
 Row = dict[str, Any]
 
@@ -29,7 +29,7 @@ def calibrate(
 ) -> Path:
     """Asks a judge about the pairs and writes what came of it; returns the .json file."""
     kind = reference.partition(":")[0]
-    rows = asking.answered(
+    listed = asking.answered(
         out,
         json.dumps(["calibration", "rewards", judge.fingerprint]),
         pairs,
@@ -39,7 +39,6 @@ def calibrate(
         title=kind,
         unit="pair",
     )
-    listed = [rows[_key(pair, wording)] for pair in pairs for wording in pair.sentences]
     target = out / "rewards" / f"{kind}-{judge.fingerprint[:12]}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_lines(target.with_suffix(".jsonl"), listed)
@@ -88,16 +87,15 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
     position           Of a judge that compares: how much oftener it says A, the edit in the middle, than B: a
                        difference of shares, 0 for no preference of a place; None for other judges.
     """
-    values = {
-        wording: {row["id"]: row["right"] for row in rows if row["wording"] == wording}
-        for wording in (AFFIRMED, NEGATED)
-    }
-    clusters = {row["id"]: row["cluster"] for row in rows}
-    shares: dict[str, Estimate | None] = {}
-    for wording, of_id in values.items():
-        scored = {key: value for key, value in of_id.items() if value is not None}
-        shares[wording] = statistics.bounded_mean(list(scored.values()), [clusters[key] for key in scored])
-    shares["gap"] = statistics.paired_difference(values[AFFIRMED], values[NEGATED], clusters)
+    table = ScoreTable.of(
+        {"id": row["id"], "source": row["cluster"], "variant": row["wording"], "metric": "right",
+         "value": row["right"], "reason": row.get("reason")}
+        for row in rows
+    )  # fmt: skip
+    affirmed, negated = (table.where(variant=wording) for wording in (AFFIRMED, NEGATED))
+    first, second, clusters = affirmed.pair(negated)
+    gap = statistics.bounded_mean(first - second, clusters, -1.0, 1.0)
+    shares = {AFFIRMED: affirmed.estimate(), NEGATED: negated.estimate(), "gap": gap}
     said = [(letter, row["cluster"]) for row in rows for letter in row["detail"].get("letters", ()) if letter]
     signs = [1.0 if letter == "A" else -1.0 for letter, _ in said]
     shares["position"] = statistics.bounded_mean(signs, [cluster for _, cluster in said], -1.0, 1.0)

@@ -110,20 +110,6 @@ def test_silence_is_counted_over_calls_and_ends_every_one(cache):
         cached.answer(PICTURES[:1], [asked("later")], ["generated"])
 
 
-def test_an_answer_is_kept_before_the_next_question_and_a_mistake_of_ours_is_raised(cache):
-    class Broken(Model):
-        def reply(self, text):
-            if text == "c":
-                raise AssertionError("defect")
-            return super().reply(text)
-
-    with pytest.raises(AssertionError, match="defect"):
-        CachedModel(Broken(1), cache).answer(PICTURES[:1], [asked("a", "b", "c", "d")], ["generated"])
-    model = Model()
-    CachedModel(model, cache).answer(PICTURES[:1], [asked("a", "b", "c", "d")], ["generated"])
-    assert sorted(model.calls) == [["c"], ["d"]]
-
-
 def test_stop_ends_calls_that_wait_in_other_threads_and_later_ones(cache):
     class Slow(Model):
         def reply(self, text):

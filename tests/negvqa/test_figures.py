@@ -149,21 +149,6 @@ def test_the_protocols_differ_where_a_letter_cannot_be_read():
     assert all(row["reason"] for row in rows if row["variant"] == "negated")
 
 
-def test_a_failed_answer_is_unscored_and_counted_under_both_protocols():
-    rows = made([("A", "B"), ("A", "B")])
-    rows[0] |= {"text": None, "error": "the endpoint gave no answer after 6 attempts: HTTP 503"}
-    scored = list(scores.score(rows, ["generated"]))
-    fixed = [r for r in scored if r["protocol"] == "fixed" and r["variant"] == "original"]
-    found = scores.figures(scores.table(fixed))
-    entry = frames.pick(found, task="accuracy", category=AVERAGE)
-    assert entry is not None
-    assert (entry["value"], entry["n"], entry["unscored"]) == (1.0, 1, 1)
-    assert list(frames.select(found, task="unread")["value"]) == [1]
-    paper = [r for r in scored if r["protocol"] == "paper" and r["variant"] == "original"]
-    assert [row["value"] for row in paper] == [None, 1.0]
-    assert "HTTP 503" in fixed[0]["reason"]
-
-
 def test_a_category_is_the_mean_of_its_subsets_as_published_and_pooled_when_fixed():
     rows = made([("A", "B")] * 9)  # nine right answers of one subset, one wrong of another
     rows += [{**row, "id": "x", "subset": "VizWiz", "source": "q"} for row in made([("B", "A")])]

@@ -97,20 +97,6 @@ def test_only_the_data_decide_what_stands_beside_table_1(vlms, questions, tmp_pa
         assert ("Differences from Table 1" in (out / "table.md").read_text()) == (whose == "published")
 
 
-def test_a_finished_run_loads_no_model_again_and_can_be_reported_elsewhere(
-    vlms, questions, tmp_path, monkeypatch
-):
-    out = tmp_path / "out"
-    assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    before = (folder_of(out).path / "scores.csv").read_bytes()
-    monkeypatch.setattr("nein.metrics.load_choices", lambda *a, **k: pytest.fail("loaded again"))
-    assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    assert (folder_of(out).path / "scores.csv").read_bytes() == before
-    where = ("-o", tmp_path / "again.html", "--data", questions, "--formats", "csv")
-    assert run("report", out, *where) == 0
-    assert (tmp_path / "again.csv").read_text() == (out / "figures.csv").read_text()
-
-
 def test_a_missing_and_a_broken_picture_are_unscored_and_counted(vlms, questions, tmp_path):
     (questions.parent / "p1.png").unlink()
     (questions.parent / "p2.png").write_bytes(b"no picture")
@@ -269,7 +255,8 @@ def test_a_report_of_a_model_with_a_name_finds_the_pictures_of_two_files_with_ot
     assert run("--model", "mine=judge", "--judge", "tests.rehearsal:yes", *files, *named, "--out", out,
                "--formats", "csv") == 0  # fmt: skip
     assert Folder(out / "mine").manifest()["identity"]["role"] == "judge"
-    assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html") == 0
+    assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html,csv") == 0
+    assert (tmp_path / "page.csv").read_text() == (out / "figures.csv").read_text()
     assert (tmp_path / "page.html").read_text().count('"pictures":[[') == 4
 
 
