@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from decimal import Decimal
 
+import numpy as np
 import pytest
 
 from nein.engine.folder import Folder, runs_below
+from nein.engine.images import encode_png
 from nein.loading import spending
 from nein.loading.spending import BudgetError, Ledger, price, tokens
 from tests.helpers import commands
@@ -115,6 +118,23 @@ def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server,
     assert commands.outcome(capsys, "status", tmp_path).stdout.splitlines()[-1] == line
     for path in runs_below(tmp_path):
         assert Folder(path).manifest()["spent"]["gpt-4o-mini"]["dollars"] == float(12 * COST)
+
+
+def test_an_editor_stops_before_its_budget_and_no_picture_is_paid_twice(server, tmp_path, capsys):
+    server.models = (200, {"data": [{"id": "gpt-image-1.5"}]}, {})
+    picture = base64.b64encode(encode_png(np.zeros((64, 64, 3), np.uint8))).decode()
+    usage = {"input_tokens": 1000, "input_tokens_details": {"image_tokens": 800}, "output_tokens": 100}
+    usage["output_tokens_details"] = {"image_tokens": 100}  # $0.0106 in all
+    server.rule = lambda body, count: (200, {"data": [{"b64_json": picture}], "usage": usage}, {})
+    words = ["eval", "--editor", f"openai:{server.url}#gpt-image-1.5", "--stages", "edit", "--limit", 12]
+    words += ["--batch-size", 4, "--device", "cpu", "--out", tmp_path]
+    stopped = commands.outcome(capsys, *words, "--budget", 0.08)
+    assert (stopped.code, len(server.requests)) == (2, 7)
+    assert "The next request to gpt-image-1.5 might pass the budget of $0.08 ($0.07 are" in stopped.stderr
+    assert commands.exit_code(*words, "--budget", 1) == 0
+    asked = [(body["prompt"], body["image"]) for body in server.requests]
+    assert len(asked) == len(set(asked)) == 24  # of both tracks
+    assert spending.spent(tmp_path)["gpt-image-1.5"]["dollars"] == float(24 * Decimal("0.0106"))
 
 
 def test_a_model_without_a_price_is_said_and_not_counted(server, tmp_path, capsys):
