@@ -109,10 +109,15 @@ def test_a_pair_without_one_of_its_scores_is_unscored_and_one_cut_off_is_none() 
     assert (effect["n"], effect["unscored"]) == (1, 1)
 
 
-def test_two_denials_are_no_minimal_pair() -> None:
+@pytest.mark.parametrize(
+    "change", [{"templates": ["negation", "negation"], "type": "negation"}, {"templates": [None, None]}]
+)
+def test_two_denials_are_no_minimal_pair_nor_is_each_caption_about_one_picture(
+    change: dict[str, Any],
+) -> None:
     rows = rows_of(RNG.normal(size=(2, 2, 2)))
     for row in rows:
-        row |= {"templates": ["negation", "negation"], "type": "negation"}
+        row |= change
     assert not any(figure["metric"] == "effect" for figure in conftest.measured(rows))
 
 

@@ -55,7 +55,7 @@ def beaf_item(number: int, image: str, thing: str, removed: bool, gt: str) -> di
 
 
 def natural(first: str, second: str, answers: str, kind: str) -> list[list[str]]:
-    suffix = other_tests._SUFFIXES[kind == "mcq"]
+    suffix = other_tests.SUFFIXES[kind == "mcq"]
     asked = [(first, "a.jpg"), (first, "b.jpg"), (second, "a.jpg"), (second, "b.jpg")]
     return [
         [text + suffix, name, said, kind] for (text, name), said in zip(asked, answers.split(), strict=True)

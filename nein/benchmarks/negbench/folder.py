@@ -122,10 +122,6 @@ def _tasks(config: EvalConfig, data: DataSet) -> list[Task]:
     return [task for task in tasks if task.sentences]
 
 
-def answers(kind: str, task: Task) -> bool:
-    return task.answered_by(kind) if isinstance(task, ChoiceTask) else kind == "dual"
-
-
 def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
     """The data sets of runs, with a warning for those that have gone."""
     found: dict[str, DataSet] = {}
@@ -157,7 +153,7 @@ class Asked:
         for data in sets:
             if data.sha256 == manifest["data"]["records_sha256"]:
                 kind = manifest["summary"]["kind"]
-                tasks = [task for task in _tasks(config, data) if answers(kind, task)]
+                tasks = [task for task in _tasks(config, data) if task.answered_by(kind)]
                 return cls(folder, config, data, tasks, kind, manifest["identity"].get("mend", ""))
         return None
 
@@ -196,7 +192,7 @@ class Asked:
     def in_blocks(self, task: Task) -> Task:
         """With all captions of its blocks, where these are judged as a whole."""
         whole = self.whole(task)
-        if not is_judged(task) or not isinstance(whole, RetrievalTask):
+        if not task.asked or not isinstance(whole, RetrievalTask):
             return task
         members = self.blocks(task).all_members()
         return dataclasses.replace(whole, negated=tuple(whole.negated[k] for k in members))
@@ -267,10 +263,6 @@ def asked_of(folder: Folder) -> Asked:
     if (found := Asked.of_folder(folder, sets_of([folder]))) is None:
         raise UserError(f"The data of '{folder.path}' have gone, and with them what was asked.")
     return found
-
-
-def is_judged(task: Task) -> bool:
-    return isinstance(task, RetrievalTask) and task.asked
 
 
 def verdicts(task: Task) -> str:

@@ -50,14 +50,14 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 "another: NAME=REFERENCE."
             )
     chosen = files.selected(config)
-    if any(files.is_judged(task) for _, tasks in chosen for task in tasks):
+    if any(task.asked for _, tasks in chosen for task in tasks):
         judges.check(config.judge)
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
         how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.block_size}
         load = shared(functools.partial(models.load, choice, **how))
-        asked = [(data, [t for t in tasks if files.answers(choice.kind, t)]) for data, tasks in chosen]
+        asked = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in asked):
             raise UserError(_UNANSWERED[choice.kind].format(choice.asked))
         remedies = ["", *(config.mend if choice.kind == "dual" else ())]
@@ -117,7 +117,7 @@ def _run(
     asked = Asked(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.remedy)
     make = _encoding if choice.kind == "dual" else _asking
     judge = {"judge": references.identity(config.judge), "weights": models.weights(config.judge)}
-    outputs = {files.verdicts(task): judge for task in tasks if files.is_judged(task)}
+    outputs = {files.verdicts(task): judge for task in tasks if task.asked}
     stages = tuple(make(asked, choice, device, load))
     return ModelRun(
         name, choice.name, identity, stages, facts, outputs, scores=lambda folder: asked.table(), asked=asked
@@ -141,7 +141,7 @@ def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]
 
     model = Model(choice.slug, with_remedy, describe, fits=batched if config.fits else None)
     encodings = [asked.pictures(), *map(asked.sentences, asked.tasks)]
-    judging = [_judging(asked, task, device) for task in asked.tasks if files.is_judged(task)]
+    judging = [_judging(asked, task, device) for task in asked.tasks if task.asked]
     return [*(encoding.stage(model) for encoding in encodings), *judging]
 
 

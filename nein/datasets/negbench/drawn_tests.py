@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 from PIL import Image
 
-from nein.datasets.negbench import drawn
+from nein.datasets.negbench import drawn, registry
 from nein.datasets.negbench.drawn import scene
+from nein.datasets.negbench.other_tests import SUFFIXES
 from nein.datasets.negbench.registry import MCQ, REPHRASED, RETRIEVAL, ROWS, SCOPE
 from nein.engine.images import write_png
 from nein.nano import data, scope
@@ -26,9 +27,7 @@ from nein.wording.nouns import with_article
 
 SCENES = 300
 VERSION = 3  # of what is drawn: part of the name of the folder in the cache
-NEAT = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true_logic_inversion.csv"
-_YES_NO = "Please answer Yes or No."
-_LETTER = "Please output the letter corresponding to the correct option."
+NEAT = registry.NEAT_COCO
 _ABSENT = 4  # things that BEAF's twin asks about and no picture shows
 
 
@@ -181,13 +180,13 @@ def naturalbench(root: Path, split: str, count: int) -> None:
         for name, one in zip(names, (left, right), strict=True):
             _save(root / "NaturalBench-Retrieval" / "images" / name, one)
         if len(pairs) % 2:
-            form, yes, no, kind = "{}\nOption: A:{}; B:{};" + _LETTER, "A", "B", "mcq"
+            form, yes, no, kind = "{}\nOption: A:{}; B:{};" + SUFFIXES[1], "A", "B", "mcq"
             questions = (
                 form.format("Which of these is in the picture?", x, y),
                 form.format("Which of these is not in the picture?", x, y),
             )
         else:
-            form, yes, no, kind = "Is there {} in the picture?" + _YES_NO, "Yes", "No", "yes_no"
+            form, yes, no, kind = "Is there {} in the picture?" + SUFFIXES[0], "Yes", "No", "yes_no"
             questions = form.format(with_article(x)), form.format(f"no {x}")
         answers = ((yes, no), (no, yes))
         rows += [

@@ -46,7 +46,7 @@ _RETRIEVAL = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str
 _SCOPE = {
     **_RETRIEVAL, "denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int,
 }  # fmt: skip
-_SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
+SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
 _BEAF_ASKED = re.compile(r"Is there (an? .+) in the image\?")
 
@@ -192,7 +192,7 @@ def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int
     if len(row) != 4:
         raise UserError(f"{where} is not [question, image, answer, type].")
     asked, image, answer, _ = row
-    for suffix in _SUFFIXES:
+    for suffix in SUFFIXES:
         asked = asked.removesuffix(suffix)
     lettered = _LETTERED.fullmatch(asked)
     options = (YES, NO) if lettered is None else (lettered[2].strip(), lettered[3].strip())

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -109,6 +109,9 @@ class RetrievalTask:
         shown = (item.image for item in (*self.original, *self.negated) if item.image)
         return list(dict.fromkeys((*shown, *self.gallery)))
 
+    def answered_by(self, kind: str) -> bool:
+        return kind == "dual"
+
     @property
     def asked(self) -> bool:
         """Whether its captions bring the questions by which a judge says what is found."""
@@ -132,6 +135,7 @@ class ChoiceTask:
     media: Media
     variant: str = "templated"
     kind: str = "mcq"
+    asked: ClassVar[bool] = False
     origin: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -59,7 +59,7 @@ class Row:
 
 _COCO = "val2017.zip of https://cocodataset.org/#download"
 _VTT = "the MSR-VTT videos, https://www.mediafire.com/folder/h14iarbs62e7p/shared"
-_NEAT_COCO = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true_logic_inversion.csv"
+NEAT_COCO = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true_logic_inversion.csv"
 _NEAT_VTT = "msr_vtt_retrieval_rephrased_llama_logic_inversion.csv"
 _NEIN = ("val.json", "train.json", "dev.json")
 
@@ -81,7 +81,7 @@ _TABLE = (
         (
             *_retrieval(
                 "COCO_val_retrieval.csv", ("COCO_val_negated_retrieval.csv",),
-                ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv", _NEAT_COCO),
+                ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv", NEAT_COCO),
             ),
             *_pair(MCQ, "COCO_val_mcq.csv", "COCO_val_mcq_llama3.1_rephrased.csv"),
         ),
@@ -182,7 +182,7 @@ _TABLE = (
             files_at=f"raw_data/{folder} of github.com/hhc1997/NEAT", suite="Han et al., arXiv:2507.19064",
         )
         for name, title, pictures, file, folder in (
-            ("coco", "COCO", _COCO, _NEAT_COCO, "images"), ("msr-vtt", "MSR-VTT", _VTT, _NEAT_VTT, "videos"),
+            ("coco", "COCO", _COCO, NEAT_COCO, "images"), ("msr-vtt", "MSR-VTT", _VTT, _NEAT_VTT, "videos"),
         )
     ),
     Row(
