@@ -1,4 +1,5 @@
 from pathlib import Path
+from unittest import mock
 
 import huggingface_hub
 import pytest
@@ -43,7 +44,9 @@ def test_the_entries_are_the_hubs_own_format(one, out, tmp_path):
     assert "command" not in str(summary["manifest"]["invocations"])
 
 
-def test_nothing_is_pushed_unless_somebody_is_logged_in(one, tmp_path, monkeypatch):
+def test_nothing_is_pushed_unless_somebody_is_logged_in_and_a_refusal_is_a_sentence(
+    one, tmp_path, monkeypatch
+):
     sent = []
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", lambda self, **kwargs: sent.append(kwargs))
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
@@ -56,14 +59,8 @@ def test_nothing_is_pushed_unless_somebody_is_logged_in(one, tmp_path, monkeypat
         "nein/magicbrush-negative.json",
     }
     assert {item["repo_id"] for item in sent} == {"me/model"}
-
-
-def test_a_refused_push_is_a_sentence_and_the_files_stay(one, tmp_path, monkeypatch):
-    def refuse(self, **kwargs):
-        raise OSError("offline\nmore")
-
+    refuse = mock.Mock(side_effect=OSError("offline\nmore"))
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", refuse)
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
     with pytest.raises(UserError, match="could not be pushed to 'me/model': offline The files are written"):
         export.publish(one, "me/model", tmp_path, dataset="o/d")
     assert (tmp_path / ".eval_results" / "nein.yaml").exists()

@@ -1,5 +1,7 @@
 """Trackers show the figures of an evaluation."""
 
+from unittest import mock
+
 import pytest
 
 from nein.reporting import figures as frames
@@ -41,26 +43,13 @@ def test_a_tracker_that_works_in_every_process_finds_out_which_this_is(tmp_path,
     from accelerate import tracking as theirs
     from accelerate.logging import get_logger
 
-    seen = []
-
-    class Everywhere:
-        requires_logging_directory = False
-
-        def __init__(self, run): ...
-
-        def start(self):
-            get_logger("accelerate.tracking").debug("started")
-
-        def store_init_configuration(self, values): ...
-
-        def log(self, values, step=None):
-            seen.append(values)
-
-        finish = start
-
+    tracker = mock.Mock()
+    tracker.start.side_effect = lambda: get_logger("accelerate.tracking").debug("started")
+    kind = mock.Mock(return_value=tracker, requires_logging_directory=False)
     monkeypatch.setattr(PartialState, "_shared_state", {})
-    monkeypatch.setitem(theirs.LOGGER_TYPE_TO_CLASS, "everywhere", Everywhere)
+    monkeypatch.setitem(theirs.LOGGER_TYPE_TO_CLASS, "everywhere", kind)
     what = {"benchmark": "b", "model": "m", "task": "t", "metric": "accuracy", "variant": "v"}
     figures = frames.frame([frames.number(0.5, unit="%", **what)])
     tracking.log(["everywhere"], tmp_path, {"seed": 0}, figures)
-    assert [values["b/m/t/accuracy/v"] for values in seen] == [0.5]
+    [(values,)] = [call.args for call in tracker.log.call_args_list]
+    assert values["b/m/t/accuracy/v"] == 0.5
