@@ -512,6 +512,10 @@ def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path:
     sets = loading.load(str(tmp_path))
     assert [task.name for data in sets for task in data.tasks] == ["valse/caption", "naturalbench/pairs"]
     assert loading.load(str(tmp_path / retrieval))[0].name == "naturalbench"
+    PUBLISHED["valse"](tmp_path / "y/existence.json")
+    with pytest.raises(UserError, match=r"One file is needed of .*existence.json, .*existence.json"):
+        loading.load(str(tmp_path))
+    (tmp_path / "y/existence.json").unlink()
     for where, name, said in (
         (str(tmp_path), "beaf", r"none of the files of BEAF \(beaf_qna.json\); they are beaf_qna"),
         ("nano", "neat-msr-vtt", "is not drawn in 'nano'; --data nano has twins of coco, valse"),

@@ -65,12 +65,13 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
     models = [one.folder.path.parent.name for one in runs]
     order = sorted(range(len(runs)), key=lambda k: models.index(models[k]))
     found = evaluated([runs[k].folder for k in order])
-    frame, titled = together(found), label(found)
+    nano = {run.facts["dataset"].partition("-")[0] for run in found} == {NANO}
+    frame = together(found)
     chief = [sections.RETRIEVED, sections.SATISFIED, sections.MULTIPLE_CHOICE]
     return Page(
-        f"NegBench, {titled}", subtitle=HOW, findings=finding(frame), notes=notes(found), frame=frame,
+        f"NegBench, {NANO_LABEL if nano else 'measured here'}", subtitle=HOW, findings=finding(frame), notes=notes(found), frame=frame,
         settings={run.name: pages.setting(run.facts) for run in found},
-        stamp=titled if titled == NANO_LABEL else "", parts=_questions(found, runs),
+        stamp=NANO_LABEL if nano else "", parts=_questions(found, runs),
         headline=chief if isinstance(options, ReportConfig) else None,
     )  # fmt: skip
 
@@ -133,11 +134,6 @@ def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
             features = run.facts["features"] or "normalised"
             parts.append(beside(run.figures, run.facts["row"], features, run.facts["quick_gelu"]))
     return frames.concat(parts)
-
-
-def label(runs: Sequence[Evaluated]) -> str:
-    kinds = {run.facts["dataset"].partition("-")[0] for run in runs}
-    return NANO_LABEL if kinds == {NANO} else "measured here"
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
