@@ -112,15 +112,6 @@ def test_the_number_of_images_per_shard_decides_nothing(coco, negbench, tmp_path
     assert contents(tmp_path / "1") == contents(tmp_path / "5")
 
 
-def test_another_configuration_is_discarded_only_when_told(coco, negbench, tmp_path):
-    assert negbench(*coco_arguments(coco, tmp_path)).code == 0
-    before = contents(tmp_path)
-    assert negbench(*coco_arguments(coco, tmp_path, "--wording", "paper")).code == 2
-    assert contents(tmp_path) == before
-    assert negbench(*coco_arguments(coco, tmp_path, "--wording", "paper", "--overwrite")).code == 0
-    assert b"This image includes" in contents(tmp_path)["dataset/mcq.csv"]
-
-
 def test_a_source_that_has_changed_is_refused(coco, negbench, tmp_path):
     own, listed = tmp_path / "instances.json", tmp_path / "out/list/list.json"
     content = json.loads((coco / "instances.json").read_text())
