@@ -18,7 +18,7 @@ import numpy as np
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.editors.presets import model_of, split_address
 from nein.editors.remote import RemoteEditor
-from nein.loading.service import WITHHELD, NoAnswer, Service
+from nein.loading.service import WITHHELD, NoAnswer, Service, setting
 
 #: Options that decide how requests are sent, and no picture.
 SENDING = ("concurrency", "timeout", "retries")
@@ -88,14 +88,18 @@ class ServedEditor(RemoteEditor):
     """
 
     def __init__(
-        self, reference: str, *, size: str | None = None, seed: int | str | None = None, concurrency: int = 8,
-        timeout: float = 300.0, retries: int = 5, **options: Any,
+        self, reference: str, *, size: str | None = None, seed: int | str | None = None,
+        concurrency: int | None = None, timeout: float | None = None, retries: int | None = None,
+        **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(model_of(reference), concurrency)
+        super().__init__(model_of(reference), setting("concurrency", concurrency))
         if taken := sorted({*OURS} & options.keys()):
             raise EditorError(f"the option {taken[0]!r} is decided by the benchmark; leave it out")
         url, self.model = split_address(reference)
-        self._service = Service(url, self.model, concurrency=concurrency, timeout=timeout, retries=retries)
+        seconds = setting("timeout", timeout, 300.0)  # a picture takes longer than an answer
+        self._service = Service(
+            url, self.model, concurrency=self.concurrency, timeout=seconds, retries=retries
+        )
         hosted = bool(self._service.hosted)
         if size is None:
             early = self.model.startswith(("gpt-image-1", "chatgpt-image"))

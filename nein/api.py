@@ -29,6 +29,7 @@ from nein.engine import executors
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.processes import Processes
+from nein.loading import service
 from nein.loading.digests import json_digest
 from nein.metrics.choices import FunctionChoices
 from nein.metrics.dual.objects import of as objects_of_two_towers
@@ -241,6 +242,7 @@ def _run(
         raise UserError(
             f"on='{config.on}' computes in other processes, where {', '.join(objects)} of this one is not."
         )
+    service.use(config)
     with contextlib.closing(executors.start(config)) as executor:
         made = {name: make(name, thing, executor.device) for name, thing in objects.items()}
         if config.out is None and made:  # a folder for these models, by their names and a digest

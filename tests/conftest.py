@@ -187,6 +187,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """An OpenAI-compatible endpoint on the loopback address; it is asked again without much ado."""
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("nein.loading.service._command", {})  # of the command before
     found = Server()
     yield found
     found.close()

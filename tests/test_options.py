@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,13 +23,16 @@ from nein.config.groups import (
     Preset,
     Runs,
     Seed,
+    Sending,
 )  # fmt: skip
 from nein.config.options import Names, Paths, argument, option
 from nein.engine.errors import UserError
-from tests.helpers.commands import outcome
+from tests.helpers.commands import exit_code, outcome
+from tests.loopback import Server
 
 #: Field -> the group that declares it; batches that find their size are a group of their own.
 SHARED = {
+    **dict.fromkeys(("concurrency", "timeout", "retries"), Sending),
     "preset": Preset, "limit": Limit, "overwrite": Output, "seed": Seed, "device": OnDevice,
     "batch_size": Batches, "dtype": DtypeOptions, "runs": Runs, "formats": Formats,
 }  # fmt: skip
@@ -159,6 +163,38 @@ def test_a_command_without_presets_takes_values_from_a_file_and_the_command_line
     assert filed.inner.depth == 7
     both = Example.parse(["z", "--limit", "2", "--config", str(file)])
     assert (both.places, both.limit, both.inner.depth) == ([Path("z")], 2, 7)
+
+
+#: Commands that ask an endpoint, {s}.
+ASKING = (
+    "eval --editor identity --models.vqa {s} --metrics removal_vqa --control none",
+    "eval --editor {s} --metrics l1 --control none",
+    "eval --editor identity --mend rewrite:llm:{s} --metrics l1 --control none",
+    "negvqa --model {s} --questions 2 --blind 0",
+    "negbench eval --vlm {s} --model none --scenes 6 --tasks mcq --blind 0",
+    "negbench generate --source nano --scenes 4 --form training --concepts llm --verify none --llm.model {s}",
+    "negvqa generate --source nano --questions 2 --negator llm --llm.model {s}",
+    "check --judge vqa {s}",
+)
+
+
+@pytest.mark.parametrize("line", ASKING, ids=lambda line: line.partition(" --")[0])
+def test_every_command_that_asks_an_endpoint_takes_its_pace(
+    line: str, server: Server, tmp_path: Path
+) -> None:
+    def failing(body: object, count: int) -> tuple[int, object, dict[str, str]]:
+        time.sleep(0.02)
+        return 503, {"error": "busy"}, {}
+
+    server.rule = failing
+    words = line.format(s=f"openai:{server.url}#eye-7b").split()
+    if words[0] != "check":
+        words += ["--limit", 2, "--out", tmp_path / "out"]
+    exit_code(*words, "--device", "cpu", "--concurrency", 1, "--retries", 0, "--timeout", 7)
+    assert server.headers
+    assert server.most == 1
+    sent = {(head["X-Stainless-Retry-Count"], head["X-Stainless-Read-Timeout"]) for head in server.headers}
+    assert sent == {("0", "7.0")}
 
 
 @pytest.mark.parametrize("command", ["report", "negvqa report", "negbench report"])

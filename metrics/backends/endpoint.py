@@ -108,7 +108,7 @@ class Picture:
 
 
 class Endpoint(Service):
-    """Chat completions of one model; threads may share one.
+    """Chat completions of one model; threads may share one. sending: see `Service`.
 
     reasoning_effort, extra_body, detail
                  Sent with every request, and part of `facts`: how much the model thinks ("none", "low", ...),
@@ -120,11 +120,11 @@ class Endpoint(Service):
     """
 
     def __init__(
-        self, url: str, model: str, *, key: str | None = None, concurrency: int = 8, timeout: float = 60.0,
-        retries: int = 5, reasoning_effort: str = "", extra_body: Mapping[str, Any] | None = None,
-        detail: str = "", thinking_tokens: int = 0,
+        self, url: str, model: str, *, reasoning_effort: str = "",
+        extra_body: Mapping[str, Any] | None = None, detail: str = "", thinking_tokens: int = 0,
+        **sending: Any,
     ) -> None:  # fmt: skip
-        super().__init__(url, model, key=key, concurrency=concurrency, timeout=timeout, retries=retries)
+        super().__init__(url, model, **sending)
         if thinking_tokens < 0:
             raise MetricError(f"thinking_tokens is {thinking_tokens}; it must be at least 0.")
         self.detail, self._thinking = detail, thinking_tokens
@@ -133,7 +133,7 @@ class Endpoint(Service):
         #: Parameter -> the name that the model takes, or "" where it is left out.
         self.adapted: dict[str, str] = {}
         self._versions: Counter[str] = Counter()
-        self._seats = threading.BoundedSemaphore(concurrency)
+        self._seats = threading.BoundedSemaphore(self.concurrency)
         self._without_logprobs = False  # it was said that the server gives none
 
     def facts(self) -> dict[str, Any]:

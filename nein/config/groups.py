@@ -155,7 +155,22 @@ class DtypeOptions(Options):
 
 
 @dataclass(kw_only=True)
-class Budget(Options):
+class Sending(Options):
+    """How models behind an address are asked."""
+
+    concurrency: PositiveInt | None = option(
+        None, "endpoints: requests in flight at a time, default 8", "Machine"
+    )
+    timeout: PositiveFloat | None = option(
+        None, "endpoints: seconds to wait for an answer, default 120 (for an edit 300)", "Machine"
+    )
+    retries: NonNegativeInt | None = option(
+        None, "endpoints: how often a failed request is sent again, default 5", "Machine"
+    )
+
+
+@dataclass(kw_only=True)
+class Budget(Sending):
     """What models behind an address may cost."""
 
     budget: PositiveFloat | None = option(

@@ -39,9 +39,11 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
         print(options.dump(config) + "".join(f"# {line}\n" for line in config.announced()), end="")
         return 0
     from nein.engine import environment, errors, executors
+    from nein.loading import service
 
     environment.look_for_garbage_seldom()
     environment.keep_freed_memory()
+    service.use(config)
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     aside = {}

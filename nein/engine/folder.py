@@ -252,7 +252,8 @@ class Folder:
     def forget(self, output: str, number: int) -> None:
         """Removes a block of an output, and of every output that lies below it ("scores")."""
         root = self.path / output
-        below = [f"{output}/{path.name}" for path in root.iterdir()] if root.is_dir() else []
+        there = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+        below = [f"{output}/{path.name}" for path in there]
         for name in (output, *below):
             self.block_path(name, number).unlink(missing_ok=True)
 

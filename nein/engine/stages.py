@@ -11,7 +11,7 @@ from nein.engine import atomic
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
-from nein.loading import spending
+from nein.loading import service, spending
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -126,6 +126,7 @@ class Planned:
     ) -> None:
         self._make, self._config, self._steps = make, config, steps
         spending.keep(config.out_dir, config.budget)  # also where a worker elsewhere makes the steps again
+        service.use(config)
 
     def __call__(self, device: str) -> Sequence[Step]:
         return self._steps if self._steps is not None else self._make(self._config, device)

@@ -8,7 +8,16 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OfflineOptions, OnDevice, Seed
+from nein.config.groups import (
+    Batches,
+    Budget,
+    DtypeOptions,
+    Limit,
+    OfflineOptions,
+    OnDevice,
+    Seed,
+    Sending,
+)  # fmt: skip
 from nein.config.options import Device, Names, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -86,7 +95,7 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
 
 
 @dataclass(kw_only=True)
-class CheckConfig(DtypeOptions, OnDevice):
+class CheckConfig(DtypeOptions, OnDevice, Sending):
     """What is checked."""
 
     subject: str = argument(

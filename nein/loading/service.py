@@ -43,6 +43,10 @@ KEYS = {
 #: Seconds that a server may ask to wait (Retry-After); the package openai itself waits up to 120.
 LONGEST_WAIT = 900.0
 
+#: How a service is asked where nobody says it.
+USUAL = {"concurrency": 8, "timeout": 120.0, "retries": 5}
+_command: dict[str, Any] = {}
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -76,6 +80,17 @@ class NoAnswer(RuntimeError):
         return self.kind in (TIMEOUT, CONNECTION, SERVER) or (self.kind == REFUSED and self.silent)
 
 
+def use(options: object) -> None:
+    """From now on this process asks services as these options say, where they have the names of `USUAL`."""
+    _command.update({name: getattr(options, name, None) for name in USUAL})
+
+
+def setting(name: str, given: Any = None, usual: Any = None) -> Any:
+    """One of `USUAL`: as given, else as the command says, else as usual."""
+    said = given if given is not None else _command.get(name)
+    return said if said is not None else usual if usual is not None else USUAL[name]
+
+
 def hosted(address: str) -> str:
     """The row of `KEYS` of an address; "" of a server of one's own."""
     host = urlsplit(address).hostname or ""
@@ -88,6 +103,7 @@ class Service:
     url          With or without user, password and query (`address` is without), or with those put aside for
                  it.
     key          By default of the environment (`KEYS`).
+    concurrency, timeout, retries: if None, what the command says (`use`), else `USUAL`.
     concurrency  Requests in flight at a time.
     timeout      Seconds to wait for one answer.
     retries      How often a request is sent again after a timeout, a broken connection, "too many requests"
@@ -98,9 +114,13 @@ class Service:
     """
 
     def __init__(
-        self, url: str, model: str, *, key: str | None = None, concurrency: int = 8, timeout: float = 60.0,
-        retries: int = 5,
+        self, url: str, model: str, *, key: str | None = None, concurrency: int | None = None,
+        timeout: float | None = None, retries: int | None = None,
     ) -> None:  # fmt: skip
+        concurrency, timeout, retries = (
+            setting(name, given)
+            for name, given in (("concurrency", concurrency), ("timeout", timeout), ("retries", retries))
+        )
         if concurrency < 1 or timeout <= 0 or retries < 0:
             raise UserError(
                 f"concurrency {concurrency}, timeout {timeout} and retries {retries}: at least 1, above 0 "

@@ -181,7 +181,7 @@ def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(server
 def by_generate(server, **options):
     """A negation for NegVQA, or the kind of failure."""
     item = Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)
-    asked = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b", retries=0, **options), cache=None)
+    asked = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b", **options), cache=None)
     [made] = negvqa.by_model([item], ["dog"], asked)
     return made.question or made.kind
 

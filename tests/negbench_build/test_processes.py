@@ -29,8 +29,8 @@ def test_a_server_that_dies_ends_the_build_within_a_few_shards_and_what_it_said_
         return negbench(
             "generate", "--source", "captions", "--captions", source, "--form", "training",
             "--concepts", "llm", "--verify", "negatives", "--detector", "tests.rehearsal:score_005",
-            "--paraphrase", "--llm.model", f"openai:{server.url}#eye-7b", "--llm.retries", "0",
-            "--llm.concurrency", "2", "--shard-size", "1", "--device", "cpu", "--out", tmp_path / name,
+            "--paraphrase", "--llm.model", f"openai:{server.url}#eye-7b", "--retries", "0",
+            "--concurrency", "2", "--shard-size", "1", "--device", "cpu", "--out", tmp_path / name,
         )  # fmt: skip
 
     def slow(body, count):

@@ -194,7 +194,7 @@ def test_by_paper_and_by_its_prompts_negcap_is_what_the_model_says(server, negbe
         "generate", "--source", "captions", "--captions", coco / "captions.json", "--images", coco / "images",
         "--form", "training", "--concepts", "llm", "--validate", "--paraphrase", "--prompts", copy,
         "--protocol", "paper", "--llm.model", f"openai:{server.url}#eye-7b", "--llm.temperature", "0.8",
-        "--llm.retries", "0", "--device", "cpu", "--out", tmp_path / "out",
+        "--retries", "0", "--device", "cpu", "--out", tmp_path / "out",
     ]  # fmt: skip
     done = negbench(*given)
     assert done.code == 0, done.stderr

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
@@ -107,9 +107,6 @@ class NegvqaConfig(
         "none", "bnb-fp4: 4 bit, as in the NeIn paper (needs CUDA)", "Judge"
     )
     formats: Names = field(default_factory=lambda: ["html", "md", "csv"])
-    concurrency: PositiveInt = option(8, "questions in flight at an endpoint", "Endpoint")
-    timeout: PositiveFloat = option(120.0, "seconds to wait for an answer", "Endpoint")
-    retries: NonNegativeInt = option(5, "how often a question is asked again after a failure", "Endpoint")
     samples: NonNegativeInt = option(400, "questions shown with their answers in the page", "Output")
 
     @property

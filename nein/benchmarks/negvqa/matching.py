@@ -48,10 +48,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
         return {MATCHES: matched(client, rows, config.letters)}
 
     def load() -> Any:
-        options = llm.LlmOptions(
-            model=config.matching, max_tokens=MAX_TOKENS, concurrency=config.concurrency,
-            timeout=config.timeout, retries=config.retries, dtype=config.dtype,
-        )  # fmt: skip
+        options = llm.LlmOptions(model=config.matching, max_tokens=MAX_TOKENS, dtype=config.dtype)
         cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
         return llm.load(options, cache=cache, device=device)
 

@@ -228,8 +228,6 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
         return made
     where, revision = references.resolve(_behind(reference, config))
     options: dict[str, Any] = {"revision": revision, "device": device, "dtype": config.dtype}
-    if is_endpoint(where):
-        options |= {key: getattr(config, key) for key in ("concurrency", "timeout", "retries")}
     if reference == JUDGE:
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization

@@ -77,7 +77,10 @@ Row = Mapping[str, Any]
 def of_folder(folder: AnswersDir) -> Iterator[dict[str, Any]]:
     """The score rows of a run that has all its answers."""
     facts = folder.manifest()
-    matches = selected(folder, MATCHES) if MATCHES in facts["selected"] else ()
+    chosen = facts["selected"].get(MATCHES, {"size": 1, "records": ()})
+    size = chosen["size"]
+    blocks = {n for first, end in chosen["records"] for n in range(first // size, -(-end // size))}
+    matches = folder.rows(MATCHES, sorted(blocks))  # which has answers without a letter only
     yield from score(selected(folder, ANSWERS), facts["scoring"], facts["letters"], matches)
     if BLIND in facts["selected"]:
         yield from score(selected(folder, BLIND), facts["scoring"])

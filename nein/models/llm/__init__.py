@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.config.options import option
 from nein.engine.errors import UserError
@@ -30,9 +30,6 @@ class LlmOptions:
     temperature: NonNegativeFloat = option(0.0, "sampling temperature (0: greedy)")
     max_tokens: PositiveInt = option(512, "max tokens per answer")
     attempts: PositiveInt = option(1, "max tries until an answer is usable (temperature above 0)")
-    concurrency: PositiveInt = option(8, "endpoint: concurrent requests")
-    timeout: PositiveFloat = option(60.0, "endpoint: seconds until a request times out")
-    retries: NonNegativeInt = option(5, "endpoint: retries per failed request")
     reasoning_effort: str = option("", "endpoint: reasoning effort (none, low, ...)")
     extra_body: dict[str, Any] = option({}, "endpoint: extra request fields: --llm.extra-body.KEY VALUE")
     thinking_tokens: NonNegativeInt = option(0, "endpoint: extra tokens for thinking")

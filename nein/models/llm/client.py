@@ -168,10 +168,7 @@ def backend(options: LlmOptions, device: str) -> Backend:
     reference = options.model or ""
     check(reference)
     if is_endpoint(reference):
-        remote = EndpointModel(
-            *split_endpoint(reference), concurrency=options.concurrency, timeout=options.timeout,
-            retries=options.retries, **options.thinking,
-        )  # fmt: skip
+        remote = EndpointModel(*split_endpoint(reference), **options.thinking)
         remote.endpoint.check()
         return remote
     from nein.metrics.loading import split_reference
