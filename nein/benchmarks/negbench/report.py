@@ -69,7 +69,8 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
     frame = together(found)
     chief = [sections.RETRIEVED, sections.SATISFIED, sections.MULTIPLE_CHOICE]
     return Page(
-        f"NegBench, {NANO_LABEL if nano else 'measured here'}", subtitle=HOW, findings=finding(frame), notes=notes(found), frame=frame,
+        f"NegBench, {NANO_LABEL if nano else 'measured here'}", subtitle=HOW, findings=finding(frame),
+        notes=notes(found), frame=frame,
         settings={run.name: pages.setting(run.facts) for run in found},
         stamp=NANO_LABEL if nano else "", parts=_questions(found, runs),
         headline=chief if isinstance(options, ReportConfig) else None,
