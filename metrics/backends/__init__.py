@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
+from nein.loading.errors import choose
+from nein.loading.service import Service
 from nein.metrics.backends import vllm
 from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
+from nein.metrics.base import MetricError
 
 #: How such a reference begins.
 PREFIXES = ("openai", "vllm")
@@ -35,6 +40,16 @@ def check(reference: str, revision: str | None = None) -> None:
         check_folder(reference, revision)
 
 
+def check_options(reference: str, names: Iterable[str]) -> None:
+    """Raises MetricError unless a model is behind an endpoint, which has options of these names."""
+    allowed = [*inspect.signature(Endpoint).parameters, *inspect.signature(Service).parameters]
+    known = [name for name in dict.fromkeys(allowed) if name not in ("url", "model", "key", "sending")]
+    for name in names:
+        if not is_endpoint(reference):
+            raise MetricError(f"'{reference}' is behind no endpoint; leave its option '{name}' out.")
+        choose(f"option of '{reference}'", name, known)
+
+
 def connect(
     reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **sending: Any,
@@ -49,6 +64,7 @@ def connect(
         name = reference.removeprefix("vllm:")
         return vllm.VllmEngine(name, revision=revision, device=device, dtype=dtype)
     url, model = split_endpoint(reference)
+    check_options(reference, sending)
     made = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, **sending)
     made.check()
     return made

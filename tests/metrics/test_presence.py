@@ -47,10 +47,11 @@ def test_auc_removal_is_the_area_under_the_distribution_function_of_the_scores()
     assert np.mean([row.value for row in rows]) == pytest.approx(area, abs=1e-3)
 
 
-@pytest.mark.parametrize(("threshold", "value"), [(0.2, 1), (0.19, 0)])
-def test_the_threshold_is_strict_and_an_argument(threshold: float, value: int) -> None:
-    found = one(presence(["removal_ovd"], threshold=threshold), item(scene(car=0.2), SAMPLE))
-    assert found["removal_ovd"].value == value
+@pytest.mark.parametrize(("threshold", "removed", "kept"), [(0.2, 1, None), (0.19, 0, 1)])
+def test_the_threshold_is_strict_and_an_argument(threshold: float, removed: int, kept: int | None) -> None:
+    names, shown = ["removal_ovd", "retention_ovd"], scene(car=0.2, dog=0.2)
+    found = one(presence(names, threshold=threshold), item(shown, shown, caption="A dog."))
+    assert [found[name].value for name in names] == [removed, kept]
 
 
 def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted() -> None:

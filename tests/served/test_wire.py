@@ -269,6 +269,27 @@ def test_options_of_an_endpoint_are_sent_known_and_never_left_out(server: Server
         asked.ask(IMAGES[:1], [["a?"]])
 
 
+def test_options_of_a_judge_are_given_to_a_command(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("eval", "--editor", "identity", "--metrics", "removal_vqa", "--limit", "2", "--device", "cpu")
+    words = (*words, "--out", str(tmp_path / "run"), "--models.vqa")
+    option = "--models.vqa-options."
+    for given, said in (
+        ((f"openai:{server.url}#eye-7b", f"{option}reasoning", "none"), "did you mean 'reasoning_effort'"),
+        (("nano:llava", f"{option}detail", "low"), "is behind no endpoint"),
+    ):
+        done = commands.outcome(capsys, *words, *given)
+        assert (done.code, said in done.stderr) == (2, True), done.stderr
+    off = "{chat_template_kwargs: {enable_thinking: false}}"
+    given = (f"openai:{server.url}#eye-7b", f"{option}extra_body", off, f"{option}detail", "low")
+    assert commands.outcome(capsys, *words, *given).code == 0
+    sent = [body.get("chat_template_kwargs") for body in server.requests]
+    assert sent == [{"enable_thinking": False}] * len(sent)
+    runs = [Folder(path.parent).manifest()["models"]["vqa"] for path in tmp_path.rglob("manifest.json")]
+    assert {judge["detail"] for judge in runs} == {"low"}
+
+
 @every_caller
 @pytest.mark.parametrize(
     "error",
@@ -352,6 +373,7 @@ def test_the_version_that_answered_is_kept_and_a_change_is_said(
     asked = judge(server, concurrency=1)
     CachedJudge(asked, kept).ask(IMAGES[:1], [["a?", "b?"]])
     assert "answered as eye-1 fp_1, and answers as eye-2 fp_1 now" in caplog.text
+    assert caplog.text.count("answered as") == 1
     [again] = CachedJudge(judge(server), kept).ask(IMAGES[:1], [["b?", "a?"]])
     assert [answer.version for answer in again] == ["eye-2 fp_1", "eye-1 fp_1"]
     assert asked.usage()["versions"] == {"eye-1 fp_1": 1, "eye-2 fp_1": 1}

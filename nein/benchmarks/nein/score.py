@@ -27,6 +27,7 @@ from nein.engine.errors import UserError
 from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
+from nein.metrics.backends import check_options
 from nein.metrics.judges import attribute, is_attribute
 from nein.models import judges
 from nein.models.references import identity, resolve
@@ -256,6 +257,8 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
         where, _ = resolve(getattr(config.models, kind))
         if metrics.special_reference(where) or "/" in where or Path(where).exists():
             metrics.check_reference(where)  # else a name of the library behind the metric ("alex")
+        if kind == "vqa":
+            check_options(where, config.models.vqa_options)
 
 
 def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[str, Any]:
@@ -278,8 +281,9 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[
 
 def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
     """The options of a judge that are not the default, as `metrics.load_judge` takes them."""
-    if kind == "vqa" and config.models.vqa_quantization != "none":
-        return {"quantization": config.models.vqa_quantization}
+    if kind == "vqa":
+        weights = config.models.vqa_quantization
+        return {**config.models.vqa_options, **({"quantization": weights} if weights != "none" else {})}
     if kind == "ovd":
         return {"pad": config.models.ovd_pad, "backend": config.models.ovd_backend}
     return {}
