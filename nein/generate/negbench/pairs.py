@@ -130,7 +130,8 @@ def make_pairs(
         if not open_:
             break
         seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan, _ in open_]
-        made, left = maker.make(*zip(*open_, strict=True), seeds), []
+        going, pictures = zip(*open_, strict=True)
+        made, left = maker.make(going, pictures, seeds), []
         for (plan, picture), pair in zip(open_, made, strict=True):
             why = pair if isinstance(pair, str) else _refuse(plan, pair, verifier)
             if isinstance(pair, str) or why:
