@@ -37,13 +37,9 @@ PLACES = ("data", "source-images", "nein-images", "images", "image-root", "annot
 
 @dataclass(frozen=True)
 class Table:
-    """A published table, or a part of one.
-
-    work     Its benchmark's command; `asks`: the option of it that names models.
-    source   What `Benchmark.published` calls it.
-    models   Preset -> those that can be downloaded; others of its rows are named with --model.
-    options  Of the command, beside those of the preset; `nano`: further ones in miniature.
-    """
+    """A published table, or a part of one. work: its benchmark's command, whose option `asks` names models.
+    source: as of `Benchmark.published`. models: preset -> those that can be downloaded. options: of the
+    command, beside those of the preset; `nano`: further ones in miniature."""
 
     title: str
     benchmark: str
@@ -129,9 +125,14 @@ class ReproduceConfig(OnDevice):
     def out_dir(self) -> Path:
         return Path(self.out or f"runs/reproduce-{self.table}-{self.preset}")
 
+    @property
+    def chosen(self) -> Table:
+        """Raises UserError."""
+        return TABLES[chosen("table", str(self.table), TABLES)]
+
     def words(self) -> list[str]:
         """The options of the benchmark's command."""
-        table = TABLES[chosen("table", str(self.table), TABLES)]
+        table = self.chosen
         given = {
             "preset": self.preset, **table.options, **(table.nano if self.preset == "nano" else {}),
             table.asks: ",".join(self.model) or table.models[self.preset],
@@ -143,7 +144,7 @@ class ReproduceConfig(OnDevice):
 
     def inner(self, *, to_fetch: bool = False) -> Any:
         """The checked options of the benchmark's command."""
-        benchmark = registry.get(TABLES[chosen("table", str(self.table), TABLES)].benchmark)
+        benchmark = registry.get(self.chosen.benchmark)
         prog = f"nein reproduce {self.table}: {benchmark.typed}"
         return options.read(benchmark.config, self.words(), prog=prog, to_fetch=to_fetch)[0]
 
@@ -151,9 +152,7 @@ class ReproduceConfig(OnDevice):
         return [] if self.table is None else list(self.inner(to_fetch=True).needs())
 
     def announced(self) -> list[str]:
-        if self.table is None:
-            return []
-        return [" ".join([registry.get(TABLES[self.table].benchmark).typed, *self.words()])]
+        return [" ".join([registry.get(self.chosen.benchmark).typed, *self.words()])] if self.table else []
 
 
 # --- the file --------------------------------------------------------------------------------------
@@ -257,7 +256,7 @@ def run(config: ReproduceConfig) -> int | str | None:
         return check(config.file)
     from nein.engine import atomic, executors
 
-    table = TABLES[str(config.table)]
+    table = config.chosen
     if config.preset == "paper" and not fetched(config):
         return 1
     inner = config.inner()
@@ -297,7 +296,7 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
     from nein.engine.folder import Folder
     from nein.reporting import figures as frames
 
-    table = TABLES[str(config.table)]
+    table = config.chosen
     benchmark = registry.get(table.benchmark)
     runs, figures, costs = [], [], []
     machines: dict[str, Machine] = {}
