@@ -11,7 +11,7 @@ import pkgutil
 from importlib import metadata
 from typing import Any
 
-from nein.editors.base import Editor, EditorError, EditRequest, EditResult
+from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused
 from nein.editors.function import as_editor, at_place, is_place
 from nein.editors.presets import (
     BASIC,
@@ -39,6 +39,7 @@ __all__ = [
     "Editor",
     "EditorError",
     "EditorPreset",
+    "Refused",
     "as_editor",
     "available",
     "can",

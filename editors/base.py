@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 EditorError = UserError
 
 
+class Refused(Exception):
+    """For functions that edit: the service declines this request, and says why."""
+
+
 @dataclass(frozen=True)
 class EditRequest:
     """One edit to make.

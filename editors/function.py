@@ -11,15 +11,17 @@ import pkgutil
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nein.editors.base import Editor, EditorError, EditRequest, EditResult, find_fault
+from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused, check_count, find_fault
 from nein.editors.presets import class_options
+from nein.editors.remote import RemoteEditor
 from nein.loading.digests import json_digest, tensor_digest
 from nein.loading.errors import near_match, out_of_memory, reason
 from nein.loading.references import expanded
+from nein.loading.service import RETRIED, backoff, retry_after
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,26 +30,35 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r"(?P<home>[^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):(?P<name>[^\W\d]\w*)")
 #: What an editor is known by.
 _PARTS = ("name", "fingerprint", "describe", "edit")
+#: Options of any function; they decide no picture.
+FUNCTION_OPTIONS = ("concurrency", "retries")
 #: Values that stand for themselves in the fingerprint of a function that holds them.
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
-class FunctionEditor(Editor):
+class FunctionEditor(RemoteEditor):
     """Edits by a function of yours.
 
     function  Called with a `PIL.Image.Image` in mode RGB, the instruction, and the sample's seed where it has
-              a parameter `seed`; gives a picture in mode RGB, or (H, W, 3) uint8. One call at a time.
+              a parameter `seed`; gives a picture in mode RGB, or (H, W, 3) uint8. May be async.
+    concurrency  Calls at a time, in threads, or in one event loop.
+    retries      How often a call is made again that fails for a reason of a service (`is_transient`): after
+                 0.5, 1, 2, ... 8 seconds, or as long as the error's Retry-After says; then no call is begun.
 
-    What it raises, and a result that is no picture, is the error of that sample. Raises EditorError for what
-    cannot be called so.
+    What it raises, and a result that is no picture, is the error of that sample; `Refused` is a refusal.
+    Raises EditorError for what cannot be called so.
     """
 
-    def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
-        self.function = function
-        self.name = name or name_of(function)
-        self._seeded = _takes_seed(function, self.name)
+    def __init__(
+        self, function: Callable[..., Any], *, name: str | None = None, concurrency: int = 1, retries: int = 5
+    ) -> None:
+        super().__init__(name or name_of(function), concurrency)
+        check_count("retries", retries, least=0)
+        self.function, self._retries = function, retries
+        self.seeded = _takes_seed(function, self.name)
         self._content = content_of(function)
-        self._lock = threading.Lock()  # functions are seldom written to be called from several threads
+        self._first = threading.Lock()
+        self._loop: Any = None  # of asyncio, once a call has returned something to await
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -55,30 +66,78 @@ class FunctionEditor(Editor):
             "class": type(self).__name__,
             "function": f"{getattr(self.function, '__module__', '')}.{name_of(self.function)}",
             "source_sha256": self._content.sha256,
-            "seeded": self._seeded,
+            "seeded": self.seeded,
             **({"by_type": list(self._content.by_type)} if self._content.by_type else {}),
         }
 
-    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        return [self._edit_one(request) for request in requests]
+    def hopeless(self, result: EditResult) -> bool:
+        return result.error is not None and result.error.startswith(f"{self.name} raised ")
 
-    def _edit_one(self, request: EditRequest) -> EditResult:
-        from PIL import Image
-
+    def edit_one(self, request: EditRequest) -> EditResult:
         if fault := find_fault(request):
             return EditResult(request.id, None, fault)
-        further = {"seed": request.seed} if self._seeded else {}
-        try:
-            with self._lock:
-                made = self.function(Image.fromarray(request.image.copy()), request.instruction, **further)
-            image = as_picture(made)  # a file that breaks off is noticed when its pixels are asked for
-        except Exception as error:
-            if out_of_memory(error):
-                raise  # is about the machine, not about the sample
-            image = f"raised {reason(error)}"
-        if isinstance(image, str):
-            return EditResult(request.id, None, f"{self.name} {image}")
-        return EditResult(request.id, image)
+        for attempt in range(self._retries + 1):
+            self.pace.wait()
+            try:
+                image = as_picture(self._called(request))
+            except Refused as error:
+                return EditResult(request.id, None, f"{self.name} refused: {error}", refused=True)
+            except Exception as error:
+                if out_of_memory(error):
+                    raise  # is about the machine, not about the sample
+                again, said = is_transient(error), f"{self.name} raised {reason(error)}"
+                if not again or attempt == self._retries:
+                    return EditResult(request.id, None, said, transient=again)
+                headers = getattr(getattr(error, "response", None), "headers", None) or {}
+                self.pace.hold(retry_after(headers))
+                self.pace.wait(backoff(attempt))
+                continue
+            if isinstance(image, str):
+                return EditResult(request.id, None, f"{self.name} {image}")
+            return EditResult(request.id, image)
+        raise AssertionError("the last call returns or raises")
+
+    def _called(self, request: EditRequest) -> Any:
+        from PIL import Image
+
+        further = {"seed": request.seed} if self.seeded else {}
+        made = self.function(Image.fromarray(request.image.copy()), request.instruction, **further)
+        if inspect.isawaitable(made):
+            import asyncio
+
+            with self._first:
+                if self._loop is None:
+                    self._loop = asyncio.new_event_loop()
+                    threading.Thread(target=self._loop.run_forever, daemon=True, name="event loop").start()
+            made = asyncio.run_coroutine_threadsafe(_awaited(made), self._loop).result()
+        return made
+
+
+async def _awaited(made: Any) -> Any:
+    return await made
+
+
+#: Names of errors, in several packages, by which a service did not answer in time or at all.
+_TRANSIENT = {
+    "TimeoutError",
+    "ConnectionError",
+    "TimeoutException",
+    "TransportError",
+    "APIConnectionError",
+    "Timeout",
+}
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same call may succeed another time: a timeout, a broken connection, or a status of HTTP
+    that says so, as in the errors of openai, httpx, requests and google-genai."""
+    status = getattr(error, "status_code", None) or getattr(
+        getattr(error, "response", None), "status_code", None
+    )
+    status = status or getattr(error, "code", None)
+    if isinstance(status, int):
+        return status in RETRIED or 500 <= status < 600
+    return bool(_TRANSIENT & {kind.__name__ for kind in type(error).__mro__})
 
 
 def as_picture(made: Any) -> np.ndarray | str:
@@ -190,9 +249,12 @@ def as_editor(
             f"image, a pipeline of diffusers, or an object with {', '.join(_PARTS)}"
         )
     if not isinstance(thing, type) and not _is_factory(thing):
-        if options:
-            raise EditorError(f"{label!r} is a function and has no options; leave out {', '.join(options)}")
-        return FunctionEditor(thing, name=label)
+        if further := sorted(options.keys() - {*FUNCTION_OPTIONS}):
+            raise EditorError(
+                f"{label!r} is a function and has no options but {' and '.join(FUNCTION_OPTIONS)}; leave out "
+                f"{', '.join(further)}"
+            )
+        return FunctionEditor(thing, name=label, **options)
     parameters, given = _parameters(thing), {"name": label, **machine}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         given = {p.name: given[p.name] for p in parameters if p.name in given}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
 
 from nein.editors.base import Editor, EditRequest, EditResult, check_count
 from nein.loading.errors import UnavailableError
-from nein.loading.service import side_by_side
+from nein.loading.service import Pace, side_by_side
 
 
 class RemoteEditor(Editor):
@@ -21,11 +21,11 @@ class RemoteEditor(Editor):
     paid = True
     seeded = True
 
-    def __init__(self, name: str, concurrency: int) -> None:
+    def __init__(self, name: str, concurrency: int, pace: Pace | None = None) -> None:
         check_count("concurrency", concurrency)
         self.name, self.concurrency = name, concurrency
+        self.pace = pace or Pace()
         self._seats = threading.BoundedSemaphore(concurrency)
-        self._stopped = threading.Event()
         self._works = False  # a request was answered, be it with a refusal
 
     def edit_one(self, request: EditRequest) -> EditResult:
@@ -37,31 +37,39 @@ class RemoteEditor(Editor):
 
     def stop(self) -> None:
         """From now on no request is sent."""
-        self._stopped.set()
+        self.pace.stop()
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         made = dict(self.as_made(requests))
         return [made[index] for index in range(len(requests))]
 
     def as_made(self, requests: Sequence[EditRequest]) -> Iterator[tuple[int, EditResult]]:
-        """(place among the requests, result) as they come. Raises UnavailableError, a sentence, where nothing
-        has succeeded so far."""
+        """(place among the requests, result) as they come.
 
-        def work(index: int) -> EditResult:
+        Once the requests on their way have come back, raises UnavailableError where no more can be sent, or
+        where nothing has succeeded so far; CancelledError after `stop`.
+        """
+        ended: list[BaseException] = []
+
+        def work(index: int) -> EditResult | None:
             with self._seats:
-                self._go_on()
-                return self.edit_one(requests[index])
+                try:
+                    self.pace.go_on()
+                    return None if ended else self.edit_one(requests[index])
+                except (CancelledError, UnavailableError) as error:
+                    ended.append(error)
+            return None
 
         failed = ""
-        for index, result in side_by_side(work, range(len(requests)), self.concurrency, self._go_on):
+        for index, result in side_by_side(work, range(len(requests)), self.concurrency, lambda: None):
+            if result is None:
+                continue
             if self.hopeless(result):
                 failed = str(result.error)
             else:
                 self._works = True
             yield index, result
+        if ended:
+            raise ended[0]
         if failed and not self._works:
-            raise UnavailableError(f"No request to editor '{self.name}' succeeded: {failed}.")
-
-    def _go_on(self) -> None:
-        if self._stopped.is_set():
-            raise concurrent.futures.CancelledError("the editor was stopped")
+            raise UnavailableError(f"Editor '{self.name}' has made no picture so far: {failed}.")

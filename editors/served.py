@@ -92,14 +92,12 @@ class ServedEditor(RemoteEditor):
         concurrency: int | None = None, timeout: float | None = None, retries: int | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(model_of(reference), setting("concurrency", concurrency))
         if taken := sorted({*OURS} & options.keys()):
             raise EditorError(f"the option {taken[0]!r} is decided by the benchmark; leave it out")
         url, self.model = split_address(reference)
         seconds = setting("timeout", timeout, 300.0)  # a picture takes longer than an answer
-        self._service = Service(
-            url, self.model, concurrency=self.concurrency, timeout=seconds, retries=retries
-        )
+        self._service = Service(url, self.model, concurrency=concurrency, timeout=seconds, retries=retries)
+        super().__init__(model_of(reference), self._service.concurrency, self._service.pace)
         hosted = bool(self._service.hosted)
         if size is None:
             early = self.model.startswith(("gpt-image-1", "chatgpt-image"))

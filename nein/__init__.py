@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nein.api import evaluate, judge, negbench, negvqa, run
+    from nein.editors.base import Refused
 
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "editors").is_dir():  # a checkout: editors, metrics and train lie beside this package
     __path__.append(str(_HERE.parent))
 
-__all__ = ["evaluate", "judge", "negbench", "negvqa", "run"]
+__all__ = ["Refused", "evaluate", "judge", "negbench", "negvqa", "run"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Refused":
+        from nein.editors import base
+
+        return base.Refused
     if name in __all__:
         import nein.api
 

@@ -24,7 +24,7 @@ from nein.benchmarks.nein.reporting.report import finding
 from nein.benchmarks.nein.runs import find
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import FIGURES
-from nein.editors.function import Content, as_editor, content_of, name_of, takes_options
+from nein.editors.function import FUNCTION_OPTIONS, Content, as_editor, content_of, name_of, takes_options
 from nein.engine import executors
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
@@ -56,6 +56,7 @@ def evaluate(
     control: Sequence[str] | None = None,
     preset: str = "nano",
     out: str | Path | None = None,
+    concurrency: int | None = None,
     **options: Any,
 ) -> EditingResult:
     """Edits, scores and reports, as `nein eval` does.
@@ -70,11 +71,16 @@ def evaluate(
     preset   "nano", or "paper": the published checkpoints, judges and settings.
     out      Folder of the results, which are resumed. If None, one below runs/ for these editors: another
              function of the same name gets another one.
+    concurrency  Calls of a function at a time, 1 if None. It may be async; it is called again where a service
+             is busy or silent (see `editors.function`), and says with `nein.Refused` that a service declines.
     options  The others of `nein eval`, by name: `seed`, `batch_size`, `device`, `models={"vqa": ...}`.
 
     Raises UserError, EditorError or MetricError (each a ValueError). What the function raises for a sample is
-    that sample's error, which is counted and shown.
+    that sample's error, which is counted and shown; where it raises for all of the first, that is raised.
     """
+    if concurrency is not None:
+        options["concurrency"] = concurrency  # of judges behind an address
+        options["editor_options"] = {**options.get("editor_options", {}), "concurrency": concurrency}
     asked, objects = _named(editor)
     with references.offering(objects):
         given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
@@ -85,7 +91,9 @@ def evaluate(
     any_takes = len(asked) > len(objects) or any(map(takes_options, objects.values()))
 
     def make(name: str, thing: Any, device: str) -> Any:
-        overrides = config.editor_overrides() if takes_options(thing) or not any_takes else {}
+        overrides = config.editor_overrides()
+        if any_takes and not takes_options(thing):
+            overrides = {key: value for key, value in overrides.items() if key in FUNCTION_OPTIONS}
         return as_editor(thing, name=name, device=device, **machine, **overrides)
 
     from nein.benchmarks.nein import evaluate as benchmark

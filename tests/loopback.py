@@ -67,7 +67,9 @@ class Server:
                     self.connection.close()
                     self.close_connection = True
                     return
-                data = (content if isinstance(content, str) else json.dumps(content)).encode()
+                if not isinstance(content, bytes):
+                    content = (content if isinstance(content, str) else json.dumps(content)).encode()
+                data = content
                 try:
                     self.send_response(status)
                     for name, value in headers.items():

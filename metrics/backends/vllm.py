@@ -138,7 +138,7 @@ class VllmServer(Endpoint):
         with self._change:
             while uuid in self._on_its_way:
                 self._change.wait(0.2)
-                self._go_on()
+                self.pace.go_on()
             if uuid in self._there and (self._named or self._strange < STRANGE):
                 self._there.move_to_end(uuid)
                 return False

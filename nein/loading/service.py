@@ -91,6 +91,33 @@ def setting(name: str, given: Any = None, usual: Any = None) -> Any:
     return said if said is not None else usual if usual is not None else USUAL[name]
 
 
+class Pace:
+    """When the next request may be sent, for all threads that share it."""
+
+    def __init__(self) -> None:
+        self._resumes = 0.0  # by `clock`
+        self._stopped = threading.Event()
+
+    def hold(self, seconds: float) -> None:
+        """Nothing is sent for so long; longer than `LONGEST_WAIT` is nobody's wish."""
+        if 0 < seconds <= LONGEST_WAIT:
+            self._resumes = max(self._resumes, clock() + seconds)
+
+    def wait(self, seconds: float = 0.0) -> None:
+        """Until something may be sent, and at least so long. Raises CancelledError after `stop`."""
+        until = clock() + seconds
+        while (left := max(self._resumes, until) - clock()) > 0:
+            self.go_on()
+            self._stopped.wait(min(left, 0.2))
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def go_on(self) -> None:
+        if self._stopped.is_set():
+            raise concurrent.futures.CancelledError("no more requests are sent")
+
+
 def hosted(address: str) -> str:
     """The row of `KEYS` of an address; "" of a server of one's own."""
     host = urlsplit(address).hostname or ""
@@ -149,8 +176,7 @@ class Service:
             default_query=dict(parse_qsl(given.query, keep_blank_values=True)),
         )  # fmt: skip
         self._own = authorised or ({"Authorization": f"Bearer {self._key}"} if self._key else {})
-        self._resumes = 0.0  # by `clock`: nothing is sent before
-        self._stopped = threading.Event()
+        self.pace = Pace()
 
     def check(self) -> None:
         """Raises UserError when nobody answers, the key is lacking or refused, or the model is not in the
@@ -189,12 +215,12 @@ class Service:
 
     def stop(self) -> None:
         """From now on no request is sent, not even again, and no call of `each` waits."""
-        self._stopped.set()
+        self.pace.stop()
         self._client.close()
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """As `side_by_side`, until `stop`: then it raises CancelledError."""
-        return side_by_side(work, items, self.concurrency, self._go_on)
+        return side_by_side(work, items, self.concurrency, self.pace.go_on)
 
     def send(self, create: Callable[[Any], Any]) -> Any:
         """The content (JSON) of the reply to `create(client)`, whose methods have raw responses. Raises
@@ -224,7 +250,7 @@ class Service:
                 status = error.status_code
                 if status not in RETRIED and status < 500:
                     raise self._refusal(error) from None
-                wait = _retry_after(error.response.headers)
+                wait = retry_after(error.response.headers)
                 if wait > LONGEST_WAIT:
                     why = f"HTTP {status}, and to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
                     raise NoAnswer(f"the endpoint says {why}", SERVER, status=status) from None
@@ -266,8 +292,7 @@ class Service:
                 status, said = 0, type(error).__name__
             if (status and status not in RETRIED and status < 500) or attempt == self.retries:
                 break
-            self._stopped.wait(min(8.0, 0.5 * 2**attempt))
-            self._go_on()
+            self.pace.wait(backoff(attempt))
         kind = PROTOCOL if 0 < status < 500 and status not in RETRIED else SERVER
         raise NoAnswer(f"the picture behind the reply's link cannot be fetched: {said}", kind, status=status)
 
@@ -292,22 +317,14 @@ class Service:
 
     def _on_request(self, request: Any) -> None:
         """Waits as long as the server wants; counts the request."""
-        while (left := self._resumes - clock()) > 0:
-            self._go_on()
-            self._stopped.wait(min(left, 0.2))
+        self.pace.wait()
         if request.method == "POST":
             self.count(requests=1, retries=int(request.headers.get("x-stainless-retry-count", "0") != "0"))
 
     def _on_response(self, response: Any) -> None:
         """Notes until when the server wants no request of anybody."""
         if response.status_code in RETRIED or response.status_code >= 500:
-            wait = _retry_after(response.headers)
-            if 0 < wait <= LONGEST_WAIT:
-                self._resumes = max(self._resumes, clock() + wait)
-
-    def _go_on(self) -> None:
-        if self._stopped.is_set():
-            raise concurrent.futures.CancelledError("the endpoint was stopped")
+            self.pace.hold(retry_after(response.headers))
 
 
 def side_by_side(
@@ -352,7 +369,12 @@ def side_by_side(
         left.set()
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
+def backoff(attempt: int) -> float:
+    """Seconds before a request is sent again, as the package openai waits."""
+    return min(8.0, 0.5 * 2**attempt)
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
     """Seconds of a Retry-After, which may be a date; 0 for none."""
     given = headers.get("retry-after", "")
     try:

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein import editors
+from nein import cli, editors
 from nein.editors import EditorError, get_editor
 from nein.editors.served import megapixel, nearest_of_three, own
+from nein.engine.folder import Folder, runs_below
 from nein.loading import service
+from tests.helpers import killing
 from tests.loopback import HANG_UP
 
 KEY = "sk-a-key-of-many-letters"
@@ -241,6 +244,32 @@ def test_a_mistake_is_one_sentence(reference, sentence, build, server, monkeypat
 def test_a_key_that_is_refused_ends_the_command(build, server, requests_of):
     editor = build()
     server.rule = lambda body, count: (401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}, {})
-    with pytest.raises(EditorError, match=r"No request .*'openai:#edit-1' succeeded: .*401") as caught:
+    with pytest.raises(EditorError, match=r"'openai:#edit-1' has made no picture .*401") as caught:
         editor.edit(requests_of(3))
     assert KEY not in str(caught.value)
+
+
+# --- a whole command ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mend", ["none", "rewrite"])
+def test_a_command_that_is_killed_pays_every_picture_once_and_asks_again_for_those_that_failed(
+    mend, server, tmp_path
+):
+    server.models = (200, {"data": [{"id": "edit-1"}]}, {})
+    bad = {3: (500, {"detail": "busy"}, {}), 5: refusal("moderation_blocked")}
+    server.rule = lambda body, count: bad.get(count) or inverted(body, count)
+    line = ["eval", "--editor", f"openai:{server.url}#edit-1", "--limit", "6", "--control", "none"]
+    line += ["--editor-options.concurrency", "1", "--editor-options.retries", "0", "--mend", mend]
+    line += ["--metrics", "l1", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert killing.run(cli.main, line, killing.File("*.png", 3, "after")) == killing.KILLED
+    assert killing.run(cli.main, line) == 0
+    asked = Counter((body["image"], body["prompt"]) for body in server.requests)
+    runs = runs_below(tmp_path / "out")
+    rows = [row for run in runs for row in Folder(run).read("edit", 0, dict)[:6]]
+    assert len(runs) == 1 + (mend != "none")
+    assert [row["image"] for row in rows].count(None) == [row.get("refused") for row in rows].count(True) == 1
+    assert all(row["seed"] and "size wanted 64x64, returned" in row["note"] for row in rows if row["image"])
+    assert len(asked) == len(rows)
+    assert len(server.requests) <= len(asked) + 2  # again what failed, and what was on its way at the kill
+    assert KEY not in "".join(p.read_text("latin-1") for p in (tmp_path / "out").rglob("*") if p.is_file())

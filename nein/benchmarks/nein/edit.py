@@ -92,6 +92,7 @@ def editing(
             one = sent[place]
             row = _row(one.sample, run.track, run_seed)
             row |= {"sample_sha256": images.pixel_hash(one.image), "note": result.note}
+            row |= {} if getattr(editor, "seeded", True) else {"seed": None}
             if maps:
                 write_sheet(run.sheet_path(one.sample.id), row["instruction"], result)
             if result.image is None:
@@ -104,7 +105,7 @@ def editing(
                 row |= {"orientation": turned} if turned != 1 else {}
                 pictures.append((run.image_path(row), result.image))
             rows[one.sample.id] = row
-            if hasattr(editor, "as_made"):
+            if paid and hasattr(editor, "as_made"):
                 _write(pictures)
                 atomic.write_lines(run.part_path(number), rows.values())
         _write(pictures)

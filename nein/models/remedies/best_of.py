@@ -52,7 +52,7 @@ class Best:
     def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, arm: str) -> None:
         self.name = f"{editor.name}+{arm}"
         self._editor, self._judge, self._count, self._arm = editor, judge, count, arm
-        self.paid = getattr(editor, "paid", False)
+        self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
         self._facts = {"arm": "best-of", "candidates": count, "judge": judge.fingerprint}
         self._took = {"edits": 0, "judged": 0, "unscored": 0}
         self._seconds = 0.0

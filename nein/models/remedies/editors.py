@@ -7,7 +7,7 @@ read from the sentence, by rule (`nein.wording.denials`) or by a language model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -167,7 +167,7 @@ class WithRemedy:
     def __init__(self, editor: editors.Editor, arm: ByRule | ByLanguageModel, name: str) -> None:
         self.name = f"{editor.name}+{name}"
         self._editor, self._arm = editor, arm
-        self.paid = getattr(editor, "paid", False)
+        self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
 
     @property
     def batch_size(self) -> int:
@@ -190,17 +190,24 @@ class WithRemedy:
         parts: list[dict[str, Any]] = [getattr(part, "usage", dict)() for part in (self._editor, self._arm)]
         return {**parts[0], **parts[1]}
 
+    def stop(self) -> None:
+        for part in (self._editor, self._arm):
+            getattr(part, "stop", lambda: None)()
+
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
+        made = dict(self.as_made(requests))
+        return [made[place] for place in range(len(requests))]
+
+    def as_made(self, requests: Sequence[editors.EditRequest]) -> Iterator[tuple[int, editors.EditResult]]:
+        """(place among the requests, result), as they come where the editor gives them so."""
         sent = self._arm.send(requests)
-        asked = [one.request for one in sent if one.request is not None]
-        edited = iter(self._editor.edit(asked) if asked else [])
-        results = []
-        for request, one in zip(requests, sent, strict=True):
+        for place, (request, one) in enumerate(zip(requests, sent, strict=True)):
             if one.request is None:
                 image = None if one.error else request.image.copy()
-                results.append(editors.EditResult(request.id, image, one.error, note=one.note))
-            else:
-                result = next(edited)
-                note = "; ".join(filter(None, (one.note, result.note)))
-                results.append(dataclasses.replace(result, note=note))
-        return results
+                yield place, editors.EditResult(request.id, image, one.error, note=one.note)
+        places = [place for place, one in enumerate(sent) if one.request is not None]
+        asked = [one.request for one in sent if one.request is not None]
+        edit = getattr(self._editor, "as_made", lambda some: enumerate(self._editor.edit(some)))
+        for number, result in edit(asked) if asked else ():
+            note = "; ".join(filter(None, (sent[places[number]].note, result.note)))
+            yield places[number], dataclasses.replace(result, note=note)

@@ -1,0 +1,217 @@
+"""Functions that edit: side by side, awaited, called again where a service is busy, and the same in any
+order."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nein.editors import EditorError, EditRequest, Refused, as_editor
+from nein.editors.function import is_transient
+from nein.engine.images import encode_png
+from nein.loading import service
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """The clock goes a hundred times as fast, and waits are noted."""
+    waits = []
+    monkeypatch.setattr("nein.editors.function.backoff", lambda attempt: waits.append(2**attempt) or 0.01)
+    return waits
+
+
+def of_status(status, **headers):
+    error = RuntimeError(f"HTTP {status}")
+    error.response = SimpleNamespace(status_code=status, headers=headers)
+    return error
+
+
+class RateLimitError(Exception):
+    status_code = 429
+
+
+def requests_of(count):
+    image = np.zeros((4, 4, 3), np.uint8)
+    return [EditRequest(f"s{k}", image + k, f"Remove {k}.", seed=100 + k) for k in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["function", "async", "object with async call"])
+def test_calls_go_side_by_side_and_pictures_keep_their_order_and_seeds(kind):
+    gate, loops = threading.Barrier(4), set()
+
+    def edit(image, instruction, seed):
+        gate.wait(10)
+        return np.asarray(image) + np.uint8(seed)
+
+    async def edit_async(image, instruction, seed):
+        loops.add(asyncio.get_running_loop())
+        together.append(seed)
+        while len(together) < 4:
+            await asyncio.sleep(0.001)
+        return np.asarray(image) + np.uint8(seed)
+
+    class Client:
+        async def __call__(self, image, instruction, seed):
+            return await edit_async(image, instruction, seed)
+
+    together = []
+    made = {"function": edit, "async": edit_async, "object with async call": Client()}[kind]
+    editor = as_editor(made, name="edit", concurrency=4)
+    results = editor.edit(requests_of(8))
+    assert [result.id for result in results] == [f"s{k}" for k in range(8)]
+    assert [int(result.image[0, 0, 0]) for result in results] == [100 + 2 * k for k in range(8)]
+    assert len(loops) == (kind != "function")
+    assert editor.fingerprint == as_editor(made, name="edit").fingerprint
+
+
+def test_without_concurrency_calls_of_all_threads_come_one_after_the_other():
+    active, most = [], []
+
+    def edit(image, instruction):
+        active.append(1)
+        most.append(len(active))
+        threading.Event().wait(0.005)
+        active.pop()
+        return image
+
+    editor = as_editor(edit)
+    threads = [threading.Thread(target=editor.edit, args=(requests_of(3),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(most) == {1}
+    assert len(most) == 9
+
+
+@pytest.mark.parametrize(
+    "error, again",
+    [
+        (TimeoutError(), True), (ConnectionResetError(), True), (asyncio.TimeoutError(), True),
+        (of_status(429), True), (of_status(503), True), (RateLimitError(), True),
+        (of_status(400), False), (ValueError("no"), False), (KeyError("x"), False), (SystemError(7), False),
+    ],
+)  # fmt: skip
+def test_what_a_service_raises_for_a_while_is_tried_again(error, again, quick):
+    failures = [error, error]
+
+    def edit(image, instruction):
+        if failures and instruction == "Remove 1.":
+            raise failures.pop()
+        return image
+
+    assert is_transient(error) == again
+    fine, other = as_editor(edit, retries=1).edit(requests_of(2))
+    assert fine.image is not None
+    assert other.image is None
+    assert other.transient == again
+    assert len(failures) == (0 if again else 1)
+    assert quick == ([1] if again else [])
+    if again:
+        failures[:] = [error]
+        assert all(result.image is not None for result in as_editor(edit, retries=1).edit(requests_of(2)))
+
+
+def test_all_calls_wait_for_as_long_as_an_error_says(monkeypatch):
+    now, calls = [0.0], []
+    monkeypatch.setattr(service, "clock", lambda: now[0])
+    monkeypatch.setattr(
+        threading.Event, "wait", lambda self, timeout=None: now.__setitem__(0, now[0] + timeout)
+    )
+
+    def edit(image, instruction):
+        calls.append(now[0])
+        if len(calls) == 1:
+            raise of_status(429, **{"retry-after": "300"})
+        return image
+
+    pace = as_editor(edit)
+    assert pace.edit_one(requests_of(1)[0]).image is not None
+    assert calls[0] == 0
+    assert calls[1] == pytest.approx(300, abs=1)
+
+
+def test_a_refusal_is_told_apart_and_a_function_that_always_fails_ends_the_command():
+    def refuses(image, instruction):
+        raise Refused("violence")
+
+    [result] = as_editor(refuses).edit(requests_of(1))
+    assert (result.refused, result.error) == (True, "refuses refused: violence")
+
+    def fails(image, instruction):
+        raise ConnectionError("down")
+
+    with pytest.raises(
+        EditorError, match="'fails' has made no picture so far: fails raised ConnectionError: down"
+    ):
+        as_editor(fails, retries=0, concurrency=2).edit(requests_of(3))
+
+
+def test_other_options_of_a_function_are_refused():
+    with pytest.raises(EditorError, match="has no options but concurrency and retries; leave out steps"):
+        as_editor(lambda image, instruction: image, steps=3)
+    with pytest.raises(EditorError, match="concurrency is 0"):
+        as_editor(lambda image, instruction: image, concurrency=0)
+
+
+# --- the examples of docs/howto/editors.md ------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/editors.md"
+
+
+@pytest.fixture
+def example(monkeypatch, server):
+    """The function of an example, whose service is the stand-in."""
+
+    def load(name):
+        for variable in ("GEMINI_API_KEY", "BFL_API_KEY"):
+            monkeypatch.setenv(variable, "key")
+        [code] = re.findall(rf"^```python {name}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        names = {}
+        exec(re.sub(r'"https://[^/]+', f'"{server.url}', code), names)  # noqa: S102 - of our own page
+        return as_editor(names["edit"], concurrency=2)
+
+    return load
+
+
+def encoded(colour):
+    return base64.b64encode(encode_png(np.full((4, 4, 3), colour, np.uint8))).decode()
+
+
+def test_geminis_own_api_by_the_example_of_the_page(example, server):
+    def rule(body, count):
+        if "1" in body["contents"][0]["parts"][0]["text"]:
+            return 200, {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}, {}
+        parts = [{"text": "Here."}, {"inlineData": {"mimeType": "image/png", "data": encoded(9)}}]
+        return (200, {"candidates": [{"content": {"parts": parts}}]}, {}) if count > 1 else (503, {}, {})
+
+    server.rule = rule
+    edited, refused = example("gemini.py").edit(requests_of(2))
+    assert (edited.image == 9).all()
+    assert (refused.refused, refused.error) == (True, "edit refused: PROHIBITED_CONTENT")
+
+
+def test_submit_and_poll_by_the_example_of_the_page(example, server, monkeypatch):
+    async def at_once(seconds):
+        pass
+
+    monkeypatch.setattr(asyncio, "sleep", at_once)
+    states = {"0": ["Pending", "Ready"], "1": ["Reasoning", "Request Moderated"], "2": ["Error"]}
+    done = {"result": {"sample": f"{server.url}/picture"}}
+    for name, left in states.items():
+        server.pages[f"/v1/poll/{name}"] = lambda left=left: (200, {"status": left.pop(0), **done}, {})
+    picture = encode_png(np.full((4, 4, 3), 7, np.uint8))
+    server.pages["/v1/picture"] = lambda: (200, picture, {})
+    server.rule = lambda body, count: (200, {"polling_url": f"{server.url}/poll/{body['prompt'][-2]}"}, {})
+    edited, refused, failed = example("bfl.py").edit(requests_of(3))
+    assert (edited.image == 7).all()
+    assert (refused.refused, refused.error) == (True, "edit refused: Request Moderated")
+    assert failed.error == "edit raised RuntimeError: Error"
+    assert {body["seed"] for body in server.requests} == {100, 101, 102}
