@@ -152,6 +152,7 @@ def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(
     command = Folder(run).manifest()["invocations"][0]["command"]
     for script in (tmp_path / "out" / "slurm").glob("*.sh"):
         assert "#SBATCH --signal=USR1@90\n" in script.read_text()  # what the jobs listen to
+        assert "#SBATCH --requeue\n" in script.read_text()
         assert "SUBMITIT_PREEMPT_SIGNAL=USR1" in script.read_text()
     for file in (tmp_path / "out").rglob("*"):  # jobs get credentials by their environment
         assert not file.is_file() or b"secret" not in file.read_bytes(), file
