@@ -196,6 +196,13 @@ def _parsed(data: bytes, where: str, *, of_lines: bool = False) -> Any:
         raise UserError(f"{where} is nested too deeply to be read.") from None
 
 
+def holds_something(path: Path) -> bool:
+    """Whether there is a file that is not empty, as a full disk or a crash of the machine may leave one."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size > 0
+    return False
+
+
 # --- folders -------------------------------------------------------------------------------------
 
 

@@ -267,7 +267,7 @@ def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_o
     assert contents(tmp_path) == whole.files
 
 
-def test_pictures_that_vanished_are_made_again(whole, tmp_path):
+def test_pictures_that_vanished_or_were_emptied_are_made_again(whole, tmp_path):
     out = Path(shutil.copytree(whole.out, tmp_path / "copy"))
     pictures = [
         path for path in out.rglob("*.png") if {"images", "pictures"} & {*path.relative_to(out).parts}
@@ -276,6 +276,8 @@ def test_pictures_that_vanished_are_made_again(whole, tmp_path):
         pytest.skip("it makes no pictures")
     for picture in pictures[::3]:
         picture.unlink()
+    for picture in pictures[1::3]:
+        picture.write_bytes(b"")
     assert commands.exit_code(*line(whole.case, out)) == 0
     assert contents(out) == whole.files
 

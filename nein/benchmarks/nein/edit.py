@@ -54,11 +54,12 @@ def editing(
         return bool(row.get(AGAIN) or (retry_refused and row.get(REFUSED)))
 
     def vanished(index: int, row: Row) -> bool:
-        """Whether a picture or sheet is not on disk, or what could not be read can be read now."""
+        """Whether a picture or sheet is not on disk, or empty; or what could not be read can be read now."""
         if row["image"] is None:
             unread = (row["error"] or "").startswith(UNUSABLE)
             return unread and not isinstance(_decode(plan.dataset.samples[index]), str)
-        return not run.image_path(row).exists() or (maps and not run.sheet_path(row["id"]).exists())
+        made = [run.image_path(row), *([run.sheet_path(row["id"])] if maps else [])]
+        return not all(map(atomic.holds_something, made))
 
     def read(number: int) -> tuple[int, bool, list[Member]]:
         """The block's number, whether it lacks a row or a picture, and its members."""

@@ -84,7 +84,9 @@ class Job(job.Job):
         """Generated pictures that have vanished are made again."""
         if stage != "generate":
             return None
-        return lambda rows: all(row["image"] is None or self.picture(row["image"]).exists() for row in rows)
+        return lambda rows: all(
+            row["image"] is None or atomic.holds_something(self.picture(row["image"])) for row in rows
+        )
 
     def model(self, stage: str, device: str) -> Model:
         kind, config = MODEL_OF[stage], self.config
