@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from nein.benchmarks.nein.reporting.report import peak_of
 from nein.engine.errors import UserError
 from nein.reporting import page as pages
 from nein.reporting import tables
@@ -98,13 +97,6 @@ def test_tables_escape_what_their_format_would_obey():
     long = Sheet("long", "L", ["a"], [[str(i)] for i in range(50)])
     assert r"\begin{longtable}{l}" in tables.latex([long], "t")
     assert r"\begin{table}" in tables.latex([NASTY], "t")
-
-
-def test_known_devices_are_found_by_the_longest_name():
-    assert peak_of("NVIDIA H100 80GB HBM3", "bfloat16") == 989.0
-    assert peak_of("NVIDIA H100 PCIe", "bfloat16") == 756.0
-    assert peak_of("Some CPU", "float32") is None
-    assert peak_of(None, "float32") is None
 
 
 def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):

@@ -314,23 +314,14 @@ PROTOCOLS = Table(
 )  # fmt: skip
 
 
-def _with_share(figures: Sequence[Figure]) -> str:
-    by = {figure["metric"]: figure["value"] for figure in figures}
-    if by.get("limit") is None or by.get("rate") is None:
-        return format.DASH
-    return f"{by['limit']:.2f} ({100 * by['rate'] / by['limit']:.0f} %)"
-
-
 COSTS = Table(
     "costs", "Costs", (*RUN, Row("stage"), Row("device")),
     (Column("samples", {"metric": "samples"}), Column("seconds", {"metric": "seconds"}, value(1)),
      Column("samples/s", {"metric": "rate"}),
-     Column("limit (share)", {"metric": ("rate", "limit")}, _with_share),
      *_columns("metric", {"memory": "host_bytes", "GPU memory": "device_bytes"},
                lambda figures: f"{size / 2**30:.2f} GiB" if (size := figures[0]["value"]) else format.DASH)),
     {"task": "costs"},
-    "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Limit: "
-    "peak arithmetic of the device over the operations of one edit; – where either is not known. Memory: "
+    "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Memory: "
     "highest of the process.",
 )  # fmt: skip
 
