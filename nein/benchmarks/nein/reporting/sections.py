@@ -321,7 +321,7 @@ COSTS = Table(
      *_columns("metric", {"memory": "host_bytes", "GPU memory": "device_bytes"},
                lambda figures: f"{size / 2**30:.2f} GiB" if (size := figures[0]["value"]) else format.DASH)),
     {"task": "costs"},
-    "Seconds: sum over blocks of samples, as if done one after another (blocks may run side by side). Memory: "
+    "Seconds: sum over blocks of samples, as if done one after another (blocks run side by side). Memory: "
     "highest of the process.",
 )  # fmt: skip
 
