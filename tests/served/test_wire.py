@@ -517,11 +517,14 @@ def test_requests_retries_and_tokens_are_in_the_notes_of_a_run(server: Server, t
 
     server.rule = rule
     words = ("negvqa", "--model", f"openai:{server.url}#eye-7b", "--questions", 4, "--blind", 0)
+    words = (*words, "--model-options.reasoning_effort", "none")
     assert commands.exit_code(*words, "--formats", "md", "--device", "cpu", "--out", tmp_path) == 0
     [run] = [path.parent for path in tmp_path.glob("*/manifest.json")]
     sent = len(server.requests)
     counts = {"input": 300, "output": 5, "cached": 200, "image": 250, "reasoning": 4}
     tokens = {f"{kind}_tokens": count * (sent - 1) for kind, count in counts.items()}
+    assert {body["reasoning_effort"] for body in server.requests} == {"none"}
+    assert Folder(run).manifest()["identity"]["options"] == {"reasoning_effort": "none"}
     versions = {"eye-7b-1": 2, "eye-7b-2": sent - 3}
     usage = {"requests": sent, "retries": 1, "versions": versions, **tokens}
     assert [*Folder(run).manifest()["usage"].values()] == [usage]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -96,6 +96,9 @@ class NegvqaConfig(
     )
     max_new_tokens: PositiveInt | None = option(
         None, "longest answer; default: what VLMEvalKit gives the model, 200 to 4,096 tokens", "How"
+    )
+    model_options: dict[str, Any] = option(
+        {}, "of a model behind an endpoint: --model-options.reasoning_effort none", "How"
     )
     judge: str = option("nano:llava", "which judge --model judge is", "Judge")
     judge_asking: Literal["options", "letters"] = option(

@@ -28,7 +28,7 @@ from nein.engine.stages import Model, Stage, shared
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded
 from nein.metrics import choices
-from nein.metrics.backends import is_served
+from nein.metrics.backends import check_options, is_served
 from nein.metrics.backends.endpoint import is_endpoint
 from nein.metrics.choices import Asked, Reply
 from nein.metrics.letters import MISSING, SCORINGS, without_missing
@@ -61,7 +61,9 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
         reference, name = references.named(model)[1], people[model].name if model in people else ""
         if not name:
             if references.offered(reference) is None:
-                metrics.check_reference(references.resolve(_behind(reference, config))[0])
+                where = references.resolve(_behind(reference, config))[0]
+                metrics.check_reference(where)
+                check_options(where, config.model_options)
             scorings(reference, config)
             name = run_name(model, config)
         twin = models.setdefault(name, model)
@@ -117,6 +119,8 @@ def _run(
     }
     if vanishing(config, asked.items):
         identity["missing"] = "not shown"
+    if config.model_options:
+        identity["options"] = config.model_options
     if cure:
         name, identity["mend"] = f"{name}+{cure}", cure
     if reference == JUDGE:
@@ -228,6 +232,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
         return made
     where, revision = references.resolve(_behind(reference, config))
     options: dict[str, Any] = {"revision": revision, "device": device, "dtype": config.dtype}
+    options |= config.model_options
     if reference == JUDGE:
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization
