@@ -48,7 +48,7 @@ class Model:
 
     def reply(self, text):
         time.sleep(0.01)
-        if text == "broken":
+        if text.startswith("broken"):
             raise ValueError("a bad question")
         if text.startswith("silent"):
             return Reply(error=f"nobody answers {text}", silent=True)
@@ -95,6 +95,10 @@ def test_a_failure_is_one_reply_and_asked_again(cache):
         assert (found[0].text, found[1].text) == ("A", None)
         assert found[1].error == "ValueError: a bad question"
     assert model.calls == [["broken"]] * len(model.calls)
+    many = asked(*(f"broken {number}" for number in range(12)))  # nobody is silent
+    assert all(
+        reply.error for reply in CachedModel(Model(), cache).answer(PICTURES[:1], [many], ["generated"])[0]
+    )
 
 
 def test_silence_is_counted_over_calls_and_ends_every_one(cache):

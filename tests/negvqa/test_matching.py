@@ -102,6 +102,7 @@ def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_faile
     assert "response_format" not in server.requests[0]
     found = figure(folder, protocol="paper", **what)
     assert (found["n"], found["unscored"]) == (11, 1)
+    assert any(row["reason"].startswith("the matcher gave no answer") for row in scores_of(folder))
     assert found["value"] == pytest.approx(6 / 11)  # B is right for every second negated question
     assert figure(folder, protocol="fixed", **what)["unscored"] == 12
     rule.fails = False  # type: ignore[attr-defined]
