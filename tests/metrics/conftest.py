@@ -1,10 +1,5 @@
 """Fixtures: one tiny checkpoint of every class per session, and what `metrics` loads from them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from nein import metrics
@@ -12,7 +7,7 @@ from tests.metrics import tiny
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory):
     """A folder with one checkpoint per class: clip, vit, lpips, llava, owlv2, blip."""
     root = tmp_path_factory.mktemp("models")
     for name in ("clip", "vit", "lpips", "llava", "owlv2", "blip"):
@@ -22,21 +17,21 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def encoders(models: Path) -> dict[str, Any]:
+def encoders(models):
     folders = {"clip": "clip", "dino": "vit", "fid": "vit", "lpips": "lpips"}
     return {kind: metrics.load_encoder(kind, str(models / name)) for kind, name in folders.items()}
 
 
 @pytest.fixture(scope="session")
-def llava(models: Path) -> Any:
+def llava(models):
     return metrics.load_judge("vqa", str(models / "llava"))
 
 
 @pytest.fixture(scope="session")
-def owlv2(models: Path) -> Any:
+def owlv2(models):
     return metrics.load_judge("ovd", str(models / "owlv2"))
 
 
 @pytest.fixture(scope="session")
-def blip(models: Path) -> Any:
+def blip(models):
     return metrics.load_judge("itm", str(models / "blip"))

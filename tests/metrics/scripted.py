@@ -1,7 +1,5 @@
 """Pictures in which scripted judges see given words, and shorthand to score them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nein import metrics
-from nein.metrics import METRICS, Batch, EditPair, Score, Settings
+from nein.metrics import METRICS, Batch, EditPair, Settings
 from nein.metrics.base import MemoryRecords
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
@@ -20,7 +18,7 @@ NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retentio
 WORDS = ("car", "dog", "man", "bench", "dogs", "it", "traffic light", "light", "frisbee")
 
 
-def scene(*, width: int = 12, **seen: float) -> np.ndarray:
+def scene(*, width=12, **seen):
     """A picture in which the scripted judges see the given words, with the given scores."""
     image = np.zeros((4, width, 3), np.uint8)
     for word, score in seen.items():
@@ -28,23 +26,21 @@ def scene(*, width: int = 12, **seen: float) -> np.ndarray:
     return image
 
 
-def score_of(image: np.ndarray, word: str) -> float:
+def score_of(image, word):
     return image[0, WORDS.index(word), 0] / 250
 
 
-def asked_word(prompt: str) -> str:
+def asked_word(prompt):
     found = re.search(r"contain (?:an? )?(.+)\?", prompt)
     assert found is not None
     return found[1]
 
 
-def yes_no(image: np.ndarray, prompt: str) -> str:
+def yes_no(image, prompt):
     return "Yes" if score_of(image, asked_word(prompt)) > 0 else "No"
 
 
-def item(
-    edited: Any, sample: Any, *, object: str = "car", caption: str = "A man and a dog.", id: str = "a"
-) -> EditPair:
+def item(edited, sample, *, object="car", caption="A man and a dog.", id="a"):
     key = hashlib.sha256(sample.tobytes()).hexdigest() if isinstance(sample, np.ndarray) else "none"
     return EditPair(id, edited, sample=sample, object=object, caption=caption, sample_key=key)
 
@@ -58,20 +54,12 @@ class Presence:
     settings: Settings
     store: Any
 
-    def score(self, items: Sequence[EditPair]) -> dict[str, list[Score]]:
+    def score(self, items):
         batch = Batch(items, self.models, self.settings, records=self.store)
         return metrics.score([METRICS[name] for name in self.names], batch)
 
 
-def presence(
-    names: Sequence[str] = NAMES,
-    rule: Any = yes_no,
-    *,
-    vqa: Any = None,
-    detector: Any = None,
-    store: Any = None,
-    **settings: Any,
-) -> Presence:
+def presence(names=NAMES, rule=yes_no, *, vqa=None, detector=None, store=None, **settings):
     models = {"vqa": vqa or ScriptedJudge(rule), "ovd": detector or ScriptedDetector(score_of)}
     return Presence(names, models, Settings(**settings), store or MemoryRecords())
 
@@ -79,5 +67,5 @@ def presence(
 SAMPLE = scene(car=0.8, dog=0.7, man=0.6)
 
 
-def one(metric: Presence, *items: EditPair) -> dict[str, Any]:
+def one(metric, *items):
     return {name: rows[0] for name, rows in metric.score(list(items)).items()}

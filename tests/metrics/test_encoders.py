@@ -1,13 +1,9 @@
 """Encoders against direct computations on the same weights, and what loading refuses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import lpips
 import numpy as np
@@ -28,13 +24,13 @@ from tests.metrics.tiny import compose, picture
 IMAGES = [picture(i, *size) for i, size in enumerate([(40, 32), (32, 32), (70, 41), (33, 90), (128, 100)])]
 
 
-def equal(found: np.ndarray, expected: list[torch.Tensor]) -> None:
+def equal(found, expected):
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, torch.stack(expected).numpy(), atol=1e-5)
 
 
 @torch.no_grad()
-def test_clip_features_equal_one_picture_or_text_at_a_time_by_hand(models: Path, encoders) -> None:
+def test_clip_features_equal_one_picture_or_text_at_a_time_by_hand(models, encoders):
     model = CLIPModel.from_pretrained(models / "clip").eval()
     transform = compose(32, 32, (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
     seen = [model.vision_model(pixel_values=transform(Image.fromarray(x))[None]) for x in IMAGES]
@@ -46,16 +42,14 @@ def test_clip_features_equal_one_picture_or_text_at_a_time_by_hand(models: Path,
     assert encoders["clip"].encode([]).shape == encoders["clip"].encode_text([]).shape == (0, 24)
 
 
-def test_clip_text_beyond_the_limit_is_cut_and_still_ends_with_its_last_token(encoders) -> None:
+def test_clip_text_beyond_the_limit_is_cut_and_still_ends_with_its_last_token(encoders):
     features = encoders["clip"].encode_text(["a car and " * 40, "a car and " * 40 + "a dog"])
     np.testing.assert_array_equal(features[0], features[1])
     assert np.isfinite(features).all()
 
 
 @torch.no_grad()
-def test_vit_features_equal_one_picture_at_a_time_behind_dinos_and_clean_fids_resize(
-    models: Path, encoders
-) -> None:
+def test_vit_features_equal_one_picture_at_a_time_behind_dinos_and_clean_fids_resize(models, encoders):
     model = ViTModel.from_pretrained(models / "vit", add_pooling_layer=False).eval()
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     transform = compose(37, 32, mean, std)  # 32 * 256 / 224 = 36.6
@@ -71,7 +65,7 @@ def test_vit_features_equal_one_picture_at_a_time_behind_dinos_and_clean_fids_re
 
 
 @pytest.mark.parametrize("linear", [True, False])
-def test_lpips_equals_a_direct_call_of_the_library(tmp_path: Path, linear: bool) -> None:
+def test_lpips_equals_a_direct_call_of_the_library(tmp_path, linear):
     folder = tiny.make_lpips(tmp_path / "lpips", seed=1, linear=linear)
     network = metrics.load_encoder("lpips", str(folder))
     direct = lpips.LPIPS(net="squeeze", pretrained=False, pnet_rand=True, lpips=linear, verbose=False).eval()
@@ -80,7 +74,7 @@ def test_lpips_equals_a_direct_call_of_the_library(tmp_path: Path, linear: bool)
     owners = [0, 1, 2, 1, 0, 2]
     images = [picture(20 + i, *targets[o].shape[1::-1]) for i, o in enumerate(owners)]
 
-    def tensor(x: np.ndarray) -> torch.Tensor:
+    def tensor(x):
         return torch.from_numpy(x).permute(2, 0, 1)[None] / 127.5 - 1
 
     with torch.no_grad():
@@ -94,26 +88,24 @@ def test_lpips_equals_a_direct_call_of_the_library(tmp_path: Path, linear: bool)
 class _Layers(torch.nn.Module):
     """Something with the interface of the file that clean-fid downloads: `.layers(x)` -> (N, 2048)."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         parts = (torch.nn.Conv2d(3, 32, 16, stride=16), torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten())
         self.layers = torch.nn.Sequential(*parts)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.layers(x)
 
 
 @pytest.fixture(scope="module")
-def inception_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inception_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("inception") / encoders.INCEPTION_FILE
     with tiny.seeded(0):
         torch.jit.script(_Layers()).save(str(path))
     return path
 
 
-def test_inception_features_and_distance_equal_clean_fids_own(
-    inception_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inception_features_and_distance_equal_clean_fids_own(inception_file, tmp_path, monkeypatch):
     from cleanfid import fid as clean
 
     from nein.loading.digests import file_sha256
@@ -128,7 +120,7 @@ def test_inception_features_and_distance_equal_clean_fids_own(
         (tmp_path / name).mkdir()
         for i, image in enumerate(images):
             Image.fromarray(image).save(tmp_path / name / f"{i}.png")
-    how: Any = {"num_workers": 0, "batch_size": 2, "mode": "clean", "verbose": False}
+    how = {"num_workers": 0, "batch_size": 2, "mode": "clean", "verbose": False}
     cpu = torch.device("cpu")
     features = {
         name: clean.get_folder_features(str(tmp_path / name), encoder.model, device=cpu, **how)
@@ -145,7 +137,7 @@ def test_inception_features_and_distance_equal_clean_fids_own(
     assert frechet_distance(ours["a"][:, :4], ours["b"][:, :4]) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_fingerprint_follows_content_not_place(models: Path, tmp_path: Path, encoders) -> None:
+def test_the_fingerprint_follows_content_not_place(models, tmp_path, encoders):
     copied = shutil.copytree(models / "vit", tmp_path / "elsewhere")
     assert metrics.load_encoder("dino", str(copied)).fingerprint == encoders["dino"].fingerprint
     other = metrics.load_encoder("dino", str(tiny.make_vit(tmp_path / "other", seed=5)))
@@ -160,7 +152,7 @@ def test_the_fingerprint_follows_content_not_place(models: Path, tmp_path: Path,
 
 @pytest.mark.parametrize("kind,folder", [("clip", "clip"), ("dino", "vit")])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_is_near_single_precision(models: Path, encoders, kind, folder, dtype) -> None:
+def test_half_precision_is_near_single_precision(models, encoders, kind, folder, dtype):
     half = metrics.load_encoder(kind, str(models / folder), dtype=dtype).encode(IMAGES)
     full = encoders[kind].encode(IMAGES)
     assert half.dtype == np.float32
@@ -179,33 +171,31 @@ def test_half_precision_is_near_single_precision(models: Path, encoders, kind, f
         ("clip", "owner/name@a", {"revision": "b"}, "names revision 'a' but revision 'b'"),
     ],
 )
-def test_a_wrong_reference_is_one_sentence(
-    models: Path, kind: str, reference: str, options: dict[str, Any], sentence: str
-) -> None:
+def test_a_wrong_reference_is_one_sentence(models, kind, reference, options, sentence):
     with pytest.raises(MetricError, match=sentence):
         metrics.load_encoder(kind, reference.format(models), **options)
 
 
-def pickled(folder: Path) -> None:
+def pickled(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def without_numbers(folder: Path) -> None:
+def without_numbers(folder):
     config = json.loads((folder / "config.json").read_text())
     config["vision_config"]["hidden_size"] = float("nan")
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def truncated(folder: Path) -> None:
+def truncated(folder):
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
 
 
-def with_a_key_more(folder: Path) -> None:
+def with_a_key_more(folder):
     (folder / "config.json").write_text('{"net": "squeeze", "lpips": true, "version": "0.1", "nett": 1}')
 
 
-def with_an_edited_tokenizer(folder: Path) -> None:
+def with_an_edited_tokenizer(folder):
     file = folder / "tokenizer.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "padding": 3.5}))
 
@@ -220,9 +210,7 @@ def with_an_edited_tokenizer(folder: Path) -> None:
         ("lpips", "lpips", with_a_key_more, "exactly the keys"),
     ],
 )
-def test_a_damaged_folder_is_one_sentence(
-    models: Path, tmp_path: Path, kind: str, name: str, damage: Any, sentence: str
-) -> None:
+def test_a_damaged_folder_is_one_sentence(models, tmp_path, kind, name, damage, sentence):
     folder = shutil.copytree(models / name, tmp_path / name)
     damage(folder)
     with pytest.raises(MetricError, match=sentence):
@@ -230,7 +218,7 @@ def test_a_damaged_folder_is_one_sentence(
 
 
 @pytest.mark.parametrize(("kind", "folder"), [("clip", "clip"), ("dino", "vit")])
-def test_weights_that_a_checkpoint_lacks_are_not_drawn(models: Path, tmp_path: Path, kind, folder) -> None:
+def test_weights_that_a_checkpoint_lacks_are_not_drawn(models, tmp_path, kind, folder):
     copied = shutil.copytree(models / folder, tmp_path / folder)
     weights = load_file(copied / "model.safetensors")
     del weights[next(name for name in sorted(weights) if "layer" in name and name.endswith(".weight"))]
@@ -239,7 +227,7 @@ def test_weights_that_a_checkpoint_lacks_are_not_drawn(models: Path, tmp_path: P
         metrics.load_encoder(kind, str(copied))
 
 
-def test_loading_and_encoding_leave_the_global_random_state_alone(models: Path) -> None:
+def test_loading_and_encoding_leave_the_global_random_state_alone(models):
     torch.manual_seed(3)
     np.random.seed(3)  # noqa: NPY002 - the point is that the global state is not used
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002

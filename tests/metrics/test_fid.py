@@ -1,7 +1,5 @@
 """The Frechet distance against clean-fid, closed forms, and the jackknife against its definition."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np
@@ -11,7 +9,7 @@ from nein.metrics import MetricError, fid
 from nein.metrics.fid import FidInterval, difference, frechet_distance, jackknife_interval, limit
 
 
-def features(seed: int, n: int, d: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
+def features(seed, n, d, shift=0.0, scale=1.0):
     """Correlated Gaussian rows."""
     rng = np.random.default_rng(seed)
     mixing = np.random.default_rng(99).normal(size=(d, d)) / np.sqrt(d)
@@ -19,7 +17,7 @@ def features(seed: int, n: int, d: int, shift: float = 0.0, scale: float = 1.0) 
 
 
 @pytest.mark.parametrize("n,m,d", [(300, 200, 16), (500, 60, 32), (40, 300, 8)])
-def test_the_distance_equals_clean_fids(n, m, d) -> None:
+def test_the_distance_equals_clean_fids(n, m, d):
     from cleanfid import fid as clean
 
     a, b = features(1, n, d), features(2, m, d, shift=0.3, scale=1.4)
@@ -30,21 +28,21 @@ def test_the_distance_equals_clean_fids(n, m, d) -> None:
     assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-6, abs=1e-4)
 
 
-def test_fewer_rows_than_columns_give_the_same_as_the_covariance_route() -> None:
+def test_fewer_rows_than_columns_give_the_same_as_the_covariance_route():
 
     a, b = features(1, 20, 30).astype(np.float64), features(2, 25, 30, shift=1).astype(np.float64)
     by_moments = fid._from_moments(fid._Moments.of(a), fid._Moments.of(b))
     assert frechet_distance(a, b) == pytest.approx(by_moments, rel=1e-6)
 
 
-def test_the_distance_of_a_set_to_itself_is_zero_also_when_singular() -> None:
+def test_the_distance_of_a_set_to_itself_is_zero_also_when_singular():
     full = features(1, 200, 16)
     for rows in (full, np.repeat(features(1, 200, 1), 5, axis=1), full[:5]):
         assert frechet_distance(rows, rows) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("n", [5, 17, 18, 60])
-def test_rounding_leaves_no_distance_below_zero_nor_below_its_interval(n: int) -> None:
+def test_rounding_leaves_no_distance_below_zero_nor_below_its_interval(n):
     for seed in range(20):
         rows = features(seed, n, 16)
         interval = jackknife_interval(rows, rows, [str(i) for i in range(n)])
@@ -52,7 +50,7 @@ def test_rounding_leaves_no_distance_below_zero_nor_below_its_interval(n: int) -
         assert 0 <= interval.low <= interval.value
 
 
-def test_the_distance_is_symmetric_and_ignores_order_and_a_common_offset() -> None:
+def test_the_distance_is_symmetric_and_ignores_order_and_a_common_offset():
     a, b = (features(k, 200, 8, scale=k).astype(np.float64) for k in (1, 2))
     expected = pytest.approx(frechet_distance(a, b), rel=1e-6)
     assert frechet_distance(b, a) == expected
@@ -73,13 +71,13 @@ HOLES[[2, 5], 0] = np.nan
         (features(1, 10, 5), "widths 5 and 4"),
     ],
 )
-def test_what_has_no_distance_is_said(edited: np.ndarray, said: str) -> None:
+def test_what_has_no_distance_is_said(edited, said):
     with pytest.raises(MetricError, match=said):
         frechet_distance(edited, features(2, 10, 4))
 
 
 @pytest.mark.parametrize("n", [300, 24])  # the covariance route and the few-rows route (D = 16)
-def test_the_jackknife_equals_leaving_groups_out_by_hand(n) -> None:
+def test_the_jackknife_equals_leaving_groups_out_by_hand(n):
     a, b = features(1, n, 16), features(2, n, 16, shift=0.3)
     clusters = [f"c{i // 2}" for i in range(n)]
     result = jackknife_interval(a, b, clusters, groups=6)
@@ -95,7 +93,7 @@ def test_the_jackknife_equals_leaving_groups_out_by_hand(n) -> None:
     assert result.left_out == pytest.approx(left_out)
 
 
-def test_samples_of_one_source_leave_together_so_copies_do_not_narrow_the_interval() -> None:
+def test_samples_of_one_source_leave_together_so_copies_do_not_narrow_the_interval():
     a, b = features(1, 200, 4), features(2, 200, 4, shift=0.3)
     once = jackknife_interval(a, b, [f"c{i}" for i in range(200)], groups=40)
     copied = [np.repeat(x, 5, axis=0) for x in (a, b)]
@@ -106,7 +104,7 @@ def test_samples_of_one_source_leave_together_so_copies_do_not_narrow_the_interv
     assert naive.standard_error < 0.7 * once.standard_error  # about 1 / sqrt(5) of it
 
 
-def test_targets_may_be_listed_once_per_source() -> None:
+def test_targets_may_be_listed_once_per_source():
     a, b = features(1, 90, 4), features(2, 30, 4, shift=0.3)
     names = [f"c{i}" for i in range(30)]
     result = jackknife_interval(a, b, np.repeat(names, 3).tolist(), target_clusters=names, groups=5)
@@ -114,7 +112,7 @@ def test_targets_may_be_listed_once_per_source() -> None:
     assert result.low < result.value < result.high
 
 
-def test_one_source_image_gives_a_value_and_no_interval_and_none_is_refused() -> None:
+def test_one_source_image_gives_a_value_and_no_interval_and_none_is_refused():
     result = jackknife_interval(features(1, 5, 2), features(2, 5, 2), ["only"] * 5)
     assert result.value > 0
     assert (result.low, result.high, result.standard_error) == (None, None, None)
@@ -122,7 +120,7 @@ def test_one_source_image_gives_a_value_and_no_interval_and_none_is_refused() ->
         jackknife_interval(features(1, 5, 2), features(2, 5, 2), ["a"] * 4)
 
 
-def test_the_difference_of_two_distances_leaves_the_same_groups_out_of_both() -> None:
+def test_the_difference_of_two_distances_leaves_the_same_groups_out_of_both():
     first, second = FidInterval.of(3.0, [3.1, 2.9, 3.0]), FidInterval.of(2.0, [2.1, 1.8, 2.1])
     found = difference(first, second)
     error = np.sqrt(2 / 3 * np.var([0.0 + 1.0, 1.1, 0.9]) * 3)
@@ -134,7 +132,7 @@ def test_the_difference_of_two_distances_leaves_the_same_groups_out_of_both() ->
         difference(first, FidInterval.of(1.0, [1.0, 1.1]))
 
 
-def test_the_limit_takes_off_the_bias_of_a_small_set() -> None:
+def test_the_limit_takes_off_the_bias_of_a_small_set():
     rng = np.random.default_rng(3)
     names = [str(i) for i in range(60)]
     inside, values = 0, []

@@ -1,10 +1,6 @@
 """The shared beginning changes nothing: answers against `generate`, one question at a time."""
 
-from __future__ import annotations
-
 import importlib.util
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +21,7 @@ WORDS = ["car", "traffic light", "dog", "a very long and unusual name", "it", "b
 QUESTIONS = [[ASK(word) for word in WORDS[: 1 + i]] for i in range(len(IMAGES))]
 
 
-def naive(model: Any, processor: Any, image: np.ndarray, prompt: str, limit: int = 10) -> tuple[str, int]:
+def naive(model, processor, image, prompt, limit=10):
     inputs = processor(images=image, text=prompt, return_tensors="pt")
     with torch.no_grad():
         output = model.generate(**inputs, max_new_tokens=limit, do_sample=False)
@@ -34,7 +30,7 @@ def naive(model: Any, processor: Any, image: np.ndarray, prompt: str, limit: int
     return processor.tokenizer.decode(new, skip_special_tokens=True).strip(), count
 
 
-def said(rows: Any) -> list[list[tuple[str, int]]]:
+def said(rows):
     return [[(answer.text, answer.token_count) for answer in row] for row in rows]
 
 
@@ -44,7 +40,7 @@ def said(rows: Any) -> list[list[tuple[str, int]]]:
     params=[("mistral", 2, {}), ("llama", 0, {}), ("mistral", 1, {"sliding_window": 12})],
     ids=str,
 )
-def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def judged(request, tmp_path_factory):
     text, seed, language = request.param
     folder = tmp_path_factory.mktemp("llava") / "model"
     tiny.make_llava(folder, seed=seed, text=text, language=language)
@@ -53,14 +49,14 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return judge, [[naive(judge.model, judge.processor, x, p) for p in q] for x, q in cases]
 
 
-def test_answers_equal_generate_for_every_question_alone(judged) -> None:
+def test_answers_equal_generate_for_every_question_alone(judged):
     judge, expected = judged
     assert said(judge.ask(IMAGES, QUESTIONS)) == expected
     assert len({text for row in expected for text, _ in row}) >= 6, "the cases must tell apart"
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_answers_do_not_depend_on_batches(judged, size, monkeypatch) -> None:
+def test_answers_do_not_depend_on_batches(judged, size, monkeypatch):
     judge, expected = judged
     monkeypatch.setattr(judge, "batch_size", size)
     assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
@@ -73,12 +69,12 @@ BEGINNING = [
 
 
 @pytest.mark.parametrize(("picture_", "prompts"), [(0, DIFFERENT), (2, BEGINNING)])
-def test_prompts_of_any_form_are_answered(llava, picture_: int, prompts: list[str]) -> None:
+def test_prompts_of_any_form_are_answered(llava, picture_, prompts):
     expected = [[naive(llava.model, llava.processor, IMAGES[picture_], p) for p in prompts]]
     assert said(llava.ask([IMAGES[picture_]], [prompts])) == expected
 
 
-def test_p_yes_and_p_no_are_the_first_steps_probabilities(llava) -> None:
+def test_p_yes_and_p_no_are_the_first_steps_probabilities(llava):
     tokenizer = llava.processor.tokenizer
     forms = {
         w: [gap + form for gap in ("", " ") for form in (w, w.title(), w.upper())] for w in ("yes", "no")
@@ -96,7 +92,7 @@ def test_p_yes_and_p_no_are_the_first_steps_probabilities(llava) -> None:
             assert 0 < value < 1
 
 
-def test_pictures_without_questions_get_empty_answers_and_none_is_modified(llava) -> None:
+def test_pictures_without_questions_get_empty_answers_and_none_is_modified(llava):
     before = [image.copy() for image in IMAGES[:3]]
     answers = llava.ask(IMAGES[:3], [[], [ASK("car")], []])
     assert [len(row) for row in answers] == [0, 1, 0]
@@ -104,7 +100,7 @@ def test_pictures_without_questions_get_empty_answers_and_none_is_modified(llava
     assert all(np.array_equal(a, b) for a, b in zip(before, IMAGES, strict=False))
 
 
-def test_half_precision_answers_equal_generate_in_the_same_precision(models: Path) -> None:
+def test_half_precision_answers_equal_generate_in_the_same_precision(models):
     # One token: in half precision near ties between garbage tokens may fall either way later on.
     judge = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
     judge.max_new_tokens = 1
@@ -124,7 +120,7 @@ def test_half_precision_answers_equal_generate_in_the_same_precision(models: Pat
     assert wrong <= 2
 
 
-def test_the_prompts_are_neins_to_the_letter() -> None:
+def test_the_prompts_are_neins_to_the_letter():
     asked = "[INST] <image>\nDoes {} Answer only yes or no [/INST]"
     assert ASK("traffic light") == asked.format("this image contain traffic light?")
     about = asked.format('the caption "A man on a bench." describe this image?').replace("?", "?", 1)
@@ -135,7 +131,7 @@ def test_the_prompts_are_neins_to_the_letter() -> None:
 
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
-def test_every_template_holds_one_picture_and_the_object(name) -> None:
+def test_every_template_holds_one_picture_and_the_object(name):
     prompt = template(name).ask_presence("car")
     # A chat model's own template places the picture; the bare question leaves that to it.
     assert prompt.count("<image>") == (0 if name == "question" else 1)
@@ -143,7 +139,7 @@ def test_every_template_holds_one_picture_and_the_object(name) -> None:
     assert "{" not in prompt
 
 
-def test_an_unknown_template_gets_a_near_match(models: Path) -> None:
+def test_an_unknown_template_gets_a_near_match(models):
     with pytest.raises(MetricError, match="did you mean 'llava-mistral'"):
         metrics.load_judge("vqa", str(models / "llava"), template="llava-mistrl")
 
@@ -157,12 +153,12 @@ def test_an_unknown_template_gets_a_near_match(models: Path) -> None:
         (ASK("car"), "list of questions"),
     ],
 )
-def test_a_prompt_without_one_picture_and_text_behind_it_is_refused(llava, questions, said_: str) -> None:
+def test_a_prompt_without_one_picture_and_text_behind_it_is_refused(llava, questions, said_):
     with pytest.raises(MetricError, match=said_):
         llava.ask(IMAGES[:1], [questions])
 
 
-def test_a_missing_bitsandbytes_is_one_sentence(models: Path, monkeypatch) -> None:
+def test_a_missing_bitsandbytes_is_one_sentence(models, monkeypatch):
     monkeypatch.setattr(llava_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MetricError, match="bitsandbytes: pip install"):
         metrics.load_judge("vqa", str(models / "llava"), quantization="bnb-fp4")
@@ -170,7 +166,7 @@ def test_a_missing_bitsandbytes_is_one_sentence(models: Path, monkeypatch) -> No
 
 @pytest.mark.device
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes")
-def test_four_bit_weights_answer_like_generate(cuda: str, models: Path) -> None:
+def test_four_bit_weights_answer_like_generate(cuda, models):
     judge = metrics.load_judge(
         "vqa", str(models / "llava"), device=cuda, dtype="float16", quantization="bnb-fp4"
     )
@@ -183,7 +179,7 @@ def test_four_bit_weights_answer_like_generate(cuda: str, models: Path) -> None:
     assert answer.text == judge.processor.tokenizer.decode([int(expected)], skip_special_tokens=True).strip()
 
 
-def test_the_fingerprint_depends_on_wording_and_precision(models: Path, llava) -> None:
+def test_the_fingerprint_depends_on_wording_and_precision(models, llava):
     other = metrics.load_judge("vqa", str(models / "llava"), template="plain")
     half = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
     assert len({llava.fingerprint, other.fingerprint, half.fingerprint}) == 3

@@ -1,10 +1,6 @@
 """One look per picture: OWLv2 equals the pipeline, BLIP equals the library, one label or text at a time."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +29,7 @@ LABELS = ["car", "dog", "traffic light", "bench", "man"]
 
 
 @pytest.fixture(scope="module", params=["torchvision", "pil"])
-def judged(request: pytest.FixtureRequest, models: Path):
+def judged(request, models):
     """(our detector, the library's pipeline) with the same backend."""
     folder, backend = models / "owlv2", request.param
     naive = pipeline(
@@ -46,7 +42,7 @@ def judged(request: pytest.FixtureRequest, models: Path):
     return metrics.load_judge("ovd", str(folder), backend=backend), naive
 
 
-def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(judged) -> None:
+def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(judged):
     detector, naive = judged
     found = detector.detect(IMAGES, [LABELS] * len(IMAGES))
     verdicts = set()
@@ -65,14 +61,14 @@ def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(jud
     assert verdicts == {True, False}, "the cases must tell apart"
 
 
-def test_the_threshold_decides_the_count_and_not_the_score(owlv2) -> None:
+def test_the_threshold_decides_the_count_and_not_the_score(owlv2):
     low, high = (owlv2.detect(IMAGES[:1], [LABELS], threshold=t)[0] for t in (0.0, 0.08))
     assert all(low[label].score == high[label].score for label in LABELS)
     assert all(low[label].count == 36 for label in LABELS)
     assert 0 < sum(high[label].count for label in LABELS) < 5 * 36
 
 
-def test_a_label_gives_the_same_bits_whatever_was_asked_with_it_or_before(models: Path) -> None:
+def test_a_label_gives_the_same_bits_whatever_was_asked_with_it_or_before(models):
     """Which of two workers asks first, or whether a command goes on, must not show."""
     whole, parts = (metrics.load_judge("ovd", str(models / "owlv2"), batch_size=4) for _ in range(2))
     more = ["man", "number", "horse", "red car", "old number", "tall man", "dark horse", *LABELS]
@@ -81,7 +77,7 @@ def test_a_label_gives_the_same_bits_whatever_was_asked_with_it_or_before(models
     assert parts.detect(IMAGES[:1], [more])[0] == together
 
 
-def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(models: Path, owlv2) -> None:
+def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(models, owlv2):
     gray, black = (
         metrics.load_judge("ovd", str(models / "owlv2"), pad=pad, backend="pil")
         for pad in ("gray", "library")
@@ -101,7 +97,7 @@ def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(mod
 
 
 @pytest.mark.parametrize("backend", ["torchvision", "pil"])
-def test_gray_padding_works_with_both_backends_and_several_sizes_at_once(models: Path, backend) -> None:
+def test_gray_padding_works_with_both_backends_and_several_sizes_at_once(models, backend):
     detector = metrics.load_judge("ovd", str(models / "owlv2"), pad="gray", backend=backend)
     together = detector.detect(IMAGES, [["car"]] * len(IMAGES))
     alone = [detector.detect([x], [["car"]])[0] for x in IMAGES]
@@ -109,13 +105,13 @@ def test_gray_padding_works_with_both_backends_and_several_sizes_at_once(models:
     np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_half_precision_is_near_single_precision(models: Path, owlv2) -> None:
+def test_half_precision_is_near_single_precision(models, owlv2):
     half = metrics.load_judge("ovd", str(models / "owlv2"), dtype="bfloat16")
     rows = [[row[x].score for row in d.detect(IMAGES, [LABELS] * 6) for x in LABELS] for d in (half, owlv2)]
     np.testing.assert_allclose(*rows, atol=0.02)
 
 
-def test_what_cannot_be_looked_for_is_refused(owlv2, models: Path) -> None:
+def test_what_cannot_be_looked_for_is_refused(owlv2, models):
     with pytest.raises(MetricError, match=r"'a xylophone quartet.*longer than the 16 tokens"):
         owlv2.detect(IMAGES[:1], [["a xylophone quartet with an unreasonable number of players"]])
     with pytest.raises(MetricError, match="2 pictures but 1 lists of labels"):
@@ -124,7 +120,7 @@ def test_what_cannot_be_looked_for_is_refused(owlv2, models: Path) -> None:
         metrics.load_judge("ovd", str(models / "owlv2"), pad="grey")
 
 
-def test_pictures_with_different_labels_are_scored_as_alone(owlv2) -> None:
+def test_pictures_with_different_labels_are_scored_as_alone(owlv2):
     assert owlv2.detect([], []) == []
     labels = [LABELS[: 1 + i][::-1] for i in range(4)] + [[], ["man", "car"]]
     together = owlv2.detect(IMAGES, labels)
@@ -138,7 +134,7 @@ def test_pictures_with_different_labels_are_scored_as_alone(owlv2) -> None:
             np.testing.assert_allclose(a.box, b.box, atol=1e-3)
 
 
-def test_of_labels_that_mean_the_same_the_first_of_the_picture_has_the_boxes(owlv2, monkeypatch) -> None:
+def test_of_labels_that_mean_the_same_the_first_of_the_picture_has_the_boxes(owlv2, monkeypatch):
     owlv2.detect(IMAGES[:1], [["car"]])
     monkeypatch.setitem(owlv2._queries, "auto", owlv2._queries["car"])
     one, other = owlv2.detect([IMAGES[0]] * 2, [["car", "auto"], ["auto", "car"]])
@@ -154,7 +150,7 @@ TEXTS = [["car"], ["car", "A man and his dog sit on a bench"], [], ["dog", "benc
 
 
 @pytest.fixture(scope="module")
-def naive(models: Path) -> Callable[[np.ndarray, str, str], float]:
+def naive(models):
     """A pair through the library."""
     folder = models / "blip"
     model = BlipForImageTextRetrieval.from_pretrained(folder)
@@ -162,7 +158,7 @@ def naive(models: Path) -> Callable[[np.ndarray, str, str], float]:
     processor = BlipProcessor(*parts)
 
     @torch.no_grad()
-    def value(image: np.ndarray, text: str, head: str) -> float:
+    def value(image, text, head):
         inputs = processor(images=image, text=text, return_tensors="pt")
         keep = {name: inputs[name] for name in ("pixel_values", "input_ids", "attention_mask")}
         score = model(**keep, use_itm_head=head == "itm").itm_score
@@ -172,9 +168,7 @@ def naive(models: Path) -> Callable[[np.ndarray, str, str], float]:
 
 
 @pytest.mark.parametrize("head", ["itc", "itm"])
-def test_values_equal_one_pair_at_a_time_with_the_library_in_any_batch(
-    models: Path, blip, naive, head
-) -> None:
+def test_values_equal_one_pair_at_a_time_with_the_library_in_any_batch(models, blip, naive, head):
     found = blip.match(MATCHED, TEXTS, head)
     assert [row.shape for row in found] == [(1,), (2,), (0,), (5,)]
     expected = [[naive(x, t, head) for t in row] for x, row in zip(MATCHED, TEXTS, strict=True)]
@@ -185,7 +179,7 @@ def test_values_equal_one_pair_at_a_time_with_the_library_in_any_batch(
     assert len({round(v, 6) for row in expected for v in row}) == 7, "one text occurs twice"
 
 
-def test_an_unknown_head_is_refused(blip) -> None:
+def test_an_unknown_head_is_refused(blip):
     with pytest.raises(MetricError, match="itc, itm"):
         blip.match(MATCHED[:1], [["car"]], "itx")
 
@@ -194,9 +188,7 @@ def test_an_unknown_head_is_refused(blip) -> None:
 
 
 @pytest.mark.parametrize("of_videos", [False, True])
-def test_sam3_says_that_a_thing_is_there_and_where_as_its_own_post_processing_does(
-    tmp_path: Path, of_videos: bool
-) -> None:
+def test_sam3_says_that_a_thing_is_there_and_where_as_its_own_post_processing_does(tmp_path, of_videos):
     folder = tiny.make_sam3(tmp_path / "sam3")
     model, processor = Sam3Model.from_pretrained(folder).eval(), Sam3Processor.from_pretrained(folder)
     if of_videos:  # the published layout: the model of pictures within that of videos

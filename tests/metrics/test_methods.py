@@ -1,11 +1,6 @@
 """DCSM, a head over CLIP: the published layout with random weights, against the formula by hand."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,12 +22,12 @@ Tensors = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("method") / "clip"
     return tiny.make_clip(folder, 5, projection_dim=WIDTH, text={"num_hidden_layers": 4})
 
 
-def cosines_read(file: Path, base: Path, rows: int = (32 // 8) ** 2 + 1, **changes: Any) -> Tensors:
+def cosines_read(file, base, rows=(32 // 8) ** 2 + 1, **changes):
     """A file of DCSM as the released training writes it: modules and a tokenizer beside the tensors."""
     encoder = metrics.load_encoder("clip", str(base))
     with tiny.seeded(2):
@@ -48,14 +43,14 @@ def cosines_read(file: Path, base: Path, rows: int = (32 // 8) ** 2 + 1, **chang
     return {**state, "columns": columns.weight.detach()}
 
 
-def converted(folder: Path, base: Path) -> tuple[Path, Tensors]:
+def converted(folder, base):
     tensors = cosines_read(folder / "published.pt", base)
     paths = [str(folder / name) for name in ("published.pt", "out")]
     run.convert(config.ConvertConfig.parse(["--architecture", "dcsm", "--base", str(base), *paths]))
     return folder / "out", tensors
 
 
-def test_dcsm_reads_the_map_of_cosines_with_the_columns_of_its_words(base: Path, tmp_path: Path) -> None:
+def test_dcsm_reads_the_map_of_cosines_with_the_columns_of_its_words(base, tmp_path):
     folder, w = converted(tmp_path, base)
     found = metrics.load_judge("itm", str(folder)).match(IMAGES, TEXTS)
     encoder = metrics.load_encoder("clip", str(base))
@@ -96,8 +91,8 @@ def test_dcsm_reads_the_map_of_cosines_with_the_columns_of_its_words(base: Path,
     ],
 )
 def test_a_file_that_lacks_something_or_stands_on_another_clip_is_refused_and_leaves_nothing(
-    spoil: Callable[[Any], Any], said: str, base: Path, tmp_path: Path
-) -> None:
+    spoil, said, base, tmp_path
+):
     cosines_read(tmp_path / "file.pt", base)
     # The file that was just made: as released, with modules and a tokenizer beside the tensors.
     content = torch.load(tmp_path / "file.pt", weights_only=False)
@@ -108,7 +103,7 @@ def test_a_file_that_lacks_something_or_stands_on_another_clip_is_refused_and_le
     assert [p.name for p in tmp_path.iterdir()] == ["file.pt"]
 
 
-def test_a_method_needs_the_clip_that_it_stands_on(base: Path, tmp_path: Path) -> None:
+def test_a_method_needs_the_clip_that_it_stands_on(base, tmp_path):
     folder, _ = converted(tmp_path, base)
     assert metrics.origins("itm", str(folder)) == []
     config = folder / "config.json"
@@ -116,9 +111,9 @@ def test_a_method_needs_the_clip_that_it_stands_on(base: Path, tmp_path: Path) -
     assert [one.reference for one in metrics.origins("itm", str(folder))] == ["openai/clip-vit-base-patch32"]
 
 
-def test_objects_in_a_published_file_are_not_run(base: Path, tmp_path: Path) -> None:
+def test_objects_in_a_published_file_are_not_run(base, tmp_path):
     class Harm:
-        def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        def __reduce__(self):
             return (shutil.copyfile, (__file__, str(tmp_path / "harm")))
 
     cosines_read(tmp_path / "file.pt", base, grads=Harm())
@@ -134,6 +129,6 @@ def test_objects_in_a_published_file_are_not_run(base: Path, tmp_path: Path) -> 
         (["--architecture", "dcsm", "--quick-gelu"], "--quick-gelu says nothing of dcsm"),
     ],
 )
-def test_options_that_do_not_go_together_are_a_sentence(given: list[str], said: str) -> None:
+def test_options_that_do_not_go_together_are_a_sentence(given, said):
     with pytest.raises(UserError, match=said):
         config.ConvertConfig.parse([*given, "in.pt", "out"])

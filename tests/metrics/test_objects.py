@@ -1,7 +1,5 @@
 """Models in memory: functions that answer, and objects with two encoders."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import math
 import pkgutil
 import sys
 import types
 from importlib import metadata
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +15,13 @@ from nein.metrics.judges.base import Detection
 IMAGES = [np.zeros((4, 4, 3), np.uint8)]
 
 
-def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed: None) -> None:
+def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed):
     judge = metrics.load_judge("vqa", "tests.rehearsal:no")
     assert judge.ask(IMAGES[:1], [["a?"]])[0][0].text == "No"
     [found] = metrics.load_judge("ovd", "tests.rehearsal:score_05").detect(IMAGES[:1], [["car"]])
     assert found["car"] == Detection(0.5, 1, (0.0, 0.0, 4.0, 4.0))
     assert judge.fingerprint != metrics.load_judge("vqa", "tests.rehearsal:yes").fingerprint
-    sys.modules["third_party"].here = here = Echo()  # type: ignore[attr-defined]
+    sys.modules["third_party"].here = here = Echo()
     assert metrics.load_judge("vqa", "third_party:here") is here
 
 
@@ -37,7 +34,7 @@ def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed: N
         (lambda name: metrics.load_judge("vqa", name), "plugin:echo", "no installed package offers a judge"),
     ],
 )
-def test_what_is_no_judge_and_makes_none_is_a_sentence(load: Any, reference: str, said: str) -> None:
+def test_what_is_no_judge_and_makes_none_is_a_sentence(load, reference, said):
     metrics.check_reference("tests.rehearsal:no")
     with pytest.raises(MetricError, match=said):
         load(reference)
@@ -47,50 +44,50 @@ class Echo:
     fingerprint = "echo-echo"
     template = "question"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options):
         self.options = options
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"kind": "vqa"}
 
-    def ask(self, images: Any, questions: Any) -> Any:
+    def ask(self, images, questions):
         return []
 
-    def detect(self, images: Any, labels: Any, threshold: float = 0.1) -> list[dict[str, Detection]]:
+    def detect(self, images, labels, threshold=0.1):
         return []
 
 
 class Mirror:
     fingerprint = "mirror-mirror"
 
-    def __init__(self, *, name: str, device: str, dtype: str, batch_size: int, flip: bool = True) -> None:
+    def __init__(self, *, name, device, dtype, batch_size, flip=True):
         self.name, self.flip = name, flip
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"flip": self.flip}
 
-    def edit(self, requests: Any) -> Any:
+    def edit(self, requests):
         return [editors.EditResult(r.id, r.image[:, ::-1].copy()) for r in requests]
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(monkeypatch):
     """An installed package that offers a judge and an editor, a broken one, and one that takes our name."""
     module = types.ModuleType("third_party")
-    module.Echo, module.Mirror = Echo, Mirror  # type: ignore[attr-defined]
+    module.Echo, module.Mirror = Echo, Mirror
     monkeypatch.setitem(sys.modules, "third_party", module)
     points = {
         "nein.judges": {"echo": "third_party:Echo", "gone": "third_party:Nothing"},
         "nein.editors": {**dict.fromkeys(("mirror", "identity"), "third_party:Mirror"), "gone": "nowhere:X"},
     }
 
-    def entry_points(*, group: str, name: str | None = None) -> list[metadata.EntryPoint]:
+    def entry_points(*, group, name=None):
         return [metadata.EntryPoint(name, value, group) for name, value in points.get(group, {}).items()]
 
     monkeypatch.setattr(metadata, "entry_points", entry_points)
 
 
-def test_a_plugged_in_judge_is_found_by_name(installed: None) -> None:
+def test_a_plugged_in_judge_is_found_by_name(installed):
     judge = metrics.load_judge("vqa", "plugin:echo", device="cpu")
     assert isinstance(judge, Echo)
     assert judge.options == {"kind": "vqa", "device": "cpu", "dtype": "float32"}
@@ -103,7 +100,7 @@ def test_a_plugged_in_judge_is_found_by_name(installed: None) -> None:
             metrics.load_judge(kind, f"plugin:{name}")
 
 
-def test_a_plugged_in_editor_is_found_by_name_and_cannot_take_ours(installed: None) -> None:
+def test_a_plugged_in_editor_is_found_by_name_and_cannot_take_ours(installed):
     assert "mirror" in editors.available()
     assert not editors.needs_checkpoint("mirror")
     editor = editors.get_editor("mirror", flip=False)
@@ -119,13 +116,13 @@ def test_a_plugged_in_editor_is_found_by_name_and_cannot_take_ours(installed: No
 # --- the table
 
 
-def test_every_name_of_the_package_is_loaded_from_the_module_that_is_said_to_have_it() -> None:
+def test_every_name_of_the_package_is_loaded_from_the_module_that_is_said_to_have_it():
     assert all(getattr(metrics, name) is not None for name in metrics.__all__)
     with pytest.raises(AttributeError, match="no attribute 'load_jugde'"):
         metrics.load_jugde  # noqa: B018
 
 
-def test_the_metrics_stand_in_the_order_of_the_papers_table() -> None:
+def test_the_metrics_stand_in_the_order_of_the_papers_table():
     assert list(METRICS) == [
         "l1", "l2", "clip_i", "dino", "fid", "lpips",
         "removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd", "clip_t",
@@ -135,7 +132,7 @@ def test_the_metrics_stand_in_the_order_of_the_papers_table() -> None:
     assert [name for name, info in METRICS.items() if info.by_judge] == list(METRICS)[6:11]
 
 
-def test_directions_scales_and_kinds_are_those_of_the_paper() -> None:
+def test_directions_scales_and_kinds_are_those_of_the_paper():
     assert {n for n, i in METRICS.items() if not i.higher_is_better} == {"l1", "l2", "fid", "lpips"}
     assert {n for n, i in METRICS.items() if i.scale == 1} == {"fid", "lpips"}
     assert {n for n, i in METRICS.items() if i.kind == "corpus"} == {"fid"}
@@ -150,18 +147,18 @@ LOADERS = [place for by_type in metrics.JUDGES.values() for place in by_type.val
 
 
 @pytest.mark.parametrize("entry", [*metrics.ENCODERS.values(), *LOADERS])
-def test_every_entry_of_the_loading_tables_resolves(entry) -> None:
+def test_every_entry_of_the_loading_tables_resolves(entry):
     assert callable(pkgutil.resolve_name(entry))
 
 
 @pytest.mark.parametrize("value", [None, float("nan")])
-def test_an_unscored_value_needs_a_reason_and_a_score_must_be_finite(value) -> None:
+def test_an_unscored_value_needs_a_reason_and_a_score_must_be_finite(value):
     with pytest.raises(AssertionError):
         Score(value)
     assert Score(None, "broken").value is None
 
 
-def test_memory_stores_keep_spaces_apart_and_copy_what_they_keep() -> None:
+def test_memory_stores_keep_spaces_apart_and_copy_what_they_keep():
     features, records = MemoryFeatures(), MemoryRecords()
     row = np.ones(3, np.float32)
     features.put("a", "k", row)

@@ -1,7 +1,5 @@
 """The named resizes against the transforms that were published; the known truth of drawn edits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +8,7 @@ import torch
 from cleanfid.resize import build_resizer
 from PIL import Image, ImageOps
 
-from nein.metrics import METRICS, Batch, EditPair, SceneObject, Score, score
+from nein.metrics import METRICS, Batch, EditPair, SceneObject, score
 from nein.metrics.base import MetricError
 from nein.metrics.images import there
 from nein.metrics.preprocess import (
@@ -35,20 +33,20 @@ SIZES = [(640, 427), (427, 640), (224, 224), (300, 225), (64, 64), (50, 33)]
 @pytest.mark.parametrize(
     "resize,crop,mean,std", [(224, 224, CLIP_MEAN, CLIP_STD), (256, 224, IMAGENET_MEAN, IMAGENET_STD)]
 )
-def test_resize_crop_equals_the_published_clip_and_dino_transforms(size, resize, crop, mean, std) -> None:
+def test_resize_crop_equals_the_published_clip_and_dino_transforms(size, resize, crop, mean, std):
     image = picture(1, *size)
     ours = ResizeCrop(resize, crop, mean, std)
     x = ours.normalise(torch.from_numpy(np.stack([ours(image)])))[0]
     torch.testing.assert_close(x, compose(resize, crop, mean, std)(Image.fromarray(image)), atol=1e-6, rtol=0)
 
 
-def test_the_name_of_a_transform_tells_every_number_apart() -> None:
+def test_the_name_of_a_transform_tells_every_number_apart():
     base = ResizeCrop(256, 224, IMAGENET_MEAN, IMAGENET_STD)
     changes = ({"resize": 224}, {"crop": 192}, {"mean": CLIP_MEAN}, {"std": CLIP_STD})
     assert len({base.name, *(replace(base, **change).name for change in changes)}) == 5
 
 
-def test_stretch_is_pillows_bicubic_resize_and_takes_width_first() -> None:
+def test_stretch_is_pillows_bicubic_resize_and_takes_width_first():
     image = picture(2, 40, 32)
     result = stretch(image, (30, 50))
     assert result.shape == (50, 30, 3)
@@ -65,11 +63,11 @@ def test_stretch_is_pillows_bicubic_resize_and_takes_width_first() -> None:
         ((512, 384), (512, 384)), ((576, 384), (576, 384)),
     ],
 )  # fmt: skip
-def test_r64_gives_the_sizes_measured_on_the_original_rule(source, result) -> None:
+def test_r64_gives_the_sizes_measured_on_the_original_rule(source, result):
     assert r64_size(*source) == result
 
 
-def test_r64_fit_crops_about_the_centre_before_it_resizes() -> None:
+def test_r64_fit_crops_about_the_centre_before_it_resizes():
     image = picture(4, 160, 107)
     result = r64_fit(image, 128)
     width, height = r64_size(160, 107, 128)
@@ -78,14 +76,14 @@ def test_r64_fit_crops_about_the_centre_before_it_resizes() -> None:
     assert not np.array_equal(result, stretch(image, (width, height)))
 
 
-def test_a_picture_that_r64_rounds_away_is_refused_in_a_sentence() -> None:
+def test_a_picture_that_r64_rounds_away_is_refused_in_a_sentence():
     assert r64_size(98, 98, 64) == (0, 0)
     with pytest.raises(MetricError, match="leaves nothing of a picture of 98x98"):
         r64_fit(np.zeros((98, 98, 3), np.uint8), 64)
 
 
 @pytest.mark.parametrize("size", [(64, 48), (400, 350), (299, 299)])
-def test_clean_resize_is_clean_fids_own(size) -> None:
+def test_clean_resize_is_clean_fids_own(size):
     image = picture(5, *size)
     result, expected = CleanResize(299)(image), build_resizer("clean")(image)
     assert result.dtype == expected.dtype
@@ -94,7 +92,7 @@ def test_clean_resize_is_clean_fids_own(size) -> None:
 
 
 @pytest.mark.parametrize("workers", [None, 1, 3])
-def test_map_images_keeps_the_order_with_any_number_of_threads(workers) -> None:
+def test_map_images_keeps_the_order_with_any_number_of_threads(workers):
     images = [np.full((130, 130, 3), i, np.uint8) for i in range(9)]
     assert map_images(lambda x: int(x[0, 0, 0]), images, workers) == list(range(9))
 
@@ -105,7 +103,7 @@ def test_map_images_keeps_the_order_with_any_number_of_threads(workers) -> None:
 EMPTY = np.full((16, 16, 3), 90, np.uint8)
 
 
-def with_squares(*places: int) -> np.ndarray:
+def with_squares(*places):
     picture = EMPTY.copy()
     for place in places:
         picture[4:8, place : place + 4] = (220, 30, 30)
@@ -117,7 +115,7 @@ BOTH = with_squares(LEFT, RIGHT)
 THINGS = (SceneObject("left", True, with_squares(RIGHT)), SceneObject("right", False, with_squares(LEFT)))
 
 
-def obeyed(edited: np.ndarray, things: tuple[SceneObject, ...] | str = THINGS) -> Score:
+def obeyed(edited, things=THINGS):
     (made,) = score([METRICS["obeyed"]], Batch([EditPair("a", edited, sample=BOTH, things=things)], {}))[
         "obeyed"
     ]
@@ -127,9 +125,7 @@ def obeyed(edited: np.ndarray, things: tuple[SceneObject, ...] | str = THINGS) -
 @pytest.mark.parametrize(
     ("shown", "value"), [((LEFT,), 1.0), ((LEFT, RIGHT), 0.0), ((), 0.0), ((RIGHT,), 0.0)]
 )
-def test_an_edit_obeys_where_what_must_go_is_gone_and_the_rest_stands(
-    shown: tuple[int, ...], value: float
-) -> None:
+def test_an_edit_obeys_where_what_must_go_is_gone_and_the_rest_stands(shown, value):
     made = obeyed(with_squares(*shown))
     assert made.value == value
     assert [(one["name"], one["there"] > 0.9) for one in made.detail["things"]] == [
@@ -137,7 +133,7 @@ def test_an_edit_obeys_where_what_must_go_is_gone_and_the_rest_stands(
     ]  # fmt: skip
 
 
-def test_something_else_in_its_place_is_gone_and_a_half_of_it_neither() -> None:
+def test_something_else_in_its_place_is_gone_and_a_half_of_it_neither():
     other = with_squares(LEFT)
     other[4:8, RIGHT : RIGHT + 4] = (30, 30, 220)
     assert obeyed(other).value == 1.0
@@ -147,11 +143,11 @@ def test_something_else_in_its_place_is_gone_and_a_half_of_it_neither() -> None:
     assert 0.3 < obeyed(half).detail["things"][1]["there"] < 0.7
 
 
-def test_where_nothing_must_go_the_untouched_picture_obeys() -> None:
+def test_where_nothing_must_go_the_untouched_picture_obeys():
     assert obeyed(BOTH, tuple(SceneObject(one.name, True, one.without) for one in THINGS)).value == 1.0
 
 
-def test_without_known_things_or_in_another_size_an_edit_is_unscored() -> None:
+def test_without_known_things_or_in_another_size_an_edit_is_unscored():
     assert "do not say which things" in obeyed(BOTH, EditPair("a", BOTH).things).reason
     assert "of one size" in obeyed(BOTH[:8]).reason
     with pytest.raises(MetricError, match="of one size"):

@@ -1,13 +1,7 @@
 """Removal and Retention against the paper's procedure as its scripts run it, on every sample."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -20,7 +14,7 @@ from tests.metrics.tiny import make_llava, picture
 
 
 @pytest.fixture(scope="module")
-def quadruples() -> list[EditPair]:
+def quadruples():
     """Twelve edits of four samples of unequal sizes, with captions that repeat objects and use pronouns."""
     captions = [
         "A man and his dog sit on a bench.",
@@ -38,7 +32,7 @@ def quadruples() -> list[EditPair]:
     ]
 
 
-def naive_scores(work: EditPair, generate: Any, detect: Any, roots: Sequence[str]) -> list[float | None]:
+def naive_scores(work, generate, detect, roots):
     """The paper's procedure as its scripts run it: a `generate` per question, a pipeline call per label."""
     prompt = "[INST] <image>\nDoes this image contain {}? Answer only yes or no [/INST]".format
     removal_vqa = float(generate(work.edited, prompt(work.object)).strip() == "No")
@@ -56,7 +50,7 @@ def naive_scores(work: EditPair, generate: Any, detect: Any, roots: Sequence[str
     ]
 
 
-def test_every_decision_equals_the_naive_way_on_every_sample(models: Path, quadruples, tmp_path) -> None:
+def test_every_decision_equals_the_naive_way_on_every_sample(models, quadruples, tmp_path):
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection, pipeline
 
     detector = metrics.load_judge("ovd", str(models / "owlv2"))
@@ -69,12 +63,12 @@ def test_every_decision_equals_the_naive_way_on_every_sample(models: Path, quadr
         device="cpu",
     )
 
-    def detect(image: np.ndarray, label: str) -> list[float]:
+    def detect(image, label):
         return [box["score"] for box in library(Image.fromarray(image), candidate_labels=[label])]
 
     nlp = spacy_model()
     roots = [[chunk.root.text for chunk in nlp(work.caption).noun_chunks] for work in quadruples]
-    seen: dict[str, set[float | None]] = {name: set() for name in NAMES}
+    seen = {name: set() for name in NAMES}
     # Which random weights say both "yes" and "No" depends on the library: a release draws them in its order.
     for seed in range(2, 12):
         judge = metrics.load_judge("vqa", str(make_llava(tmp_path / str(seed), seed=seed)))
@@ -96,7 +90,7 @@ def test_every_decision_equals_the_naive_way_on_every_sample(models: Path, quadr
     raise AssertionError(f"no weights were found whose cases tell apart: {seen}")
 
 
-def generated(judge: Any, image: np.ndarray, prompt: str) -> str:
+def generated(judge, image, prompt):
     """One token of the library's own `generate`."""
     inputs = judge.processor(images=image, text=prompt, return_tensors="pt")
     with torch.no_grad():

@@ -1,13 +1,9 @@
 """Judges of edits: formulas by hand, and the published layouts with tiny random models."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +24,7 @@ from nein import metrics
 from nein.loading.service import NoAnswer
 from nein.metrics import rewards
 from nein.metrics.base import MetricError
-from nein.metrics.choices import Asked, Reply
+from nein.metrics.choices import Reply
 from nein.metrics.rewards import editreward, editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
 from tests.loopback import Server, say
@@ -38,37 +34,37 @@ SOURCE, FIRST, SECOND = (tiny.picture(k, 24, 24) for k in range(3))
 TOLD = "The image doesn't have any cup."
 
 
-def told(*numbers: float) -> str:
+def told(*numbers):
     return json.dumps({"reasoning": "so", "score": list(numbers)})
 
 
 class Speaking:
     """Says what a rule makes of the pictures, the question and the seed."""
 
-    def __init__(self, rule: Callable[[int, str, int], str]) -> None:
+    def __init__(self, rule):
         self.rule = rule
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"model": "speaking"}
 
-    def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
+    def say(self, pictures, text, seed, temperature):
         return self.rule(len(pictures), text, seed)
 
-    def each(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    def each(self, work, items):
         return ((item, work(item)) for item in items)
 
 
-def scored(rule: Callable[[int, str, int], str], **options: Any) -> Any:
+def scored(rule, **options):
     return EditScore(Speaking(rule), **options).score([SOURCE], [FIRST], [TOLD])[0]
 
 
 # --- EditScore -----------------------------------------------------------------------------
 
 
-def test_editscore_is_the_root_of_the_smaller_numbers_of_the_pair_and_of_the_edit_alone() -> None:
-    asked: list[tuple[int, bool, int]] = []
+def test_editscore_is_the_root_of_the_smaller_numbers_of_the_pair_and_of_the_edit_alone():
+    asked = []
 
-    def rule(n: int, text: str, seed: int) -> str:
+    def rule(n, text, seed):
         asked.append((n, TOLD in text, seed))
         return told(20, 10) if n == 2 else told(25, 22.5)
 
@@ -82,8 +78,8 @@ def test_editscore_is_the_root_of_the_smaller_numbers_of_the_pair_and_of_the_edi
 
 
 @pytest.mark.parametrize(("options", "value"), [({}, 0), ({"reduction": "average_first"}, 5)])
-def test_passes_are_averaged_before_or_after_the_root(options: dict[str, str], value: float) -> None:
-    def rule(n: int, text: str, seed: int) -> str:  # one pass has SC 10 and PQ 0, the other SC 0 and PQ 10
+def test_passes_are_averaged_before_or_after_the_root(options, value):
+    def rule(n, text, seed):  # one pass has SC 10 and PQ 0, the other SC 0 and PQ 10
         return told(25, 25) if (n == 2) == (seed == 42) else told(0, 25)
 
     assert scored(rule, passes=2, **options).value == pytest.approx(value)
@@ -99,10 +95,8 @@ def test_passes_are_averaged_before_or_after_the_root(options: dict[str, str], v
         ("First 20, second 5", 2.0, "has no 'score' of two numbers"),
     ],
 )
-def test_what_cannot_be_read_is_a_number_under_paper_and_unscored_under_fixed(
-    answer: str, paper: float, why: str
-) -> None:
-    def rule(n: int, text: str, seed: int) -> str:
+def test_what_cannot_be_read_is_a_number_under_paper_and_unscored_under_fixed(answer, paper, why):
+    def rule(n, text, seed):
         return answer if "<instruction>" not in text and TOLD in text else told(25, 25)
 
     fixed = scored(rule)
@@ -113,8 +107,8 @@ def test_what_cannot_be_read_is_a_number_under_paper_and_unscored_under_fixed(
     assert released.value == pytest.approx(math.sqrt(paper * 10))
 
 
-def test_an_edit_whose_question_fails_is_unscored_and_only_that_one() -> None:
-    def rule(n: int, text: str, seed: int) -> str:
+def test_an_edit_whose_question_fails_is_unscored_and_only_that_one():
+    def rule(n, text, seed):
         if "dog" in text:
             raise NoAnswer("nobody is there")
         return told(25, 25)
@@ -130,11 +124,11 @@ def test_an_edit_whose_question_fails_is_unscored_and_only_that_one() -> None:
 
 
 @pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def qwen(tmp_path_factory):
     return tiny.make_qwen2_5_vl(tmp_path_factory.mktemp("qwen") / "tiny", seed=3)
 
 
-def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qwen: Path) -> None:
+def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qwen):
     judge = metrics.load_reward(f"editscore:{qwen}")
     asked = ((42, 0.7), (42, 0.7), (43, 0.7), (42, 0.0), (1, 0.0))
     a, again, b, greedy, same = (judge.model.say([SOURCE, FIRST], "Numbers?", *how) for how in asked)
@@ -145,9 +139,7 @@ def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qw
     assert "has no 'score'" in one.reason
 
 
-def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_asked(
-    qwen: Path, tmp_path: Path
-) -> None:
+def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_asked(qwen, tmp_path):
     from peft import LoraConfig, get_peft_model
 
     base = Qwen2_5_VLForConditionalGeneration.from_pretrained(qwen)
@@ -161,16 +153,16 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
     )
     judge, plain = (metrics.load_reward(f"editscore:{folder}") for folder in (tmp_path, qwen))
     asked = {"SC": "Say it.\nTwo.\nFrom 0 to 25: <instruction>", "PQ": "Say it.\n0 to 25"}
-    assert judge.texts == asked  # type: ignore[attr-defined]
+    assert judge.texts == asked
     assert judge.fingerprint != plain.fingerprint
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
-    merged, before = (one.model.model.state_dict()[name] for one in (judge, plain))  # type: ignore[attr-defined]
+    merged, before = (one.model.model.state_dict()[name] for one in (judge, plain))
     expected = tuned.merge_and_unload().state_dict()[name]
     assert torch.allclose(merged, expected, atol=1e-6)
     assert not torch.allclose(merged, before, atol=1e-4)
 
 
-def test_an_endpoint_is_asked_with_pictures_seed_and_temperature() -> None:
+def test_an_endpoint_is_asked_with_pictures_seed_and_temperature():
     server = Server()
     server.rule = lambda body, count: (200, say(told(20, 10)), {})
     judge = metrics.load_reward(f"editscore:openai:{server.url}#eye-7b")
@@ -192,9 +184,7 @@ KWARGS = {"hidden_size": 8, "num_layers": 3, "bias": True}
 END = 'prompt_with_special_token = """\nSay: <|Reward|>\n"""\n'
 
 
-def published(
-    folder: Path, base: Path, *, suffix: str = ".safetensors", **changes: Any
-) -> dict[str, torch.Tensor]:
+def published(folder, base, *, suffix=".safetensors", **changes):
     """A folder as the authors' code writes and reads it, with names of tensors as theirs; the tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -226,13 +216,13 @@ def published(
 
 
 @pytest.fixture(scope="module")
-def reward_folder(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reward_folder(qwen, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reward") / "EditReward"
     published(folder, qwen)
     return folder
 
 
-def by_hand(folder: Path, base: Path, question: str, state: dict[str, torch.Tensor]) -> torch.Tensor:
+def by_hand(folder, base, question, state):
     """The hidden state at the token by the library alone: embeddings, scattered pictures, plain positions."""
     processor = AutoProcessor.from_pretrained(base)
     processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<|Reward|>"]})
@@ -258,9 +248,7 @@ def by_hand(folder: Path, base: Path, question: str, state: dict[str, torch.Tens
     return hidden[0, ids[0] == len(state["model.embed_tokens.weight"]) - 1][0]
 
 
-def test_editreward_reads_the_published_layout_and_is_what_the_library_gives(
-    reward_folder: Path, qwen: Path
-) -> None:
+def test_editreward_reads_the_published_layout_and_is_what_the_library_gives(reward_folder, qwen):
     judge = metrics.load_reward(f"editreward:{reward_folder}")
     one, other = (judge.score([SOURCE], [edit], [TOLD])[0] for edit in (FIRST, SECOND))
     state = load_file(reward_folder / "model.safetensors")
@@ -276,9 +264,7 @@ def test_editreward_reads_the_published_layout_and_is_what_the_library_gives(
     assert [one, other] == judge.score([SOURCE] * 2, [FIRST, SECOND], [TOLD] * 2)
 
 
-def test_a_pth_with_tensors_gives_the_same_reward_and_one_with_code_is_not_run(
-    reward_folder: Path, qwen: Path, tmp_path: Path
-) -> None:
+def test_a_pth_with_tensors_gives_the_same_reward_and_one_with_code_is_not_run(reward_folder, qwen, tmp_path):
     published(tmp_path / "pth", qwen, suffix=".pth")
     values = [
         metrics.load_reward(f"editreward:{folder}").score([SOURCE], [FIRST], [TOLD])[0].value
@@ -294,17 +280,17 @@ def test_a_pth_with_tensors_gives_the_same_reward_and_one_with_code_is_not_run(
     ("pooling", "expected"),
     [("min", [1, math.log(3)]), ("mean", [1.5, math.log(12) / 2]), ("sum", [3, math.log(5)])],
 )
-def test_heads_are_pooled_as_the_configuration_says(pooling: str, expected: list[float]) -> None:
+def test_heads_are_pooled_as_the_configuration_says(pooling, expected):
     outputs = torch.tensor([[1.0, math.log(3)], [2.0, math.log(4)]])
     assert editreward.pool(outputs, pooling).tolist() == pytest.approx(expected)
 
 
-def test_a_single_head_is_asked_the_question_of_the_configuration(qwen: Path, tmp_path: Path) -> None:
+def test_a_single_head_is_asked_the_question_of_the_configuration(qwen, tmp_path):
     published(tmp_path, qwen, rm_head_type="ranknet", rm_head_kwargs=None)
     judge = metrics.load_reward(f"editreward:{tmp_path}")
     [one] = judge.score([SOURCE], [FIRST], [TOLD])
     assert len(one.detail["heads"]) == 1
-    assert judge.settings.questions == ("All in all? {text_prompt}\nSay: <|Reward|>\n",)  # type: ignore[attr-defined]
+    assert judge.settings.questions == ("All in all? {text_prompt}\nSay: <|Reward|>\n",)
 
 
 @pytest.mark.parametrize(
@@ -318,8 +304,8 @@ def test_a_single_head_is_asked_the_question_of_the_configuration(qwen: Path, tm
     ],
 )
 def test_a_folder_that_lacks_something_is_a_sentence_before_anything_is_loaded(
-    change: Callable[[Path], Any], said: str, reward_folder: Path, tmp_path: Path
-) -> None:
+    change, said, reward_folder, tmp_path
+):
     folder = shutil.copytree(reward_folder, tmp_path / "copy")
     change(folder)
     with pytest.raises(MetricError, match=said):
@@ -334,33 +320,31 @@ class Choosing:
 
     concurrent = 0
 
-    def __init__(self, rule: Callable[[np.ndarray], Reply], scorings: tuple[str, ...] = ("logprob",)) -> None:
+    def __init__(self, rule, scorings=("logprob",)):
         self.rule, self.scorings, self.fingerprint = rule, scorings, "choosing"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {}
 
-    def answer(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
-    ) -> list[list[Reply]]:
+    def answer(self, images, asked, scorings):
         return [[self.rule(image) for _ in row] for image, row in zip(images, asked, strict=True)]
 
 
-def panels(sheet: np.ndarray) -> list[float]:
+def panels(sheet):
     return [float(sheet[:, k * 25 : k * 25 + 24].mean()) for k in range(3)]
 
 
 GREYS = [np.full((24, 24, 3), value, np.uint8) for value in (100, 200, 50)]
 
 
-def probable(a: float) -> Reply:
+def probable(a):
     return Reply(logprobs=(math.log(a), math.log(1 - a)))
 
 
-def test_a_preference_for_a_place_cancels_where_there_are_probabilities() -> None:
+def test_a_preference_for_a_place_cancels_where_there_are_probabilities():
     source, bright, dark = GREYS
 
-    def rule(sheet: np.ndarray) -> Reply:  # the brighter edit, and the middle by much more
+    def rule(sheet):  # the brighter edit, and the middle by much more
         _, middle, right = panels(sheet)
         return probable(1 / (1 + math.exp(-(2.0 + 0.1 * (middle > right) - 0.1 * (middle < right)))))
 
@@ -373,7 +357,7 @@ def test_a_preference_for_a_place_cancels_where_there_are_probabilities() -> Non
 
 
 @pytest.mark.parametrize(("texts", "value"), [("AB", 1.0), ("BA", 0.0), ("AA", 0.5), (("A", "Hm."), None)])
-def test_letters_of_both_orders_have_to_agree(texts: Sequence[str], value: float | None) -> None:
+def test_letters_of_both_orders_have_to_agree(texts, value):
     said = iter(texts)
     judge = pairwise.Pairwise(Choosing(lambda sheet: Reply(next(said)), ("generated",)))
     [one] = judge.prefer(*([grey] for grey in GREYS), [TOLD])
@@ -381,7 +365,7 @@ def test_letters_of_both_orders_have_to_agree(texts: Sequence[str], value: float
     assert value is not None or "no letter in" in one.reason
 
 
-def test_several_edits_are_ranked_by_their_comparisons() -> None:
+def test_several_edits_are_ranked_by_their_comparisons():
     judge = pairwise.Pairwise(
         Choosing(lambda sheet: probable(0.9 if panels(sheet)[1] > panels(sheet)[2] else 0.1))
     )
@@ -389,7 +373,7 @@ def test_several_edits_are_ranked_by_their_comparisons() -> None:
     assert [one.value for one in ranks] == [0, 1, 0.5]
 
 
-def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen: Path) -> None:
+def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen):
     judge = metrics.load_reward(f"pairwise:{qwen}")
     [one] = judge.prefer([SOURCE], [FIRST], [SECOND], [TOLD])
     [turned] = judge.prefer([SOURCE], [SECOND], [FIRST], [TOLD])
@@ -403,7 +387,7 @@ def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def two_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_pictures(tmp_path_factory):
     """A BLIP that says it reads two pictures, with random weights."""
     folder = tiny.make_blip(tmp_path_factory.mktemp("matching") / "blip", 4)
     config = json.loads((folder / "config.json").read_text())
@@ -411,10 +395,10 @@ def two_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_matching_reads_the_edit_and_what_changed(two_pictures: Path) -> None:
+def test_matching_reads_the_edit_and_what_changed(two_pictures):
     judge = metrics.load_reward(f"matching:{two_pictures}")
-    model: Any = BlipForImageTextRetrieval.from_pretrained(two_pictures).eval()
-    images: Any = AutoImageProcessor.from_pretrained(two_pictures)
+    model = BlipForImageTextRetrieval.from_pretrained(two_pictures).eval()
+    images = AutoImageProcessor.from_pretrained(two_pictures)
     ids = AutoTokenizer.from_pretrained(two_pictures)([TOLD], return_tensors="pt")
     for edit in (FIRST, SECOND):
         with torch.no_grad():
@@ -434,16 +418,14 @@ def test_matching_reads_the_edit_and_what_changed(two_pictures: Path) -> None:
     assert turned != judge.score([SOURCE], [FIRST], [TOLD])[0].value
 
 
-def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(
-    two_pictures: Path, tmp_path: Path
-) -> None:
+def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(two_pictures, tmp_path):
     with pytest.raises(MetricError, match="no BLIP whose text encoder reads 2 pictures"):
         metrics.load_reward(f"matching:{tiny.make_blip(tmp_path / 'blip')}")
     with pytest.raises(MetricError, match=r"no BLIP whose text encoder reads 1 picture\."):
         metrics.load_judge("itm", str(two_pictures))
 
 
-def refused() -> EditScore:
+def refused():
     return EditScore(Speaking(lambda n, text, seed: told(1, 1)))
 
 
@@ -459,13 +441,13 @@ def refused() -> EditScore:
         (lambda: refused().score([SOURCE], [FIRST, SECOND], [TOLD]), "2 pictures but 1 instructions"),
     ],
 )
-def test_a_mistake_is_one_sentence(make: Callable[[], Any], said: str) -> None:
+def test_a_mistake_is_one_sentence(make, said):
     with pytest.raises(MetricError, match=said):
         make()
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
-def test_numbers_written_as_strings_are_read(protocol: Any) -> None:
+def test_numbers_written_as_strings_are_read(protocol):
     assert editscore.read_numbers("{'score': [3, 4]}", "paper") == [3, 4]
     assert editscore.read_numbers('{"score": ["20", " 15.5 "]}', protocol) == [20, 15.5]
     read = [editscore.read_numbers(f'{{"score": {bad}}}', protocol) for bad in ('["a", true]', "[null, NaN]")]

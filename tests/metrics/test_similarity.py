@@ -1,11 +1,7 @@
 """The image metrics together: against one pair at a time by hand, and what must not change a value."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,12 +17,12 @@ ALL = ("l1", "l2", "clip_i", "dino", "fid", "lpips", "clip_t")
 PER_SAMPLE = tuple(name for name in ALL if name != "fid")
 
 
-def key(image: np.ndarray) -> str:
+def key(image):
     return hashlib.sha256(image.tobytes()).hexdigest()
 
 
 @pytest.fixture(scope="module")
-def items() -> list[EditPair]:
+def items():
     """Seven edits of three targets of unequal, mostly not square sizes."""
     targets = [picture(100, 64, 48), picture(101, 48, 48), picture(102, 50, 75)]
     captions = ["A man and his dog.", "a car near a bench", "yes"]
@@ -38,28 +34,26 @@ def items() -> list[EditPair]:
     ]
 
 
-def score(
-    names: Sequence[str], items: Sequence[EditPair], models: Any, store: Any = None, **settings: Any
-) -> dict[str, list[Score]]:
+def score(names, items, models, store=None, **settings):
     batch = Batch(items, models, Settings(**settings), features=store or MemoryFeatures())
     return metrics.score([METRICS[name] for name in names], batch)
 
 
-def values(result: dict[str, list[Score]], name: str) -> list[Any]:
+def values(result, name):
     return [score.value for score in result[name]]
 
 
-def fid_rows(result: dict[str, list[Score]], side: int) -> np.ndarray:
+def fid_rows(result, side):
     """(N, D) rows of the edited pictures (side 0) or of the targets (side 1)."""
     return np.stack([row.features[side] for row in result["fid"] if row.features is not None])
 
 
-def cosine(a: np.ndarray, b: np.ndarray) -> float:
+def cosine(a, b):
     a, b = a.astype(np.float64), b.astype(np.float64)
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
-def by_hand(name: str, item: EditPair, encoders: Any) -> float:
+def by_hand(name, item, encoders):
     """One metric of one pair, straight from its definition."""
     fitted = np.asarray(stretch(item.edited, item.target.shape[1::-1]))
     difference = fitted.astype(np.float64) / 255 - item.target.astype(np.float64) / 255
@@ -73,7 +67,7 @@ def by_hand(name: str, item: EditPair, encoders: Any) -> float:
 
 
 @pytest.mark.parametrize("name", PER_SAMPLE)
-def test_every_metric_equals_one_pair_at_a_time_by_hand_alone_and_with_others(name, items, encoders) -> None:
+def test_every_metric_equals_one_pair_at_a_time_by_hand_alone_and_with_others(name, items, encoders):
     expected = [by_hand(name, item, encoders) for item in items]
     assert len({round(v, 7) for v in expected}) == len(items), "the cases must tell apart"
     alone, together = score([name], items, encoders), score(ALL, items, encoders)
@@ -82,7 +76,7 @@ def test_every_metric_equals_one_pair_at_a_time_by_hand_alone_and_with_others(na
     np.testing.assert_allclose(values(together, name), values(alone, name), atol=1e-6)
 
 
-def test_fid_features_are_those_of_every_item_in_order(items, encoders) -> None:
+def test_fid_features_are_those_of_every_item_in_order(items, encoders):
     result = score(["fid"], items, encoders)
     for side, pictures in enumerate(([i.edited for i in items], [i.target for i in items])):
         np.testing.assert_allclose(fid_rows(result, side), encoders["fid"].encode(pictures), atol=1e-5)
@@ -90,7 +84,7 @@ def test_fid_features_are_those_of_every_item_in_order(items, encoders) -> None:
     assert {(row.value, row.reason) for row in result["fid"]} == {(None, "")}
 
 
-def test_pictures_without_keys_are_told_apart_by_their_pixels_and_their_size() -> None:
+def test_pictures_without_keys_are_told_apart_by_their_pixels_and_their_size():
     black, white = np.zeros((4, 4, 3), np.uint8), np.full((4, 4, 3), 255, np.uint8)
     wide = black.reshape(2, 8, 3)
     items = [EditPair(str(k), one, one, one) for k, one in enumerate((black, white, wide))]
@@ -101,7 +95,7 @@ def test_pictures_without_keys_are_told_apart_by_their_pixels_and_their_size() -
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_neither_batch_size_nor_order_changes_a_value(batch_size, items, encoders) -> None:
+def test_neither_batch_size_nor_order_changes_a_value(batch_size, items, encoders):
     base = score(ALL, items, encoders)
     other = score(ALL, items[::-1], encoders, batch_size=batch_size)
     for name in PER_SAMPLE:
@@ -109,7 +103,7 @@ def test_neither_batch_size_nor_order_changes_a_value(batch_size, items, encoder
     np.testing.assert_allclose(fid_rows(other, 0)[::-1], fid_rows(base, 0), atol=1e-5)
 
 
-def test_the_cosine_is_taken_in_float64_and_clipped_to_one() -> None:
+def test_the_cosine_is_taken_in_float64_and_clipped_to_one():
     rng = np.random.default_rng(0)
     base = rng.normal(size=(300, 24)).astype(np.float32)
     near = (base * (1 + 1e-4 * rng.normal(size=base.shape))).astype(np.float32)
@@ -120,7 +114,7 @@ def test_the_cosine_is_taken_in_float64_and_clipped_to_one() -> None:
     assert 1 - 1e-12 < min(ones) <= max(ones) <= 1.0
 
 
-def test_crop_alignment_compares_with_the_fitted_target_and_shares_no_features(encoders) -> None:
+def test_crop_alignment_compares_with_the_fitted_target_and_shares_no_features(encoders):
     target = picture(9, 160, 107)
     item = EditPair("a", r64_fit(target, 128), target, target_key=key(target))
     store = MemoryFeatures()
@@ -136,11 +130,11 @@ def test_crop_alignment_compares_with_the_fitted_target_and_shares_no_features(e
 class Counting:
     """An encoder that counts the pictures it is shown and can be told to choke on some."""
 
-    def __init__(self, encoder: Any, bad: Any = lambda image: False) -> None:
+    def __init__(self, encoder, bad=lambda image: False):
         self.encoder, self.bad, self.seen = encoder, bad, 0
         self.fingerprint = encoder.fingerprint
 
-    def encode(self, images: Any) -> np.ndarray:
+    def encode(self, images):
         if any(self.bad(image) for image in images):
             raise RuntimeError("out of luck")
         self.seen += len(images)
@@ -152,7 +146,7 @@ class Damaging(MemoryFeatures):
 
     damaged = 0
 
-    def get(self, space: str, key: str) -> np.ndarray | None:
+    def get(self, space, key):
         row = super().get(space, key)
         if row is None or self.target_key not in key:
             return row
@@ -160,7 +154,7 @@ class Damaging(MemoryFeatures):
         return np.full_like(row, np.nan)
 
 
-def test_a_damaged_cache_entry_is_computed_again(items, encoders) -> None:
+def test_a_damaged_cache_entry_is_computed_again(items, encoders):
     store = Damaging()
     store.target_key = items[0].target_key
     good = score(["dino"], items, encoders, store=store)
@@ -169,7 +163,7 @@ def test_a_damaged_cache_entry_is_computed_again(items, encoders) -> None:
     assert store.damaged == 1
 
 
-def test_what_is_cached_never_changes_a_value_whoever_was_encoded_beside_it(items, encoders) -> None:
+def test_what_is_cached_never_changes_a_value_whoever_was_encoded_beside_it(items, encoders):
     """A failed edit takes its target out of the batch, and batches decide the last bits."""
     store = MemoryFeatures()
     score(["dino"], items, encoders, store=store)
@@ -181,7 +175,7 @@ def test_what_is_cached_never_changes_a_value_whoever_was_encoded_beside_it(item
         assert counting.seen == len(part) + targets
 
 
-def test_a_failed_edit_is_unscored_everywhere_and_the_others_are_not(items, encoders) -> None:
+def test_a_failed_edit_is_unscored_everywhere_and_the_others_are_not(items, encoders):
     broken = [*items[:2], replace(items[0], id="x", edited="no edited picture"), *items[2:]]
     result = score(ALL, broken, encoders)
     base = score(ALL, items, encoders)
@@ -196,8 +190,8 @@ def test_a_failed_edit_is_unscored_everywhere_and_the_others_are_not(items, enco
     assert [s[0].reason for s in missing.values()] == ["no target picture"] * 2
 
 
-def test_one_picture_that_the_encoder_chokes_on_does_not_take_the_batch_with_it(items, encoders) -> None:
-    def is_third(image: np.ndarray) -> bool:
+def test_one_picture_that_the_encoder_chokes_on_does_not_take_the_batch_with_it(items, encoders):
+    def is_third(image):
         return image is items[2].edited
 
     chokes = {kind: Counting(encoders[kind], is_third) for kind in ("dino", "fid")}
@@ -209,7 +203,7 @@ def test_one_picture_that_the_encoder_chokes_on_does_not_take_the_batch_with_it(
     np.testing.assert_allclose(*others, atol=1e-6)
 
 
-def test_a_target_that_the_encoder_chokes_on_unscores_its_samples_and_is_not_cached(items, encoders) -> None:
+def test_a_target_that_the_encoder_chokes_on_unscores_its_samples_and_is_not_cached(items, encoders):
     store = MemoryFeatures()
     choking = Counting(encoders["dino"], lambda image: image is items[0].target)
     result = score(["dino"], items, {"dino": choking}, store=store)
@@ -219,7 +213,7 @@ def test_a_target_that_the_encoder_chokes_on_unscores_its_samples_and_is_not_cac
     assert all(v is not None for v in values(healed, "dino"))
 
 
-def test_an_edit_of_the_wrong_type_or_without_a_caption_is_unscored_there(items, encoders) -> None:
+def test_an_edit_of_the_wrong_type_or_without_a_caption_is_unscored_there(items, encoders):
     [found] = score(["l1"], [replace(items[0], edited=items[0].edited / 255.0)], {})["l1"]
     assert found.value is None
     assert "uint8" in found.reason
@@ -235,7 +229,7 @@ ONE, OTHER = picture(1, 40, 32), picture(2, 40, 32)
 
 
 @pytest.mark.parametrize(("metric", "power"), [(l1, 1), (l2, 2)])
-def test_pixel_metrics_are_means_of_powers_of_differences_on_the_unit_scale(metric, power) -> None:
+def test_pixel_metrics_are_means_of_powers_of_differences_on_the_unit_scale(metric, power):
     expected = np.mean(
         [abs(int(x) / 255 - int(y) / 255) ** power for x, y in zip(ONE.flat, OTHER.flat, strict=True)]
     )
@@ -245,8 +239,8 @@ def test_pixel_metrics_are_means_of_powers_of_differences_on_the_unit_scale(metr
     assert metric(ONE, OTHER) == metric(OTHER, ONE)
 
 
-def test_pictures_of_unequal_size_or_of_floats_are_refused() -> None:
+def test_pictures_of_unequal_size_or_of_floats_are_refused():
     with pytest.raises(MetricError, match=r"\(32, 40, 3\) and \(40, 32, 3\)"):
         l1(ONE, ONE.transpose(1, 0, 2))
     with pytest.raises(MetricError, match="uint8"):
-        l1(ONE / 255.0, ONE)  # type: ignore[arg-type]
+        l1(ONE / 255.0, ONE)

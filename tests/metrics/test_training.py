@@ -1,7 +1,5 @@
 """Metrics in a training loop: the same numbers as of all pictures at once, on any number of processes."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 
@@ -98,7 +96,7 @@ def test_a_mistake_is_one_sentence(make, said):
         make()
 
 
-def _rank(rank: int, folder: str) -> None:
+def _rank(rank, folder):
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     metric = EditingMetric("l1")
     metric.update(EDITED[rank::2], TARGET[rank::2])

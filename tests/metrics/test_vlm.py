@@ -1,8 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -22,19 +17,19 @@ LABELS = ["car", "dog", "traffic light"]
 
 
 @pytest.fixture(scope="module", params=["make_llava_15", "make_qwen2_vl"])
-def chat(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ChatJudge:
+def chat(request, tmp_path_factory):
     folder = getattr(tiny, request.param)(tmp_path_factory.mktemp("chat") / request.param, seed=1)
     return metrics.load_judge("vqa", str(folder))
 
 
 @pytest.fixture(scope="module", params=["make_owlvit", "make_grounding_dino"])
-def detector(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ZeroShotDetector:
+def detector(request, tmp_path_factory):
     folder = getattr(tiny, request.param)(tmp_path_factory.mktemp("detector") / request.param)
     # OWLv2's options do not concern it.
     return metrics.load_judge("ovd", str(folder), pad="gray", backend="pil")
 
 
-def test_any_image_text_model_answers_as_generate_does(chat: ChatJudge) -> None:
+def test_any_image_text_model_answers_as_generate_does(chat):
     assert isinstance(chat, ChatJudge)
     pictures = [tiny.picture(i, 40 + 8 * i, 32) for i in range(3)]
     found = chat.ask(pictures, [QUESTIONS, QUESTIONS[:1], []])
@@ -57,7 +52,7 @@ def test_any_image_text_model_answers_as_generate_does(chat: ChatJudge) -> None:
     assert len(texts) > 1 or len({a.p_yes for row in found for a in row}) > 1  # it looks and reads
 
 
-def test_an_answer_does_not_depend_on_what_else_is_asked(chat: ChatJudge) -> None:
+def test_an_answer_does_not_depend_on_what_else_is_asked(chat):
     pictures = [tiny.picture(i) for i in range(3)]
     together = chat.ask(pictures, [QUESTIONS] * 3)
     assert together == [[chat.ask([p], [[q]])[0][0] for q in QUESTIONS] for p in pictures]
@@ -65,9 +60,7 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(chat: ChatJudge) -> Non
     assert len({row[0].p_yes for row in together}) == 3
 
 
-def test_thoughts_are_no_answer_and_their_probabilities_none(
-    chat: ChatJudge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
     model = TransformersChoices(chat.model, chat.processor, chat.source)
     asked = [[Asked(prompt("paper", "What?", ["cat", "dog"]))]]
     picture = [tiny.picture(0)]
@@ -83,9 +76,7 @@ def test_thoughts_are_no_answer_and_their_probabilities_none(
         chat.ask(picture, [QUESTIONS[:1]])
 
 
-def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(models, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"model_type": "mine"}')
     (tmp_path / "model.safetensors").touch()
     line = {"mine": "tests.metrics.test_vlm:load_mine"}
@@ -97,11 +88,11 @@ def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(
         metrics.load_judge("vqa", str(tmp_path), quantization="bnb-fp4")
 
 
-def load_mine(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Any:
+def load_mine(path_or_id, *, revision, device, dtype):
     return "mine", path_or_id
 
 
-def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_a_chat_template_is_refused(tmp_path):
     folder = tiny.make_llava_15(tmp_path / "plain")
     for path in folder.glob("chat_template*"):
         path.unlink()
@@ -109,14 +100,14 @@ def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
         metrics.load_judge("vqa", str(folder))
 
 
-def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector: ZeroShotDetector) -> None:
+def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector):
     assert isinstance(detector, ZeroShotDetector)
     pictures = [tiny.picture(i, 40 + 24 * i, 40) for i in range(3)]
     found = detector.detect(pictures, [LABELS] * 3, threshold=0.3)
     for picture, row in zip(pictures, found, strict=True):
         assert list(row) == LABELS
         for label, one in row.items():
-            text: Any = f"{label}." if detector.grounded else [[label]]
+            text = f"{label}." if detector.grounded else [[label]]
             inputs = detector.processor(images=Image.fromarray(picture), text=text, return_tensors="pt")
             with torch.no_grad():
                 outputs = detector.model(**inputs)
@@ -133,7 +124,7 @@ def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector:
     assert len({round(one.score, 6) for row in found for one in row.values()}) >= 5
 
 
-def test_labels_of_one_picture_do_not_influence_each_other(detector: ZeroShotDetector) -> None:
+def test_labels_of_one_picture_do_not_influence_each_other(detector):
     picture = tiny.picture(3)
     together = detector.detect([picture], [LABELS])[0]
     for label in LABELS:

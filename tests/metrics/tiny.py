@@ -4,12 +4,9 @@ Every builder takes a folder and a seed, uses its own generator state and leaves
 Those that also take sizes can be as large as what is published.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from string import ascii_lowercase
 from typing import Any
 
@@ -20,8 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 #: Entries of a configuration of transformers, in place of the tiny ones.
 Sizes = Mapping[str, Any]
-AS_TINY: Sizes = {}
-SMALL: Sizes = {
+AS_TINY = {}
+SMALL = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
 }  # fmt: skip
 
@@ -32,14 +29,14 @@ SENTENCES = [
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seeded(seed):
     """Initialise weights from `seed` without touching anybody's random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
-def tokenizer(special: list[str], *, bos: str, eos: str, pad: str, add_eos: bool = True, limit: int = 64):
+def tokenizer(special, *, bos, eos, pad, add_eos=True, limit=64):
     """A byte-level BPE tokenizer that frames its text with `bos` (and `eos`)."""
 
     core = Tokenizer(models.BPE())
@@ -62,7 +59,7 @@ def tokenizer(special: list[str], *, bos: str, eos: str, pad: str, add_eos: bool
     )  # fmt: skip
 
 
-def picture(seed: int, width: int = 40, height: int = 32) -> np.ndarray:
+def picture(seed, width=40, height=32):
     """A smooth-ish random picture: coloured blocks with a little noise, (height, width, 3) uint8."""
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (4, 5, 3))
@@ -72,7 +69,7 @@ def picture(seed: int, width: int = 40, height: int = 32) -> np.ndarray:
     return np.clip(blocks[rows][:, columns] + noise, 0, 255).astype(np.uint8)
 
 
-def compose(resize: int, crop: int, mean: Sequence[float], std: Sequence[float]) -> Any:
+def compose(resize, crop, mean, std):
     """The published transform of CLIP and DINO."""
     from torchvision import transforms
 
@@ -80,9 +77,7 @@ def compose(resize: int, crop: int, mean: Sequence[float], std: Sequence[float])
     return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(mean, std)])
 
 
-def make_clip(
-    folder: Path, seed: int = 0, *, text: Sizes = AS_TINY, vision: Sizes = AS_TINY, projection_dim: int = 24
-) -> Path:
+def make_clip(folder, seed=0, *, text=AS_TINY, vision=AS_TINY, projection_dim=24):
     limit, side = text.get("max_position_embeddings", 24), vision.get("image_size", 32)
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=limit)
     with seeded(seed):
@@ -98,7 +93,7 @@ def make_clip(
     return folder
 
 
-def make_vit(folder: Path, seed: int = 0, *, vision: Sizes = AS_TINY) -> Path:
+def make_vit(folder, seed=0, *, vision=AS_TINY):
     side = vision.get("image_size", 32)
     own = {"hidden_size": 24, "intermediate_size": 48, "image_size": side, "patch_size": 8}
     with seeded(seed):
@@ -109,7 +104,7 @@ def make_vit(folder: Path, seed: int = 0, *, vision: Sizes = AS_TINY) -> Path:
     return folder
 
 
-def make_lpips(folder: Path, seed: int = 0, linear: bool = True, *, net: str = "squeeze") -> Path:
+def make_lpips(folder, seed=0, linear=True, *, net="squeeze"):
     from safetensors.torch import save_file
 
     from nein.metrics.encoders import build_lpips
@@ -128,9 +123,14 @@ def make_lpips(folder: Path, seed: int = 0, linear: bool = True, *, net: str = "
 
 
 def make_llava(
-    folder: Path, seed: int = 0, text: str = "mistral", *, language: Sizes = AS_TINY,
-    vision: Sizes = AS_TINY, pinpoints: Sequence[Sequence[int]] = ((32, 64), (64, 32), (64, 64)),
-) -> Path:  # fmt: skip
+    folder,
+    seed=0,
+    text="mistral",
+    *,
+    language=AS_TINY,
+    vision=AS_TINY,
+    pinpoints=((32, 64), (64, 32), (64, 64)),
+):
     words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=4096)
     grid, side = [list(pair) for pair in pinpoints], vision.get("image_size", 32)
     eyes = {
@@ -164,19 +164,19 @@ def make_llava(
     return folder
 
 
-def of_words(words: Any) -> dict[str, int]:
+def of_words(words):
     """What a configuration says of a tokenizer."""
     ids = {f"{kind}_token_id": getattr(words, f"{kind}_token_id") for kind in ("bos", "eos", "pad")}
     return {"vocab_size": len(words), **ids}
 
 
-def speaking(words: Any) -> dict[str, Any]:
+def speaking(words):
     """The configuration of a small language model."""
     sizes = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     return {**sizes, "num_key_value_heads": 2, **of_words(words), "initializer_range": 0.3}
 
 
-def loud(model: Any, words: Any, *more: str) -> None:
+def loud(model, words, *more):
     """Makes yes, no and the end likely, and yes the opposite of no, so that both are said."""
     head, place = model.lm_head.weight.data, words.convert_tokens_to_ids
     model.generation_config.eos_token_id = words.eos_token_id
@@ -186,7 +186,7 @@ def loud(model: Any, words: Any, *more: str) -> None:
     head[place("No")] = -head[place("Yes")]
 
 
-def make_owlv2(folder: Path, seed: int = 0, **sizes: Any) -> Path:
+def make_owlv2(folder, seed=0, **sizes):
     """sizes: of `save_owl`."""
     classes = transformers.Owlv2Config, transformers.Owlv2ForObjectDetection
     save_owl(folder, *classes, "owlv2", seed, **sizes).save_pretrained(folder)
@@ -196,9 +196,8 @@ def make_owlv2(folder: Path, seed: int = 0, **sizes: Any) -> Path:
 
 
 def save_owl(
-    folder: Path, config_class: Any, model_class: Any, body: str, seed: int, *, text: Sizes = AS_TINY,
-    vision: Sizes = AS_TINY, projection_dim: int = 32,
-) -> Any:  # fmt: skip
+    folder, config_class, model_class, body, seed, *, text=AS_TINY, vision=AS_TINY, projection_dim=32
+):
     """Writes a detector of OWL-ViT's family, its encoders in the attribute `body`; gives its tokenizer."""
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=16)
     with seeded(seed):
@@ -219,7 +218,7 @@ def save_owl(
     return words
 
 
-def make_blip(folder: Path, seed: int = 0) -> Path:
+def make_blip(folder, seed=0):
     words = tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=40)
     text = {
         **SMALL, **of_words(words), "encoder_hidden_size": 32, "max_position_embeddings": 40,
@@ -234,7 +233,7 @@ def make_blip(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def make_medical(root: Path) -> Path:
+def make_medical(root):
     """A model of open_clip of BioMedCLIP's kind in small: a ViT of timm, BERT with an MLP on its first token,
     BERT's tokenizer, which is in `root/bert`."""
     from open_clip.factory import CustomTextCLIP
@@ -248,7 +247,7 @@ def make_medical(root: Path) -> Path:
         intermediate_size=48, max_position_embeddings=32, pad_token_id=words.pad_token_id,
     ).save_pretrained(root / "bert")  # fmt: skip
     words.save_pretrained(root / "bert")
-    shape: dict[str, Any] = {
+    shape = {
         "embed_dim": 24,
         "vision_cfg": {
             "timm_model_name": "test_vit", "timm_model_pretrained": False, "timm_pool": "",
@@ -277,7 +276,7 @@ TEMPLATE = (
 )
 
 
-def make_llava_15(folder: Path, seed: int = 0) -> Path:
+def make_llava_15(folder, seed=0):
     """A `LlavaForConditionalGeneration` (LLaVA 1.5) with a chat template."""
     words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
     eyes = {**SMALL, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8, "initializer_range": 0.3}
@@ -300,7 +299,7 @@ def make_llava_15(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def make_qwen2_vl(folder: Path, seed: int = 0) -> Path:
+def make_qwen2_vl(folder, seed=0):
     """A `Qwen2VLForConditionalGeneration` with a chat template."""
     eyes = {
         "depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2, "patch_size": 8,
@@ -309,7 +308,7 @@ def make_qwen2_vl(folder: Path, seed: int = 0) -> Path:
     return _make_qwen(folder, seed, "Qwen2VL", eyes, 32)
 
 
-def _make_qwen(folder: Path, seed: int, name: str, eyes: dict, least: int, **more: Any) -> Path:
+def _make_qwen(folder, seed, name, eyes, least, **more):
     special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     words = tokenizer(special, bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
     rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}
@@ -331,7 +330,7 @@ def _make_qwen(folder: Path, seed: int, name: str, eyes: dict, least: int, **mor
     return folder
 
 
-def make_qwen2_5_vl(folder: Path, seed: int = 0) -> Path:
+def make_qwen2_5_vl(folder, seed=0):
     """A `Qwen2_5_VLForConditionalGeneration` with a chat template that keeps pictures and words in order."""
     eyes = {
         "depth": 2, "hidden_size": 32, "out_hidden_size": 48, "num_heads": 2, "intermediate_size": 48,
@@ -341,7 +340,7 @@ def make_qwen2_5_vl(folder: Path, seed: int = 0) -> Path:
     return _make_qwen(folder, seed, "Qwen2_5_VL", eyes, 16, tie_word_embeddings=False)
 
 
-def make_owlvit(folder: Path, seed: int = 0) -> Path:
+def make_owlvit(folder, seed=0):
     """An `OwlViTForObjectDetection`."""
     classes = transformers.OwlViTConfig, transformers.OwlViTForObjectDetection
     words = save_owl(folder, *classes, "owlvit", seed)
@@ -351,7 +350,7 @@ def make_owlvit(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def make_grounding_dino(folder: Path, seed: int = 0) -> Path:
+def make_grounding_dino(folder, seed=0):
     """A `GroundingDinoForObjectDetection` on a tiny Swin."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", *ascii_lowercase]
@@ -377,7 +376,7 @@ def make_grounding_dino(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def make_sam3(folder: Path, seed: int = 0) -> Path:
+def make_sam3(folder, seed=0):
     """A `Sam3Model` that finds some things likelier than others."""
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=32)
     part = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_layers": 1}

@@ -1,7 +1,5 @@
 """Arms around models that answer questions: what they ask, and what becomes of the answers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -24,7 +22,7 @@ class Deaf:
     fingerprint, scorings, concurrent = "deaf", ("generated", "logprob"), 0
 
     def __init__(self, **changes):
-        self.asked: list[Asked] = []
+        self.asked = []
         self.changes = changes
 
     def describe(self):

@@ -1,10 +1,7 @@
 """Several edits of a sample, of which a judge chooses one."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import CancelledError
-from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +114,7 @@ def test_a_candidate_without_a_picture_is_not_judged():
 
 
 def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it():
-    said: list[str] = []
+    said = []
 
     def rule(image, prompt):
         said.append(prompt)
@@ -142,7 +139,7 @@ def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(tmp_pa
     name = f"best-of:2:editscore:openai:{server.url}#eye-7b"
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            editor: Any = remedies.with_remedy(
+            editor = remedies.with_remedy(
                 Seeded(), name, cache=cache, device="cpu", dtype="float32", removal=Brightest
             )
             [result] = editor.edit(requests(1))

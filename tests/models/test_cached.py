@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import concurrent.futures
 import threading
 import time
@@ -24,7 +22,7 @@ class Model:
 
     def __init__(self, concurrent=3):
         self.concurrent = concurrent
-        self.calls: list[list[str]] = []
+        self.calls = []
         self.inside = self.most = 0
         self.stopped = threading.Event()
         self._mutex = threading.Lock()
@@ -157,7 +155,7 @@ def test_a_local_models_questions_stay_together_and_are_not_kept(cache):
 def test_a_question_that_is_in_flight_or_answered_meanwhile_is_asked_once(cache, at_once):
     questions = Questions(cache, "model", at_once=at_once, limit=10)
     begun, go_on = threading.Event(), threading.Event()
-    asked: list[str] = []
+    asked = []
 
     def ask():
         asked.append("again")

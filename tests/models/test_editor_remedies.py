@@ -1,7 +1,5 @@
 """Arms before editors: what is sent, what stays as it is, and what cannot be sent."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -25,7 +23,7 @@ class Listening(Identity):
 
     def __init__(self):
         super().__init__(name="listening")
-        self.sent: list[EditRequest] = []
+        self.sent = []
 
     def _paint(self, request):
         self.sent.append(request)

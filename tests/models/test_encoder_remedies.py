@@ -1,7 +1,5 @@
 """A query taken apart: the product with its vector is the score that is defined, whatever normalises it."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

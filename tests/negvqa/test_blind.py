@@ -1,7 +1,5 @@
 """Questions without their pictures, and pictures without their questions."""
 
-from __future__ import annotations
-
 import pytest
 
 from nein.benchmarks.baselines import LEVEL
@@ -20,7 +18,7 @@ class Model:
 
     def __init__(self, rule):
         self.rule = rule
-        self.heard: list[tuple[bool, str]] = []
+        self.heard = []
 
     def describe(self):
         return {"model": "Model"}

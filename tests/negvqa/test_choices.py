@@ -1,9 +1,6 @@
 """Models of transformers that answer with a letter, against calls by hand."""
 
-from __future__ import annotations
-
 import shutil
-from typing import Any
 
 import pytest
 import torch
@@ -79,11 +76,11 @@ def test_batches_and_company_change_nothing_but_the_last_digits(model):
 
 
 def test_the_picture_stands_where_the_prompt_has_it_unless_the_template_moves_it(vlms):
-    found: Any = metrics.load_choices(str(vlms / "llava"))
+    found = metrics.load_choices(str(vlms / "llava"))
     assert [part["type"] for part in found._content(ASKED[0].prompt, "x")] == ["text", "image", "text"]
     first = "{% for m in messages %}<image>{% for p in m['content'] if p['type'] == 'text' %}{{ p['text'] }}"
     found.processor.chat_template = f"{first}{{% endfor %}}{{% endfor %}}"
-    moved: Any = TransformersChoices(found.model, found.processor, found.source)
+    moved = TransformersChoices(found.model, found.processor, found.source)
     parts = moved._content(ASKED[0].prompt, "x")
     assert [part["type"] for part in parts] == ["image", "text"]
     assert parts[1]["text"].startswith("Question: What is there?\nOptions: A. cat B. dog\nAnswer with")
@@ -183,7 +180,7 @@ def test_a_tie_or_a_lack_of_probabilities_has_no_likeliest_letter():
 
 
 def test_letters_are_told_apart_by_tokens_that_no_other_letter_begins_with(classes):
-    found: Any = metrics.load_choices(str(classes / "qwen"))
+    found = metrics.load_choices(str(classes / "qwen"))
     tokenizer = found.processor.tokenizer
     letters = letter_tokens(tokenizer)
     assert tokenizer.convert_tokens_to_ids("A") in letters["A"]

@@ -1,7 +1,5 @@
 """Against a real server on the loopback address: what is sent, retried, given up, and never asked twice."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """Figures, the page and the plots, from made-up answers."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from functools import partial

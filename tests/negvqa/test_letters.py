@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -19,7 +17,7 @@ READ_BY_THE_TOOLKIT = Path(__file__).parent / "letters.jsonl"
 EDITIONS = ("vlmevalkit-2025-05", "vlmevalkit-2025-08", "vlmevalkit-2026-06")
 
 #: What a person reads in what models write: options, letter, answers.
-FIXED: list[tuple[list[str], str | None, tuple[str, ...]]] = [
+FIXED = [
     (ANIMALS, "A", (
         "A", " A\n", "(a)", "[A]", "`A`", "A. cat", "A: cat.", "**A. cat**",
         "A.\n\nThe cat is on the left of the car.", "The correct answer is (A).", "ANSWER: A",

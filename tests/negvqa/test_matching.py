@@ -1,7 +1,5 @@
 """A language model reads what the letter rule cannot, as in VLMEvalKit."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -81,12 +79,12 @@ def rule(body, count):
     """The model says what it likes; the matcher finds B in it, and fails at one picture's question."""
     content = body["messages"][0]["content"]
     if isinstance(content, str):
-        return (500, {}, {}) if "What is not number 3?" in content and rule.fails else (200, say("B"), {})  # type: ignore[attr-defined]
+        return (500, {}, {}) if "What is not number 3?" in content and rule.fails else (200, say("B"), {})
     return 200, say("The second one, I should say."), {}
 
 
 def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_failed(server, tmp_path):
-    server.rule, rule.fails = rule, True  # type: ignore[attr-defined]
+    server.rule, rule.fails = rule, True
     questions, out = write_questions(tmp_path), tmp_path / "out"
     assert ask(server, questions, out) == 0
     folder = out / "openai-eye-7b"
@@ -105,7 +103,7 @@ def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_faile
     assert any(row["reason"].startswith("the matcher gave no answer") for row in scores_of(folder))
     assert found["value"] == pytest.approx(6 / 11)  # B is right for every second negated question
     assert figure(folder, protocol="fixed", **what)["unscored"] == 12
-    rule.fails = False  # type: ignore[attr-defined]
+    rule.fails = False
     server.requests.clear()
     assert ask(server, questions, out, *matcher) == 0
     assert len(server.requests) == 1

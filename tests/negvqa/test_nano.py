@@ -1,7 +1,5 @@
 """The shipped nano VLMs: one falls on negated questions, the other does not; both ways of scoring agree."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.negvqa.tiny import figure, run

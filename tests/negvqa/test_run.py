@@ -1,7 +1,5 @@
 """The whole command on tiny models: what is written, resumed, refused and left unscored."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

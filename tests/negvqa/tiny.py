@@ -1,7 +1,5 @@
 """What the tests of NegVQA share: a tiny InstructBLIP, files of questions, and running the command."""
 
-from __future__ import annotations
-
 import csv
 import json
 

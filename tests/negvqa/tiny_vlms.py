@@ -1,7 +1,5 @@
 """Tiny random models of further classes that NegVQA is run on, written as complete checkpoint folders."""
 
-from __future__ import annotations
-
 import json
 
 from tests.metrics.tiny import TEMPLATE, loud, make_llava, seeded, speaking, tokenizer

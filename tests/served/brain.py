@@ -1,15 +1,10 @@
 """What vLLM has behind its protocol, with a model of transformers in its place: real answers with their
 log-probabilities, pictures remembered by name, and a prefix cache of blocks of 16 tokens."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from nein.loading.references import located
@@ -38,7 +33,7 @@ class Completion:
 class Brain:
     """One model; threads may share it. `seen` counts pictures that came with their pixels."""
 
-    def __init__(self, reference: str, dtype: str = "float32") -> None:
+    def __init__(self, reference, dtype="float32"):
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         folder = located(reference)
@@ -47,23 +42,16 @@ class Brain:
         )
         self._chat = vlm.VisionChat(model, from_pretrained(AutoProcessor, folder), source, max_new_tokens=10)
         self._lock = threading.Lock()
-        self._pictures: dict[str, Image.Image] = {}
-        self._blocks: set[str] = set()
+        self._pictures = {}
+        self._blocks = set()
         self.queries = self.hits = self.seen = 0
 
-    def forget(self) -> None:
+    def forget(self):
         """Empties the caches, as a server that is short of memory does."""
         with self._lock:
             self._pictures, self._blocks = {}, set()
 
-    def complete(
-        self,
-        turn: Sequence[str | None],
-        image: np.ndarray | None,
-        uuid: str | None,
-        max_tokens: int,
-        top: int,
-    ) -> Completion:
+    def complete(self, turn, image, uuid, max_tokens, top):
         """The answer to a turn: its texts, and None where the picture stands.
 
         Raises ValueError where no picture came and none is remembered under the name.
@@ -92,7 +80,7 @@ class Brain:
         ]
         return Completion(self._chat.text(tokens), tokens + [0] * finished, finished, first, prompt, cached)
 
-    def _inputs(self, picture: Image.Image, turn: Sequence[str | None]) -> Mapping[str, Any]:
+    def _inputs(self, picture, turn):
         if self._chat.templated:
             image = {"type": "image", "image": picture}
             parts = [image if text is None else {"type": "text", "text": text} for text in turn]
@@ -101,7 +89,7 @@ class Brain:
         return dict(self._chat.processor(images=[picture], text=[words], return_tensors="pt"))
 
 
-def _blocks(prompt: Sequence[int], name: str) -> list[str]:
+def _blocks(prompt, name):
     """Of every full block a hash of all tokens up to its end, and of the picture's name."""
     ends = range(BLOCK, len(prompt) + 1, BLOCK)
     return [hashlib.sha256(f"{name} {list(prompt[:end])}".encode()).hexdigest() for end in ends]

@@ -5,24 +5,21 @@ Written from vLLM 0.33: docs/features/multimodal_inputs.md, docs/design/metrics.
 vllm/entrypoints/openai/chat_completion/protocol.py and vllm/entrypoints/serve/instrumentator/server_info.py.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import sys
 import threading
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from tests.loopback import Reply, Server
+from tests.loopback import Server
 from tests.served.brain import Brain
 
 VERSION = "0.33.0"
 
 
-def serve(brain: Brain, name: str = "nano-judge", *, named: bool = True, tells: bool = True) -> Server:
+def serve(brain, name="nano-judge", *, named=True, tells=True):
     """A server of `brain` under a name.
 
     named  Whether pictures may be left out, as since 0.11.
@@ -30,7 +27,7 @@ def serve(brain: Brain, name: str = "nano-judge", *, named: bool = True, tells: 
     """
     server = Server()
 
-    def rule(body: dict[str, Any], count: int) -> Reply:
+    def rule(body, count):
         top = body.get("top_logprobs", 0) if body.get("logprobs") else 0
         [message] = body["messages"]
         turn = [part.get("text") for part in message["content"]]
@@ -55,18 +52,18 @@ def serve(brain: Brain, name: str = "nano-judge", *, named: bool = True, tells: 
     return server
 
 
-def _pixels(part: dict[str, Any]) -> np.ndarray | None:
+def _pixels(part):
     if part["image_url"] is None:
         return None
     data = part["image_url"]["url"].partition("base64,")[2]
     return np.array(Image.open(io.BytesIO(base64.b64decode(data))))
 
 
-def _refused(text: str) -> Reply:
+def _refused(text):
     return 400, {"error": {"message": text, "type": "BadRequestError", "param": None, "code": 400}}, {}
 
 
-def _completion(made: Any, name: str, top: int) -> dict[str, Any]:
+def _completion(made, name, top):
     likely = [{"token": token, "logprob": value, "bytes": None} for _, token, value in made.first]
     content = [{**likely[0], "top_logprobs": likely}] if top else None
     return {
@@ -81,7 +78,7 @@ def _completion(made: Any, name: str, top: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _metrics(brain: Brain, name: str) -> str:
+def _metrics(brain, name):
     labels = f'engine="0",model_name="{name}"'
     return f"""# HELP vllm:prefix_cache_queries_total Prefix cache queries, in tokens.
 vllm:prefix_cache_queries_total{{{labels}}} {float(brain.queries)}

@@ -1,16 +1,12 @@
 """Judges that vLLM runs, against stand-ins with the nano judge behind them: its server over loopback, and its
 module in this process. vLLM itself is not run."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +14,14 @@ import pytest
 from nein import metrics
 from nein.judges.check import picture
 from nein.loading.service import NoAnswer
-from nein.metrics import MetricError, choices
+from nein.metrics import MetricError
 from nein.metrics.backends.endpoint import Turn
 from nein.metrics.backends.vllm import STRANGE
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.base import TEMPLATES
 from nein.models import references
 from tests.helpers import commands
-from tests.loopback import Server, say
+from tests.loopback import say
 from tests.served.brain import Brain
 from tests.served.server import serve
 
@@ -35,12 +31,12 @@ MODULE = Path(__file__).parent / "module"
 
 
 @pytest.fixture(scope="module")
-def trained() -> Brain:
+def trained():
     return Brain("nano:llava")
 
 
 @pytest.fixture
-def brain(trained: Brain) -> Brain:
+def brain(trained):
     """Its caches empty and its counters at zero."""
     trained.forget()
     trained.queries = trained.hits = trained.seen = 0
@@ -48,7 +44,7 @@ def brain(trained: Brain) -> Brain:
 
 
 @pytest.fixture
-def served(brain: Brain, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def served(brain, monkeypatch):
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     server = serve(brain)
     yield server
@@ -56,29 +52,29 @@ def served(brain: Brain, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(monkeypatch):
     """A module `vllm` that can be imported."""
     monkeypatch.syspath_prepend(str(MODULE))
     yield
     sys.modules.pop("vllm", None)
 
 
-def reference(server: Server, model: str = "nano-judge") -> str:
+def reference(server, model="nano-judge"):
     return f"vllm:{server.url}#{model}"
 
 
-def local() -> Any:
+def local():
     return metrics.load_judge("vqa", "nano:llava")
 
 
-def soft(answers: Any) -> list[float]:
+def soft(answers):
     return [answer.p_yes for row in answers for answer in row]
 
 
 # --- the server --------------------------------------------------------------------------------
 
 
-def test_a_served_judge_answers_as_the_same_model_in_this_process_does(served: Server) -> None:
+def test_a_served_judge_answers_as_the_same_model_in_this_process_does(served):
     found = metrics.load_judge("vqa", reference(served)).ask(PICTURES, [QUESTIONS] * 3)
     expected = local().ask(PICTURES, [[*map(TEMPLATES["llava-mistral"].wrap, QUESTIONS)]] * 3)
     said = [[[(a.text, a.token_count) for a in row] for row in rows] for rows in (found, expected)]
@@ -87,9 +83,7 @@ def test_a_served_judge_answers_as_the_same_model_in_this_process_does(served: S
     assert soft(found) == pytest.approx(soft(expected), abs=1e-5)
 
 
-def test_a_picture_goes_once_with_its_first_question_and_the_others_find_it_in_the_cache(
-    served: Server, brain: Brain
-) -> None:
+def test_a_picture_goes_once_with_its_first_question_and_the_others_find_it_in_the_cache(served, brain):
     asked = metrics.load_judge("vqa", reference(served), concurrency=8)
     served.requests.clear()
     asked.ask(PICTURES, [QUESTIONS] * 3)
@@ -106,7 +100,7 @@ def test_a_picture_goes_once_with_its_first_question_and_the_others_find_it_in_t
     assert 0.6 < usage["prefix_cache"]["rate"] <= 0.75
 
 
-def test_the_name_of_a_picture_is_made_of_its_pixels(served: Server) -> None:
+def test_the_name_of_a_picture_is_made_of_its_pixels(served):
     asked = metrics.load_judge("vqa", reference(served))
     flat, tall = (np.zeros(shape, np.uint8) for shape in ((64, 32, 3), (32, 64, 3)))
     almost = flat.copy()
@@ -118,7 +112,7 @@ def test_the_name_of_a_picture_is_made_of_its_pixels(served: Server) -> None:
     assert [bool(part["image_url"]) for part in parts].count(True) == 3
 
 
-def test_a_server_that_has_forgotten_a_picture_is_sent_it_again(served: Server, brain: Brain) -> None:
+def test_a_server_that_has_forgotten_a_picture_is_sent_it_again(served, brain):
     asked = metrics.load_judge("vqa", reference(served))
     before = asked.ask(PICTURES, [QUESTIONS[:2]] * 3)
     brain.forget()
@@ -126,7 +120,7 @@ def test_a_server_that_has_forgotten_a_picture_is_sent_it_again(served: Server, 
     assert asked.usage()["pictures_sent"] == 6
 
 
-def test_a_server_that_knows_no_names_gets_the_pictures_after_a_few_attempts(brain: Brain) -> None:
+def test_a_server_that_knows_no_names_gets_the_pictures_after_a_few_attempts(brain):
     server = serve(brain, named=False)
     asked = metrics.load_judge("vqa", reference(server), concurrency=1)
     asked.ask(PICTURES, [QUESTIONS] * 3)
@@ -136,7 +130,7 @@ def test_a_server_that_knows_no_names_gets_the_pictures_after_a_few_attempts(bra
     server.close()
 
 
-def test_who_waits_for_a_first_question_that_fails_brings_the_picture_itself(served: Server) -> None:
+def test_who_waits_for_a_first_question_that_fails_brings_the_picture_itself(served):
     asked = metrics.load_judge("vqa", reference(served), concurrency=4, retries=0)
     answer, failed = served.rule, itertools.count()
     served.rule = lambda body, count: answer(body, count) if next(failed) else (500, {}, {})
@@ -145,9 +139,7 @@ def test_who_waits_for_a_first_question_that_fails_brings_the_picture_itself(ser
     assert [isinstance(reply, NoAnswer) for reply in replies].count(True) == 1
 
 
-def test_what_the_server_says_of_itself_is_in_the_fingerprint(
-    brain: Brain, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_the_server_says_of_itself_is_in_the_fingerprint(brain, caplog):
     marks = set()
     for tells in (False, True):
         server = serve(brain, tells=tells)
@@ -165,7 +157,7 @@ def test_what_the_server_says_of_itself_is_in_the_fingerprint(
     assert len(marks) == 2
 
 
-def test_a_server_without_counters_or_begun_anew_has_no_hit_rate(served: Server, brain: Brain) -> None:
+def test_a_server_without_counters_or_begun_anew_has_no_hit_rate(served, brain):
     asked = metrics.load_judge("vqa", reference(served))
     asked.ask(PICTURES, [QUESTIONS] * 3)
     brain.queries = brain.hits = 0
@@ -189,18 +181,14 @@ NO_MODEL = (404, {}, {})
         (NO_MODEL, NO_MODEL, "ends in /v1"),
     ],
 )
-def test_a_server_that_is_no_vllm_or_gives_too_little_is_refused(
-    server: Server, models: Any, reply: Any, said: str
-) -> None:
+def test_a_server_that_is_no_vllm_or_gives_too_little_is_refused(server, models, reply, said):
     server.rule = lambda asked, count: reply
     server.models = models or server.models
     with pytest.raises(MetricError, match=said):
         metrics.load_judge("vqa", reference(server, "eye-7b"))
 
 
-def test_a_model_in_this_process_needs_vllm_and_says_so_before_anything_begins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_in_this_process_needs_vllm_and_says_so_before_anything_begins(tmp_path, capsys):
     done = commands.outcome(
         capsys,
         "eval", "--editor", "identity", "--models.vqa", "vllm:nano:llava", "--metrics", "removal_vqa",
@@ -214,7 +202,7 @@ def test_a_model_in_this_process_needs_vllm_and_says_so_before_anything_begins(
 # --- in this process ---------------------------------------------------------------------------
 
 
-def test_in_this_process_first_questions_go_in_one_batch_and_all_others_in_the_next(installed: None) -> None:
+def test_in_this_process_first_questions_go_in_one_batch_and_all_others_in_the_next(installed):
     asked = metrics.load_judge("vqa", "vllm:nano:llava")
     found = asked.ask(PICTURES, [QUESTIONS, QUESTIONS[:1], []])
     assert asked.endpoint._llm.batches == [1, 2, 3]
@@ -226,9 +214,7 @@ def test_in_this_process_first_questions_go_in_one_batch_and_all_others_in_the_n
     asked.stop()
 
 
-def test_the_weights_and_the_flag_are_in_the_fingerprint(
-    installed: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_weights_and_the_flag_are_in_the_fingerprint(installed, monkeypatch):
     judges = []
     for flag in ("0", "1"):
         monkeypatch.setenv("VLLM_BATCH_INVARIANT", flag)
@@ -250,7 +236,7 @@ def test_the_weights_and_the_flag_are_in_the_fingerprint(
         ),
     ],
 )
-def test_what_vllm_cannot_load_is_one_sentence(installed: None, model: str, device: str, said: str) -> None:
+def test_what_vllm_cannot_load_is_one_sentence(installed, model, device, said):
     with pytest.raises(MetricError, match=said):
         metrics.load_judge("vqa", f"vllm:{model}", device=device)
 
@@ -258,9 +244,7 @@ def test_what_vllm_cannot_load_is_one_sentence(installed: None, model: str, devi
 # --- commands ----------------------------------------------------------------------------------
 
 
-def test_check_against_another_judge_lists_every_flip(
-    served: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_against_another_judge_lists_every_flip(served, capsys):
     done = commands.outcome(
         capsys, "check", "--judge", "vqa", reference(served), "--against", "nano:llava", "--number", "3"
     )
@@ -275,8 +259,8 @@ def test_check_against_another_judge_lists_every_flip(
     assert commands.outcome(capsys, "check", "identity", "--against", "nano:llava").code == 2
 
 
-def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process() -> None:
-    def shares(reply: choices.Reply) -> list[float]:
+def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process():
+    def shares(reply):
         return [math.exp(-99 if value is None else value) for value in reply.logprobs or ()]
 
     server = serve(Brain("nano:negvqa"), "negvqa")
@@ -301,7 +285,7 @@ def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process() -> N
         ("mine=vllm:http://host/v1#eye", None, "remote"),
     ],
 )
-def test_a_model_behind_an_address_is_known_by_its_name(model: str, folder: str | None, place: str) -> None:
+def test_a_model_behind_an_address_is_known_by_its_name(model, folder, place):
     moved = references.moved(model)
     assert moved is None if folder is None else str(moved).startswith(folder)
     assert references.place(model) == place

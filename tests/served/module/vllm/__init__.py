@@ -1,10 +1,7 @@
 """A stand-in for the package vllm, as far as a judge in the same process uses it, with a model of
 transformers behind it. Written from vLLM 0.33: vllm/entrypoints/llm.py, vllm/outputs.py, vllm/logprobs.py."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -45,22 +42,17 @@ class RequestOutput:
 class LLM:
     """`batches` has the number of conversations of every call."""
 
-    def __init__(
-        self, model: str, *, revision: str | None, dtype: str, seed: int, enable_prefix_caching: bool,
-        limit_mm_per_prompt: dict[str, int],
-    ) -> None:  # fmt: skip
+    def __init__(self, model, *, revision, dtype, seed, enable_prefix_caching, limit_mm_per_prompt):
         assert (seed, enable_prefix_caching, limit_mm_per_prompt) == (0, True, {"image": 1})
         self.brain, self.batches = Brain(model, dtype), list[int]()
 
-    def chat(
-        self, messages: list[list[dict[str, Any]]], sampling_params: SamplingParams, *, use_tqdm: bool
-    ) -> list[RequestOutput]:
+    def chat(self, messages, sampling_params, *, use_tqdm):
         self.batches.append(len(messages))
         assert sampling_params.temperature == 0.0
         assert not use_tqdm
         return [self._one(talk, sampling_params) for talk in messages]
 
-    def _one(self, talk: list[dict[str, Any]], sampling: SamplingParams) -> RequestOutput:
+    def _one(self, talk, sampling):
         [turn] = talk
         assert turn["role"] == "user"
         [picture] = [part for part in turn["content"] if part["type"] == "image_pil"]
