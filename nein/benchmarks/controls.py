@@ -41,8 +41,9 @@ def figures(plain: Rows, controls: Rows, judge: str) -> Iterator[dict[str, Any]]
         if control in INDIFFERENT:
             both = part.merge(there, on=[*key, "word"], suffixes=("", "_before"))
             both = both.dropna(subset=["yes", "yes_before"])
-            same = bounded_mean(both["yes"] == both["yes_before"], both["cluster"].tolist())
-            flag = "answers otherwise" if same is None or same.high < STEADY else ""
+            same = bounded_mean((both["yes"] == both["yes_before"]).to_numpy(), both["cluster"].tolist())
+            steady = same is not None and (same.high is None or same.high >= STEADY)
+            flag = "" if steady else "answers otherwise"
             unscored = len(part) - len(both)
             yield figure(same, unit="%", unscored=unscored, metric="same", flag=flag, **what)
             continue
@@ -50,10 +51,10 @@ def figures(plain: Rows, controls: Rows, judge: str) -> Iterator[dict[str, Any]]
         after = part.groupby(key).agg(after=("yes", "mean"), cluster=("cluster", "first"))
         both = after.join(before).dropna()
         clusters = both["cluster"].tolist()
-        fall = bounded_mean(both["before"] - both["after"], clusters, -1.0, 1.0)
+        fall = bounded_mean((both["before"] - both["after"]).to_numpy(), clusters, -1.0, 1.0)
         flag = "" if fall is not None and fall.low is not None and fall.low > 0 else "not shown to notice it"
         for metric in ("before", "after"):
-            yield figure(bounded_mean(both[metric], clusters), unit="%", metric=metric, **what)
+            yield figure(bounded_mean(both[metric].to_numpy(), clusters), unit="%", metric=metric, **what)
         unscored = int(part["yes"].isna().sum())
         yield figure(fall, unit="points", unscored=unscored, metric="fall", flag=flag, **what)
 

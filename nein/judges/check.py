@@ -375,7 +375,7 @@ def agreement(said: pd.DataFrame, against: str) -> Iterator[Outcome]:
     """One check, and what is only reported: the agreement, and how far apart soft answers are."""
     flips = int((~said["same"]).sum())
     yield Outcome(f"gives the verdicts of {against}", not flips, f"{flips} of {len(said)} differ")
-    share = bounded_mean(said["same"], said["picture"].tolist())
+    share = bounded_mean(said["same"].to_numpy(), said["picture"].tolist())
     if share is not None:
         ends = "" if share.low is None else f" [{share.low:.1%}, {share.high:.1%}]"
         yield Outcome("agreement", None, f"{share.value:.1%}{ends}, {share.clusters} pictures")
@@ -395,5 +395,6 @@ def table(said: pd.DataFrame, subject: str, against: str) -> str:
         return f"{text}\n"
     for soft in ("soft_1", "soft_2"):
         flips[soft] = flips[soft].map("{:.4f}".format, na_action="ignore").fillna("")
-    heads, how = ["picture", "asked about", subject, "soft", against, "soft"], {"disable_numparse": True}
-    return f"{text}\n\n{tabulate.tabulate(flips, heads, 'pipe', showindex=False, **how)}\n"
+    heads = ["picture", "asked about", subject, "soft", against, "soft"]
+    listed = tabulate.tabulate(flips, heads, "pipe", showindex=False, disable_numparse=True)
+    return f"{text}\n\n{listed}\n"

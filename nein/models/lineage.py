@@ -55,19 +55,22 @@ class Tower:
         return PLAIN.fullmatch(self.name.partition("@")[0]) is not None
 
 
-def read(name: str, folder: Path) -> Tower | None:
-    """The CLIP in a folder of either layout; None where there is another model, or none."""
+def read(folders: Mapping[str, Path]) -> list[Tower]:
+    """The CLIPs among models in folders of either layout, by name."""
     from safetensors import SafetensorError, safe_open
 
-    for file in (folder / weights for weights in WEIGHTS):
-        try:
-            with safe_open(file, framework="numpy") as handle:
-                words = next((key for key in WORDS if key in handle.keys()), None)
-        except (OSError, SafetensorError):
-            continue
-        if words is not None and (quick := _quick(folder)) is not None:
-            return Tower(name, file, words, quick)
-    return None
+    found = []
+    for name, folder in folders.items():
+        for file in (folder / weights for weights in WEIGHTS):
+            try:
+                with safe_open(file, framework="numpy") as handle:
+                    words = next((key for key in WORDS if key in handle.keys()), None)
+            except (OSError, SafetensorError):
+                continue
+            if words is not None and (quick := _quick(folder)) is not None:
+                found.append(Tower(name, file, words, quick))
+                break
+    return found
 
 
 def _quick(folder: Path) -> bool | None:
@@ -87,26 +90,16 @@ def _quick(folder: Path) -> bool | None:
 
 def of_store(root: Path, sets: Mapping[str, Any]) -> list[Tower]:
     """The CLIPs in a folder that `nein fetch` filled."""
-    folders = {
-        entry["reference"]: (root / name).parent
-        for entry in sets.values()
-        for name in entry["files"]
-        if name.endswith(WEIGHTS)
-    }
-    return [tower for name, folder in folders.items() if (tower := read(name, folder)) is not None]
+    files = [(entry["reference"], file) for entry in sets.values() for file in entry["files"]]
+    return read({name: (root / file).parent for name, file in files if file.endswith(WEIGHTS)})
 
 
 def of_cache(references: Sequence[str]) -> list[Tower]:
     """Those of repositories that the hub's cache has."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = []
-    for name in references:
-        for weights in WEIGHTS:
-            path = try_to_load_from_cache(name, weights)
-            if isinstance(path, str) and (tower := read(name, Path(path).parent)) is not None:
-                found.append(tower)
-    return found
+    there = ((name, try_to_load_from_cache(name, file)) for name in references for file in WEIGHTS)
+    return read({name: Path(path).parent for name, path in there if isinstance(path, str)})
 
 
 def notes(towers: Sequence[Tower]) -> list[str]:

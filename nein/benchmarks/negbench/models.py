@@ -236,7 +236,7 @@ def warn_of_lineage(choices: Sequence[Choice]) -> None:
     """Says of models in folders whose weights they have."""
     duals = [choice for choice in choices if choice.kind == "dual" and not choice.asked.startswith("nano:")]
     places = {choice.name: Path(choice.reference) for choice in duals if Path(choice.reference).is_dir()}
-    towers = [tower for name, folder in places.items() if (tower := lineage.read(name, folder)) is not None]
+    towers = lineage.read(places)
     for note in lineage.notes([*towers, *lineage.of_cache(lineage.OPENAI)]) if towers else ():
         log.warning("%s", note)
 
