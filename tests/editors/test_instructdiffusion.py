@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 from PIL import Image, ImageOps
 
 from nein.editors import EditorError, get_editor
-from nein.editors.sampling import guide_two_conditions
 from tests.editors.by_hand import edit_by_hand
 
 STEPS = 5
@@ -29,18 +27,6 @@ def build(checkpoint):
 @pytest.fixture(scope="module")
 def stock(checkpoint):
     return StableDiffusionInstructPix2PixPipeline.from_pretrained(checkpoint, safety_checker=None)
-
-
-def test_the_formula_by_hand_and_by_its_published_coefficients():
-    # Both 3, image 2, text 1; s_T 5, s_I 1.25: 1.5 + 5 (3 - 2) + 1.25 (3 - 1) = 9.
-    batch = torch.tensor([3.0, 30.0, 2.0, 20.0, 1.0, 10.0]).view(6, 1)
-    assert guide_two_conditions(batch, 5.0, 1.25).flatten().tolist() == [9.0, 90.0]
-    # With the defaults the three predictions weigh 6.25, -4.5 and -0.75.
-    assert [guide_two_conditions(row[:, None], 5.0, 1.25).item() for row in torch.eye(3)] == [
-        6.25,
-        -4.5,
-        -0.75,
-    ]
 
 
 @pytest.mark.parametrize("text_scale, image_scale", [(5.0, 1.25), (6.0, 0.5), (1.0, 1.0)])

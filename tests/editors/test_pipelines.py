@@ -163,19 +163,6 @@ def test_the_instruction_goes_in_verbatim_and_the_negative_prompt_never_changes(
         assert calls[0]["prompt"].replace(sentences[0], "") == calls[1]["prompt"].replace(sentences[1], "")
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_it_describes_itself_and_its_fingerprint_follows_settings_and_weights(name, build, folder_of):
-    editor = build(name)
-    found = editor.describe()
-    json.dumps(found)
-    assert found["pipeline"] == name
-    assert found["output"]
-    assert found["noise"] == "one CPU generator per sample"
-    assert found["scheduler"]["class"]
-    assert build(name).fingerprint == editor.fingerprint
-    assert build(name, steps=5).fingerprint != editor.fingerprint
-
-
 @pytest.mark.parametrize("name", ["FluxKontextPipeline", "StableDiffusionXLInstructPix2PixPipeline"])
 def test_where_several_pictures_share_a_call_each_is_as_alone(name, build, request_of, watched):
     editor = build(name, batch_size=3)
@@ -231,10 +218,9 @@ def test_kontext_sizes_are_the_librarys():
 def test_the_class_the_checkpoint_declares_decides(folder_of):
     folder = folder_of("OmniGenPipeline")
     assert editors.preset_row(str(folder), "nano").pipeline == "OmniGenPipeline"
-    assert get_editor(str(folder), steps=2, resolution=64).describe()["guidance"] == {
-        "guidance_scale": 2.0,
-        "img_guidance_scale": 1.6,
-    }
+    editor, longer = (get_editor(str(folder), steps=steps, resolution=64) for steps in (2, 3))
+    assert editor.describe()["guidance"] == {"guidance_scale": 2.0, "img_guidance_scale": 1.6}
+    assert editor.fingerprint != longer.fingerprint
 
 
 def test_a_row_overrules_the_class_that_is_declared(folder_of, tmp_path):

@@ -65,5 +65,3 @@ def test_squash_ignores_the_aspect_ratio_and_uses_bicubic(picture):
     squashed = get_rule("squash")(image, 64)
     expected = Image.fromarray(image).resize((64, 64), Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(squashed, np.asarray(expected))
-    lanczos = Image.fromarray(image).resize((64, 64), Image.Resampling.LANCZOS)
-    assert (squashed != np.asarray(lanczos)).any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from nein.train.clip_finetuning import table, towers
 from nein.train.clip_finetuning.data import Reader
 from nein.train.clip_finetuning.data import load as load_corpus
 from nein.train.clip_finetuning.options import ContrastConfig, parse
-from nein.train.clip_finetuning.towers import load
+from nein.train.clip_finetuning.towers import contrastive_loss, load
 from tests.helpers import plain
 from tests.metrics import tiny
 from tests.train.runs import dies_at, in_two_processes, logged, raising, same
@@ -80,6 +81,19 @@ def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path: P
         (tmp_path / "bert" / name).unlink()
     after = metrics.load_dual(str(tmp_path / "out")).encode_text(["There is no dog.", "a cat"])
     np.testing.assert_array_equal(before, after)
+
+
+def test_the_contrastive_loss_is_the_mean_of_both_directions_written_out() -> None:
+    torch.manual_seed(0)
+    image, text, scale = torch.randn(3, 4), torch.randn(3, 4), torch.tensor(5.0)
+    found = contrastive_loss(image, text, scale)
+    cosine = [[float(i @ t / (i.norm() * t.norm())) for t in text] for i in image]  # a pair at a time
+    total = 0.0
+    for k in range(3):
+        row = [math.exp(5 * cosine[k][j]) for j in range(3)]
+        column = [math.exp(5 * cosine[j][k]) for j in range(3)]
+        total -= math.log(row[k] / sum(row)) + math.log(column[k] / sum(column))
+    assert float(found) == pytest.approx(total / 6, abs=1e-5)
 
 
 @pytest.mark.parametrize("trainable", ["all", "text"])

@@ -10,7 +10,6 @@ import torch
 
 from nein.train.editor_finetuning.batches import Order, draw
 from nein.train.editor_finetuning.data import Example, Pairs
-from nein.train.features import share
 
 
 def numbered(negative=10, affirmative=6, groups=(16,)):
@@ -77,11 +76,3 @@ def test_draws_belong_to_the_position_and_leave_the_global_generator_alone():
     assert not torch.equal(one.noise, other.noise)
     assert not torch.equal(one.noise, one.posterior)
     assert not torch.equal(one.noise, drawn(3, seed=1).noise)
-    noise = torch.cat([drawn(p).noise.flatten() for p in range(500)])
-    assert abs(float(noise.mean())) < 0.05
-    assert abs(float(noise.std()) - 1) < 0.05
-
-
-def test_processes_share_out_a_step_without_gap_or_overlap():
-    for size in (1, 2, 3, 4):
-        assert [p for rank in range(size) for p in share(5, 12, rank, size)] == list(range(60, 72))
