@@ -66,6 +66,7 @@ class Recipe:
     result: str = "images"  # field of the output with the pictures; of "frames" the last is the edit
     #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
     negative: Mapping[str, float] | None = field(default_factory=dict)
+    dtype: str = ""  # the only one that the class runs in
     needs: str = ""  # package that the class calls without checking that it is there
     reads: str = "instruction"  # or "object", of an editor that is told what to remove
     output: str = ""  # what a reader should know about the size of the results
@@ -314,6 +315,8 @@ def _load(
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
         recipe = get_recipe(chosen)
+        if recipe.dtype not in ("", machine.dtype):
+            raise EditorError(f"{chosen} runs in {recipe.dtype} only; give --dtype {recipe.dtype}")
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
         parts = dict.fromkeys(recipe.float32, torch.float32)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +29,21 @@ QUICK = (
     "StableDiffusionXLInstructPix2PixPipeline", "OmniGenPipeline", "LEditsPPPipelineStableDiffusion",
 )  # fmt: skip
 EVERY = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in tiny_pipelines.BUILDERS]
+
+# Why a class of diffusers that takes a picture and a prompt has no row, by what is in its name.
+NO_ROW = {
+    "InstructPix2Pix": "has an adapter of its own",
+    "Inpaint|Fill|PaintByExample": "needs a mask",
+    "Img2Img|Depth2Img|CycleDiffusion|Emb2Emb": "its prompt describes the whole result, it is no instruction",
+    "Variation|BlipDiffusion|StableCascade|DualGuided|Redux|UniDiffuser": "gives another picture of the kind",
+    "Upscale|Refiner|SuperResolution": "makes a picture larger or finer",
+    "Control|Adapter": "the picture is a condition of another: edges, depth, a pose",
+    "Video|I2V|LTX|PIA|Cosmos|Helios|SanaWM|Kandinsky6|WanAnimate": "makes films",
+    "VisualCloze": "is shown the task in pairs of pictures",
+    "Layered": "takes a picture apart into layers",
+    "DiffusionGemma": "writes text",
+    "GlmImage": "its editing fails with the installed transformers, whose picture features are a list",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +90,7 @@ def watched(monkeypatch):
 def build(folder_of):
     def make(name, **options):
         size = {"resolution": SIDE} if RECIPES[name].size or RECIPES[name].resolution else {}
+        size["dtype"] = RECIPES[name].dtype or "float32"
         steps = 4 if name.startswith("LEdits") else 2
         return get_editor(str(folder_of(name)), **{"steps": steps, **size, **options})
 
@@ -96,7 +114,8 @@ def image_of(editor, request):
 
 def direct_call(folder, name, request):
     """The edit by the pipeline itself, every argument written out here; (H, W, 3) uint8."""
-    pipeline = getattr(diffusers, name).from_pretrained(folder)
+    dtype = torch.bfloat16 if name == "ZImageOmniPipeline" else torch.float32
+    pipeline = getattr(diffusers, name).from_pretrained(folder, torch_dtype=dtype)
     pipeline.set_progress_bar_config(disable=True)
     picture = Image.fromarray(request.image)
     generator = torch.Generator().manual_seed(request.seed)
@@ -209,6 +228,18 @@ def test_every_recipe_has_a_row_with_its_arguments_and_a_tiny_pipeline():
         assert ("resolution" in options) == bool(recipe.size or recipe.resolution)
 
 
+def test_every_editing_class_of_diffusers_has_a_row_or_a_reason():
+    without = set()
+    for name in dir(diffusers):
+        if name.endswith("Pipeline") and name not in RECIPES:
+            names = inspect.signature(getattr(diffusers, name).__call__).parameters
+            if {"image", "images", "input_images"} & {*names} and any(n.endswith("prompt") for n in names):
+                without.add(name)
+    assert len(without) > 100
+    assert [name for name in sorted(without) if not any(re.search(part, name) for part in NO_ROW)] == []
+    assert [part for part in NO_ROW if not any(re.search(part, name) for name in without)] == []
+
+
 def test_kontext_sizes_are_the_librarys():
     module = importlib.import_module("diffusers.pipelines.flux.pipeline_flux_kontext")
     for width, height in module.PREFERRED_KONTEXT_RESOLUTIONS:
@@ -281,6 +312,7 @@ def test_a_package_that_is_missing_is_named(folder_of, monkeypatch):
         ("OmniGenPipeline", {"resize": "r64"}, "Unknown option 'resize'"),
         ("FluxKontextPipeline", {"image_guidance_scale": 2.0}, "has no image_guidance_scale"),
         ("QwenImageEditPipeline", {"resolution": 512}, "decides about sizes itself"),
+        ("ZImageOmniPipeline", {"dtype": "float32"}, "runs in bfloat16 only; give --dtype bfloat16"),
     ],
 )
 def test_impossible_settings_are_refused_in_a_sentence(name, option, expected, build):

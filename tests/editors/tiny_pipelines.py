@@ -80,14 +80,18 @@ def shrink(monkeypatch: Any) -> None:
     monkeypatch.setattr(buckets, "find_best_bucket", lambda height, width, basesize: (64, 96))
     fibo = importlib.import_module("diffusers.pipelines.bria_fibo.pipeline_bria_fibo_edit")
     monkeypatch.setitem(fibo.PREFERRED_RESOLUTION, 1024 * 1024, [(96, 64)])
-    init = diffusers.Kandinsky5I2IPipeline.__init__
+    for kind, values in (
+        (diffusers.Kandinsky5I2IPipeline, {"resolutions": [(96, 64)]}),
+        (diffusers.BriaFibo2Pipeline, {"default_sample_size": 16}),
+    ):
+        init = kind.__init__
 
-    @functools.wraps(init)
-    def small(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        self.resolutions = [(96, 64)]
+        @functools.wraps(init)
+        def small(self: Any, *args: Any, init=init, values=values, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            vars(self).update(values)
 
-    monkeypatch.setattr(diffusers.Kandinsky5I2IPipeline, "__init__", small)
+        monkeypatch.setattr(kind, "__init__", small)
 
 
 # --- tokenizers and processors -------------------------------------------------------------------------
@@ -160,10 +164,11 @@ def qwen25_vl(tokenizer: Any) -> Any:
     return transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
 
 
-def qwen3_vl(tokenizer: Any) -> Any:
+def qwen3_vl(tokenizer: Any, layers: int = 2) -> Any:
     text = {
         **WORDS, "vocab_size": len(tokenizer), "head_dim": 8, "rope_parameters": ROPE,
-        "max_position_embeddings": 4096, "bos_token_id": None, "eos_token_id": None,
+        "num_hidden_layers": layers, "max_position_embeddings": 4096, "bos_token_id": None,
+        "eos_token_id": None,
     }  # fmt: skip
     vision = {**SIGHT, "out_hidden_size": 16, "patch_size": 16, "deepstack_visual_indexes": [1]}
     config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **vision_ids(tokenizer))
@@ -459,6 +464,43 @@ def BriaFiboEditPipeline(parts: Path) -> Any:
 
 
 @builder
+def BriaFibo2Pipeline(parts: Path) -> Any:
+    tokenizer = qwen_tokenizer()
+    return diffusers.BriaFibo2Pipeline(
+        scheduler=flow(use_dynamic_shifting=True),
+        vae=kl_vae(1, levels=3, kind="AutoencoderKLFlux2"),
+        text_encoder=qwen3_vl(tokenizer, layers=36),  # several of them are read
+        processor=processor(tokenizer, "Qwen3VL", 16),
+        transformer=diffusers.BriaFibo2Transformer2DModel(
+            in_channels=1, dim=32, n_layers=5, n_refiner_layers=1, n_heads=2, cap_feat_dim=48,
+            injection_layer_ids=(0, 1, 2, 3, 4), perceiver_num_layers=1, min_num_gist_tokens=4,
+            max_num_gist_tokens=8, gist_step=4, axes_dims=(4, 4, 8),
+        ),
+    )  # fmt: skip
+
+
+@builder
+def ZImageOmniPipeline(parts: Path) -> Any:
+    tokenizer, patches = qwen_tokenizer(), {"patch_size": 16}
+    words = transformers.Qwen3Config(
+        vocab_size=len(tokenizer), head_dim=8, max_position_embeddings=1024, **WORDS
+    )
+    sight = {"hidden_size": 16, "intermediate_size": 16, "num_patches": 16, **LAYERS}
+    return diffusers.ZImageOmniPipeline(
+        scheduler=flow(),
+        vae=kl_vae(16, levels=4, shift_factor=0.1),
+        text_encoder=transformers.Qwen3ForCausalLM(words),
+        tokenizer=tokenizer,
+        transformer=diffusers.ZImageTransformer2DModel(
+            dim=32, n_layers=1, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=16,
+            siglip_feat_dim=16, axes_dims=[4, 4, 8], axes_lens=[1024, 512, 512],
+        ),
+        siglip=transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**sight, **patches)),
+        siglip_processor=transformers.Siglip2ImageProcessor(max_num_patches=16, **patches),
+    )  # fmt: skip
+
+
+@builder
 def QwenImage21Pipeline(parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     return diffusers.QwenImage21Pipeline(
@@ -521,5 +563,7 @@ def arguments(name: str, picture: Image.Image, text: str) -> dict[str, Any]:
         "BriaFiboEditPipeline": {
             **avoiding, "prompt": json.dumps({"edit_instruction": text}), "guidance_scale": 5.0,
         },
+        "BriaFibo2Pipeline": {**plain, "guidance_scale": 5.0},
+        "ZImageOmniPipeline": {"image": [picture], "prompt": text, "guidance_scale": 5.0},
     }  # fmt: skip
     return calls[name]
