@@ -23,9 +23,9 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -46,7 +46,7 @@ HEAVY = (
     "diffusers", "open_clip",
 )  # fmt: skip
 #: The command lines that are broken; {w} is the folder of the case. What they read and write lies in it.
-LINES: dict[str, str] = {
+LINES = {
     "eval": "--editor identity --metrics l1 --limit 2 --batch-size 2 --data {w}/data --out {w}/out/eval "
     "--device cpu",
     "grid": "{w}/runs --out {w}/out/grid.png --number 2 --size 32",
@@ -81,7 +81,7 @@ LINES: dict[str, str] = {
     "negvqa check": "{w}/check.json --out {w}/out/check.figures.json",
 }  # fmt: skip
 #: Commands that have no row of their own in the table, and where their options are.
-FURTHER: dict[str, str] = {
+FURTHER = {
     "slurm eval": "nein.benchmarks.nein.config:EvalConfig",
     "fetch eval": "nein.benchmarks.nein.config:EvalConfig",
     "nein.train.finetune_ip2p": "nein.train.editor_finetuning.options:TuneConfig",
@@ -108,7 +108,7 @@ VALUES = (
     "{w}/captions.json", "{w}/nowhere", "{w}/nowhere/x", "{w}/out/x.pdf", "{w}/out/x.docx", "é☃ \n",
     "%s{}", "a" * 5000, "!!python/object:os.system", "- a", "a: b", "a: [", "--out", "0x10", "١٢",
 )  # fmt: skip
-OTHERS: tuple[Any, ...] = (
+OTHERS = (
     None, "", "x", -1, 0, 3.5, 10**30, True, [], ["x"], {}, {"a": 1}, "2", [[]], float("nan"),
 )  # fmt: skip
 
@@ -120,7 +120,7 @@ class Case(NamedTuple):
     broken: str
 
 
-def world(folder: Path, models: bool = False) -> Path:
+def world(folder, models=False):
     """What the lines read, and finished results in `out`; `models`: also what is converted or trained."""
     for name in HEAVY:
         importlib.import_module(name)
@@ -160,7 +160,7 @@ def world(folder: Path, models: bool = False) -> Path:
     return folder
 
 
-def warm(name: str, world: Path) -> Outcome:
+def warm(name, world):
     """How the line of a command ends as it is; what it imports is imported here, so that forks need not."""
     folder = copied(name, world, world.parent / "warm")
     ended = run(name, LINES[name].format(w=world).split(), folder, imported := world.parent / "imported")
@@ -172,7 +172,7 @@ def warm(name: str, world: Path) -> Outcome:
     return ended
 
 
-def copied(name: str, world: Path, folder: Path) -> Path:
+def copied(name, world, folder):
     """A copy of what the line of a command names of the world, of the data, and of a file of captions."""
     parts = (word.removeprefix("{w}/") for word in LINES[name].split() if word.startswith("{w}/"))
     tops = {part if part.startswith("out/") else part.partition("/")[0] for part in parts}
@@ -186,7 +186,7 @@ def copied(name: str, world: Path, folder: Path) -> Path:
     return folder
 
 
-def _small_coco(folder: Path) -> None:
+def _small_coco(folder):
     from nein.engine.images import write_png
 
     names = ["a.png", "b.png", "c.png"]
@@ -201,7 +201,7 @@ def _small_coco(folder: Path) -> None:
     (folder / "captions.json").write_text(json.dumps({"images": images, "annotations": said}))
 
 
-def _models(folder: Path) -> None:
+def _models(folder):
     """A small pipeline, its weights in the original format, a CLIP, and a checkpoint of open_clip."""
     import safetensors.torch
     import torch
@@ -226,7 +226,7 @@ def _models(folder: Path) -> None:
 # --- breaking ------------------------------------------------------------------------------
 
 
-def case(name: str, number: int, folder: Path) -> Case:
+def case(name, number, folder):
     """The wrong input `number` of a command. folder: a copy of the world, in which files are broken."""
     chance = random.Random(f"{name} {number}")
     words = LINES[name].format(w=folder).split()
@@ -237,7 +237,7 @@ def case(name: str, number: int, folder: Path) -> Case:
     return chance.choice(kinds)(chance, name, words, files, folder)
 
 
-def _read(words: Sequence[str], folder: Path) -> list[Path]:
+def _read(words, folder):
     """The files that a line names or that lie in folders that it names, what it writes aside."""
     named = [Path(word) for word in words if word.startswith(str(folder)) and "/out/" not in word]
     return sorted(
@@ -245,7 +245,7 @@ def _read(words: Sequence[str], folder: Path) -> list[Path]:
     )
 
 
-def _option(chance: random.Random, name: str, words: list[str], files: object, folder: Path) -> Case:
+def _option(chance, name, words, files, folder):
     place = FURTHER[name] if name in FURTHER else cli.COMMANDS[name].configuration
     parser = options.make_parser(pkgutil.resolve_name(place), "", "")
     flags = [
@@ -258,14 +258,14 @@ def _option(chance: random.Random, name: str, words: list[str], files: object, f
     return Case([*words, f"{flag}={value}"], f"{flag}={value[:60]!r}")
 
 
-def _cut(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+def _cut(chance, name, words, files, folder):
     path = chance.choice(files)
     data = path.read_bytes()
     path.write_bytes(data[: chance.randrange(len(data) or 1)])
     return Case(words, f"{path.relative_to(folder)} cut to {path.stat().st_size} of {len(data)} bytes")
 
 
-def _noise(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+def _noise(chance, name, words, files, folder):
     path = chance.choice(files)
     data = bytearray(path.read_bytes() or b"\0")
     for _ in range(chance.choice((1, 3, 30))):
@@ -274,7 +274,7 @@ def _noise(chance: random.Random, name: str, words: list[str], files: list[Path]
     return Case(words, f"{path.relative_to(folder)} with other bytes")
 
 
-def _edited(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+def _edited(chance, name, words, files, folder):
     """Another type in a file of values, or something missing."""
     what, change = chance.choice([("another type in", _swap), ("something missing in", _drop)])
     texts = [path for path in files if path.suffix in (".json", ".jsonl", ".csv", ".yaml")]
@@ -299,7 +299,7 @@ def _edited(chance: random.Random, name: str, words: list[str], files: list[Path
     return Case(words, f"{what} {path.relative_to(folder)}")
 
 
-def _holder(chance: random.Random, content: Any) -> Any:
+def _holder(chance, content):
     """A list or dict somewhere in it that holds something."""
     while isinstance(content, dict | list) and content:
         values = content.values() if isinstance(content, dict) else content
@@ -310,21 +310,21 @@ def _holder(chance: random.Random, content: Any) -> Any:
     return content
 
 
-def _key(chance: random.Random, holder: Any) -> Any:
+def _key(chance, holder):
     return chance.choice(list(holder)) if isinstance(holder, dict) else chance.randrange(len(holder))
 
 
-def _swap(chance: random.Random, content: Any) -> None:
+def _swap(chance, content):
     if holder := _holder(chance, content):
         holder[_key(chance, holder)] = chance.choice(OTHERS)
 
 
-def _drop(chance: random.Random, content: Any) -> None:
+def _drop(chance, content):
     if holder := _holder(chance, content):
         del holder[_key(chance, holder)]
 
 
-def _suffix(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+def _suffix(chance, name, words, files, folder):
     places = [at for at, word in enumerate(words) if word.startswith(str(folder)) and Path(word).suffix]
     if not places:
         return _cut(chance, name, words, files, folder)
@@ -337,7 +337,7 @@ def _suffix(chance: random.Random, name: str, words: list[str], files: list[Path
     return Case([*words[:at], str(new), *words[at + 1 :]], f"{new.name} for {old.name}")
 
 
-def _other_kind(chance: random.Random, name: str, words: list[str], files: list[Path], folder: Path) -> Case:
+def _other_kind(chance, name, words, files, folder):
     """A folder where a file belongs, a file where a folder belongs."""
     named = [Path(word) for word in words if word.startswith(f"{folder}/")]
     if not named:
@@ -355,7 +355,7 @@ def _other_kind(chance: random.Random, name: str, words: list[str], files: list[
 # --- running -------------------------------------------------------------------------------
 
 
-def run(name: str, words: Sequence[str], folder: Path, imported: Path | None = None) -> Outcome:
+def run(name, words, folder, imported=None):
     """A command in a fork of this process, with the folder as its own. imported: file to list modules in."""
     printed, said = folder / ".stdout", folder / ".stderr"
     child = os.fork()
@@ -386,13 +386,13 @@ def run(name: str, words: Sequence[str], folder: Path, imported: Path | None = N
     return Outcome(-1 if status is None else status, *texts)
 
 
-def _start(name: str, words: Sequence[str]) -> None:
+def _start(name, words):
     if name.startswith("nein.train."):
         exit_with(lambda: importlib.import_module(name).main(list(words)))
     cli.main([*name.split(), *words])
 
 
-def in_a_process(name: str, words: Sequence[str], folder: Path) -> Outcome:
+def in_a_process(name, words, folder):
     """The same command as a user starts it, those of training by accelerate's launcher."""
     start = ("-m", "nein", *name.split())
     if name.startswith("nein.train."):
@@ -402,8 +402,8 @@ def in_a_process(name: str, words: Sequence[str], folder: Path) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def _wait(child: int) -> int | None:
-    def stop(number: int, frame: object) -> None:
+def _wait(child):
+    def stop(number, frame):
         os.killpg(child, signal.SIGKILL)
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -416,7 +416,7 @@ def _wait(child: int) -> int | None:
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
 
 
-def prints(folder: Path) -> Mapping[str, str]:
+def prints(folder):
     """File -> hash of its bytes, of what is in `out`; manifests aside, which name the latest command."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -425,7 +425,7 @@ def prints(folder: Path) -> Mapping[str, str]:
     }
 
 
-def complaint(ended: Outcome, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+def complaint(ended, before, after):
     """What is wrong with how a command ended; None where all is well."""
     if ended.code == -1:
         return "it did not end"

@@ -1,13 +1,10 @@
 """An OpenAI-compatible endpoint on the loopback address, for tests."""
 
-from __future__ import annotations
-
 import email
 import json
 import math
 import sys
 import threading
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,7 +13,7 @@ HANG_UP = 0  # in place of an HTTP status: the connection is closed without a re
 
 
 class _Listener(ThreadingHTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         if not isinstance(sys.exc_info()[1], OSError):  # a client that hung up is no news
             super().handle_error(request, client_address)
 
@@ -24,23 +21,23 @@ class _Listener(ThreadingHTTPServer):
 class Server:
     """An OpenAI-compatible endpoint on the loopback address whose replies a test writes."""
 
-    def __init__(self) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.paths: list[str] = []  # of all requests, those for the list of models as well
+    def __init__(self):
+        self.requests = []
+        self.headers = []
+        self.paths = []  # of all requests, those for the list of models as well
         self.active = self.most = 0
-        self.rule: Callable[[dict[str, Any], int], Reply] = lambda body, count: (200, say("Yes"), {})
-        self.models: Reply = (200, {"data": [{"id": "eye-7b"}, {"id": "eye-70b"}]}, {})
-        self.pages: dict[str, Callable[[], Reply]] = {}  # path -> reply, besides the list of models
+        self.rule = lambda body, count: (200, say("Yes"), {})
+        self.models = (200, {"data": [{"id": "eye-7b"}, {"id": "eye-70b"}]}, {})
+        self.pages = {}  # path -> reply, besides the list of models
         lock = threading.Lock()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 page = outer.pages.get(self.path)
                 self._reply(page() if page is not None else outer.models)
 
-            def do_POST(self) -> None:
+            def do_POST(self):
                 length = int(self.headers["Content-Length"])
                 data = self.rfile.read(length)
                 if len(data) < length:
@@ -60,7 +57,7 @@ class Server:
                         outer.active -= 1
                 self._reply(reply)
 
-            def _reply(self, reply: Reply) -> None:
+            def _reply(self, reply):
                 outer.paths.append(self.path)
                 status, content, headers = reply
                 if status == HANG_UP:
@@ -80,7 +77,7 @@ class Server:
                 except (BrokenPipeError, ConnectionResetError):
                     pass
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, *_):
                 pass
 
         self._server = _Listener(("127.0.0.1", 0), Handler)
@@ -89,12 +86,12 @@ class Server:
         serving = {"poll_interval": 0.01}
         threading.Thread(target=self._server.serve_forever, kwargs=serving, daemon=True).start()
 
-    def close(self) -> None:
+    def close(self):
         self._server.shutdown()
         self._server.server_close()
 
 
-def fields_of(kind: str, data: bytes) -> dict[str, Any]:
+def fields_of(kind, data):
     """The fields of a form: texts, and bytes of files."""
     form = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + data)
     fields = {}
@@ -105,8 +102,8 @@ def fields_of(kind: str, data: bytes) -> dict[str, Any]:
     return fields
 
 
-def say(text: str, top: dict[str, float] | None = None) -> dict[str, Any]:
-    choice: dict[str, Any] = {"message": {"content": text}, "finish_reason": "stop"}
+def say(text, top=None):
+    choice = {"message": {"content": text}, "finish_reason": "stop"}
     if top is not None:
         alternatives = [{"token": token, "logprob": math.log(p)} for token, p in top.items()]
         choice["logprobs"] = {"content": [{"token": text, "top_logprobs": alternatives}]}

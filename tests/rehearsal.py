@@ -1,17 +1,15 @@
 """Judges that say what they are told, by reference: `--models.vqa tests.rehearsal:no`; and an editor that
 fails, by entry point (`tests/plugins`): `--editor flaky`."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from nein.editors import EditRequest, EditResult
+from nein.editors import EditResult
 from nein.editors.basic import Identity
-from nein.metrics.base import fingerprint, parse_yes_no
+from nein.metrics.base import fingerprint
 from nein.metrics.judges.base import Answer, Detection, check_batch
 
 Rule = Callable[[np.ndarray, str], Any]
@@ -28,15 +26,15 @@ class Scripted:
 
     kind = ""
 
-    def __init__(self, rule: Rule, name: str = "rule") -> None:
+    def __init__(self, rule, name="rule"):
         self.rule, self.name, self.asked = rule, name, 0
         self.fingerprint = fingerprint(self.describe())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         """Says that no model is behind the answers."""
         return {"kind": self.kind, "class": "scripted", "name": self.name}
 
-    def _each(self, images: Images, texts: Texts, what: str) -> list[list[Any]]:
+    def _each(self, images, texts, what):
         check_batch(images, texts, what)
         self.asked += sum(map(len, texts))
         return [[self.rule(image, text) for text in row] for image, row in zip(images, texts, strict=True)]
@@ -45,10 +43,10 @@ class Scripted:
 class ScriptedJudge(Scripted):
     kind, template = "vqa", "plain"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {**super().describe(), "template": self.template}
 
-    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
+    def ask(self, images, questions):
         found = self._each(images, questions, "questions")
         return [[Answer(text.strip(), len(text.split())) for text in row] for row in found]
 
@@ -58,7 +56,7 @@ class ScriptedDetector(Scripted):
 
     kind = "ovd"
 
-    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
+    def detect(self, images, labels, threshold=0.1):
         boxes = [(0.0, 0.0, float(image.shape[1]), float(image.shape[0])) for image in images]
         return [
             {
@@ -72,59 +70,8 @@ class ScriptedDetector(Scripted):
 class ScriptedMatcher(Scripted):
     kind = "itm"
 
-    def match(self, images: Images, texts: Texts, head: str = "itm") -> list[np.ndarray]:
+    def match(self, images, texts, head="itm"):
         return [np.array(row, dtype=np.float64) for row in self._each(images, texts, "texts")]
-
-
-class Weakened:
-    """Turns a share of another judge's verdicts round: `miss` of what it sees, `invent` of what it does not.
-
-    Which ones depends on the picture and the question alone (SHA-256), so the same question gets the same
-    answer however often and in whatever company it is asked.
-    """
-
-    def __init__(self, judge: Any, miss: float, invent: float) -> None:
-        self.judge, self.miss, self.invent = judge, miss, invent
-        self.fingerprint = fingerprint(self.describe())
-
-    @property
-    def template(self) -> str:
-        return self.judge.template
-
-    def describe(self) -> dict[str, Any]:
-        return {**self.judge.describe(), "weakened": {"miss": self.miss, "invent": self.invent}}
-
-    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """The judge's answers, some of them turned round; an answer that is neither yes nor no stays."""
-        found = self.judge.ask(images, questions)
-        return [
-            [self._answer(image, question, answer) for question, answer in zip(row, answers, strict=True)]
-            for image, row, answers in zip(images, questions, found, strict=True)
-        ]
-
-    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        """The judge's detections, some of them moved to the other side of the threshold."""
-        found = self.judge.detect(images, labels, threshold)
-        return [
-            {label: self._detection(image, label, one, threshold) for label, one in row.items()}
-            for image, row in zip(images, found, strict=True)
-        ]
-
-    def _answer(self, image: np.ndarray, question: str, answer: Answer) -> Answer:
-        seen = parse_yes_no(answer.text)
-        if seen is None or not self._flips(image, question, seen):
-            return answer
-        return Answer("No" if seen else "Yes", 1, answer.p_no, answer.p_yes)
-
-    def _detection(self, image: np.ndarray, label: str, found: Detection, threshold: float) -> Detection:
-        seen = found.score > threshold
-        if not self._flips(image, label, seen):
-            return found
-        return Detection(threshold / 2 if seen else (1 + threshold) / 2, int(not seen), found.box)
-
-    def _flips(self, image: np.ndarray, question: str, seen: bool) -> bool:
-        digest = hashlib.sha256(np.ascontiguousarray(image).tobytes() + question.encode()).digest()
-        return int.from_bytes(digest[:8], "big") / 2**64 < (self.miss if seen else self.invent)
 
 
 class Flaky(Identity):
@@ -138,23 +85,23 @@ class Flaky(Identity):
     def __init__(
         self,
         *,
-        name: str = "flaky",
-        fail_ids: Iterable[str] = (),
-        fail_every: int = 3,
-        crash_after: int | None = None,
-        **machine: Any,
-    ) -> None:
+        name="flaky",
+        fail_ids=(),
+        fail_every=3,
+        crash_after=None,
+        **machine,
+    ):
         super().__init__(name=name)
         self.fail_ids, self.fail_every, self.crash_after = frozenset(fail_ids), fail_every, crash_after
         self._attempted = 0
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {**super().describe(), "fail_ids": sorted(self.fail_ids), "fail_every": self.fail_every}
 
-    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+    def edit(self, requests):
         return [self._edit_one(request) for request in requests]
 
-    def _edit_one(self, request: EditRequest) -> EditResult:
+    def _edit_one(self, request):
         if self.crash_after is not None and self._attempted >= self.crash_after:
             raise RuntimeError(f"editor 'flaky' stops after {self.crash_after} samples, as it was told to")
         self._attempted += 1
@@ -169,27 +116,27 @@ class Flaky(Identity):
 # --- by reference --------------------------------------------------------------------------------
 
 
-def scripted(rule: Rule, name: str) -> Callable[..., Any]:
+def scripted(rule, name):
     """What `module:attribute` names: makes the scripted judge of the kind asked for."""
 
-    def load(*, kind: str, device: str, dtype: str, **options: Any) -> Any:
+    def load(*, kind, device, dtype, **options):
         return {"vqa": ScriptedJudge, "ovd": ScriptedDetector, "itm": ScriptedMatcher}[kind](rule, name)
 
     return load
 
 
-def always(value: str | float) -> Callable[..., Any]:
+def always(value):
     """A judge that always says the same."""
     return scripted(lambda _image, _text: value, f"always {value}")
 
 
-def _varied(picture: np.ndarray, prompt: str) -> str:
+def _varied(picture, prompt):
     """An answer that depends on picture and question: mostly yes, sometimes no, sometimes neither."""
     number = hashlib.sha256(picture.tobytes() + prompt.encode()).digest()[0]
     return ("Yes", "Yes", "Yes", "yes.", "Yes", "No", "No.", "It depends")[number % 8]
 
 
-def _fit(picture: np.ndarray, text: str) -> float:
+def _fit(picture, text):
     """How well a sentence fits, by picture and sentence: 0 to 1."""
     return hashlib.sha256(picture.tobytes() + text.encode()).digest()[0] / 255
 

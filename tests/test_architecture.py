@@ -2,12 +2,9 @@
 texts ("nein.models.convert:run"), which are imported when they are used.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -35,7 +32,7 @@ NOT_SHIPPED = {"tests", "benchmarks", "research", *BESIDE}
 PLACE = re.compile(r"(nein(?:\.\w+)*):(\w+)")
 
 
-def modules() -> dict[str, str]:
+def modules():
     """Module -> source, of everything in the wheel, and of research."""
     found = {}
     for folder in ("nein", *BESIDE, "research"):
@@ -45,7 +42,7 @@ def modules() -> dict[str, str]:
     return found
 
 
-def named(source: str, *, whole: bool = False) -> Iterator[tuple[int, str]]:
+def named(source, *, whole=False):
     """(line, dotted name) of everything that a file imports, anywhere in it; we have no relative imports.
 
     whole  Of a place in a text the name in the module, too.
@@ -61,10 +58,10 @@ def named(source: str, *, whole: bool = False) -> Iterator[tuple[int, str]]:
             yield node.lineno, ".".join(place.groups()) if whole else place.group(1)
 
 
-def defined(source: str) -> set[str]:
+def defined(source):
     """The names that a module has once it is imported, what its functions bind inside not among them."""
-    names: set[str] = set()
-    waiting: list[ast.AST] = [ast.parse(source)]
+    names = set()
+    waiting = [ast.parse(source)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -78,14 +75,14 @@ def defined(source: str) -> set[str]:
     return names
 
 
-def missing(files: Mapping[str, str]) -> list[str]:
+def missing(files):
     """ "module:line: name" for what of ours `files` import, or name in a text, and that is not there.
 
     The type checker is told to let imports pass that it cannot find.
     """
     has = {module: defined(source) for module, source in files.items()}
 
-    def is_there(target: str) -> bool:
+    def is_there(target):
         module, _, name = target.rpartition(".")
         return target in has or name in has.get(module, ())
 
@@ -97,28 +94,28 @@ def missing(files: Mapping[str, str]) -> list[str]:
     ]
 
 
-def imports(files: Mapping[str, str]) -> dict[str, dict[str, int]]:
+def imports(files):
     """Module -> the modules of `files` that it imports, each with the line."""
 
-    def module(name: str) -> str:
+    def module(name):
         while name and name not in files:
             name = name.rpartition(".")[0]
         return name
 
-    graph: dict[str, dict[str, int]] = {}
+    graph = {}
     for name, source in files.items():
         targets = {module(target): line for line, target in named(source)}
         graph[name] = {target: line for target, line in targets.items() if target not in ("", name)}
     return graph
 
 
-def room(name: str) -> str:
+def room(name):
     """ "engine" of "nein.engine.blocks"; of what is not ours the first word."""
     parts = name.split(".")
     return parts[1] if parts[0] == "nein" and len(parts) > 1 else parts[0]
 
 
-def violations(files: Mapping[str, str]) -> list[str]:
+def violations(files):
     """ "module:line: rule" for every import of a room that is not to the left, of a leaf of more than it may,
     and of what is not in the wheel."""
     place = {name: number for number, name in enumerate(ROOMS)}
@@ -137,25 +134,25 @@ def violations(files: Mapping[str, str]) -> list[str]:
     return found
 
 
-def by_room(graph: Mapping[str, Mapping[str, int]]) -> dict[str, set[str]]:
+def by_room(graph):
     """The same graph between rooms."""
-    rooms: dict[str, set[str]] = {}
+    rooms = {}
     for name, targets in graph.items():
         rooms.setdefault(room(name), set()).update({room(target) for target in targets} - {room(name)})
     return rooms
 
 
-def circle(graph: Mapping[str, object]) -> list[str]:
+def circle(graph):
     """A circle of the graph, first and last the same; empty where there is none."""
     try:
-        TopologicalSorter(graph).prepare()  # type: ignore[arg-type]
+        TopologicalSorter(graph).prepare()
     except CycleError as error:
         return error.args[1]
     return []
 
 
 @pytest.fixture(scope="module")
-def graph() -> dict[str, dict[str, int]]:
+def graph():
     return imports(modules())
 
 

@@ -1,11 +1,7 @@
 """User, password and query of an endpoint's address reach the endpoint, and nothing else."""
 
-from __future__ import annotations
-
 import base64
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +12,7 @@ from nein.loading.credentials import Credentials
 from nein.metrics import MetricError
 from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.judges.endpoint import EndpointChoices
-from tests.loopback import Server, say
+from tests.loopback import say
 from tests.negbench_build.conftest import picture
 from tests.negvqa.tiny import write_questions
 
@@ -24,11 +20,11 @@ USER, PASSWORD, TOKEN = "secretuser", "secretpass", "secrettoken"
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean(monkeypatch):
     monkeypatch.setenv(credentials.VARIABLE, "{}")  # and as it was, afterwards
 
 
-def test_addresses_lose_their_credentials() -> None:
+def test_addresses_lose_their_credentials():
     hidden = {
         "http://u:p@h:8000/v1?t=1": "http://h:8000/v1",
         "openai:https://u:p@h/v1?t=1#owner/name@rev": "openai:https://h/v1#owner/name@rev",
@@ -45,9 +41,7 @@ def test_addresses_lose_their_credentials() -> None:
 
 
 @pytest.mark.parametrize("option", ["--model", "--data", "--columns.category"])
-def test_an_address_that_takes_no_password_is_refused_without_it(
-    capsys: pytest.CaptureFixture[str], option: str
-) -> None:
+def test_an_address_that_takes_no_password_is_refused_without_it(capsys, option):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["negvqa", option, f"http://{USER}:{PASSWORD}@h/v1#m"])
     said = capsys.readouterr()
@@ -55,7 +49,7 @@ def test_an_address_that_takes_no_password_is_refused_without_it(
     assert PASSWORD not in said.err + said.out
 
 
-def test_what_was_put_aside_belongs_to_a_model_at_an_address() -> None:
+def test_what_was_put_aside_belongs_to_a_model_at_an_address():
     one, other = "openai:http://u:p@h/v1/?t=1#a", "openai:http://v:q@h/v1#b"
     assert credentials.put_aside(f"{one},{other}") == "openai:http://h/v1/#a,openai:http://h/v1#b"
     assert credentials.of("http://h/v1", "a") == Credentials("u:p", "t=1")
@@ -70,14 +64,14 @@ def test_what_was_put_aside_belongs_to_a_model_at_an_address() -> None:
     assert credentials.of("https://j/v1", "b") == Credentials("you:WORD", "")
 
 
-def test_a_reference_that_is_none_is_refused_without_its_password() -> None:
+def test_a_reference_that_is_none_is_refused_without_its_password():
     with pytest.raises(MetricError, match="is not an endpoint") as refused:
         split_endpoint(f"openai:http://{USER}:{PASSWORD}@host/v1")
     assert PASSWORD not in str(refused.value)
 
 
 @pytest.mark.parametrize("aside", [False, True])
-def test_the_endpoint_receives_user_password_and_query(server: Server, aside: bool) -> None:
+def test_the_endpoint_receives_user_password_and_query(server, aside):
     url, model = split_endpoint(secret(server))
     if aside:
         url = credentials.put_aside(f"openai:{url}#{model}")[7:].partition("#")[0]
@@ -90,7 +84,7 @@ def test_the_endpoint_receives_user_password_and_query(server: Server, aside: bo
     assert asked.describe()["reference"] == server.url
 
 
-def test_a_server_that_quotes_request_key_or_header_gives_nothing_away(server: Server) -> None:
+def test_a_server_that_quotes_request_key_or_header_gives_nothing_away(server):
     key, basic = "sk-SECRETKEY123", base64.b64encode(f"{USER}:{PASSWORD}!".encode()).decode()
     echo = f"no path /v1?tok={TOKEN} for {USER}:{PASSWORD}%21, {key}, Basic {basic}, Bearer other-key-9"
     found = Endpoint(*split_endpoint(secret(server)), key=key, retries=0)
@@ -103,7 +97,7 @@ def test_a_server_that_quotes_request_key_or_header_gives_nothing_away(server: S
     assert found.chat("Hello?").text == "B, said ... (...). A basic answer."
 
 
-def secret(server: Server, model: str = "eye-7b") -> str:
+def secret(server, model="eye-7b"):
     return f"openai:{server.url.replace('//', f'//{USER}:{PASSWORD}%21@')}?tok={TOKEN}#{model}"
 
 
@@ -136,7 +130,7 @@ LINES = {
 }
 
 
-def data(name: str, server: Server, root: Path) -> Path:
+def data(name, server, root):
     """What the lines of a benchmark read."""
     if name == "negvqa":
         return write_questions(root / "data")
@@ -150,10 +144,8 @@ def data(name: str, server: Server, root: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_no_writer_leaves_a_trace_of_them(
-    server: Server, tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    def rule(body: dict[str, Any], count: int) -> Any:
+def test_no_writer_leaves_a_trace_of_them(server, tmp_path, capfd, monkeypatch, name):
+    def rule(body, count):
         if "messages" not in body:  # an edit
             return (400, {"error": TOKEN}, {}) if count % 3 else (200, {"data": [{"b64_json": ""}]}, {})
         told = isinstance(body["messages"][0]["content"], str)

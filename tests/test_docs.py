@@ -6,10 +6,8 @@ from __future__ import annotations
 import copy
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +29,7 @@ class Section:
     lines: tuple[str, ...]
 
 
-def sections() -> dict[str, Section]:
+def sections():
     """Heading -> section."""
     parts = re.split(r"^## (.+)\n", PAGE.read_text(), flags=re.MULTILINE)[1:]
     found = {}
@@ -43,14 +41,14 @@ def sections() -> dict[str, Section]:
     return found
 
 
-def install(section: Section, folder: Path) -> None:
+def install(section, folder):
     """Writes the files; the entry points of pyproject.toml become those of a package on the path."""
     for name, content in section.files.items():
         (folder / name).write_text(content)
     packages.install(folder, tomllib.loads(section.files["pyproject.toml"])["project"]["entry-points"])
 
 
-def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(line, folder):
     """A command line of the page, in the folder of its files."""
     words = shlex.split(line)
     assert words[0] == "nein"
@@ -67,7 +65,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("title", sections())
-def test_the_examples_of_the_page_work(title: str, tmp_path: Path) -> None:
+def test_the_examples_of_the_page_work(title, tmp_path):
     section = sections()[title]
     install(section, tmp_path)
     printed = ""
@@ -79,15 +77,13 @@ def test_the_examples_of_the_page_work(title: str, tmp_path: Path) -> None:
         assert text in printed
 
 
-def test_the_benchmark_of_the_page_is_the_one_that_is_tested() -> None:
+def test_the_benchmark_of_the_page_is_the_one_that_is_tested():
     for name, content in sections()["A benchmark"].files.items():
         if name != "pyproject.toml":
             assert content == (commands.ROOT / "tests" / "benchmarks" / name).read_text()
 
 
-def test_the_page_about_python_is_a_program_that_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_about_python_is_a_program_that_runs(tmp_path, monkeypatch):
     page = (commands.ROOT / "docs" / "howto" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 8
@@ -100,7 +96,7 @@ def test_the_page_about_python_is_a_program_that_runs(
 
 
 @pytest.mark.slow
-def test_the_tutorial_runs_from_an_edit_function_to_a_report(tmp_path: Path, monkeypatch) -> None:
+def test_the_tutorial_runs_from_an_edit_function_to_a_report(tmp_path, monkeypatch):
     import nbclient
     import nbformat
 

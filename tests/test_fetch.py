@@ -1,16 +1,10 @@
 """`nein fetch` and `--models-from`, against a stand-in for the hub on the loopback address."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pkgutil
 import socket
-import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors.numpy
@@ -26,9 +20,8 @@ from nein.engine.store import Need
 from nein.loading.references import Origin
 from nein.models import fetching, lineage, needs
 from nein.nano import zoo
-from tests.helpers import killing
-from tests.helpers.commands import exit_code, in_a_fork, outcome
-from tests.helpers.hub import Hub, Repository
+from tests.helpers.commands import exit_code, outcome
+from tests.helpers.hub import Repository
 
 WEIGHTS = bytes(range(256)) * 64  # larger than what the hub keeps as a text
 SMALL = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
@@ -41,7 +34,7 @@ PUBLISHED = [row for row in PRESETS.values() if row.preset == "paper" and row.ch
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row.name)
-def test_fetch_names_every_model_of_every_published_editor(row: editors.EditorPreset) -> None:
+def test_fetch_names_every_model_of_every_published_editor(row):
     repositories = {row.checkpoint.partition(":")[0]}
     repositories |= {model for model in row.models.values() if not model.endswith(".pth")}
     repositories |= {row.values["config"]} if row.values.get("config") else set()
@@ -49,7 +42,7 @@ def test_fetch_names_every_model_of_every_published_editor(row: editors.EditorPr
 
 
 @pytest.mark.parametrize("name", sorted(fetch.names()))
-def test_fetch_names_every_reference_of_a_paper_preset(name: str) -> None:
+def test_fetch_names_every_reference_of_a_paper_preset(name):
     kind = fetch.options_of(name)
     file = options.preset_file("paper", kind.presets)
     words = json.dumps(yaml.safe_load(file.read_text()))
@@ -64,7 +57,7 @@ def test_fetch_names_every_reference_of_a_paper_preset(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*metrics.ENCODERS, *metrics.JUDGES])
-def test_every_kind_of_encoder_and_judge_comes_from_somewhere(kind: str) -> None:
+def test_every_kind_of_encoder_and_judge_comes_from_somewhere(kind):
     reference = {"lpips": "vgg", "fid": "inception"}.get(kind, "owner/name@v1")
     [origin] = metrics.origins(kind, reference)
     assert origin.layout == ("torch" if kind in ("lpips", "fid") else "transformers")
@@ -72,14 +65,14 @@ def test_every_kind_of_encoder_and_judge_comes_from_somewhere(kind: str) -> None
     assert metrics.origins(kind, f"nano:{NANO.get(kind, kind)}") == []
 
 
-def test_a_network_of_a_metric_is_fetched_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_of_a_metric_is_fetched_with_the_rest(monkeypatch):
     origin = Origin("transformers", "owner/sharpness", "v2")
     metric = replace(metrics.METRICS["l1"], name="sharp", needs=("edited", "mine:load"), origins=(origin,))
     monkeypatch.setattr(metrics, "METRICS", {"sharp": metric})
     assert needs.of_metrics(["sharp"], None) == [Need("transformers", "owner/sharpness", "v2")]
 
 
-def test_every_command_with_models_from_says_what_it_needs_and_served_models_need_nothing() -> None:
+def test_every_command_with_models_from_says_what_it_needs_and_served_models_need_nothing():
     for name, command in cli.COMMANDS.items():
         kind = pkgutil.resolve_name(command.configuration)
         says = kind.needs is not options.Options.needs
@@ -115,16 +108,14 @@ def test_every_command_with_models_from_says_what_it_needs_and_served_models_nee
         ("dataset", "README.md data/test.parquet", ".gitattributes"),
     ],
 )  # fmt: skip
-def test_of_a_repository_what_its_loader_reads_is_chosen(layout: str, chosen: str, left: str) -> None:
+def test_of_a_repository_what_its_loader_reads_is_chosen(layout, chosen, left):
     assert fetching.choose(layout, [*left.split(), *chosen.split()]) == sorted(chosen.split())
 
 
 # What is loaded
 
 
-def test_what_was_fetched_loads_without_the_hub(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_fetched_loads_without_the_hub(hub, tmp_path, capsys):
     shipped = ("clip", "dino", "llava", "owlv2", "blip", "ip2p")
     for name in shipped:
         hub.add(f"own/{name}", zoo.path(name))
@@ -144,9 +135,7 @@ def test_what_was_fetched_loads_without_the_hub(
         metrics.load_judge("itm", "own/blip")
 
 
-def test_a_run_reads_the_folder_and_says_which_file_is_absent(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_reads_the_folder_and_says_which_file_is_absent(hub, tmp_path, capsys):
     hub.add("own/dino", zoo.path("dino"))
     words = ["eval", "--editor", "identity", "--models.dino", "own/dino", "--metrics", "dino", "--limit", "2"]
     words += ["--control", "none", "--device", "cpu", "--models-from", tmp_path / "m"]
@@ -165,9 +154,7 @@ def test_a_run_reads_the_folder_and_says_which_file_is_absent(
     assert f"{weights.relative_to(tmp_path / 'm')} of 'own/dino'" in again.stderr
 
 
-def test_weights_that_are_safetensors_in_a_pull_request_only_are_found_offline(
-    hub: Hub, tmp_path: Path
-) -> None:
+def test_weights_that_are_safetensors_in_a_pull_request_only_are_found_offline(hub, tmp_path):
     files = {path.name: path.read_bytes() for path in zoo.path("dino").iterdir()}
     weights = files.pop("model.safetensors")
     repository = hub.add("own/old", {**files, "pytorch_model.bin": WEIGHTS})
@@ -178,9 +165,7 @@ def test_weights_that_are_safetensors_in_a_pull_request_only_are_found_offline(
     assert metrics.load_encoder("dino", "own/old").source.revision == repository.commit("main")
 
 
-def test_a_data_set_is_read_without_the_hub(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_is_read_without_the_hub(hub, tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     from nein.datasets import hub as data
@@ -196,14 +181,12 @@ def test_a_data_set_is_read_without_the_hub(
 # Halves, faults and refusals
 
 
-def address(hub: Hub, content: bytes = WEIGHTS) -> Need:
+def address(hub, content=WEIGHTS):
     hub.pages["/net-0001.pth"] = content
     return Need("torch", f"{hub.url}/net-0001.pth", hashlib.sha256(content).hexdigest()[:8])
 
 
-def test_after_a_broken_download_what_is_complete_is_not_asked_for_again(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_broken_download_what_is_complete_is_not_asked_for_again(hub, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1024)  # 10 MB are kept at a time
     hub.add("own/first", {"config.json": b"{}", "model.safetensors": WEIGHTS[:5000]})
     hub.add("own/model", SMALL)
@@ -227,33 +210,7 @@ def test_after_a_broken_download_what_is_complete_is_not_asked_for_again(
     assert not target.exists()
 
 
-def test_a_fetch_that_was_killed_goes_on(hub: Hub, tmp_path: Path) -> None:
-    for number in range(4):
-        hub.add(f"own/model{number}", {**SMALL, "model.safetensors": WEIGHTS + bytes([number])})
-    hub.pause = 0.3
-    words = ["fetch", "negbench", "eval", "--model", "none", "--vlm",
-             "own/model0,own/model1,own/model2,own/model3", "--models-from", str(tmp_path / "m")]  # fmt: skip
-    process = killing.start(cli.main, words)
-    until = time.monotonic() + 60
-    while not (tmp_path / "m" / "manifest.json").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    process.kill()
-    process.join()
-    sets = store.read_manifest(tmp_path / "m")
-    assert 0 < len(sets) < 4
-    hub.pause = 0
-    hub.requests.clear()
-    finished = in_a_fork(*words)
-    assert finished.returncode == 0
-    assert "12 files" in finished.stderr
-    assert not any("own/model0" in path for path in hub.downloads())
-    assert len(store.read_manifest(tmp_path / "m")) == 4
-    assert fetch.check(tmp_path / "m") != 1
-
-
-def test_check_names_what_is_missing_cut_short_or_altered(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_what_is_missing_cut_short_or_altered(hub, tmp_path, capsys):
     for name in ("a", "b", "c"):
         hub.add(f"own/{name}", {**SMALL, "model.safetensors": WEIGHTS + name.encode()})
     fetch.fetch([Need("transformers", f"own/{name}") for name in "abc"], tmp_path)
@@ -275,9 +232,7 @@ def test_check_names_what_is_missing_cut_short_or_altered(
     assert exit_code("fetch", "--check", "--out", tmp_path) == 0
 
 
-def test_what_is_refused_is_said_and_the_rest_is_fetched(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_refused_is_said_and_the_rest_is_fetched(hub, tmp_path, capsys):
     hub.add("own/model", SMALL)
     hub.add("own/closed", SMALL).gated = True
     hub.add("own/pickle", {"config.json": b"{}", "pytorch_model.bin": WEIGHTS})
@@ -291,10 +246,8 @@ def test_what_is_refused_is_said_and_the_rest_is_fetched(
     assert list(store.read_manifest(tmp_path)) == ["transformers own/model"]
 
 
-def test_a_hub_that_does_not_answer_is_a_sentence(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(sentence: str) -> bool:
+def test_a_hub_that_does_not_answer_is_a_sentence(hub, tmp_path, capsys, monkeypatch):
+    def refused(sentence):
         ended = outcome(capsys, "fetch", "negbench", "eval", "--model", "own/a", "--models-from", tmp_path)
         return ended.code == 2 and sentence in ended.stderr
 
@@ -306,13 +259,11 @@ def test_a_hub_that_does_not_answer_is_a_sentence(
     assert refused("HF_HUB_OFFLINE is set, and nein fetch needs")
 
 
-def test_a_disk_without_room_is_said_before_and_during(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_is_said_before_and_during(hub, tmp_path, monkeypatch):
     hub.add("own/model", SMALL)
     wanted = [Need("transformers", "own/model")]
 
-    def full(*_: object, **__: object) -> str:
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
@@ -324,10 +275,8 @@ def test_a_disk_without_room_is_said_before_and_during(
         fetch.fetch(wanted, tmp_path)
 
 
-def test_a_dry_run_lists_repositories_files_and_places_and_asks_nobody(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def never(*_: Any, **__: Any) -> None:
+def test_a_dry_run_lists_repositories_files_and_places_and_asks_nobody(capsys, monkeypatch, tmp_path):
+    def never(*_, **__):
         raise AssertionError("somebody was asked")
 
     monkeypatch.setattr(socket.socket, "connect", never)
@@ -344,7 +293,7 @@ def test_a_dry_run_lists_repositories_files_and_places_and_asks_nobody(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_none_is_a_sentence(tmp_path, capsys):
     said = outcome(capsys, "eval", "--models-from", tmp_path / "nothing")
     assert (said.code, "holds no manifest.json, so it is no folder of models" in said.stderr) == (2, True)
     (tmp_path / "manifest.json").write_text('{"schema": 1, "sets": {"a": {}}}')
@@ -355,9 +304,7 @@ def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.Capt
 # Whose weights they are
 
 
-def clip(
-    hub: Hub, name: str, change: Callable[[Any], Any] = lambda words: words, act: str = "quick_gelu"
-) -> None:
+def clip(hub, name, change=lambda words: words, act="quick_gelu"):
     folder = zoo.path("clip")
     weights = safetensors.numpy.load_file(folder / "model.safetensors")
     weights[lineage.WORDS[0]] = change(weights[lineage.WORDS[0]])
@@ -370,9 +317,7 @@ def clip(
     hub.add(name, files)
 
 
-def test_plain_clip_under_another_name_and_quick_gelu_weights_behind_gelu_are_reported(
-    hub: Hub, tmp_path: Path
-) -> None:
+def test_plain_clip_under_another_name_and_quick_gelu_weights_behind_gelu_are_reported(hub, tmp_path):
     clip(hub, "openai/clip-vit-base-patch32")
     clip(hub, "own/negclip")
     clip(hub, "own/tuned", lambda words: words * 1.01)
@@ -384,9 +329,7 @@ def test_plain_clip_under_another_name_and_quick_gelu_weights_behind_gelu_are_re
     assert wrong.startswith("'own/wrong' has weights of OpenAI's CLIP, trained with QuickGELU")
 
 
-def test_negbench_says_whose_weights_a_folder_has(
-    hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_negbench_says_whose_weights_a_folder_has(hub, tmp_path, caplog):
     from nein.benchmarks.negbench import models
 
     clip(hub, "openai/clip-vit-base-patch32")

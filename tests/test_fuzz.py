@@ -1,10 +1,6 @@
 """Wrong inputs end in one sentence: every command, with what `tests.fuzz` draws."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +11,16 @@ QUICK, SLOW = 1, 200
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory):
     return fuzz.world(tmp_path_factory.mktemp("world") / "w")
 
 
 @pytest.fixture(scope="module")
-def whole_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole_world(tmp_path_factory):
     return fuzz.world(tmp_path_factory.mktemp("whole") / "w", models=True)
 
 
-def faults(
-    name: str, numbers: range, world: Path, folder: Path, run: Callable[..., fuzz.Outcome] = fuzz.run
-) -> list[str]:
+def faults(name, numbers, world, folder, run=fuzz.run):
     """The cases that end in anything but a right result or a sentence."""
     said = []
     for number in numbers:
@@ -41,19 +35,19 @@ def faults(
     return said
 
 
-def test_every_command_of_the_table_is_tried() -> None:
+def test_every_command_of_the_table_is_tried():
     assert fuzz.LINES.keys() - fuzz.FURTHER.keys() == cli.COMMANDS.keys()
     assert cli.commands().keys() - cli.COMMANDS.keys() <= fuzz.FURTHER.keys()
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_a_few_wrong_inputs_end_in_a_sentence(name: str, world: Path, tmp_path: Path) -> None:
+def test_a_few_wrong_inputs_end_in_a_sentence(name, world, tmp_path):
     assert faults(name, range(QUICK), world, tmp_path) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(fuzz.LINES))
-def test_two_hundred_wrong_inputs_end_in_a_sentence(name: str, whole_world: Path, tmp_path: Path) -> None:
+def test_two_hundred_wrong_inputs_end_in_a_sentence(name, whole_world, tmp_path):
     assert fuzz.warm(name, whole_world).code == 0
     assert faults(name, range(1), whole_world, tmp_path, fuzz.in_a_process) == []
     assert faults(name, range(1, SLOW), whole_world, tmp_path) == []

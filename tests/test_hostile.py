@@ -1,17 +1,13 @@
 """Data, run folders and servers of somebody else: every place where their text becomes a path, a command, a
 page, a cell or a line on the terminal, with drawn hostile text (docs/explanation/threats.md)."""
 
-from __future__ import annotations
-
 import hashlib
 import html.parser
 import itertools
 import json
 import random
 import shlex
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -25,13 +21,11 @@ from nein.datasets.nein.samples import load_folder
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.models import references
-from tests.helpers.commands import Outcome, outcome
-from tests.loopback import Server, say
+from tests.helpers.commands import outcome
+from tests.loopback import say
 from tests.nein.conftest import write_data
 
 SECRET = "SECRET-42"
-#: What a page runs and fetches: tag and attribute, and address.
-Active: TypeAlias = list[tuple[str, str]]
 #: Of paths, shells, pages, spreadsheets, terminals, archives and templates.
 PARTS = (
     "../", "../../secret.txt", "/etc/passwd", "..", ".", "~", "~root/", "~nobody-here/", "..\\..\\x",
@@ -43,14 +37,14 @@ PARTS = (
 )  # fmt: skip
 
 
-def drawn(seed: int, count: int) -> list[str]:
+def drawn(seed, count):
     """Every part alone, then `count` joins of two or three."""
     rng = random.Random(seed)
     return [*PARTS, *("".join(rng.choices(PARTS, k=rng.choice((2, 3)))) for _ in range(count))]
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def room(tmp_path, monkeypatch):
     """The current folder. Outside it nothing may change, and nothing inside it may be made by a shell."""
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -66,7 +60,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not list(tmp_path.rglob("*pwned*"))
 
 
-def outside(place: Path) -> dict[str, str]:
+def outside(place):
     files = (path for path in place.rglob("*") if path.is_file() and "room" not in path.parts)
     return {str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -74,24 +68,24 @@ def outside(place: Path) -> dict[str, str]:
 # --- a name becomes a path ----------------------------------------------------------------------
 
 
-def nein_ids(room: Path) -> Callable[[str], Path | None]:
+def nein_ids(room):
     write_data(room / "data", 1, 1)
     file = room / "data" / "val.json"
     records = json.loads(file.read_text())
 
-    def look(text: str) -> Path:
+    def look(text):
         file.write_text(json.dumps([{**records[0], "NeIn": text}]))
         return load_folder(room / "data").samples[0].sample_path
 
     return look
 
 
-def negbench_pictures(room: Path) -> Callable[[str], Path | None]:
+def negbench_pictures(room):
     (room / "pictures").mkdir()
     Image.new("RGB", (8, 8), (0, 0, 250)).save(room / "pictures" / "x.png")
     files = Files(room / "pictures")
 
-    def look(text: str) -> None:
+    def look(text):
         for name in (text, f"{text}/../../../secret.png", f"../../../{text}"):
             try:
                 assert np.array_equal(files.frames(name)[0][0, 0], (0, 0, 250))
@@ -101,7 +95,7 @@ def negbench_pictures(room: Path) -> Callable[[str], Path | None]:
     return look
 
 
-def hub_questions(room: Path) -> Callable[[str], Path | None]:
+def hub_questions(room):
     options = {"A": "cat", "B": "dog"}
     record = {
         "index": 1, "image": "", "question": "Is it a cat?", "negated_question": "Is it no cat?",
@@ -109,7 +103,7 @@ def hub_questions(room: Path) -> Callable[[str], Path | None]:
     }  # fmt: skip
     (room / "pictures").mkdir()
 
-    def look(text: str) -> Path | None:
+    def look(text):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(questions.hub, "read", lambda *given: [{**record, "image": text}])
             picture = questions.load("hub:some/body", pictures=str(room / "pictures")).items[0].picture
@@ -118,13 +112,13 @@ def hub_questions(room: Path) -> Callable[[str], Path | None]:
     return look
 
 
-def edits(room: Path) -> Callable[[str], Path | None]:
+def edits(room):
     run = RunDir(room / "run", "identity", "negative")
     return lambda text: run.image_path({"image": text})
 
 
-def model_folders(room: Path) -> Callable[[str], Path | None]:
-    def look(text: str) -> Path:
+def model_folders(room):
+    def look(text):
         folder = references.slug(text)
         assert folder not in ("", ".", "..")
         assert Path(folder).name == folder
@@ -135,7 +129,7 @@ def model_folders(room: Path) -> Callable[[str], Path | None]:
 
 
 @pytest.mark.parametrize("place", [nein_ids, negbench_pictures, hub_questions, edits, model_folders])
-def test_no_name_leads_out_of_its_folder(place: Callable[[Path], Callable], room: Path) -> None:
+def test_no_name_leads_out_of_its_folder(place, room):
     look = place(room)
     for text in drawn(7, 60):
         try:
@@ -151,11 +145,11 @@ def test_no_name_leads_out_of_its_folder(place: Callable[[Path], Callable], room
 class Page(html.parser.HTMLParser):
     """What a browser would run or fetch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.active: Active = []
+        self.active = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         if tag in ("script", "iframe", "object", "embed", "base", "form", "link"):
             self.active.append((tag, ""))
         for name, value in attrs:
@@ -165,9 +159,7 @@ class Page(html.parser.HTMLParser):
                 self.active.append((f"{tag} {name}", address))
 
 
-def assert_harmless(
-    room: Path, folder: str, made: Outcome, capsys: pytest.CaptureFixture[str], plain: Active | None
-) -> Active:
+def assert_harmless(room, folder, made, capsys, plain):
     """Of a run and its page, which runs and fetches as much as a `plain` one; that is what is returned."""
     report = outcome(capsys, "report", f"{folder}/run", "-o", f"{folder}/p.html")
     assert report.code == 0, made.stderr + report.stderr
@@ -187,7 +179,7 @@ def assert_harmless(
     return page.active
 
 
-def test_text_of_a_data_set_stays_text(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_a_data_set_stays_text(room, capsys):
     file = write_data(room / "data", 4, 2) / "val.json"
     records, plain = json.loads(file.read_text()), None
     texts = itertools.cycle(text for text in drawn(3, 40) if text.strip() and text.isprintable())
@@ -203,15 +195,13 @@ def test_text_of_a_data_set_stays_text(room: Path, capsys: pytest.CaptureFixture
         plain = assert_harmless(room, folder, outcome(capsys, "eval", *words), capsys, plain)
 
 
-def test_what_a_server_says_stays_text(
-    room: Path, capsys: pytest.CaptureFixture[str], server: Server
-) -> None:
+def test_what_a_server_says_stays_text(room, capsys, server):
     plain = None
     for folder in ("plain", "answers", "errors"):
         texts = ["A"] if folder == "plain" else drawn(5, 20)
         code = 400 if folder == "errors" else 200
 
-        def rule(body: object, count: int, texts: list[str] = texts, code: int = code) -> tuple:
+        def rule(body, count, texts=texts, code=code):
             text = texts[count % len(texts)]
             return (code, {"error": {"message": text}} if code == 400 else say(text), {})
 
@@ -224,7 +214,7 @@ def test_what_a_server_says_stays_text(
 # --- a run folder of somebody else ------------------------------------------------------------------
 
 
-def test_a_run_folder_shows_no_picture_from_elsewhere(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_folder_shows_no_picture_from_elsewhere(room, capsys):
     write_data(room / "data", 1, 2)
     run = room / "run" / "identity" / "negative"
     words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", "run")
@@ -243,9 +233,7 @@ def test_a_run_folder_shows_no_picture_from_elsewhere(room: Path, capsys: pytest
         assert outcome(capsys, "grid", "run", "-o", "g.png").code == 2
 
 
-def test_a_command_of_a_run_folder_is_printed_as_words(
-    room: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_of_a_run_folder_is_printed_as_words(room, capsys):
     write_data(room / "data", 1, 1)
     words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", "run")
     assert outcome(capsys, "eval", *words).code == 0
@@ -266,9 +254,7 @@ def test_a_command_of_a_run_folder_is_printed_as_words(
 
 @pytest.mark.parametrize("reference", ["~nobody-here/x", "x" * 300, "~nobody-here"])
 @pytest.mark.parametrize("words", ["eval --metrics l1 --editor", "negvqa --model", "negbench eval --model"])
-def test_a_reference_that_no_file_system_takes_is_a_sentence(
-    room: Path, capsys: pytest.CaptureFixture[str], words: str, reference: str
-) -> None:
+def test_a_reference_that_no_file_system_takes_is_a_sentence(room, capsys, words, reference):
     said = outcome(capsys, *words.split(), reference, "--out", "run")
     assert said.code == 2
     assert said.stderr.splitlines()[-1].startswith("error: ")

@@ -1,9 +1,5 @@
 """`nein list`: rows from the tables that load, and whether what they name is on this machine."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from nein import editors, listing, metrics
@@ -15,22 +11,22 @@ from nein.nano import scenes, zoo
 from tests.helpers import commands
 
 
-def things(kind: str) -> dict[str, listing.Thing]:
+def things(kind):
     return {thing.name: thing for thing in listing.KINDS[kind]()}
 
 
-def cells(kind: str, name: str) -> dict[str, str]:
+def cells(kind, name):
     return dict(zip(listing.HEAD, things(kind)[name].row(), strict=True))
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub(tmp_path, monkeypatch):
     """An empty cache of the hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     return tmp_path
 
 
-def snapshot(hub: Path, name: str, files: dict[str, str]) -> Path:
+def snapshot(hub, name, files):
     """A repository as the hub's cache has it."""
     root = hub / name
     (root / "refs").mkdir(parents=True)
@@ -42,7 +38,7 @@ def snapshot(hub: Path, name: str, files: dict[str, str]) -> Path:
     return root
 
 
-def test_every_row_of_every_table_is_listed() -> None:
+def test_every_row_of_every_table_is_listed():
     assert {*editors.PRESETS, "identity", "solid"} <= things("editors").keys()
     assert things("metrics").keys() >= metrics.METRICS.keys()
     assert {"nano:llava", "nano:owlv2", "nano:blip", "vllm:MODEL", "pairwise:MODEL"} <= things(
@@ -59,7 +55,7 @@ def test_every_row_of_every_table_is_listed() -> None:
     }  # fmt: skip
 
 
-def test_what_ships_is_here_with_its_size_and_the_licence_of_its_card(hub: Path) -> None:
+def test_what_ships_is_here_with_its_size_and_the_licence_of_its_card(hub):
     row = cells("editors", "ip2p-nano")
     assert (row["from"], row["licence"], row["here"]) == ("ships with nein", "apache-2.0", "yes")
     assert 1 < float(row["size"].removesuffix(" MB")) < 20
@@ -67,7 +63,7 @@ def test_what_ships_is_here_with_its_size_and_the_licence_of_its_card(hub: Path)
     assert cells("benchmarks", "nein negvqa --preset paper")["here"] == "no"
 
 
-def test_a_repository_is_here_when_its_weights_are_whole_and_its_own_card_says_the_licence(hub: Path) -> None:
+def test_a_repository_is_here_when_its_weights_are_whole_and_its_own_card_says_the_licence(hub):
     name = "timbrooks/instruct-pix2pix"
     assert cells("editors", "ip2p")["here"] == "no"
     assert cells("editors", "ip2p")["licence"] == licences.LICENCES[name]
@@ -85,8 +81,8 @@ def test_a_repository_is_here_when_its_weights_are_whole_and_its_own_card_says_t
 
 
 def test_of_several_repositories_those_that_lack_are_counted_and_a_network_is_where_its_library_looks(
-    hub: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    hub, monkeypatch
+):
     snapshot(hub, "models--llava-hf--llava-1.5-7b-hf", {"model.safetensors": "x"})
     assert cells("benchmarks", "nein negvqa --preset paper")["here"].startswith("no: ")
     snapshot(hub, "datasets--yuhuizhang--NegVQA", {"data.parquet": "x"})
@@ -100,15 +96,13 @@ def test_of_several_repositories_those_that_lack_are_counted_and_a_network_is_wh
     assert (cells("models", "alex")["here"], cells("models", "alex")["size"]) == ("yes", "0.2 MB")
 
 
-def test_every_licence_is_of_something_that_a_table_names() -> None:
+def test_every_licence_is_of_something_that_a_table_names():
     rows = [thing for kind in listing.KINDS for thing in things(kind).values()]
     named = {need.reference for thing in rows for need in thing.needs}
     assert set(licences.LICENCES) - named == set()
 
 
-def test_the_command_counts_what_is_here_and_refuses_another_kind(
-    hub: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_counts_what_is_here_and_refuses_another_kind(hub, capsys):
     done = commands.outcome(capsys, "list", "metrics")
     assert done.code == 0, done.stderr
     assert f"{len(metrics.METRICS)} of {len(metrics.METRICS)} are here." in done.stdout

@@ -1,7 +1,5 @@
 """What is installed: versions by name, the wheel alone in a new environment, the recipes of containers."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -10,7 +8,6 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -39,7 +36,7 @@ cli.main(["list", "editors"])
 UNTESTED = {"bitsandbytes", "vllm", "tomli"}
 
 
-def requirements() -> list[Requirement]:
+def requirements():
     """Of the package and all its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
@@ -48,7 +45,7 @@ def requirements() -> list[Requirement]:
     ]
 
 
-def constraints() -> dict[str, str]:
+def constraints():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert [line for line in pins if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.!]*", line)] == []
@@ -72,7 +69,7 @@ def test_every_requirement_has_one_lowest_version_and_a_tested_one_that_it_allow
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     line = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(line, cwd=ROOT, capture_output=True, timeout=300, check=True)
@@ -81,14 +78,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def unpacked(wheel: Path) -> Path:
+def unpacked(wheel):
     """The wheel as it lies in site-packages."""
     zipfile.ZipFile(wheel).extractall(wheel.parent / "site")
     return wheel.parent / "site"
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel, tmp_path_factory):
     """A new environment with the wheel in it, beside the libraries of this one; its folder of scripts."""
     root = tmp_path_factory.mktemp("environment")
     venv.create(root, with_pip=False)
@@ -99,7 +96,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "bin"
 
 
-def run(*line: object, cwd: Path) -> str:
+def run(*line, cwd):
     """Runs a command outside the checkout; what it prints on standard output."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
@@ -140,9 +137,7 @@ def test_the_wheel_alone_evaluates_measures_and_fine_tunes_outside_the_checkout(
 
 
 @pytest.mark.parametrize("installed", [False, True], ids=["checkout", "wheel"])
-def test_a_users_files_beside_a_script_shadow_nothing(
-    installed: bool, unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_files_beside_a_script_shadow_nothing(installed, unpacked, tmp_path, monkeypatch):
     home = unpacked if installed else ROOT
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text("MINE = True\n")
@@ -158,7 +153,7 @@ def test_a_users_files_beside_a_script_shadow_nothing(
     assert "magicbrush" in done.stdout
 
 
-def test_the_wheel_puts_one_package_into_site_packages(unpacked: Path) -> None:
+def test_the_wheel_puts_one_package_into_site_packages(unpacked):
     assert {path.name for path in unpacked.iterdir() if not path.name.endswith(".dist-info")} == {"nein"}
     assert {"editors", "metrics", "train", "configs"} <= {path.name for path in (unpacked / "nein").iterdir()}
 

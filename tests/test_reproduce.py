@@ -1,11 +1,7 @@
 """`nein reproduce`: every table end to end in miniature, agreement, and files of somebody else."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,11 +22,11 @@ NANO = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def made(tmp_path_factory):
     """The folder of a table in miniature, made once."""
     top = tmp_path_factory.mktemp("reproduced")
 
-    def make(table: str) -> Path:
+    def make(table):
         if not (top / table / FILE).exists():
             # NegBench's own twin is drawn for fewer scenes than its cache has.
             words = ["--preset=nano", "--samples=4", "--device=cpu", f"--out={top / table}"]
@@ -44,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("table", NANO)
-def test_a_table_is_reproduced_in_miniature_and_its_file_is_in_order(table, made, capsys) -> None:
+def test_a_table_is_reproduced_in_miniature_and_its_file_is_in_order(table, made, capsys):
     file = made(table) / FILE
     found, (rows, count) = json.loads(file.read_text()), NANO[table]
     assert list(dict.fromkeys(one["row"] for one in found["figures"])) == rows
@@ -61,7 +57,7 @@ def test_a_table_is_reproduced_in_miniature_and_its_file_is_in_order(table, made
     assert all(row in printed for row in rows)
 
 
-def test_a_second_command_computes_nothing_and_a_block_that_is_lost_is_made_again(made, capsys) -> None:
+def test_a_second_command_computes_nothing_and_a_block_that_is_lost_is_made_again(made, capsys):
     folder = made("negvqa-table1")
     before = json.loads((folder / FILE).read_text())
     block = next((folder / "llava-1.5-7b-hf" / "answers").rglob("*.jsonl"))
@@ -75,7 +71,7 @@ def test_a_second_command_computes_nothing_and_a_block_that_is_lost_is_made_agai
         assert (after["costs"] == before["costs"]) == (len(lost) == 1)
 
 
-def test_every_table_names_models_of_it_and_options_of_its_command() -> None:
+def test_every_table_names_models_of_it_and_options_of_its_command():
     for name, table in TABLES.items():
         cells = list(registry.get(table.benchmark).published(table.source, None))
         assert len({reproduce._key(one) for one in cells}) == len(cells) > 0, name
@@ -109,17 +105,15 @@ CELL = Printed("row", {}, 0.45, "%", 10)
         ({}, {"n": 8}, "paper", 9, True, ""),
     ],
 )
-def test_a_published_value_agrees_that_lies_within_our_interval(
-    printed: dict[str, Any], ours: dict[str, Any], preset: str, samples: int | None, agrees: Any, why: str
-) -> None:
+def test_a_published_value_agrees_that_lies_within_our_interval(printed, ours, preset, samples, agrees, why):
     found = reproduce.agreement(CELL._replace(**printed), {**OURS, **ours}, preset, samples)
     assert found[0] is agrees
     assert found[1].startswith(why)
     assert bool(found[1]) == bool(why)
 
 
-def test_a_run_of_a_published_model_is_found_in_its_table_by_its_manifest() -> None:
-    def rows(table: str, **manifest: Any) -> set[str]:
+def test_a_run_of_a_published_model_is_found_in_its_table_by_its_manifest():
+    def rows(table, **manifest):
         chosen = TABLES[table]
         return {one.row for one in registry.get(chosen.benchmark).published(chosen.source, manifest)}
 
@@ -159,7 +153,7 @@ def test_a_run_of_a_published_model_is_found_in_its_table_by_its_manifest() -> N
         (lambda f: f.update(runs=[]), "without a run"),
     ],
 )
-def test_a_file_that_is_wrong_is_a_sentence_or_not_in_order(change, said, made, tmp_path, capsys) -> None:
+def test_a_file_that_is_wrong_is_a_sentence_or_not_in_order(change, said, made, tmp_path, capsys):
     content = json.loads((made("negvqa-table1") / FILE).read_text())
     change(content)
     (tmp_path / "f.json").write_text(json.dumps(content))
@@ -183,7 +177,7 @@ def test_a_file_that_is_wrong_is_a_sentence_or_not_in_order(change, said, made, 
         (("--check", "nowhere.json"), "cannot be read"),
     ],
 )
-def test_wrong_words_are_one_sentence(words, said, capsys, tmp_path, monkeypatch) -> None:
+def test_wrong_words_are_one_sentence(words, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, printed, complaint = outcome(capsys, "reproduce", *words)
     assert (code, printed) == (2, "")
@@ -191,10 +185,8 @@ def test_wrong_words_are_one_sentence(words, said, capsys, tmp_path, monkeypatch
     assert "Traceback" not in complaint
 
 
-def test_what_is_not_on_this_machine_is_fetched_first_and_nothing_where_it_was_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
+def test_what_is_not_on_this_machine_is_fetched_first_and_nothing_where_it_was_refused(tmp_path, monkeypatch):
+    asked = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("nein.fetch.fetch", lambda needs, folder: asked.append((needs, folder)) or 1)

@@ -1,14 +1,11 @@
 """The documentation as a site: it holds all tables, every link leads somewhere, and it can be built."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +32,7 @@ SHOWN_ONLY = ("nein/benchmarks/negvqa/page.py", "nein/benchmarks/nein/reporting/
 
 
 @pytest.fixture(scope="module")
-def markdown() -> dict[str, str]:
+def markdown():
     """Path below docs/ -> Markdown, of all pages, with their tables."""
     lying = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
     readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
@@ -58,7 +55,7 @@ _TYPED = re.compile(
 )
 
 
-def lines_typed(text: str) -> Iterator[str]:
+def lines_typed(text):
     """The command lines of a text, without what is said behind "#" and "&&"; several lines of a message of
     the code are one."""
     joined = re.sub(r'"\n\s*f?"|\\\n', "", text)
@@ -66,7 +63,7 @@ def lines_typed(text: str) -> Iterator[str]:
         yield re.split(r" #| && |, | \(", found[0])[0]
 
 
-def unknown_options(line: str, flags: dict[str, set[str]]) -> list[str]:
+def unknown_options(line, flags):
     """Options on a command line that its command does not have; none where it is no command of ours."""
     words = re.sub(r"^nein-eval", "nein eval", re.sub(r"^.*?(?=train[./])", "", line)).split()
     words = [words[0], *words[2:]] if words[1:2] in (["slurm"], ["fetch"]) and len(words) > 2 else words
@@ -77,7 +74,7 @@ def unknown_options(line: str, flags: dict[str, set[str]]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def flags() -> dict[str, set[str]]:
+def flags():
     """What is typed, "nein eval" or "train/finetune_ip2p.py" -> its options."""
     places = {f"nein {name}": command.configuration for name, command in cli.commands().items()}
     for typed, place in pages.SCRIPTS.items():
@@ -157,7 +154,7 @@ def test_every_quirk_that_the_code_knows_is_on_the_page_of_quirks():
     assert sorted(path for path in named if not (ROOT / path).is_file()) == []
 
 
-def _asks_for_a_protocol(path: Path) -> bool:
+def _asks_for_a_protocol(path):
     """Whether something called protocol is compared with the name of one."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Compare):
@@ -203,7 +200,7 @@ def test_every_table_has_a_head_and_no_page_names_a_place_of_this_machine(markdo
             assert re.match(r".*\n\|[-:| ]+\|\n", table), f"{name}: {table[:80]}"
 
 
-def _anchors(text: str) -> set[str]:
+def _anchors(text):
     """What can stand behind "#": headings, by their words or by the name they give themselves."""
     found = set()
     for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), flags=re.M):

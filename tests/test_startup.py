@@ -1,7 +1,5 @@
 """The commands start at once: importing the packages loads no model library and no image library."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +17,7 @@ NOT_FOR_HELP = (
 )  # fmt: skip
 
 
-def loaded_by(code: str) -> str:
+def loaded_by(code):
     """The heavy modules a fresh interpreter has loaded after running `code`, separated by spaces."""
     report = f"import sys; print(*(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)"
     line = [sys.executable, "-c", f"{code}\n{report}"]
@@ -27,7 +25,7 @@ def loaded_by(code: str) -> str:
     return done.stderr.strip()
 
 
-def ending(call: str) -> str:
+def ending(call):
     return f"try: {call}\nexcept SystemExit as end: assert not end.code"
 
 
@@ -48,11 +46,11 @@ def ending(call: str) -> str:
         ("from nein.train.finetune_ip2p import main\n" + ending("main(['--help'])"), ""),
     ],
 )  # fmt: skip
-def test_what_needs_no_model_loads_nothing_heavy(code: str, heavy: str) -> None:
+def test_what_needs_no_model_loads_nothing_heavy(code, heavy):
     assert loaded_by(code) == heavy
 
 
-def test_a_command_looks_for_garbage_seldom_and_not_at_its_end() -> None:
+def test_a_command_looks_for_garbage_seldom_and_not_at_its_end():
     code = (
         "import gc\n"
         "from nein.cli import main\n"

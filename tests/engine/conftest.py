@@ -1,22 +1,17 @@
 """Folders of squares."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from nein.engine.folder import Folder
 from tests.engine.squares import compute, opened, results
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
+def folder(tmp_path):
     return opened(tmp_path / "run")
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def whole(tmp_path_factory):
     """What two stages give."""
     folder = opened(tmp_path_factory.mktemp("whole") / "run")
     compute(folder.path)

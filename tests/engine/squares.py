@@ -1,12 +1,8 @@
 """A piece of work of the engine, small enough to see through: squares of numbers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 from nein.engine.blocks import Blocks
 from nein.engine.executors.threads import Threads
@@ -22,15 +18,15 @@ BLOCKS = -(-COUNT // SIZE)
 class Squarer:
     fingerprint = "squarer-1"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"class": "Squarer"}
 
 
-def squares(folder: Folder, *, pause: float = 0.0, deadly: int = -1, **changed: Any) -> Stage:
+def squares(folder, *, pause=0.0, deadly=-1, **changed):
     """`halves` of what `squares` gives: the second output of one stage. The block `deadly` kills."""
     blocks = changed.pop("blocks", Blocks.first(COUNT, SIZE))
 
-    def work(model: Squarer, numbers: range, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+    def work(model, numbers, missing):
         if numbers[0] // SIZE == deadly:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(pause)
@@ -40,7 +36,7 @@ def squares(folder: Folder, *, pause: float = 0.0, deadly: int = -1, **changed: 
         }
         return {name: rows[name] for name in missing}
 
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+    def lost(number, reason, missing):
         rows = [{"id": n, "value": None, "reason": reason} for n in blocks.members(number)]
         return dict.fromkeys(missing, rows)
 
@@ -50,23 +46,23 @@ def squares(folder: Folder, *, pause: float = 0.0, deadly: int = -1, **changed: 
     return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
 
 
-def two_stages(folder: Folder, **changed: Any) -> list[Step]:
+def two_stages(folder, **changed):
     """Squares, and halves which are made of them block by block."""
 
-    def read(number: int) -> list[int]:
+    def read(number):
         return [row["id"] for row in folder.read("squares", number)]
 
     halves = squares(folder, name="halve", outputs=("halves",), read=read, depends_on="squares")
     return [Step(folder, squares(folder, **changed)), Step(folder, halves)]
 
 
-def opened(path: Path) -> Folder:
+def opened(path):
     folder = Folder(path)
     folder.open({"numbers": COUNT}, {}, overwrite=False)
     return folder
 
 
-def results(path: Path) -> dict[str, bytes]:
+def results(path):
     """Everything in a folder that has to be the same whoever made it, and when."""
     return {
         str(file.relative_to(path)): file.read_bytes()
@@ -75,10 +71,10 @@ def results(path: Path) -> dict[str, bytes]:
     }
 
 
-def compute(path: Path, rank: int = 0, size: int = 1, **changed: Any) -> None:
+def compute(path, rank=0, size=1, **changed):
     Threads("cpu", Processes(rank, size)).compute(lambda device: two_stages(Folder(path), **changed))
 
 
-def start(path: Path, *of: int, **changed: Any) -> Any:
+def start(path, *of, **changed):
     """`compute` in a process of its own, to join."""
     return killing.start(lambda words: compute(path, *of, **changed), [])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -9,8 +7,6 @@ import signal
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +19,7 @@ from nein.models.cached import Questions
 from tests.helpers.commands import exit_code
 
 
-def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path: Path) -> None:
+def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path):
     with AnswerCache(tmp_path / "deep" / "answers.sqlite") as cache:
         assert cache.get("model", "question") is None
         cache.put("model", "question", {"text": "Yés", "odd": "\ud83d", "numbers": [1.5, None]})
@@ -34,10 +30,10 @@ def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp
         assert again.get("model", "question") == {"text": "Nó", "odd": "\ud83d", "numbers": [0.1 + 0.2, None]}
 
 
-def test_threads_and_two_processes_write_into_one_file_and_see_each_other(tmp_path: Path) -> None:
+def test_threads_and_two_processes_write_into_one_file_and_see_each_other(tmp_path):
     path = tmp_path / "answers.sqlite"
 
-    def write(cache: AnswerCache, name: str) -> None:
+    def write(cache, name):
         for number in range(40):
             cache.put("model", f"{name} {number}", {"number": number})
 
@@ -52,10 +48,10 @@ def test_threads_and_two_processes_write_into_one_file_and_see_each_other(tmp_pa
             assert cache.get("model", key) == {"number": int(key.split()[1])}
 
 
-def test_a_kill_in_the_middle_of_writing_leaves_every_earlier_answer(tmp_path: Path) -> None:
+def test_a_kill_in_the_middle_of_writing_leaves_every_earlier_answer(tmp_path):
     path = tmp_path / "answers.sqlite"
 
-    def child() -> None:
+    def child():
         cache = AnswerCache(path)
         cache.put("model", "first", {"kept": True})
         cache._db.execute("PRAGMA cache_spill = 1")  # half-written pages reach the file before the end
@@ -81,22 +77,22 @@ class NoLocks(sqlite3.Connection):
 
     message, locking = "database is locked", False
 
-    def execute(self, sql: str, *given: Any) -> Any:
+    def execute(self, sql, *given):
         if self.locking:
             raise sqlite3.OperationalError(self.message)
         return super().execute(sql, *given)
 
 
 @pytest.fixture
-def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_locks(monkeypatch):
     connect = sqlite3.connect
 
-    def refused(place: Any, *more: Any, **options: Any) -> sqlite3.Connection:
+    def refused(place, *more, **options):
         made = connect(place, *more, **options, factory=NoLocks)
         made.locking = "nolock" not in str(place) and str(place) not in ("", ":memory:")
         return made
 
-    def flock(*_: Any) -> None:
+    def flock(*_):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(answers.sqlite3, "connect", refused)
@@ -105,9 +101,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("message", ["database is locked", "disk I/O error", "locking protocol"])
-def test_a_file_system_without_locks_keeps_a_file_per_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_file_system_without_locks_keeps_a_file_per_answer(tmp_path, monkeypatch, message, request):
     monkeypatch.setattr(NoLocks, "message", message)
     path, before = tmp_path / "answers.sqlite", tmp_path / "before.sqlite"
     with AnswerCache(before) as cache:
@@ -115,7 +109,7 @@ def test_a_file_system_without_locks_keeps_a_file_per_answer(
     request.getfixturevalue("no_locks")
     with AnswerCache(before) as cache:  # of a disk with locks
         cache.put("model", "later", {"text": "No"})
-        assert [cache.get("model", key)["text"] for key in ("question", "later")] == ["Yes", "No"]  # type: ignore[index]
+        assert [cache.get("model", key)["text"] for key in ("question", "later")] == ["Yes", "No"]
     with AnswerCache(path) as one, AnswerCache(path) as other:
         one.put("model", "question", {"text": "Yes"})
         assert other.get("model", "question") == {"text": "Yes"}
@@ -131,13 +125,13 @@ def test_a_file_system_without_locks_keeps_a_file_per_answer(
         moved.put("model", "later", {"text": "No"})
 
 
-def test_a_command_that_asks_models_runs_where_there_are_no_locks(tmp_path: Path, no_locks: None) -> None:
+def test_a_command_that_asks_models_runs_where_there_are_no_locks(tmp_path, no_locks):
     words = "eval --editor identity --metrics removal_vqa --models.vqa tests.rehearsal:no --limit 2"
     assert exit_code(*words.split(), "--device", "cpu", "--out", tmp_path / "out") == 0
     assert not list(tmp_path.rglob("*.sqlite"))
 
 
-def test_another_program_that_keeps_the_file_is_not_waited_for_without_end(tmp_path: Path) -> None:
+def test_another_program_that_keeps_the_file_is_not_waited_for_without_end(tmp_path):
     with AnswerCache(tmp_path / "a") as holder, AnswerCache(tmp_path / "a", wait=0.1) as cache:
         holder._db.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="database is locked"):
@@ -147,7 +141,7 @@ def test_another_program_that_keeps_the_file_is_not_waited_for_without_end(tmp_p
         assert holder.get("model", "question") == {"later": True}
 
 
-def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_file_is_a_sentence(tmp_path):
     path = tmp_path / "answers.sqlite"
     path.write_bytes(b"no data base" * 1000)
     with pytest.raises(UserError, match=r"damaged.*remove the file"):
@@ -162,14 +156,14 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
         AnswerCache(tmp_path)
 
 
-def test_of_several_commands_one_asks_and_what_a_dead_one_was_asking_is_asked(tmp_path: Path) -> None:
+def test_of_several_commands_one_asks_and_what_a_dead_one_was_asking_is_asked(tmp_path):
     path, asked = tmp_path / "answers.sqlite", []
 
-    def command() -> None:
+    def command():
         with AnswerCache(path) as cache:
             questions = Questions(cache, "model", at_once=4, limit=9)
 
-            def ask(key: str) -> dict[str, Any]:
+            def ask(key):
                 asked.append(key)
                 time.sleep(0.05)
                 return {"text": key}
@@ -189,7 +183,7 @@ def test_of_several_commands_one_asks_and_what_a_dead_one_was_asking_is_asked(tm
     assert len(asked) == 8
 
 
-def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp_path: Path) -> None:
+def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp_path):
     with AnswerCache(tmp_path / "a") as cache:
         block = BlockAnswers(cache, "one")
         block.put("judge", "key", {"answer": "No"})
@@ -204,7 +198,7 @@ def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp
         assert BlockAnswers(cache, "one").get("judge", "key") == {"answer": "No"}
 
 
-def test_a_name_is_new_once_whatever_its_characters() -> None:
+def test_a_name_is_new_once_whatever_its_characters():
     names, given = Unique(), ("a", "b", "a", "\ud83d", "\ud83d", "")
     assert [names.add(name) for name in given] == [True, True, False, True, False, True]
     assert Unique().add("a")
@@ -214,17 +208,17 @@ def test_a_name_is_new_once_whatever_its_characters() -> None:
 
 
 def test_features_come_back_bit_for_bit_in_their_space_and_block_and_damaged_ones_are_made_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, caplog
+):
     value = np.random.default_rng(0).normal(size=7).astype(np.float32)
 
-    def keep() -> None:
+    def keep():
         cache = FeatureCache(tmp_path, scope_of(["a", "b"]))
         cache.put("clip@1", "key", value.astype(np.float64))
         assert cache.get("clip@1", "key").dtype == np.float32
         cache.flush()
 
-    def found(space: str = "clip@1", key: str = "key", ids: str = "ab") -> Any:
+    def found(space="clip@1", key="key", ids="ab"):
         return FeatureCache(tmp_path, scope_of(ids)).get(space, key)
 
     keep()

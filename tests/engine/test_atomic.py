@@ -1,11 +1,7 @@
-from __future__ import annotations
-
 import json
 import os
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -14,14 +10,14 @@ from nein.engine.errors import UserError
 from tests.helpers import killing
 
 
-def test_an_output_that_is_a_folder_is_a_sentence_and_keeps_the_others_from_nothing(tmp_path: Path) -> None:
+def test_an_output_that_is_a_folder_is_a_sentence_and_keeps_the_others_from_nothing(tmp_path):
     (tmp_path / "b").mkdir()
     with pytest.raises(UserError, match=r"b' is a folder; give the name of a file"):
         atomic.side_by_side(lambda name: atomic.write_text(tmp_path / name, name), ["a", "b", "c"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
-def test_what_fails_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:
+def test_what_fails_on_the_way_leaves_the_old_file(tmp_path):
     path = tmp_path / "rows.jsonl"
     atomic.write_lines(path, [{"a": 1}])
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -30,7 +26,7 @@ def test_what_fails_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_files_are_kept_by_the_disk_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_kept_by_the_disk_side_by_side(tmp_path, monkeypatch):
     together = threading.Barrier(4)
     monkeypatch.setattr(os, "fsync", lambda handle: together.wait(timeout=20))  # breaks where one waits alone
     names = ["a", "b", "c", "d"]
@@ -38,7 +34,7 @@ def test_files_are_kept_by_the_disk_side_by_side(tmp_path: Path, monkeypatch: py
     assert [(tmp_path / name).read_text() for name in names] == names
 
 
-def test_lines_come_back_with_their_numbers_whatever_is_in_their_texts(tmp_path: Path) -> None:
+def test_lines_come_back_with_their_numbers_whatever_is_in_their_texts(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows = [{"text": "two\nlines"}, {"text": "a line\u2028for some, né"}, {}]
     atomic.write_lines(path, rows)
@@ -57,7 +53,7 @@ def test_lines_come_back_with_their_numbers_whatever_is_in_their_texts(tmp_path:
     ],
     ids=["torn", "broken", "list", "latin"],
 )
-def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_a_line_that_cannot_be_read_is_named(tmp_path, content, sentence):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     lines = atomic.iter_lines(path)
@@ -74,20 +70,20 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, sen
         '{"a": 1, "b": true, "c": null, "d": 1.0}',
     ],
 )
-def test_a_line_is_what_the_standard_parser_makes_of_it(tmp_path: Path, line: str) -> None:
+def test_a_line_is_what_the_standard_parser_makes_of_it(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{line}\n")
     assert repr(atomic.read_lines(path)) == repr([json.loads(line)])
 
 
-def test_a_file_that_is_not_there_or_a_folder_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_a_folder_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match="There is no file"):
         atomic.read_lines(tmp_path / "none.jsonl")
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
         atomic.read_lines(tmp_path)
 
 
-def write_three(arguments: Sequence[str]) -> None:
+def write_three(arguments):
     for name in ("a.txt", "b.json", "c.txt"):
         atomic.write_text(Path(arguments[0]) / name, "ten letters")
 
@@ -95,9 +91,7 @@ def write_three(arguments: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("how", "there"), [("before", "a.txt b.json"), ("torn", "a.txt b.json"), ("after", "a.txt b.json c.txt")]
 )
-def test_a_kill_while_a_file_is_written_leaves_whole_files_only(
-    tmp_path: Path, how: Literal["before", "torn", "after"], there: str
-) -> None:
+def test_a_kill_while_a_file_is_written_leaves_whole_files_only(tmp_path, how, there):
     assert killing.run(write_three, [str(tmp_path)], killing.File("*.txt", 2, how)) == killing.KILLED
     whole = sorted(path for path in tmp_path.iterdir() if not path.name.startswith("."))
     assert " ".join(path.name for path in whole) == there

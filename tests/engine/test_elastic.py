@@ -1,7 +1,5 @@
 """Workers that come, go and die: who does what, what is set aside, and what the files tell about it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -10,8 +8,6 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,19 +21,17 @@ from nein.engine.executors.worker import Worker
 from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.engine.scheduler import Scheduler
-from nein.engine.stages import Stage, Step
+from nein.engine.stages import Step
 from tests.engine.squares import BLOCKS, COUNT, SIZE, compute, results, squares, start, two_stages
 from tests.helpers import commands, killing
 from tests.nein.conftest import write_data
 
 
-def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(
-    folder: Folder, whole: dict[str, bytes]
-) -> None:
-    made: list[tuple[str, int]] = []
+def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(folder, whole):
+    made = []
 
-    def watched(stage: Stage) -> Stage:
-        def work(model: Any, inputs: Any, missing: tuple[str, ...]) -> Any:
+    def watched(stage):
+        def work(model, inputs, missing):
             assert threading.current_thread() is threading.main_thread()
             made.append((missing[0], inputs[0] // SIZE))
             return stage.work(model, inputs, missing)
@@ -50,9 +44,7 @@ def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(
     assert results(folder.path) == whole
 
 
-def test_a_second_command_joins_and_both_end_with_everything_done(
-    folder: Folder, whole: dict[str, bytes]
-) -> None:
+def test_a_second_command_joins_and_both_end_with_everything_done(folder, whole):
     both = [start(folder.path, pause=0.2) for _ in range(2)]
     for process in both:
         process.join(120)
@@ -66,9 +58,7 @@ def test_a_second_command_joins_and_both_end_with_everything_done(
     assert attempts.attempts(folder.path) == []
 
 
-def test_a_block_that_kills_is_set_aside_after_three_deaths_of_which_it_alone_can_be_the_cause(
-    folder: Folder, whole: dict[str, bytes]
-) -> None:
+def test_a_block_that_kills_is_set_aside_after_three_deaths_of_which_it_alone_can_be_the_cause(folder, whole):
     codes = []
     while not codes or codes[-1] != 0:
         process = start(folder.path, deadly=2)
@@ -93,11 +83,11 @@ def test_a_block_that_kills_is_set_aside_after_three_deaths_of_which_it_alone_ca
     assert progress.states(folder)[0].aside == 0
 
 
-def test_what_another_one_is_at_is_left_to_it_and_judging_goes_on_meanwhile(folder: Folder) -> None:
+def test_what_another_one_is_at_is_left_to_it_and_judging_goes_on_meanwhile(folder):
     other = Attempts(folder.path / attempts.FOLDER)
     steps = two_stages(folder)
     steps = [Step(folder, squares(folder, outputs=("squares",))), steps[1]]
-    order: list[tuple[int, int]] = []
+    order = []
     blocks, worker = Scheduler(steps), Worker(steps, "cpu")
     assert other.take(name_of("square", 3)) == 0
     while not blocks.over():
@@ -116,9 +106,7 @@ def test_what_another_one_is_at_is_left_to_it_and_judging_goes_on_meanwhile(fold
 
 @pytest.mark.parametrize("blocks", [23, 16_000])
 @pytest.mark.parametrize("size", [2, 3])
-def test_shares_are_static_and_the_rest_is_begun_from_the_others_ends(
-    folder: Folder, blocks: int, size: int
-) -> None:
+def test_shares_are_static_and_the_rest_is_begun_from_the_others_ends(folder, blocks, size):
     """Of blocks, and where there are many of segments of a thousand."""
     stage = squares(folder, blocks=Blocks.first(blocks, 1), read=lambda number: ())
     unit = 1 if blocks == 23 else 1000
@@ -131,7 +119,7 @@ def test_shares_are_static_and_the_rest_is_begun_from_the_others_ends(
         assert rest[0] // unit % size == (rank + 1) % size
 
 
-def test_who_has_a_number_of_ranks_and_of_slurms_array(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_a_number_of_ranks_and_of_slurms_array(monkeypatch):
     assert processes.share(Processes()) == (0, 1)
     assert processes.share(Processes(1, 2)) == (1, 2)
     for key, value in {"ID": 7, "MIN": 4, "COUNT": 8}.items():
@@ -139,7 +127,7 @@ def test_who_has_a_number_of_ranks_and_of_slurms_array(monkeypatch: pytest.Monke
     assert processes.share(Processes(1, 2)) == (7, 16)
 
 
-def test_of_several_who_take_a_block_one_has_it_and_knows_of_the_deaths(folder: Folder) -> None:
+def test_of_several_who_take_a_block_one_has_it_and_knows_of_the_deaths(folder):
     place = folder.path / attempts.FOLDER
     several = [Attempts(place) for _ in range(8)]
     for deaths in (0, 1, 2):
@@ -155,7 +143,7 @@ def test_of_several_who_take_a_block_one_has_it_and_knows_of_the_deaths(folder: 
     assert not list(place.iterdir())
 
 
-def test_a_worker_on_another_machine_is_dead_when_it_is_silent(folder: Folder) -> None:
+def test_a_worker_on_another_machine_is_dead_when_it_is_silent(folder):
     one = Attempts(folder.path / attempts.FOLDER)
     one.take("square-000001")
     path = folder.path / attempts.FOLDER / "square-000001.0.json"
@@ -172,7 +160,7 @@ def test_a_worker_on_another_machine_is_dead_when_it_is_silent(folder: Folder) -
 @pytest.mark.parametrize(
     "content", ["", "{", "[1]", '{"pid": [1]}', '{"pid": 1e20}', '{"pid": 100000000000000000000}', '"x"']
 )
-def test_a_damaged_attempt_is_one_of_somebody(folder: Folder, content: str) -> None:
+def test_a_damaged_attempt_is_one_of_somebody(folder, content):
     path = folder.path / attempts.FOLDER / f"{name_of('square', 1)}.0.json"
     path.parent.mkdir()
     path.write_text(content.replace("{", f'{{"machine": {json.dumps(attempts._machine())}, ', 1)
@@ -182,9 +170,7 @@ def test_a_damaged_attempt_is_one_of_somebody(folder: Folder, content: str) -> N
     assert not list(path.parent.iterdir())
 
 
-def test_a_clock_that_is_ahead_of_the_file_systems_takes_nobody_for_dead(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_ahead_of_the_file_systems_takes_nobody_for_dead(folder, monkeypatch):
     one = Attempts(folder.path / attempts.FOLDER)
     one.take("square-000001")
     ahead = time.time() + 10 * attempts.SILENCE
@@ -193,8 +179,8 @@ def test_a_clock_that_is_ahead_of_the_file_systems_takes_nobody_for_dead(
     one.close()
 
 
-def test_an_exception_or_a_signal_is_no_death(folder: Folder) -> None:
-    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+def test_an_exception_or_a_signal_is_no_death(folder):
+    def work(model, numbers, missing):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -202,7 +188,7 @@ def test_an_exception_or_a_signal_is_no_death(folder: Folder) -> None:
     assert attempts.attempts(folder.path) == []
 
 
-def test_a_folder_at_which_somebody_works_is_not_overwritten_by_another_command(folder: Folder) -> None:
+def test_a_folder_at_which_somebody_works_is_not_overwritten_by_another_command(folder):
     one = Attempts(folder.path / attempts.FOLDER)
     one.take("square-000001")
     with pytest.raises(UserError, match="with other options"):
@@ -214,7 +200,7 @@ def test_a_folder_at_which_somebody_works_is_not_overwritten_by_another_command(
     folder.open({"numbers": 5}, {}, overwrite=True)
 
 
-def test_the_state_of_a_run_is_told_from_its_files(folder: Folder) -> None:
+def test_the_state_of_a_run_is_told_from_its_files(folder):
     steps = [Step(folder, squares(folder, blocks=Blocks(COUNT, SIZE, [0, 1, 5, 22])))]
     progress.announce(steps)
     folder.write("squares", 0, [])
@@ -232,7 +218,7 @@ def test_the_state_of_a_run_is_told_from_its_files(folder: Folder) -> None:
     assert progress.states(folder, now)[0].rate is None  # nobody is at work
 
 
-def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_retry_on_the_command_line(tmp_path, capsys):
     data = write_data(tmp_path / "data", 2, 2)  # four pictures, in two blocks
     words = ["eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
              "--batch-size", "2", "--out", str(tmp_path / "out")]  # fmt: skip
@@ -261,8 +247,8 @@ def test_status_and_retry_on_the_command_line(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize("output", ["../../../victim", "/tmp/victim", "linked"])
 def test_a_run_from_somebody_else_removes_nothing_elsewhere_and_runs_nothing(
-    folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
-) -> None:
+    folder, tmp_path, capsys, output
+):
     victim = tmp_path / "victim" / "000" / "000000.jsonl"
     victim.parent.mkdir(parents=True)
     victim.write_text("mine")

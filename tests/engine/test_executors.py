@@ -1,10 +1,7 @@
 """The engine over a tiny piece of work: what is done, done again, shared, killed and refused."""
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import Any
 
 import pytest
 import torch
@@ -15,19 +12,18 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.engine.executors.worker import Loaded
-from nein.engine.folder import Folder
-from nein.engine.processes import Processes, read_ahead
+from nein.engine.processes import read_ahead
 from nein.engine.stages import Model, Stage, Step
 from tests.engine import squares
 from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results
 
 
-def compute(folder: Folder, world: Processes | None = None, **changed: Any) -> int:
+def compute(folder, world=None, **changed):
     steps = [Step(folder, squares.squares(folder, **changed))]
     return Threads("cpu", world).compute(lambda device: steps)[0]
 
 
-def test_every_block_is_a_file_of_rows_in_order(folder: Folder) -> None:
+def test_every_block_is_a_file_of_rows_in_order(folder):
     assert compute(folder) == BLOCKS
     rows = list(folder.rows("squares", range(BLOCKS)))
     assert [(row["id"], row["value"]) for row in rows] == [(n, n * n) for n in range(COUNT)]
@@ -36,16 +32,14 @@ def test_every_block_is_a_file_of_rows_in_order(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_a_finished_stage_loads_nothing_and_waits_for_nobody(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_a_finished_stage_loads_nothing_and_waits_for_nobody(folder, monkeypatch, at_once):
     compute(folder)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited"))
     stage = squares.squares(folder, model=Model("squarer", lambda: pytest.fail("loaded"), lambda made: {}))
     assert Threads("cpu", at_once=at_once).compute(lambda device: [Step(folder, stage)]) == [0]
 
 
-def test_a_limit_may_grow_and_an_output_be_added(folder: Folder) -> None:
+def test_a_limit_may_grow_and_an_output_be_added(folder):
     assert compute(folder, blocks=Blocks.first(COUNT, SIZE, 5)) == 2
     assert compute(folder) == BLOCKS - 2
     before = results(folder.path)
@@ -55,7 +49,7 @@ def test_a_limit_may_grow_and_an_output_be_added(folder: Folder) -> None:
     assert len(after) == 2 * BLOCKS
 
 
-def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> None:
+def test_a_block_that_does_not_count_any_more_is_made_again(folder):
     compute(folder)
     whole = results(folder.path)
     folder.write("squares", 1, [{"id": 4, "value": None}])
@@ -64,7 +58,7 @@ def test_a_block_that_does_not_count_any_more_is_made_again(folder: Folder) -> N
 
 
 @pytest.mark.parametrize("kept", [[], [4, 5, 6], [4, 4, 5, 6, 7], [8, 9, 10, 11]])
-def test_a_block_with_other_records_than_its_own_is_made_again(folder: Folder, kept: list[int]) -> None:
+def test_a_block_with_other_records_than_its_own_is_made_again(folder, kept):
     compute(folder)
     whole = results(folder.path)
     folder.write("squares", 1, [{"id": n, "value": n * n} for n in kept])
@@ -76,7 +70,7 @@ def test_a_block_with_other_records_than_its_own_is_made_again(folder: Folder, k
     assert [row["id"] for row in selected(folder, "squares")] == [*range(COUNT)]
 
 
-def test_a_block_that_vanishes_after_the_listing_is_open_and_a_damaged_one_an_error(folder: Folder) -> None:
+def test_a_block_that_vanishes_after_the_listing_is_open_and_a_damaged_one_an_error(folder):
     compute(folder)
     step = Step(folder, squares.squares(folder, ids=Blocks.first(COUNT, SIZE).members))
     there = {"squares": folder.done("squares")}
@@ -87,14 +81,14 @@ def test_a_block_that_vanishes_after_the_listing_is_open_and_a_damaged_one_an_er
         stages.open_task(step, 0, 2, there)
 
 
-def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder: Folder) -> None:
-    def total(number: int) -> int:
+def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder):
+    def total(number):
         return sum(row["value"] for row in folder.rows("squares", range(BLOCKS)))
 
-    def work(model: None, inputs: int, missing: tuple[str, ...]) -> dict[str, list[dict[str, int]]]:
+    def work(model, inputs, missing):
         return {"totals": [{"value": inputs}]}
 
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, int]]]:
+    def lost(number, reason, missing):
         return {"totals": []}
 
     blocks = Blocks.first(3, 1)
@@ -104,8 +98,8 @@ def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder: Folde
     assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3
 
 
-def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder: Folder) -> None:
-    def again(vanished: int) -> tuple[int, int]:
+def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder):
+    def again(vanished):
         """Blocks made of the squares, and of the halves that are made of them."""
         open_again = lambda output, number, rows: rows[0]["id"] != vanished * SIZE  # noqa: E731
         made = compute(folder, is_valid=open_again, invalidates=("made of them",))
@@ -113,7 +107,7 @@ def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder
             folder, name="half", outputs=("made of them/halves",), work=halves, depends_on="squares"
         )
 
-    def halves(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+    def halves(model, numbers, missing):
         return {"made of them/halves": [{"id": n} for n in numbers]}
 
     assert again(-1) == (BLOCKS, BLOCKS)
@@ -125,13 +119,11 @@ def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder
     assert again(-1) == (0, 0)
 
 
-def test_what_another_process_has_made_in_the_meantime_is_passed_over(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_process_has_made_in_the_meantime_is_passed_over(folder, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     made = []
 
-    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+    def work(model, numbers, missing):
         made.append(numbers[0] // SIZE)
         for number in range(BLOCKS):  # the other one was quicker with everything
             if number != made[0] and not folder.block_path("squares", number).exists():
@@ -144,7 +136,7 @@ def test_what_another_process_has_made_in_the_meantime_is_passed_over(
     assert folder.done("squares") == set(range(BLOCKS))
 
 
-def test_weights_that_were_replaced_are_noticed(folder: Folder) -> None:
+def test_weights_that_were_replaced_are_noticed(folder):
     compute(folder, blocks=Blocks.first(COUNT, SIZE, 5))
 
     class Other(Squarer):
@@ -155,8 +147,8 @@ def test_weights_that_were_replaced_are_noticed(folder: Folder) -> None:
         compute(folder, model=model)
 
 
-def test_a_mistake_in_one_block_ends_the_work_and_keeps_the_others(folder: Folder) -> None:
-    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+def test_a_mistake_in_one_block_ends_the_work_and_keeps_the_others(folder):
+    def work(model, numbers, missing):
         if numbers[0] == 8:
             raise UserError("no more")
         return {"squares": [{"id": n, "value": n * n} for n in numbers]}
@@ -168,14 +160,14 @@ def test_a_mistake_in_one_block_ends_the_work_and_keeps_the_others(folder: Folde
     assert folder.done("squares") == set(range(BLOCKS))
 
 
-def test_those_who_wait_for_answers_are_told_to_stop_when_one_block_fails(folder: Folder) -> None:
+def test_those_who_wait_for_answers_are_told_to_stop_when_one_block_fails(folder):
     told, started = threading.Event(), threading.Barrier(2)
 
     class Asking(Squarer):
-        def stop(self) -> None:
+        def stop(self):
             told.set()
 
-    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+    def work(model, numbers, missing):
         if started.wait(10):
             raise UserError("refused")
         assert told.wait(10)
@@ -186,7 +178,7 @@ def test_those_who_wait_for_answers_are_told_to_stop_when_one_block_fails(folder
         compute(folder, work=work, model=model)
 
 
-def test_reading_ahead_keeps_order_and_raises_in_its_place() -> None:
+def test_reading_ahead_keeps_order_and_raises_in_its_place():
     assert list(read_ahead(lambda n: n * n, range(6))) == [(n, n * n) for n in range(6)]
     numbers = read_ahead(lambda n: 1 // (3 - n), range(6))
     assert [next(numbers)[0] for _ in range(3)] == [0, 1, 2]
@@ -194,10 +186,10 @@ def test_reading_ahead_keeps_order_and_raises_in_its_place() -> None:
         next(numbers)
 
 
-def test_on_a_gpu_one_model_is_kept_at_a_time_and_what_nobody_needs_is_given_free() -> None:
-    made: list[str] = []
+def test_on_a_gpu_one_model_is_kept_at_a_time_and_what_nobody_needs_is_given_free():
+    made = []
 
-    def model(name: str) -> Model:
+    def model(name):
         return Model(name, lambda: made.append(name) or object(), lambda loaded: {})
 
     for device, expected in (("mps", ["a", "b", "a"]), ("cpu", ["a", "b"])):
@@ -214,9 +206,7 @@ def test_on_a_gpu_one_model_is_kept_at_a_time_and_what_nobody_needs_is_given_fre
 # --- processes ---------------------------------------------------------------------------------
 
 
-def test_of_two_processes_one_may_die_and_the_other_does_its_share(
-    folder: Folder, whole: dict[str, bytes]
-) -> None:
+def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder, whole):
     doomed = squares.start(folder.path, 1, 2, pause=30.0)
     while not attempts.attempts(folder.path):
         time.sleep(0.01)
@@ -233,7 +223,7 @@ def test_of_two_processes_one_may_die_and_the_other_does_its_share(
 # --- blocks ------------------------------------------------------------------------------------
 
 
-def test_blocks_are_cut_over_the_whole_and_not_over_the_selection() -> None:
+def test_blocks_are_cut_over_the_whole_and_not_over_the_selection():
     blocks = Blocks(10, 4, (1, 9))
     assert blocks.numbers == [0, 2]
     assert list(blocks.members(2)) == [8, 9]
@@ -241,14 +231,14 @@ def test_blocks_are_cut_over_the_whole_and_not_over_the_selection() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 1, 4, 5, 10, 99])
-def test_the_first_records_need_the_same_blocks_however_they_are_named(limit: int | None) -> None:
+def test_the_first_records_need_the_same_blocks_however_they_are_named(limit):
     blocks = Blocks.first(10, 4, limit)
     assert list(blocks.numbers) == Blocks(10, 4, list(blocks.wanted)).numbers
     assert len(blocks.wanted) == min(10, limit or 10)
     assert Blocks.first(10_000_000, 32).numbers == range(312_500)  # no list
 
 
-def test_segments_hold_every_wanted_block_once_and_a_thousand_at_most() -> None:
+def test_segments_hold_every_wanted_block_once_and_a_thousand_at_most():
     for blocks in (Blocks.first(10_000, 3), Blocks(10_000, 3, [2, 2999, 3000, 9999]), Blocks.first(0, 4)):
         segments = blocks.segments
         assert [number for numbers in segments.values() for number in numbers] == list(blocks.numbers)

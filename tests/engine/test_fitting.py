@@ -1,10 +1,5 @@
 """`--batch-size auto`: what goes through a model together follows from the memory that is free."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pandas as pd
 import pytest
 import torch
@@ -24,11 +19,11 @@ MIB = 2**20
 class Hungry:
     """A model that takes `each` bytes per record and has `room`, and remembers the sizes of its passes."""
 
-    def __init__(self, each: int, room: int, batch_size: int = 16) -> None:
+    def __init__(self, each, room, batch_size=16):
         self.batch_size, self._each, self._room = batch_size, each, room
-        self.passes: list[int] = []
+        self.passes = []
 
-    def squares(self, numbers: range) -> list[dict[str, Any]]:
+    def squares(self, numbers):
         rows, numbers_left = [], list(numbers)
         while numbers_left:
             part, numbers_left = numbers_left[: self.batch_size], numbers_left[self.batch_size :]
@@ -40,7 +35,7 @@ class Hungry:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def device(monkeypatch):
     """What a pretended device says: bytes held, the peak of a pass, bytes free."""
     says = {"held": 100 * MIB, "peak": 110 * MIB, "free": 1000 * MIB}
     monkeypatch.setattr(memory, "held", lambda device: says["held"])
@@ -51,7 +46,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("free", "size"), [(1000, 16), (60, 4), (1, 1)])
-def test_what_one_record_took_says_how_many_fit(device: dict[str, int], free: int, size: int) -> None:
+def test_what_one_record_took_says_how_many_fit(device, free, size):
     device["free"] = free * MIB  # a record took 10 MiB, and four fifths may be taken
     model = Hungry(1, 100)
     fit = Fitting([model, "a part without a batch size"], "mps")
@@ -60,9 +55,7 @@ def test_what_one_record_took_says_how_many_fit(device: dict[str, int], free: in
     assert (fit.size, model.batch_size) == (size, size)
 
 
-def test_a_pass_that_does_not_fit_is_halved_and_the_block_is_made_all_the_same(
-    device: dict[str, int], tmp_path: Path
-) -> None:
+def test_a_pass_that_does_not_fit_is_halved_and_the_block_is_made_all_the_same(device, tmp_path):
     model = Hungry(1, 5)
     folder = Folder(tmp_path)
     folder.open({}, {}, overwrite=False)
@@ -85,8 +78,8 @@ def test_a_pass_that_does_not_fit_is_halved_and_the_block_is_made_all_the_same(
 
 
 def test_a_record_that_does_not_fit_alone_ends_the_command_and_other_errors_are_no_matter_of_size(
-    device: dict[str, int],
-) -> None:
+    device,
+):
     model = Hungry(10, 5)
     fit = Fitting([model], "mps")
     with pytest.raises(torch.OutOfMemoryError):
@@ -97,9 +90,7 @@ def test_a_record_that_does_not_fit_alone_ends_the_command_and_other_errors_are_
     assert fit.size == 8
 
 
-def test_an_evaluation_finds_its_batch_size_and_its_figures_are_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_evaluation_finds_its_batch_size_and_its_figures_are_the_same(tmp_path, capsys):
     line = ["eval", "--editor", "identity", "--metrics", "l1,clip_i", "--control", "none", "--limit", "16",
             "--device", "cpu"]  # fmt: skip
     values = []
@@ -117,7 +108,7 @@ def test_an_evaluation_finds_its_batch_size_and_its_figures_are_the_same(
     assert "auto" in refused.stderr
 
 
-def test_weights_that_begin_anywhere_are_moved_and_keep_their_values() -> None:
+def test_weights_that_begin_anywhere_are_moved_and_keep_their_values():
     layer = torch.nn.Linear(3, 2)
     values = torch.arange(7.0)
     layer.weight.data = values[1:].view(2, 3)  # as in a mapped file: 4 bytes off

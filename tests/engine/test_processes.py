@@ -1,7 +1,5 @@
 """Which device `--device auto` is, and that the command says so."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -11,10 +9,10 @@ from nein.engine.processes import Processes
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch):
+def machine(monkeypatch):
     """Makes this machine one with the accelerators of another."""
 
-    def make(cuda: str | None = None, hip: str | None = None, mps: bool = False) -> None:
+    def make(cuda=None, hip=None, mps=False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda or hip))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"{'AMD' if hip else 'NVIDIA'} X")
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)

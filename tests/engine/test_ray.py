@@ -1,16 +1,12 @@
 """Ray: the same bytes as threads, whoever dies and whoever joins."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +22,7 @@ from tests.helpers import commands
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster():
     """A head of one core; what only watches, and takes seconds to start, is left out."""
     import ray
     from ray.cluster_utils import Cluster
@@ -41,24 +37,22 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def often(monkeypatch):
     """The cluster is looked at ten times a second."""
     monkeypatch.setattr(executors, "TICK", 0.1)
 
 
-def executor(cluster: Any, **changed: Any) -> Ray:
+def executor(cluster, **changed):
     return Ray("cpu", cluster.address, **changed)
 
 
-def steps(given: tuple[str, float, int], device: str) -> list[Step]:
+def steps(given, device):
     """Of a folder; with a pause in every block, and one that kills."""
     path, pause, deadly = given
     return two_stages(Folder(Path(path)), pause=pause, deadly=deadly)
 
 
-def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_way(
-    cluster: Any, folder: Folder, whole: dict[str, bytes]
-) -> None:
+def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_way(cluster, folder, whole):
     # Ray before 2.51 connects to any node of this machine, and ends the connection where that one goes.
     one, made = executor(cluster), []  # while the head is the only one
     doomed = cluster.add_node(num_cpus=1)
@@ -76,9 +70,7 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
     assert not list(attempts.attempts(folder.path))
 
 
-def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(
-    cluster: Any, folder: Folder, whole: dict[str, bytes]
-) -> None:
+def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(cluster, folder, whole):
     one = executor(cluster)
     one.compute(Planned(steps, (str(folder.path), 0.0, 2)))
     one.close()
@@ -88,7 +80,7 @@ def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(
     assert progress.states(folder)[0].aside == 1
 
 
-def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster: Any, folder: Folder) -> None:
+def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster, folder):
     one = executor(cluster, workers=1)
     with pytest.raises(UserError, match="The disk is full"):
         one.compute(Planned(full, str(folder.path)))
@@ -96,19 +88,17 @@ def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster: A
     assert not list(attempts.attempts(folder.path))
 
 
-def full(path: str, device: str) -> list[Step]:
+def full(path, device):
     """As on a node whose disk is: everything is in order until something is written."""
 
-    def work(model: Any, numbers: range, missing: tuple[str, ...]) -> Any:
+    def work(model, numbers, missing):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     return [Step(Folder(Path(path)), squares(Folder(Path(path)), work=work))]
 
 
 @pytest.mark.slow
-def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_terminated(
-    cluster: Any, tmp_path: Path
-) -> None:
+def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_terminated(cluster, tmp_path):
     words = ["negvqa", "--questions", "64", "--device", "cpu", "--out", str(tmp_path / "out")]
     line = [sys.executable, "-m", "nein", *words, "--on", "ray", "--workers", "1"]
     env = {name: value for name, value in commands.environment().items() if name != "RAY_ADDRESS"}
@@ -122,8 +112,8 @@ def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_ter
 
 
 def test_workers_get_keys_that_no_runtime_environment_shows_and_end_the_command_when_they_refuse(
-    cluster: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, folder, monkeypatch
+):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-SECRETKEY123")
     one = executor(cluster, workers=1)
     shown = str(one._ray.get_runtime_context().runtime_env)
@@ -134,7 +124,7 @@ def test_workers_get_keys_that_no_runtime_environment_shows_and_end_the_command_
     assert not list(attempts.attempts(folder.path))
 
 
-def keyed(path: str, device: str) -> list[Step]:
+def keyed(path, device):
     if os.environ.get("OPENAI_API_KEY") == "sk-SECRETKEY123" and "ray" in sys.argv[0]:
         raise UserError("this node has the key")
     return steps((path, 0.0, -1), device)
@@ -144,9 +134,7 @@ def keyed(path: str, device: str) -> list[Step]:
     ("module", "address", "said"),
     [({"ray": None}, None, "--on ray needs Ray"), ({}, "127.0.0.1:9", "No Ray cluster answers at")],
 )
-def test_without_ray_or_its_cluster_there_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, module: dict[str, Any], address: str | None, said: str
-) -> None:
+def test_without_ray_or_its_cluster_there_is_a_sentence(monkeypatch, module, address, said):
     for name, value in module.items():
         monkeypatch.setitem(sys.modules, name, value)
     with pytest.raises(UserError, match=said):

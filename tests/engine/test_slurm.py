@@ -1,7 +1,5 @@
 """Slurm: jobs on this machine, jobs of a cluster that is made up, and one that is pre-empted."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -49,7 +47,7 @@ exec "$@"
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cluster(tmp_path, monkeypatch):
     """sbatch, srun, sacct and scancel on PATH."""
     place = tmp_path / "bin"
     place.mkdir()
@@ -60,13 +58,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+def importable(monkeypatch):
     path = os.pathsep.join([str(commands.ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
     monkeypatch.setattr(slurm, "PATIENCE", 0.05)
 
 
-def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(tmp_path: Path) -> None:
+def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(tmp_path):
     data = write_data(tmp_path / "data", 40, 2)
     words = ("eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
              "--batch-size", "1", "--control", "none", "--out", str(tmp_path / "out"))  # fmt: skip
@@ -84,9 +82,7 @@ def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(tmp_path: Pat
     assert attempts.attempts(folder.path) == []
 
 
-def test_on_slurm_waits_for_the_jobs_and_prints_what_one_prints(
-    tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_slurm_waits_for_the_jobs_and_prints_what_one_prints(tmp_path, cluster, capsys):
     words = arguments(tmp_path)
     words = ["eval", "--on", "slurm", "--slurm.array", "2", *words[words.index("--editor") :]]
     done = commands.outcome(capsys, *words)
@@ -97,9 +93,7 @@ def test_on_slurm_waits_for_the_jobs_and_prints_what_one_prints(
     assert sum(len(path.read_text().splitlines()) for path in folder.cost_files("edit")) == 2  # none twice
 
 
-def test_what_slurm_says_is_said_and_what_is_missing(
-    tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_slurm_says_is_said_and_what_is_missing(tmp_path, cluster, monkeypatch, capsys):
     refused = commands.outcome(capsys, *arguments(tmp_path), "--partition", "nowhere")
     assert (refused.code, "invalid partition specified: nowhere" in refused.stderr) == (2, True)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -110,13 +104,13 @@ def test_what_slurm_says_is_said_and_what_is_missing(
 @pytest.mark.parametrize(
     ("text", "minutes"), [("4:00:00", 240), ("90", 90), ("0:30", 1), ("1-12", 2160), ("1-0:30:01", 1471)]
 )
-def test_times_are_read_as_slurm_reads_them(text: str, minutes: int) -> None:
+def test_times_are_read_as_slurm_reads_them(text, minutes):
     assert slurm.minutes(text) == minutes
     with pytest.raises(UserError, match="--time is 'soon'"):
         slurm.minutes("soon")
 
 
-def arguments(tmp_path: Path) -> list[str]:
+def arguments(tmp_path):
     data = write_data(tmp_path / "data", 2, 2)
     return [
         "slurm", "eval", "--partition", "gpu", "--gres", "gpu:1", "--array", "2", "--time", "1:30:00",
@@ -126,9 +120,7 @@ def arguments(tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def test_a_dry_run_prints_the_script_and_submits_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_prints_the_script_and_submits_nothing(tmp_path, capsys):
     done = commands.outcome(capsys, *arguments(tmp_path), "--dry-run")
     assert done.code == 0, done.stderr
     flags = "partition=gpu gres=gpu:1 array=0-1%2 time=90 signal=USR1@90 requeue account=lab"
@@ -137,9 +129,7 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(
-    tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(tmp_path, cluster, capsys):
     done = commands.outcome(capsys, *arguments(tmp_path))
     assert done.code == 0, done.stderr
     assert "Submitted 2 jobs, 12_0 to 12_1; scripts and logs:" in done.stdout
@@ -159,7 +149,7 @@ def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(
     assert command[:4] == ["slurm", "eval", "--partition", "gpu"]  # what `nein retry` gives again
 
 
-def test_what_cannot_be_shared_is_not_submitted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_shared_is_not_submitted(capsys):
     for words in ((), ("grid", "x"), ("nothing",)):
         refused = commands.outcome(capsys, "slurm", *words)
         assert refused.code == 2

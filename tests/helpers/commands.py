@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,14 +29,14 @@ class Outcome(NamedTuple):
     stderr: str
 
 
-def exit_code(*words: object) -> int:
+def exit_code(*words):
     """Runs `nein WORDS` inside this process."""
     with pytest.raises(SystemExit) as ended:
         cli.main([str(word) for word in words])
     return int(ended.value.code or 0)
 
 
-def outcome(capture: pytest.CaptureFixture[str], *words: object) -> Outcome:
+def outcome(capture, *words):
     """The same with what it prints, and nothing that was printed before."""
     capture.readouterr()
     code = exit_code(*words)
@@ -45,13 +44,13 @@ def outcome(capture: pytest.CaptureFixture[str], *words: object) -> Outcome:
     return Outcome(code, printed.out, printed.err)
 
 
-def environment(path: Sequence[Path] = ()) -> dict[str, str]:
+def environment(path=()):
     """Of a process of its own: this working tree and the folders of `path` to import from, one thread."""
     places = os.pathsep.join(map(str, (ROOT, PLUGINS, *path)))
     return {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def on_two_processes(port: int) -> tuple[str, ...]:
+def on_two_processes(port):
     """The script that starts `nein` as two processes under accelerate."""
     # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
     options = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
@@ -59,9 +58,7 @@ def on_two_processes(port: int) -> tuple[str, ...]:
     return (*launcher, "-m", "nein")
 
 
-def in_a_process(
-    *words: object, script: tuple[object, ...] = ("-m", "nein"), cwd: Path = ROOT, path: Sequence[Path] = ()
-) -> subprocess.CompletedProcess[str]:
+def in_a_process(*words, script=("-m", "nein"), cwd=ROOT, path=()):
     """Runs `python -m nein WORDS`, or another script, in a process of its own."""
     line = [sys.executable, *(str(part) for part in (*script, *words))]
     return subprocess.run(
@@ -69,9 +66,7 @@ def in_a_process(
     )
 
 
-def in_a_fork(
-    *words: object, cwd: Path = ROOT, path: Sequence[Path] = ()
-) -> subprocess.CompletedProcess[str]:
+def in_a_fork(*words, cwd=ROOT, path=()):
     """Runs `nein WORDS` as `in_a_process` does, but with the libraries that this process has loaded."""
     line = [str(word) for word in words]
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +77,7 @@ def in_a_fork(
     return subprocess.CompletedProcess(line, process.exitcode, printed, complaints)
 
 
-def _elsewhere(cwd: Path, path: Sequence[Path], words: Sequence[str]) -> None:
+def _elsewhere(cwd, path, words):
     os.chdir(cwd)
     sys.path[:0] = map(str, (cwd, *path))
     importlib.invalidate_caches()

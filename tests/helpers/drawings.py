@@ -1,19 +1,16 @@
 """Equal figures are equal files, as `tests/reporting` proves: most tests need not see them drawn."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from nein.generate.nein import card
 from nein.reporting.plots import Drawing
 
 
-def sketch(patch: pytest.MonkeyPatch) -> None:
+def sketch(patch):
     """A drawing is a few pixels that follow from plot, figures and stamp: equal exactly where those are.
     The examples beside the card of a data set are drawn, but small."""
     patch.setattr(Drawing, "png", property(_png))
@@ -23,12 +20,12 @@ def sketch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(card, "PICTURE_SIZE", 16)
 
 
-def _digest(drawing: Drawing) -> bytes:
+def _digest(drawing):
     made_of = repr(drawing.plot), drawing.figures.to_csv(), drawing.stamp
     return hashlib.sha256(repr(made_of).encode()).hexdigest().encode()
 
 
-def _png(drawing: Drawing) -> bytes:
+def _png(drawing):
     buffer = io.BytesIO()
     pixels = np.frombuffer(_digest(drawing), np.uint8).reshape(8, 8)
     Image.fromarray(pixels).save(buffer, format="PNG")

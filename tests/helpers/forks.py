@@ -1,14 +1,11 @@
 """Python code in a fork of this process, which has the libraries loaded: a new one imports for seconds."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -16,7 +13,7 @@ from tqdm.auto import tqdm
 Main = Callable[[Sequence[str]], Any]
 
 
-def start(main: Main, arguments: Sequence[str], said: Path | None = None) -> Any:
+def start(main, arguments, said=None):
     """A process to join, in which `main(arguments)` runs; exit codes are those of a script.
 
     said  What it prints goes to SAID.out and SAID.err; None: nowhere.
@@ -27,7 +24,7 @@ def start(main: Main, arguments: Sequence[str], said: Path | None = None) -> Any
     return process
 
 
-def _child(main: Main, arguments: list[str], said: Path | None) -> None:
+def _child(main, arguments, said):
     for number, name in ((1, "out"), (2, "err")):
         place = os.devnull if said is None else f"{said}.{name}"
         file = open(place, "w", encoding="utf-8", buffering=1)  # noqa: PTH123
@@ -38,7 +35,7 @@ def _child(main: Main, arguments: list[str], said: Path | None) -> None:
     main(arguments)
 
 
-def script(words: Sequence[str]) -> None:
+def script(words):
     """As `main`: a file of Python and its arguments."""
     sys.argv = list(words)
     runpy.run_path(words[0], run_name="__main__")

@@ -8,11 +8,9 @@ import json
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 LARGE = 4096  # bytes from which a file is kept as the hub keeps weights, with its SHA-256
 
@@ -24,21 +22,21 @@ class Repository:
     revisions: dict[str, dict[str, bytes]]
     gated: bool = False
 
-    def commit(self, revision: str) -> str:
+    def commit(self, revision):
         text = "".join(f"{n}:{hashlib.sha1(c).hexdigest()}" for n, c in self.files(revision).items())
         return hashlib.sha1(text.encode()).hexdigest()
 
-    def files(self, revision: str) -> dict[str, bytes]:
+    def files(self, revision):
         commits = [name for name in self.revisions if revision == name] or [
             name for name in self.revisions if self.commit(name) == revision
         ]
         return self.revisions[commits[0]]
 
-    def has(self, revision: str) -> bool:
+    def has(self, revision):
         return any(revision in (name, self.commit(name)) for name in self.revisions)
 
 
-def files_of(folder: Path, *, leave_out: str = "training.json") -> dict[str, bytes]:
+def files_of(folder, *, leave_out="training.json"):
     """Path -> content of everything in a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -66,19 +64,19 @@ class Hub:
     pause: float = 0.0
     requests: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:
+            def do_GET(self):
                 outer._answer(self, with_content=True)
 
-            def do_HEAD(self) -> None:
+            def do_HEAD(self):
                 outer._answer(self, with_content=False)
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, *_):
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -88,21 +86,21 @@ class Hub:
         serving = {"poll_interval": 0.01}
         threading.Thread(target=self._server.serve_forever, kwargs=serving, daemon=True).start()
 
-    def close(self) -> None:
+    def close(self):
         self._server.shutdown()
         self._server.server_close()
 
-    def add(self, name: str, folder: Path | Mapping[str, bytes], revision: str = "main") -> Repository:
+    def add(self, name, folder, revision="main"):
         files = files_of(folder) if isinstance(folder, Path) else dict(folder)
         repository = self.models.setdefault(name, Repository({}))
         repository.revisions[revision] = files
         return repository
 
-    def downloads(self) -> list[str]:
+    def downloads(self):
         """Paths of the files whose content was asked for."""
         return [path for method, path, _ in self.requests if method == "GET" and "/api/" not in path]
 
-    def _answer(self, handler: BaseHTTPRequestHandler, *, with_content: bool) -> None:
+    def _answer(self, handler, *, with_content):
         path = urllib.parse.unquote(urllib.parse.urlsplit(handler.path).path)
         self.requests.append((handler.command, path, handler.headers.get("Range", "")))
         if self.status != 200:
@@ -115,7 +113,7 @@ class Hub:
         else:
             self._resolve(handler, path, with_content)
 
-    def _facts(self, path: str) -> tuple[int, dict[str, str], Any]:
+    def _facts(self, path):
         kind, owner, name, *rest = path.split("/")
         repository = (self.models if kind == "models" else self.datasets).get(f"{owner}/{name}")
         if repository is None:
@@ -145,7 +143,7 @@ class Hub:
         gated = "manual" if repository.gated else False
         return 200, {}, {**facts, "gated": gated, "private": False, "tags": [], "downloads": 0}
 
-    def _discussions(self, repository: Repository) -> dict[str, Any]:
+    def _discussions(self, repository):
         numbers = [name.rpartition("/")[2] for name in repository.revisions if name.startswith("refs/pr/")]
         found = [
             {
@@ -157,7 +155,7 @@ class Hub:
         ]  # fmt: skip
         return {"discussions": found, "count": len(found), "start": 0}
 
-    def _resolve(self, handler: BaseHTTPRequestHandler, path: str, with_content: bool) -> None:
+    def _resolve(self, handler, path, with_content):
         parts = path.strip("/").split("/")
         table = self.datasets if parts[0] == "datasets" else self.models
         owner, name, _, *rest = parts[parts[0] == "datasets" :]
@@ -176,18 +174,14 @@ class Hub:
             return self._send(handler, 404, {**headers, "X-Error-Code": "EntryNotFound"}, b"", with_content)
         return self._file(handler, {**headers, "ETag": f'"{_etag(content)}"'}, content, with_content)
 
-    def _file(
-        self, handler: BaseHTTPRequestHandler, headers: dict[str, str], content: bytes, with_content: bool
-    ) -> None:
+    def _file(self, handler, headers, content, with_content):
         start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         status = 206 if start else 200
         if start:
             headers = {**headers, "Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
         self._send(handler, status, {**headers, "Accept-Ranges": "bytes"}, content[start:], with_content)
 
-    def _send(
-        self, handler: Any, status: int, headers: Mapping[str, str], content: bytes, with_content: bool
-    ) -> None:
+    def _send(self, handler, status, headers, content, with_content):
         handler.send_response(status)
         for name, value in headers.items():
             handler.send_header(name, value)
@@ -206,7 +200,7 @@ class Hub:
         handler.wfile.write(content)
 
 
-def _etag(content: bytes) -> str:
+def _etag(content):
     """As the hub has it: of large files their SHA-256, of others the id of git's object."""
     if len(content) >= LARGE:
         return hashlib.sha256(content).hexdigest()

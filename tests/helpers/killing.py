@@ -14,14 +14,11 @@ import pkgutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 
 from nein.engine import atomic
 from tests.helpers import forks
-from tests.helpers.forks import Main
 
 KILLED = -signal.SIGKILL
 
@@ -46,7 +43,7 @@ class Call:
     count: int = 1
 
 
-def run(main: Main, arguments: Sequence[str], moment: File | Call | None = None) -> int:
+def run(main, arguments, moment=None):
     """Exit code of `main(arguments)`; KILLED where it was killed."""
     process = start(main, arguments, moment)
     process.join(300)
@@ -54,12 +51,12 @@ def run(main: Main, arguments: Sequence[str], moment: File | Call | None = None)
     return int(process.exitcode)
 
 
-def start(main: Main, arguments: Sequence[str], moment: File | Call | None = None) -> Any:
+def start(main, arguments, moment=None):
     """The same without waiting: a process to join."""
     return forks.start(functools.partial(_mortal, main, moment), arguments)
 
 
-def files_written(main: Main, arguments: Sequence[str], note: Path) -> int:
+def files_written(main, arguments, note):
     """How many files `main(arguments)` writes, undisturbed; `note` is a file for the count."""
     process = forks.start(functools.partial(_counted, main, note), arguments)
     process.join(300)
@@ -67,7 +64,7 @@ def files_written(main: Main, arguments: Sequence[str], note: Path) -> int:
     return int(note.read_text())
 
 
-def _mortal(main: Main, moment: File | Call | None, arguments: Sequence[str]) -> None:
+def _mortal(main, moment, arguments):
     if isinstance(moment, File):
         atomic.writing = _deadly_writing(moment)
     elif moment is not None:
@@ -75,11 +72,11 @@ def _mortal(main: Main, moment: File | Call | None, arguments: Sequence[str]) ->
     main(arguments)
 
 
-def _deadly_writing(moment: File) -> Any:
+def _deadly_writing(moment):
     writing, lock, seen = atomic.writing, threading.Lock(), itertools.count(1)
 
     @contextlib.contextmanager
-    def deadly(path: Path) -> Iterator[IO[bytes]]:
+    def deadly(path):
         with lock:  # several threads write
             last = fnmatch.fnmatch(path.as_posix(), moment.pattern) and next(seen) == moment.count
         if last and moment.how == "before":
@@ -96,13 +93,13 @@ def _deadly_writing(moment: File) -> Any:
     return deadly
 
 
-def make_deadly(moment: Call) -> None:
+def make_deadly(moment):
     """This process dies at the moment, which its own code need not know."""
     holder_name, _, name = moment.place.replace(":", ".").rpartition(".")
     holder = pkgutil.resolve_name(holder_name)
     function, lock, seen = getattr(holder, name), threading.Lock(), itertools.count(1)
 
-    def deadly(*args: Any, **options: Any) -> Any:
+    def deadly(*args, **options):
         with lock:
             last = next(seen) == moment.count
         if last:
@@ -112,10 +109,10 @@ def make_deadly(moment: Call) -> None:
     setattr(holder, name, deadly)
 
 
-def _counted(main: Main, note: Path, arguments: Sequence[str]) -> None:
+def _counted(main, note, arguments):
     writing, seen = atomic.writing, itertools.count()
 
-    def counted(path: Path) -> Any:
+    def counted(path):
         next(seen)
         return writing(path)
 
@@ -126,6 +123,6 @@ def _counted(main: Main, note: Path, arguments: Sequence[str]) -> None:
         note.write_text(str(next(seen)))
 
 
-def _die() -> None:
+def _die():
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)  # the signal comes to the process, not to the thread at hand

@@ -1,12 +1,7 @@
 """A package of somebody else, which offers things by entry points."""
 
-from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
-
-def install(folder: Path, groups: Mapping[str, Mapping[str, str]]) -> None:
+def install(folder, groups):
     """Makes `folder`, once it is on the path, an installed package with these entry points.
 
     groups  Group ("nein.metrics") -> name -> "module:attribute".
@@ -14,7 +9,7 @@ def install(folder: Path, groups: Mapping[str, Mapping[str, str]]) -> None:
     info = folder / "elsewhere-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
-    lines: list[str] = []
+    lines = []
     for group, points in groups.items():
         lines += [f"[{group}]", *(f"{name} = {place}" for name, place in points.items())]
     (info / "entry_points.txt").write_text("\n".join([*lines, ""]))

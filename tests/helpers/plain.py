@@ -1,19 +1,16 @@
 """A folder of a model as those use it who have its library and nothing of this project."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 
-def _edit(folder: str) -> Any:
+def _edit(folder):
     from diffusers import StableDiffusionInstructPix2PixPipeline
 
     pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(folder)
@@ -21,7 +18,7 @@ def _edit(folder: str) -> Any:
     return pipeline("The image lacks dog.", picture, num_inference_steps=2, output_type="np").images
 
 
-def _transformers(folder: str) -> Any:
+def _transformers(folder):
     import torch
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
@@ -33,7 +30,7 @@ def _transformers(folder: str) -> Any:
         return model(input_ids=words.input_ids, **pixels).logits_per_image.numpy()
 
 
-def _open_clip(folder: str) -> Any:
+def _open_clip(folder):
     import open_clip
     import torch
 
@@ -56,7 +53,7 @@ LIBRARIES = [
 OURS = {"editors", "metrics", "nein", "train"}
 
 
-def number_types(folder: Path) -> set[str]:
+def number_types(folder):
     """Types of the numbers of all weights in a folder, and those that its configurations name."""
     from safetensors import safe_open
 
@@ -73,7 +70,7 @@ def number_types(folder: Path) -> set[str]:
     return types
 
 
-def runs(folder: Path, what: str, scratch: Path) -> None:
+def runs(folder, what, scratch):
     """Loads a folder without saying a number type, and uses it once, where only the library is known.
 
     what     One of USES.
@@ -87,7 +84,7 @@ def runs(folder: Path, what: str, scratch: Path) -> None:
     assert process.exitcode == 0, (scratch / "said").read_text(encoding="utf-8")[-3000:]
 
 
-def _use(folder: str, what: str, scratch: str) -> None:
+def _use(folder, what, scratch):
     os.chdir(scratch)
     with open("said", "w", encoding="utf-8") as said:  # noqa: PTH123
         os.dup2(said.fileno(), 2)

@@ -1,16 +1,13 @@
 """Runs of `nein eval` with chosen contents, written as the command writes them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.evaluate import evaluate
-from nein.benchmarks.nein.runs import EDIT, RunDir, of_folder, scores_of
+from nein.benchmarks.nein.runs import EDIT, of_folder, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
 from nein.engine.executors.threads import Debug
@@ -22,22 +19,22 @@ Row = Mapping[str, Any]
 
 
 def write(
-    run: RunDir,
-    edits: Sequence[Row],
-    scores: Iterable[Row] = (),
+    run,
+    edits,
+    scores=(),
     *,
-    config: Mapping[str, Any] | None = None,
-    data: Mapping[str, Any] | None = None,
-    status: str = "complete",
-    size: int = 16,
-) -> RunDir:
+    config=None,
+    data=None,
+    status="complete",
+    size=16,
+):
     """A run of these edits in blocks of `size`, and of these scores, each of which names its `metric`."""
     count = len(edits)
     facts = {"config": dict(config or {}), "data": dict(data or {"records_sha256": "x"})}
     facts["selected"] = {EDIT: {"size": size, "records": [[0, count]]}}
     run.open({"seed": 0}, facts, overwrite=False)
     run.update(status=status)
-    columns: dict[str, list[Row]] = {EDIT: list(edits)}
+    columns = {EDIT: list(edits)}
     for row in scores:
         columns.setdefault(scores_of(row["metric"]), []).append(
             {key: value for key, value in row.items() if key != "metric"}
@@ -52,29 +49,29 @@ def write(
     return run
 
 
-def finish(run: RunDir) -> None:
+def finish(run):
     """What the command writes at its end."""
     frames.write(run.path / FIGURES, figures.of_run(of_runs.read(run)))
 
 
-def report(out: Path) -> str:
+def report(out):
     """What `nein eval --stages report` writes and prints of the runs in a folder."""
     text = evaluate(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Debug("cpu"))
     assert isinstance(text, str)
     return text
 
 
-def edits_of(path: Path) -> list[dict[str, Any]]:
+def edits_of(path):
     """The edits of a run folder."""
     return of_folder(Folder(path)).read_edits()
 
 
-def scores_in(path: Path) -> list[dict[str, Any]]:
+def scores_in(path):
     """The rows of its scores, each with its metric."""
     return list(of_folder(Folder(path)).scores())
 
 
-def table(edits: Sequence[Row], scores: Iterable[Row]) -> ScoreTable:
+def table(edits, scores):
     """The scores of edits as a run has them."""
     by_id = {edit["id"]: of_runs.of_edit(dict(edit), "negative") for edit in edits}
     rows = (
@@ -83,12 +80,12 @@ def table(edits: Sequence[Row], scores: Iterable[Row]) -> ScoreTable:
     return ScoreTable.of(rows, of_runs.DETAILS)
 
 
-def rewrite(run: RunDir, output: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def rewrite(run, output, change):
     """Replaces the rows of an output."""
     for number in sorted(run.done(output)):
         run.write(output, number, map(change, run.read(output, number)))
 
 
-def write_fid(run: RunDir, entry: Row) -> None:
+def write_fid(run, entry):
     """What a run says of its Frechet distance."""
     atomic.write_json(run.path / "corpus.json", {"fid": dict(entry)})

@@ -1,12 +1,7 @@
 """Fixtures: a small world of pictures with official files about it, and tiny models of every kind."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,18 +23,17 @@ from nein.datasets.negbench.records import (
     Option,
     Question,
     RetrievalItem,
-    Task,
 )
 from nein.engine.executors.threads import Threads
 from nein.metrics.choices import Reply
-from nein.metrics.dual import DualEncoder, openclip, prepare, products
+from nein.metrics.dual import openclip, prepare, products
 from nein.reporting import figures as frames
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")
 
 
-def items(count: int = 8, captions: int = 2) -> tuple[tuple[RetrievalItem, ...], tuple[RetrievalItem, ...]]:
+def items(count=8, captions=2):
     """(original, negated) items about pictures "000.png", ..., with captions that all differ."""
     original, negated = [], []
     for i in range(count):
@@ -52,7 +46,7 @@ def items(count: int = 8, captions: int = 2) -> tuple[tuple[RetrievalItem, ...],
     return tuple(original), tuple(negated)
 
 
-def questions(count: int = 12, pictures: int = 8) -> tuple[Question, ...]:
+def questions(count=12, pictures=8):
     """Questions in the released order: the right option first, then hybrid, affirmation, negation."""
     found = []
     for i in range(count):
@@ -77,7 +71,7 @@ def questions(count: int = 12, pictures: int = 8) -> tuple[Question, ...]:
 NOTHING = Drawn(lambda _: np.zeros((2, 2, 3), np.uint8))
 
 
-def encoded(names: Iterable[str], seed: int, reasons: dict[str, str] | None = None) -> Encoded:
+def encoded(names, seed, reasons=None):
     """Random features of unequal length for all names but those with a reason."""
     rng = np.random.default_rng(seed)
     kept = [name for name in dict.fromkeys(names) if name not in (reasons or {})]
@@ -85,14 +79,14 @@ def encoded(names: Iterable[str], seed: int, reasons: dict[str, str] | None = No
     return Encoded(features.astype(np.float32), {name: i for i, name in enumerate(kept)}, reasons or {})
 
 
-def encode(task: Task, **reasons: dict[str, str]) -> tuple[Encoded, Encoded]:
+def encode(task, **reasons):
     """Of a task's pictures and texts."""
     names = {"pictures": task.references, "texts": task.sentences}
     pictures, texts = (encoded(each, k, reasons.get(name)) for k, (name, each) in enumerate(names.items()))
     return pictures, texts
 
 
-def write_data(folder: Path) -> Path:
+def write_data(folder):
     """The released files of COCO and CheXpert's binary sets, by hand, below a new folder."""
     (folder / "images").mkdir(parents=True)
     original, negated = items()
@@ -113,7 +107,7 @@ def write_data(folder: Path) -> Path:
     return folder
 
 
-def write_pictures(root: Path) -> Path:
+def write_pictures(root):
     """A folder with 000.png to 007.png in a subfolder."""
     (root / "deep").mkdir(parents=True)
     for i in range(8):
@@ -122,12 +116,12 @@ def write_pictures(root: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pictures(tmp_path_factory):
     return write_pictures(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(scope="session")
-def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clip_folder(tmp_path_factory):
     return tiny.make_clip(tmp_path_factory.mktemp("models") / "clip", seed=3)
 
 
@@ -140,7 +134,7 @@ OPEN_CLIP = {
 
 
 @pytest.fixture(scope="session")
-def open_clip_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def open_clip_checkpoint(tmp_path_factory):
     """(a training checkpoint as a torch pickle of tensors, the JSON of its architecture)."""
     from open_clip.factory import CLIP
 
@@ -154,7 +148,7 @@ def open_clip_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 
 @pytest.fixture(scope="session")
-def open_clip_folder(open_clip_checkpoint: tuple[Path, Path]) -> Path:
+def open_clip_folder(open_clip_checkpoint):
     """Its weights as a folder."""
     source, architecture = open_clip_checkpoint
     openclip.convert(source, source.parent / "folder", architecture=str(architecture))
@@ -162,19 +156,19 @@ def open_clip_folder(open_clip_checkpoint: tuple[Path, Path]) -> Path:
 
 
 @pytest.fixture(params=["clip_folder", "open_clip_folder"])
-def encoder(request: pytest.FixtureRequest) -> DualEncoder:
+def encoder(request):
     """A tiny CLIP of transformers, and one of open_clip."""
     folder = request.getfixturevalue(request.param)
     return metrics.load_dual(str(folder), device="cpu", dtype="float32", batch_size=2)
 
 
-def brute_force(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+def brute_force(images, texts):
     """Cosines of all pairs, one at a time."""
     pairs = [[(a.astype(float), b.astype(float)) for b in texts] for a in images]
     return np.array([[a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in row] for row in pairs])
 
 
-def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+def cosines(images, texts):
     """(I, T) of all pairs."""
     return products(prepare(images)[:, None], prepare(texts)[None])
 
@@ -182,33 +176,33 @@ def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
 class Speaker:
     """A generative model that answers by a rule of picture and prompt; `heard`: what it was asked."""
 
-    def __init__(self, rule: Callable[[np.ndarray, str], Reply | str], **more: Any) -> None:
+    def __init__(self, rule, **more):
         self.rule, self.heard = rule, list[str]()
         self.fingerprint, self.scorings, self.concurrent = "speaker", ("generated",), 0
         self.__dict__ |= more
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"model": "Speaker"}
 
-    def answer(self, images: Any, asked: Any, scorings: Any) -> list[list[Reply]]:
+    def answer(self, images, asked, scorings):
         return [[self._reply(image, one.prompt.text) for one in row]
                 for image, row in zip(images, asked, strict=True)]  # fmt: skip
 
-    def _reply(self, image: np.ndarray, prompt: str) -> Reply:
+    def _reply(self, image, prompt):
         self.heard.append(prompt)
         reply = self.rule(image, prompt)
         return Reply(text=reply) if isinstance(reply, str) else reply
 
-    def stop(self) -> None:
+    def stop(self):
         """Nothing waits here."""
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     return write_data(tmp_path / "data")
 
 
-def settings(tmp_path: Path, data: Path | str, pictures: Path | None, *extra: str) -> config.EvalConfig:
+def settings(tmp_path, data, pictures, *extra):
     line = ["--data", str(data), "--out", str(tmp_path / "out")]
     line += [] if pictures is None else ["--image-root", str(pictures)]
     line += ["--batch-size", "3", "--device", "cpu", *extra]
@@ -219,9 +213,7 @@ def settings(tmp_path: Path, data: Path | str, pictures: Path | None, *extra: st
 FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, page=lambda runs, options: None, whole=False)
 
 
-def evaluate(
-    tmp_path: Path, data: Path | str, pictures: Path | None, *extra: str, page: bool = False
-) -> dict[str, report.Evaluated]:
+def evaluate(tmp_path, data, pictures, *extra, page=False):
     """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)
     benchmark = run.NEGBENCH if page else FIGURES_ALONE
@@ -230,15 +222,15 @@ def evaluate(
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
 
-def rows_of(tmp_path: Path, model: str, dataset: str) -> dict[str, list[str]]:
+def rows_of(tmp_path, model, dataset):
     """Task and wording -> the rows of a run, from its blocks."""
-    made: dict[str, list[str]] = {}
+    made = {}
     for row in run.NEGBENCH.rows(files.ResultsDir(tmp_path / "out" / model / dataset)):
         made.setdefault(f"{row['task']}.{row['variant']}", []).append(json.dumps(row))
     return made
 
 
-def measured(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def measured(rows):
     """The figures of rows of retrieval or of multiple choice."""
     every = list(rows)
     of = scores.of_retrieval if "direction" in every[0] else scores.of_choices

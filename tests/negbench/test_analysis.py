@@ -1,9 +1,6 @@
 """The templates, and what is measured on them: made-up encoders of known structure, and end to end."""
 
-from __future__ import annotations
-
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +16,6 @@ from nein.benchmarks.negbench.analysis import (
     PAIRS,
     TEMPLATES,
     TWO,
-    Sentence,
     fill,
     measure,
 )  # fmt: skip
@@ -31,13 +27,13 @@ OWN = analysis.sentences(("dog", "cat"))
 WIDTH = 40
 
 
-def encoder(**weights: float) -> np.ndarray:
+def encoder(**weights):
     """Features with a known share of everything that a sentence is about."""
     rng = np.random.default_rng(0)
     axes = dict(zip(("base", "object", "negation", "second"), np.eye(WIDTH)[:4], strict=True))
     form = rng.standard_normal((24, WIDTH)) * np.r_[np.zeros(4), np.ones(WIDTH - 4)] / np.sqrt(WIDTH - 4)
 
-    def of(s: Sentence) -> np.ndarray:
+    def of(s):
         side = 1.0 if s.first else -1.0
         denied = {AFFIRMED: -1.0, TWO: -1.0, DENIED: 1.0, NEITHER: 1.0, HYBRID: 0.0}[s.group]
         x = weights.get("base", 1.0) * axes["base"] + weights.get("form", 1.0) * form[s.template]
@@ -50,7 +46,7 @@ def encoder(**weights: float) -> np.ndarray:
     return np.stack([of(s) for s in OWN])
 
 
-def test_the_groups_have_the_published_sizes_and_say_what_they_should() -> None:
+def test_the_groups_have_the_published_sizes_and_say_what_they_should():
     assert {group: len(TEMPLATES[group]) for group in GROUPS} == {**dict.fromkeys(TEMPLATES, 24), TWO: 23}
     for group, texts in TEMPLATES.items():
         assert len(set(texts)) == len(texts)
@@ -64,7 +60,7 @@ def test_the_groups_have_the_published_sizes_and_say_what_they_should() -> None:
     assert sum(s.published for s in OWN) == 2 * 5 * 5
 
 
-def test_sentences_are_filled_in_both_orders_and_are_english() -> None:
+def test_sentences_are_filled_in_both_orders_and_are_english():
     assert len(OWN) == len({s.text for s in OWN}) == 238
     assert fill("{A} appears in this image", "apple", "dog") == "An apple appears in this image"
     assert fill("There is no {a} in this image", "apple", "dog") == "There is no apple in this image"
@@ -72,7 +68,7 @@ def test_sentences_are_filled_in_both_orders_and_are_english() -> None:
     assert len(PAIRS) == 8
 
 
-def test_what_an_encoder_knows_is_what_is_measured() -> None:
+def test_what_an_encoder_knows_is_what_is_measured():
     both = measure(encoder(object=2.0, negation=2.0))
     assert both["object_held_out"] == both["negation_held_out"] == both["hybrid_held_out"] == 1.0
     assert both["object"] == pytest.approx(both["negation"], rel=0.1)
@@ -90,7 +86,7 @@ def test_what_an_encoder_knows_is_what_is_measured() -> None:
     assert only["object"] < 0.02
 
 
-def test_a_collapse_of_negated_captions_shows() -> None:  # as the paper describes ConCLIP
+def test_a_collapse_of_negated_captions_shows():  # as the paper describes ConCLIP
     plain = measure(encoder(object=2.0, negation=3.0, form=0.3))
     collapsed = measure(encoder(object=2.0, negation=3.0, form=0.3, forget=1.0))
     assert collapsed["collapse_denied"] > 0.95
@@ -100,7 +96,7 @@ def test_a_collapse_of_negated_captions_shows() -> None:  # as the paper describ
     assert collapsed["negation_held_out"] == 1.0  # a scatter plot would look fine
 
 
-def test_structureless_features_give_the_stated_values() -> None:
+def test_structureless_features_give_the_stated_values():
     found = [measure(np.random.default_rng(seed).standard_normal((len(OWN), 64))) for seed in range(80)]
     for name, (_, expected) in MEASURES.items():
         values = [f[name] for f in found]
@@ -112,13 +108,11 @@ def test_structureless_features_give_the_stated_values() -> None:
     assert same["collapse_denied"] == pytest.approx(1.0)
 
 
-def analyse(tmp_path: Path, *line: str) -> None:
+def analyse(tmp_path, *line):
     analysis.run(AnalyseConfig.parse([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]))
 
 
-def test_the_command_writes_numbers_and_pictures(
-    tmp_path: Path, clip_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_numbers_and_pictures(tmp_path, clip_folder, capsys):
     line = ("--model", f"{clip_folder},random", "--objects", "dog/cat,car/bicycle,cup/chair")
     analyse(tmp_path, *line)
     text = capsys.readouterr().out
@@ -140,9 +134,7 @@ def test_the_command_writes_numbers_and_pictures(
     assert (tmp_path / "out" / "figures.csv").read_bytes() == first
 
 
-def test_a_sentence_transformer_is_read_through_its_library(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sentence_transformer_is_read_through_its_library(tmp_path, capsys):
     from sentence_transformers import SentenceTransformer
     from transformers import BertConfig, BertModel
 
@@ -166,6 +158,6 @@ def test_a_sentence_transformer_is_read_through_its_library(
         (["--model", "clop"], "did you mean 'clip'"),
     ],
 )
-def test_a_mistake_is_one_sentence(tmp_path: Path, line: list[str], said: str) -> None:
+def test_a_mistake_is_one_sentence(tmp_path, line, said):
     with pytest.raises(UserError, match=said):
         analyse(tmp_path, *line)

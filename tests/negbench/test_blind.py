@@ -1,9 +1,5 @@
 """What is right without the picture, and without the text."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,7 +13,7 @@ from nein.reporting import interchange
 from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions
 
 
-def test_without_the_picture_an_option_has_its_mean_score_over_all_pictures() -> None:
+def test_without_the_picture_an_option_has_its_mean_score_over_all_pictures():
     task = ChoiceTask("x/mcq", questions(12, 8), NOTHING)
     pictures, texts = encode(task)
     cosines = normalise(texts.features) @ normalise(pictures.features).T
@@ -27,7 +23,7 @@ def test_without_the_picture_an_option_has_its_mean_score_over_all_pictures() ->
         assert row["picture only"] == 1 / len(question.options)  # nothing is left to choose by
 
 
-def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean() -> None:
+def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean():
     options = tuple(Option(f"caption {k % 3}", None, f"{k}.png") for k in range(9))
     asked = tuple(Question(str(k), options[k].image, (options[k], options[(k + 3) % 9]), 0) for k in range(9))
     task = ChoiceTask("x/pairs", asked, NOTHING)
@@ -39,7 +35,7 @@ def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean() 
         assert row["text only"] == 0.5  # one caption, and no picture
 
 
-def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
+def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing():
     original, negated = items(8, 2)
     task = RetrievalTask("x/retrieval", original, negated, NOTHING)
     pictures, texts = encode(task)
@@ -62,7 +58,7 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing() -> None:
             assert row["picture only@1"] == pytest.approx(1 / 8)
 
 
-def test_one_ranking_for_all_queries_has_ties_in_the_order_of_the_file() -> None:
+def test_one_ranking_for_all_queries_has_ties_in_the_order_of_the_file():
     values = np.array([1, 3, 3, 2, 3], dtype=np.float32)
     owner = np.array([0, 1, 0, 2, 2])
     ranks = retrieval.alone(values, owner, 4)
@@ -74,7 +70,7 @@ def test_one_ranking_for_all_queries_has_ties_in_the_order_of_the_file() -> None
 
 
 @pytest.mark.parametrize("model", ["constant", "random"])
-def test_controls_get_chance_in_every_half(tmp_path: Path, model: str) -> None:
+def test_controls_get_chance_in_every_half(tmp_path, model):
     found = evaluate(tmp_path, "nano", None, "--scenes", "40", "--model", model)
     run = found[f"{model}/nano"]
     for name in baselines.BASELINES:
@@ -90,10 +86,10 @@ def test_controls_get_chance_in_every_half(tmp_path: Path, model: str) -> None:
         assert frames.pick(run.figures, metric="gain over text", type="all")["value"] == 0
 
 
-def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_path: Path) -> None:
+def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_path):
     seen, grey = list[str](), list[str]()
 
-    def rule(image: np.ndarray, prompt: str) -> str:
+    def rule(image, prompt):
         dull = (image == baselines.LEVEL).all()
         (grey if dull else seen).append(prompt)
         return "No." if dull else "Yes."
@@ -120,7 +116,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     assert frames.pick(found["colour/nano-beaf"].figures, metric="text only") is None
 
 
-def test_a_question_in_another_order_has_the_answer_by_its_words() -> None:
+def test_a_question_in_another_order_has_the_answer_by_its_words():
     options = (Option("a dog"), Option("no dog"))
     asked = (Question("1", "a.png", options, 0), Question("2", "b.png", options[::-1], 0))
     distinct = asking.Distinct.of_task(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
@@ -131,7 +127,7 @@ def test_a_question_in_another_order_has_the_answer_by_its_words() -> None:
     assert distinct.same_order(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
 
 
-def test_captions_without_words_are_all_alike_and_nobody_is_asked() -> None:
+def test_captions_without_words_are_all_alike_and_nobody_is_asked():
     task = ChoiceTask("x/mcq", questions(12, 4), NOTHING)
     distinct = asking.Distinct.of_task(baselines.PICTURE_ONLY, task)
     assert distinct.task.questions == ()
@@ -141,7 +137,7 @@ def test_captions_without_words_are_all_alike_and_nobody_is_asked() -> None:
         assert {row["picture only"] for row in rows} == {1 / 4}
 
 
-def test_without_its_words_a_question_has_one_answer_for_every_picture() -> None:
+def test_without_its_words_a_question_has_one_answer_for_every_picture():
     options = (Option("yes"), Option("no"))
     asked = tuple(
         Question(f"{image} {what}", image, options, k, asked=f"Is there {what}?")
@@ -160,7 +156,7 @@ def test_without_its_words_a_question_has_one_answer_for_every_picture() -> None
     assert [row.get("picture only") for row in rows] == [1.0, 0.0, None, None]
 
 
-def test_baselines_stand_in_the_tables_and_in_the_exported_file(tmp_path: Path) -> None:
+def test_baselines_stand_in_the_tables_and_in_the_exported_file(tmp_path):
     found = evaluate(tmp_path, "nano", None, "--scenes", "12", "--model", "random")["random/nano"]
     figures = frames.label(found.figures, model="random")
     (retrieval, *_), (choice, halves) = (section.tables for section in sections.SECTIONS[:2])

@@ -1,13 +1,10 @@
 """Two-tower models: each equal to its own library's forward pass, and one protocol for all."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,12 +24,12 @@ PICTURES = [tiny.picture(i, 32 + 20 * i, 32) for i in range(4)]  # from square t
 
 
 @pytest.fixture(scope="module", params=["clip_folder", "open_clip_folder", "random"])
-def model(request: Any) -> Any:
+def model(request):
     name = request.param
     return metrics.load_dual(name if name == "random" else str(request.getfixturevalue(name)))
 
 
-def test_every_model_keeps_the_protocol(model: Any) -> None:
+def test_every_model_keeps_the_protocol(model):
     images, texts = model.encode(PICTURES), model.encode_text(TEXTS)
     assert images.dtype == texts.dtype == np.float32
     assert np.unique(images, axis=0).shape == (4, model.width)  # it looks
@@ -48,7 +45,7 @@ def test_every_model_keeps_the_protocol(model: Any) -> None:
 LENGTH = 64  # tokens of SigLIP 2, as published
 
 
-def make_tokenizer(kind: Any) -> Any:
+def make_tokenizer(kind):
     """A tokenizer of Gemma's kind with a small vocabulary in which capitals have tokens of their own."""
     core = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     core.normalizer = normalizers.Replace(" ", "▁")
@@ -64,13 +61,13 @@ def make_tokenizer(kind: Any) -> Any:
 VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-def text_shape(words: Any) -> dict[str, Any]:
+def text_shape(words):
     special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1}
     return {**VISION, **special, "vocab_size": len(words), "max_position_embeddings": LENGTH,
             "projection_size": 32}  # fmt: skip
 
 
-def save(folder: Path, model: Any, words: Any, processor: Any) -> Path:
+def save(folder, model, words, processor):
     model.logit_bias.data.fill_(-2.5)
     model.logit_scale.data.fill_(1.5)
     for part in (model, words, processor):
@@ -79,7 +76,7 @@ def save(folder: Path, model: Any, words: Any, processor: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fixed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fixed_folder(tmp_path_factory):
     """As google/siglip2-base-patch16-224 is laid out: type "siglip", and Gemma's tokenizer."""
     from transformers import GemmaTokenizer, SiglipConfig, SiglipImageProcessor, SiglipModel
 
@@ -92,7 +89,7 @@ def fixed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def naflex_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def naflex_folder(tmp_path_factory):
     """As google/siglip2-base-patch16-naflex is laid out: type "siglip2", pictures keep their shape."""
     from transformers import Siglip2Config, Siglip2ImageProcessor, Siglip2Model
     from transformers.models.siglip2.tokenization_siglip2 import Siglip2Tokenizer
@@ -106,18 +103,18 @@ def naflex_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def medical_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def medical_folder(tmp_path_factory):
     """A text tower of transformers in open_clip, as BiomedCLIP."""
     return tiny.make_medical(tmp_path_factory.mktemp("models") / "medical")
 
 
-def transformers_forward(folder: Path, texts: list[str]) -> np.ndarray:
+def transformers_forward(folder, texts):
     """Logits of the class's own forward pass, (pictures, texts), and all inputs as the model card says."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     model = AutoModel.from_pretrained(folder).eval()
     siglip = "Siglip" in type(model).__name__
-    given: Any = {"padding": True}
+    given = {"padding": True}
     if siglip:
         texts, given = [text.lower() for text in texts], {"padding": "max_length", "max_length": LENGTH}
     words = AutoTokenizer.from_pretrained(folder)(texts, truncation=True, return_tensors="pt", **given)
@@ -130,7 +127,7 @@ def transformers_forward(folder: Path, texts: list[str]) -> np.ndarray:
         return model(**words, **pixels).logits_per_image.numpy()
 
 
-def open_clip_forward(folder: Path, texts: list[str]) -> np.ndarray:
+def open_clip_forward(folder, texts):
     import open_clip
 
     model, transform = open_clip.create_model_from_pretrained(f"local-dir:{folder}")
@@ -150,13 +147,13 @@ def open_clip_forward(folder: Path, texts: list[str]) -> np.ndarray:
         ("naflex_folder", "Siglip2Model"),
     ],
 )
-def test_a_model_scores_as_its_own_forward_does(name: str, kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_model_scores_as_its_own_forward_does(name, kind, request):
     folder = request.getfixturevalue(name)
     model = metrics.load_dual(str(folder))
     assert model.describe()["class"] == kind
     own = (transformers_forward if kind.endswith("Model") else open_clip_forward)(folder, TEXTS)
     cosine = cosines(model.encode(PICTURES), model.encode_text(TEXTS))
-    close: Any = {"abs": 2e-4} if "Siglip" in kind else {"rel": 1e-4}
+    close = {"abs": 2e-4} if "Siglip" in kind else {"rel": 1e-4}
     assert cosine * model.scale + model.bias == pytest.approx(own, **close)
     assert np.ptp(own, axis=0).min() > 1e-3  # pictures differ, and so do sentences
     assert np.ptp(own, axis=1).min() > 1e-3
@@ -167,9 +164,7 @@ def test_a_model_scores_as_its_own_forward_does(name: str, kind: str, request: p
         assert alone[0, 0] * model.scale + model.bias == pytest.approx(own[0, 0], abs=4e-4)
 
 
-def test_quick_gelu_is_a_choice_that_changes_the_features(
-    open_clip_checkpoint: tuple[Path, Path], open_clip_folder: Path, tmp_path: Path
-) -> None:
+def test_quick_gelu_is_a_choice_that_changes_the_features(open_clip_checkpoint, open_clip_folder, tmp_path):
     source, architecture = open_clip_checkpoint
     openclip.convert(source, tmp_path / "quick", architecture=str(architecture), quick_gelu=True)
     quick, gelu = metrics.load_dual(str(tmp_path / "quick")), metrics.load_dual(str(open_clip_folder))
@@ -186,12 +181,12 @@ def test_quick_gelu_is_a_choice_that_changes_the_features(
         ("open_clip:ViT-B-32/datacomp_xl_s13b_b90k#quickgelu", True),
     ],
 )
-def test_the_activation_can_be_said(monkeypatch: pytest.MonkeyPatch, reference: str, expected: bool) -> None:
+def test_the_activation_can_be_said(monkeypatch, reference, expected):
     import open_clip
 
     asked = []
 
-    def create(name: str, tag: str, **options: Any) -> Any:
+    def create(name, tag, **options):
         asked.append((name, tag, options["force_quick_gelu"]))
         raise RuntimeError("no weights here")
 
@@ -202,9 +197,7 @@ def test_the_activation_can_be_said(monkeypatch: pytest.MonkeyPatch, reference: 
     assert asked == [("ViT-B-32", tag, expected)]
 
 
-def test_a_checkpoint_as_con_clip_and_negationclip_give_them_out_is_converted(
-    open_clip_checkpoint: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_checkpoint_as_con_clip_and_negationclip_give_them_out_is_converted(open_clip_checkpoint, tmp_path):
     """CoN-CLIP: the state dict of OpenAI's package under "model", beside that of the optimiser and logs.
     NegationCLIP: the state dict alone. Half precision becomes float32."""
     source, architecture = open_clip_checkpoint
@@ -227,11 +220,11 @@ def test_a_checkpoint_as_con_clip_and_negationclip_give_them_out_is_converted(
     assert features[2] == pytest.approx(features[0], rel=0.02, abs=0.02)
 
 
-def test_a_pickle_that_would_run_something_is_not_run(tmp_path: Path) -> None:
+def test_a_pickle_that_would_run_something_is_not_run(tmp_path):
     import pickle
 
     class Harm:
-        def __reduce__(self) -> tuple[Any, tuple[str]]:
+        def __reduce__(self):
             return (Path.touch, (tmp_path / "harm",))
 
     (tmp_path / "bad.pt").write_bytes(pickle.dumps({"state_dict": Harm()}))
@@ -255,13 +248,13 @@ def test_a_pickle_that_would_run_something_is_not_run(tmp_path: Path) -> None:
         ("constant:3", "takes no seed"),
     ],
 )
-def test_a_wrong_reference_is_one_sentence(reference: str, said: str) -> None:
+def test_a_wrong_reference_is_one_sentence(reference, said):
     with pytest.raises(metrics.MetricError) as caught:
         metrics.load_dual(reference)
     assert said in str(caught.value)
 
 
-def test_a_model_with_one_tower_is_refused(tmp_path: Path) -> None:
+def test_a_model_with_one_tower_is_refused(tmp_path):
     from transformers import ViTConfig, ViTModel
 
     size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
@@ -270,28 +263,28 @@ def test_a_model_with_one_tower_is_refused(tmp_path: Path) -> None:
         metrics.load_dual(str(tmp_path / "vit"))
 
 
-def test_conch_is_called_as_its_package_documents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_conch_is_called_as_its_package_documents(monkeypatch, tmp_path):
     """The package is no dependency: its two calls are played by modules of the same names and signatures."""
 
     class Model(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.visual, self.words = torch.nn.Linear(3, 5), torch.nn.Embedding(400, 5)
             self.logit_scale = torch.nn.Parameter(torch.tensor(2.0))
 
-        def encode_image(self, x: torch.Tensor, proj_contrast: bool, normalize: bool) -> torch.Tensor:
+        def encode_image(self, x, proj_contrast, normalize):
             assert (proj_contrast, normalize) == (True, False)
             return self.visual(x.mean((2, 3)))
 
-        def encode_text(self, x: torch.Tensor, normalize: bool) -> torch.Tensor:
+        def encode_text(self, x, normalize):
             assert (x.shape[1], normalize) == (128, False)
             return self.words(x).mean(1)
 
-    def to_tensor(image: Image.Image) -> torch.Tensor:
+    def to_tensor(image):
         return torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
 
     words = tiny.tokenizer([], bos="<start_of_text>", eos="<end_of_text>", pad="<pad>", limit=128)
-    fake: Any = types.ModuleType("conch.open_clip_custom")
+    fake = types.ModuleType("conch.open_clip_custom")
     fake.create_model_from_pretrained = lambda name, path, device: (Model(), to_tensor)
     fake.get_tokenizer = lambda: words
     monkeypatch.setitem(sys.modules, "conch", types.ModuleType("conch"))
@@ -305,7 +298,7 @@ def test_conch_is_called_as_its_package_documents(monkeypatch: pytest.MonkeyPatc
         metrics.load_dual("conch:nothing.bin")
 
 
-def test_frames_are_averaged_before_or_after_normalising_by_name() -> None:
+def test_frames_are_averaged_before_or_after_normalising_by_name():
     frames = np.array([[3.0, 0.0], [0.0, 1.0]], dtype=np.float32)
     first, second = pool(frames), pool(frames, "average-first")
     assert first == pytest.approx([0.5, 0.5])
@@ -315,7 +308,7 @@ def test_frames_are_averaged_before_or_after_normalising_by_name() -> None:
         pool(frames, "both")
 
 
-def test_the_product_of_prepared_features_is_the_cosine_of_a_pair() -> None:
+def test_the_product_of_prepared_features_is_the_cosine_of_a_pair():
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal((4, 7)).astype(np.float32)
     assert cosines(a, b) == pytest.approx(brute_force(a, b), abs=1e-6)
@@ -323,9 +316,7 @@ def test_the_product_of_prepared_features_is_the_cosine_of_a_pair() -> None:
     assert (normalise(a * 4) == normalise(a)).all()
 
 
-def test_an_architecture_that_does_not_fit_is_a_sentence_and_leaves_nothing(
-    open_clip_checkpoint: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_an_architecture_that_does_not_fit_is_a_sentence_and_leaves_nothing(open_clip_checkpoint, tmp_path):
     source, _ = open_clip_checkpoint
     other = {**OPEN_CLIP, "embed_dim": 32}
     nonsense = {**OPEN_CLIP, "vision_cfg": {"layers": "many"}}
@@ -336,7 +327,7 @@ def test_an_architecture_that_does_not_fit_is_a_sentence_and_leaves_nothing(
         assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
 
 
-def test_weights_that_are_cut_off_are_a_sentence(open_clip_folder: Path, tmp_path: Path) -> None:
+def test_weights_that_are_cut_off_are_a_sentence(open_clip_folder, tmp_path):
     folder = tmp_path / "cut"
     shutil.copytree(open_clip_folder, folder)
     weights = folder / openclip.WEIGHTS

@@ -1,7 +1,5 @@
 """Pictures by file name, and frames of videos."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from nein.engine.images import ImageError, write_png
 from tests.metrics import tiny
 
 
-def write_video(path: Path, length: int, rate: int = 10, **options: str) -> Path:
+def write_video(path, length, rate=10, **options):
     """A video whose n-th frame is grey of level 5 n (modulo 255)."""
     import av
 
@@ -30,14 +28,14 @@ def write_video(path: Path, length: int, rate: int = 10, **options: str) -> Path
     return path
 
 
-def test_a_picture_is_found_by_its_file_name_whatever_folder_the_file_names(pictures: Path) -> None:
+def test_a_picture_is_found_by_its_file_name_whatever_folder_the_file_names(pictures):
     files = Files(pictures)
     for reference in ("/cluster/coco/val2017/003.png", "deep/003.png", "003.png", r"D:\coco\003.png"):
         (found,) = files.frames(reference)
         assert (found == tiny.picture(3)).all()
 
 
-def test_a_longer_tail_of_the_path_decides_between_equal_names(tmp_path: Path) -> None:
+def test_a_longer_tail_of_the_path_decides_between_equal_names(tmp_path):
     for k, name in enumerate(("a", "b")):
         write_png(tmp_path / name / "x.png", tiny.picture(k))
     files = Files(tmp_path)
@@ -46,7 +44,7 @@ def test_a_longer_tail_of_the_path_decides_between_equal_names(tmp_path: Path) -
         files.frames("/data/x.png")
 
 
-def test_what_is_not_below_the_folder_is_not_found(pictures: Path) -> None:
+def test_what_is_not_below_the_folder_is_not_found(pictures):
     for name in ("/data/999.png", f"../../{pictures.name}/nothing.png"):
         with pytest.raises(ImageError, match=r"(999|nothing).png: there is no file of this name"):
             Files(pictures / "deep").frames(name)
@@ -54,7 +52,7 @@ def test_what_is_not_below_the_folder_is_not_found(pictures: Path) -> None:
         Files(Path("nowhere"))
 
 
-def test_the_frames_of_a_video_are_the_ones_asked_for(tmp_path: Path) -> None:
+def test_the_frames_of_a_video_are_the_ones_asked_for(tmp_path):
     write_video(tmp_path / "v.mp4", 40)
     found = Files(tmp_path).frames("elsewhere/v.mp4")
     assert [frame.shape for frame in found] == [(48, 64, 3)] * 4
@@ -68,7 +66,7 @@ def test_the_frames_of_a_video_are_the_ones_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
-def test_a_truncated_video_is_an_error_of_that_video(tmp_path: Path, kept: float) -> None:
+def test_a_truncated_video_is_an_error_of_that_video(tmp_path, kept):
     for suffix in ("mp4", "mkv", "avi"):
         data = write_video(tmp_path / f"v.{suffix}", 120).read_bytes()
         cut = tmp_path / f"cut.{suffix}"
@@ -83,7 +81,7 @@ def test_a_truncated_video_is_an_error_of_that_video(tmp_path: Path, kept: float
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.97, 1.0])
-def test_an_mp4_file_with_its_index_first_is_read_only_if_it_is_whole(tmp_path: Path, kept: float) -> None:
+def test_an_mp4_file_with_its_index_first_is_read_only_if_it_is_whole(tmp_path, kept):
     whole = write_video(tmp_path / "v.mp4", 120, movflags="faststart").read_bytes()
     (tmp_path / "cut.mp4").write_bytes(whole[: int(kept * len(whole))])
     if kept == 1.0:
@@ -93,7 +91,7 @@ def test_an_mp4_file_with_its_index_first_is_read_only_if_it_is_whole(tmp_path: 
         media.video_frames(tmp_path / "cut.mp4")
 
 
-def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(tmp_path: Path) -> None:
+def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(tmp_path):
     import av
 
     write_video(tmp_path / "v.mp4", 120)
@@ -114,7 +112,7 @@ def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(t
     assert len(media.video_frames(tmp_path / "clip.mp4")) == 4
 
 
-def test_a_file_that_is_no_video_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_no_video_says_so(tmp_path):
     (tmp_path / "x.mp4").write_bytes(b"no video at all")
     for name, said in (("x.mp4", "cannot be decoded"), ("y.mp4", "missing")):
         with pytest.raises(ImageError, match=said):

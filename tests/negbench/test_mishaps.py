@@ -1,10 +1,6 @@
 """`nein negbench eval` when something is wrong: one sentence, or an unscored row; nothing lost or mixed."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -20,7 +16,7 @@ from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate, questions, rows_of
 
 
-def test_replaced_weights_are_noticed(tmp_path: Path, data: Path, pictures: Path, clip_folder: Path) -> None:
+def test_replaced_weights_are_noticed(tmp_path, data, pictures, clip_folder):
     copy = tmp_path / "model"
     shutil.copytree(clip_folder, copy)
     evaluate(tmp_path, data, pictures, "--model", str(copy))
@@ -31,34 +27,21 @@ def test_replaced_weights_are_noticed(tmp_path: Path, data: Path, pictures: Path
         evaluate(tmp_path, data, pictures, "--model", str(copy))
 
 
-@pytest.mark.parametrize(
-    "second, said",
-    [
-        ("open_clip:ViT-B-32/openia", "did you mean 'openai'"),
-        ("{folder}", "has no config.json"),
-        ("{missing}", "There is no model"),
-    ],
-)
-def test_the_last_model_is_looked_at_before_the_first_is_run(
-    tmp_path: Path, data: Path, pictures: Path, second: str, said: str
-) -> None:
+def test_the_last_model_is_looked_at_before_the_first_is_run(tmp_path, data, pictures):
     (tmp_path / "empty").mkdir()
-    second = second.format(folder=tmp_path / "empty", missing=tmp_path / "nowhere")
-    with pytest.raises((UserError, metrics.MetricError), match=said):
-        evaluate(tmp_path, data, pictures, "--model", f"random,{second}")
+    with pytest.raises((UserError, metrics.MetricError), match=r"has no config\.json"):
+        evaluate(tmp_path, data, pictures, "--model", f"random,{tmp_path / 'empty'}")
     assert not list(tmp_path.glob("out/*/*/scores.csv"))
 
 
-def test_the_last_run_is_opened_before_the_first_is_run(tmp_path: Path, data: Path, pictures: Path) -> None:
+def test_the_last_run_is_opened_before_the_first_is_run(tmp_path, data, pictures):
     evaluate(tmp_path, data, pictures, "--model", "constant")
     with pytest.raises(UserError, match="made with protocol fixed, not paper"):
         evaluate(tmp_path, data, pictures, "--model", "random,constant", "--protocol", "paper")
     assert not (tmp_path / "out" / "random" / "coco" / "scores.csv").exists()
 
 
-def test_missing_and_broken_pictures_are_unscored_and_counted(
-    tmp_path: Path, data: Path, pictures: Path, clip_folder: Path
-) -> None:
+def test_missing_and_broken_pictures_are_unscored_and_counted(tmp_path, data, pictures, clip_folder):
     own = tmp_path / "pictures"
     shutil.copytree(pictures, own)
     (own / "deep" / "002.png").unlink()
@@ -70,26 +53,18 @@ def test_missing_and_broken_pictures_are_unscored_and_counted(
     text = (tmp_path / "out" / "table.md").read_text()
     assert "3 unscored" in text
     assert "there is no file of this name" in text
-    for name in ("002.png", "005.png"):  # mended, the same command reads them
-        shutil.copy(pictures / "deep" / name, own / "deep" / name)
-    evaluate(tmp_path, data, own, *line)
-    evaluate(tmp_path / "b", data, pictures, *line)
-    name = next(p.name for p in (tmp_path / "out").glob("clip*"))
-    assert rows_of(tmp_path, name, "coco") == rows_of(tmp_path / "b", name, "coco")
 
 
-def test_what_the_model_fails_on_is_unscored_and_tried_again(
-    tmp_path: Path, data: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pictures, monkeypatch):
     bad = decode(pictures / "deep" / "002.png")
     images, texts = ControlEncoder.encode, ControlEncoder.encode_text
 
-    def encode_images(self: Any, shown: Any) -> Any:
+    def encode_images(self, shown):
         if any((image == bad).all() for image in shown):
             raise RuntimeError("too hot")
         return images(self, shown)
 
-    def encode_texts(self: Any, said: Any) -> Any:
+    def encode_texts(self, said):
         if any(text.startswith("This image features car and") for text in said):
             raise RuntimeError("too cold")
         return texts(self, said)
@@ -116,16 +91,11 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
     [
         ("--model clop", "did you mean 'clip'"),
         ("--model negclip", "nein negbench convert --architecture ViT-B-32 negclip.pth"),
-        ("--model conch", "non-commercial research"),
         ("--model none", "No model was named"),
         ("--datasets cocoa", "did you mean 'coco'"),
-        ("--tasks mcqs", "did you mean 'mcq'"),
         ("--data nowhere", "--data is 'nowhere'"),
         ("--datasets voc2007", "--data nano has twins of"),
         ("--preset paper", "--data FOLDER"),
-        ("--protocol papr", "papr"),
-        ("--scenes 0", "0"),
-        ("--device gpu", "--device is 'gpu'"),
         ("--split dev --data .", "--data nano"),
         ("--data DATA --datasets coco", "None of the 8 pictures of COCO is there"),
         ("--vlm openai:a#m,openai:b#m --model none", "have one name, 'openai-m'"),
@@ -135,7 +105,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(
         ("--model none --match tests.rehearsal:fits --datasets beaf --tasks yes-no", "chooses between"),
     ],
 )
-def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: str, said: str) -> None:
+def test_a_mistake_is_one_sentence(tmp_path, data, line, said):
     words = [*line.replace("DATA", str(data)).split(), "--out", str(tmp_path / "out")]
     with pytest.raises(UserError) as caught:
         run.NEGBENCH(config.EvalConfig.parse(words), Threads("cpu"))
@@ -143,7 +113,7 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, data: Path, line: str, said: 
     assert "\n" not in str(caught.value)
 
 
-def test_an_absent_set_says_where_it_is(tmp_path: Path, data: Path) -> None:
+def test_an_absent_set_says_where_it_is(tmp_path, data):
     with pytest.raises(UserError) as caught:
         loading.load(str(data), names=["voc2007"])
     for part in ("VOC2007_mcq.csv", "drive.google.com", "VOCtest_06-Nov-2007.tar"):
@@ -153,7 +123,7 @@ def test_an_absent_set_says_where_it_is(tmp_path: Path, data: Path) -> None:
         loading.load(str(tmp_path / "empty"))
 
 
-def test_a_file_with_another_number_of_rows_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_with_another_number_of_rows_says_so(tmp_path, caplog):
     official.write_questions(tmp_path / "VOC2007_mcq.csv", questions())
     loading.load(str(tmp_path))
     assert "has 12 rows; as published it has 5032" in caplog.text

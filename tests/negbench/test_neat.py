@@ -1,13 +1,9 @@
 """States of sentences moved as published; NEAT: the sum that is minimised, and the steps of a plain loop."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import math
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,7 @@ from nein import metrics
 from nein.datasets.negbench import drawn_tests, remedy_texts
 from nein.engine.errors import UserError
 from nein.metrics.base import MetricError
-from nein.metrics.dual import DualEncoder, normalise, steering
+from nein.metrics.dual import normalise, steering
 from nein.metrics.dual.objects import ControlEncoder
 from nein.metrics.dual.steering import Reading, stream
 from nein.models.remedies import encoders
@@ -33,15 +29,15 @@ READINGS = [
 CAPTIONS = [f"A {a} on a table. There is no {b}." for a in THINGS for b in THINGS[:2] if a != b]
 
 
-def gallery(width: int, count: int = 7) -> np.ndarray:
+def gallery(width, count=7):
     return normalise(np.random.default_rng(0).normal(size=(count, width)))
 
 
-def unit(*shape: int, seed: int) -> torch.Tensor:
+def unit(*shape, seed):
     return torch.from_numpy(normalise(np.random.default_rng(seed).normal(size=shape)))
 
 
-def feature_of(encoder: DualEncoder, state: np.ndarray) -> np.ndarray:
+def feature_of(encoder, state):
     """What the model makes of the last layer's states."""
     model, x = encoder.model, torch.from_numpy(state)
     with torch.no_grad():
@@ -50,14 +46,14 @@ def feature_of(encoder: DualEncoder, state: np.ndarray) -> np.ndarray:
         return (model.ln_final(x) @ model.text_projection).numpy()
 
 
-def test_the_last_state_is_the_one_that_becomes_the_feature(encoder: DualEncoder) -> None:
+def test_the_last_state_is_the_one_that_becomes_the_feature(encoder):
     states = steering.states(encoder, TEXTS)
     assert len(states) == len(steering.stream(encoder).layers)
     made = feature_of(encoder, states[-1])
     np.testing.assert_allclose(made, encoder.encode_text(TEXTS), rtol=1e-4, atol=1e-5)
 
 
-def test_steering_moves_every_layer_as_published_and_leaves_nothing_behind(encoder: DualEncoder) -> None:
+def test_steering_moves_every_layer_as_published_and_leaves_nothing_behind(encoder):
     states, plain = steering.states(encoder, TEXTS), encoder.encode_text(TEXTS)
     rng = np.random.default_rng(0)
     vectors = [v / np.linalg.norm(v) for v in rng.normal(size=(len(states), states[0].shape[1]))]
@@ -72,7 +68,7 @@ def test_steering_moves_every_layer_as_published_and_leaves_nothing_behind(encod
     np.testing.assert_array_equal(encoder.encode_text(TEXTS), plain)
 
 
-def test_the_sum_is_that_of_the_formula() -> None:
+def test_the_sum_is_that_of_the_formula():
     t, p, v, i = (unit(4, 6, seed=seed) for seed in range(4))
     entropy = reversion = triplet = 0.0
     for k in range(4):
@@ -86,7 +82,7 @@ def test_the_sum_is_that_of_the_formula() -> None:
     assert float(steering.loss(t, p, v, i)) == pytest.approx(entropy + reversion + triplet, rel=1e-9)
 
 
-def by_hand(encoder: Any, batches: list[list[Reading]], pictures: np.ndarray) -> tuple[list[Any], Any]:
+def by_hand(encoder, batches, pictures):
     """The same in a plain loop: a copy of the model whose normalisation layers are trained."""
     ours = copy.copy(encoder)
     ours.model = copy.deepcopy(encoder.model).requires_grad_(False)
@@ -109,7 +105,7 @@ def by_hand(encoder: Any, batches: list[list[Reading]], pictures: np.ndarray) ->
     return online, moving
 
 
-def test_steps_are_those_of_a_plain_loop(encoder: DualEncoder) -> None:
+def test_steps_are_those_of_a_plain_loop(encoder):
     batches = [READINGS[:3], READINGS[3:]]
     pictures = gallery(encoder.width)
     expected, moving = by_hand(encoder, batches, pictures)
@@ -128,7 +124,7 @@ def test_steps_are_those_of_a_plain_loop(encoder: DualEncoder) -> None:
 
 
 @pytest.mark.parametrize("how", ["steered", "adapted"])
-def test_another_thread_meanwhile_uses_the_model_as_it_is(encoder: DualEncoder, how: str) -> None:
+def test_another_thread_meanwhile_uses_the_model_as_it_is(encoder, how):
     plain = encoder.encode_text(TEXTS)
     if how == "steered":
         vectors = [np.ones(x.shape[1]) / x.shape[1] ** 0.5 for x in steering.states(encoder, TEXTS)]
@@ -144,9 +140,7 @@ def test_another_thread_meanwhile_uses_the_model_as_it_is(encoder: DualEncoder, 
         assert np.abs(encoder.encode_text(TEXTS) - plain).max() > 1e-3
 
 
-def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
-    clip_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(clip_folder, monkeypatch):
     encoder = metrics.load_dual(str(clip_folder), device="cpu", dtype="float32")
     monkeypatch.setattr(encoders, "BATCH", 3)
     pictures = gallery(encoder.width)
@@ -170,12 +164,12 @@ def test_under_fixed_a_feature_does_not_depend_on_where_a_caption_stands(
         )
 
 
-def test_as_released_captions_lose_case_and_points() -> None:
+def test_as_released_captions_lose_case_and_points():
     assert steering.cleaned('A cat. There is "no" DOG!') == "a cat there is no dog"
     assert steering.cleaned("word " * 90).count("word") == 77
 
 
-def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path: Path) -> None:
+def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path):
     texts = ["A cat on a mat. There is no dog.", "A cat.", "There is no dog"]
     assert remedy_texts.invert(texts) == [
         ("A cat on a mat.", "A photo of a dog.", "A photo of a dog with no cat and no mat."),
@@ -197,14 +191,14 @@ def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path: Pat
     assert Remedy.parse(f"neat@{file}").identity != Remedy.parse("neat").identity
 
 
-def test_a_model_without_layers_to_adapt_is_a_sentence() -> None:
+def test_a_model_without_layers_to_adapt_is_a_sentence():
     with pytest.raises(MetricError, match="neither steered nor adapted"):
         Remedy.parse("neat").around(ControlEncoder("random"))
     with pytest.raises(UserError, match="There is no remedy 'neat:2'"):
         Remedy.parse("neat:2")
 
 
-def test_a_limit_does_not_change_what_captions_adapt_to(tmp_path: Path, clip_folder: Path) -> None:
+def test_a_limit_does_not_change_what_captions_adapt_to(tmp_path, clip_folder):
     words = ("--model", f"tiny={clip_folder}", "--mend", "neat", "--scenes", "12")
     evaluate(tmp_path, "nano", None, *words, "--limit", "3", "--tasks", "mcq")
     part = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated"]

@@ -1,9 +1,5 @@
 """The official CSV files: read as they are, written back the same, wrong ones refused in a sentence."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from nein.datasets.negbench import official
@@ -24,7 +20,7 @@ RETRIEVAL = """image_id,filepath,captions,positive_objects
 """
 
 
-def test_released_questions_are_read_as_they_are(tmp_path: Path) -> None:
+def test_released_questions_are_read_as_they_are(tmp_path):
     (tmp_path / "a.csv").write_text(MCQ)
     found = official.read_questions(tmp_path / "a.csv")
     assert [q.type for q in found] == [AFFIRMATION, NEGATION, HYBRID]
@@ -44,7 +40,7 @@ def test_released_questions_are_read_as_they_are(tmp_path: Path) -> None:
     assert [option.template for option in question.options] == [None, None]
 
 
-def test_the_right_option_of_the_synthetic_set_may_stand_anywhere(tmp_path: Path) -> None:
+def test_the_right_option_of_the_synthetic_set_may_stand_anywhere(tmp_path):
     # The released table has a wrong option at 0 for the synthetic set: the right one is elsewhere then.
     text = MCQ.splitlines()[0] + "\n3,a,b,c,This image does not feature a car.,negative,x.png\n"
     (tmp_path / "a.csv").write_text(text + "1,a,This image features b but not c.,c,d,hybrid,y.png\n")
@@ -55,7 +51,7 @@ def test_the_right_option_of_the_synthetic_set_may_stand_anywhere(tmp_path: Path
     assert [o.template for o in other[0].options] == [None, None, None, NEGATION]
 
 
-def test_pictures_of_one_file_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_pictures_of_one_file_name_are_told_apart_by_their_folders(tmp_path):
     # CheXpert calls every picture view1_frontal.jpg: taken for one source, there would be no interval.
     rows = [
         f"0,edema,no edema,/data/chexpert/valid/patient{n}/study1/view1_frontal.jpg" for n in (11, 12, 12, 13)
@@ -78,11 +74,11 @@ def test_pictures_of_one_file_name_are_told_apart_by_their_folders(tmp_path: Pat
         (["/q/x.jpg", "q/x.jpg"], ["q/x.jpg", "q/x.jpg"]),
     ],
 )
-def test_a_pictures_name_is_the_shortest_end_of_its_path(given: list[str], names: list[str]) -> None:
+def test_a_pictures_name_is_the_shortest_end_of_its_path(given, names):
     assert official.short_names(given) == dict(zip(given, names, strict=True))
 
 
-def test_a_lost_caption_is_allowed_where_it_can_be_counted(tmp_path: Path) -> None:
+def test_a_lost_caption_is_allowed_where_it_can_be_counted(tmp_path):
     (tmp_path / "a.csv").write_text(
         "filepath,captions\na.jpg,['A bear.']\nb.jpg,[]\nc.jpg,\"['', 'A dog.']\"\n"
     )
@@ -92,7 +88,7 @@ def test_a_lost_caption_is_allowed_where_it_can_be_counted(tmp_path: Path) -> No
         official.read_retrieval(tmp_path / "a.csv")
 
 
-def test_captions_are_lists_of_literals(tmp_path: Path) -> None:
+def test_captions_are_lists_of_literals(tmp_path):
     (tmp_path / "a.csv").write_text(RETRIEVAL)
     found = official.read_retrieval(tmp_path / "a.csv")
     assert found[0].captions == ("A man's dog.", 'It\'s a "dog".', "A, b")
@@ -101,7 +97,7 @@ def test_captions_are_lists_of_literals(tmp_path: Path) -> None:
     assert {item.kind for item in found} == {ORIGINAL}
 
 
-def test_a_cell_is_never_run(tmp_path: Path) -> None:
+def test_a_cell_is_never_run(tmp_path):
     target = tmp_path / "harm"
     cell = f"__import__('pathlib').Path({str(target)!r}).touch() or ['x']"
     (tmp_path / "a.csv").write_text(f'filepath,captions\na.jpg,"{cell}"\n')
@@ -110,7 +106,7 @@ def test_a_cell_is_never_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_what_is_written_is_read_back(tmp_path):
     asked = conftest.questions()
     official.write_questions(tmp_path / "q.csv", asked)
     assert official.read_questions(tmp_path / "q.csv") == asked
@@ -134,7 +130,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         (BINARY + '0,a,b,"c\n', "not valid CSV"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, text, said):
     (tmp_path / "a.csv").write_text(text, errors="surrogateescape")
     with pytest.raises(UserError) as caught:
         official.read_questions(tmp_path / "a.csv")
@@ -144,9 +140,7 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said
 
 
 @pytest.mark.parametrize("cut", ["0,This image feat", '0,"This image'])
-def test_half_a_row_at_the_end_costs_that_row(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, cut: str
-) -> None:
+def test_half_a_row_at_the_end_costs_that_row(tmp_path, caplog, cut):
     (tmp_path / "a.csv").write_text(MCQ + cut)
     assert len(official.read_questions(tmp_path / "a.csv")) == 3
     assert "ends in half a row, which is left out. " in caplog.text

@@ -1,15 +1,12 @@
 """Other tests of negation: each file as it is published, the twins, and questions that belong together."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,24 +34,24 @@ from tests.negbench.conftest import Speaker, evaluate, measured
 SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)
 
 
-def as_json(content: Any) -> Callable[[Path], None]:
+def as_json(content):
     return lambda path: path.write_text(json.dumps(content), encoding="utf-8") and None
 
 
-def valse_item(caption: str, foil: str, votes: int) -> dict[str, Any]:
+def valse_item(caption, foil, votes):
     return {
         "dataset": "visual7w", "dataset_idx": "7", "image_file": "v7w_7.jpg", "caption": caption,
         "foil": foil, "linguistic_phenomena": "existence", "mturk": {"foil": 0, "caption": votes, "other": 0},
     }  # fmt: skip
 
 
-def beaf_item(number: int, image: str, thing: str, removed: bool, gt: str) -> dict[str, Any]:
+def beaf_item(number, image, thing, removed, gt):
     asked, image = f"Is there a {thing} in the image?", f"COCO_val2014_000000001171{image}"
     return {"id": number, "image": image, "question": asked, "orig_img": image.endswith(".jpg"),
             "removed_q": removed, "gt": gt}  # fmt: skip
 
 
-def natural(first: str, second: str, answers: str, kind: str) -> list[list[str]]:
+def natural(first, second, answers, kind):
     suffix = other_tests.SUFFIXES[kind == "mcq"]
     asked = [(first, "a.jpg"), (first, "b.jpg"), (second, "a.jpg"), (second, "b.jpg")]
     return [
@@ -83,7 +80,7 @@ SCOPE = {
 }  # fmt: skip
 
 
-def write_ccneg(path: Path) -> None:
+def write_ccneg(path):
     note = {
         "json": {"caption": "a dog, on the grass"},
         "sop_data": {"negative-prompt": "a dog, not on the grass"},
@@ -92,7 +89,7 @@ def write_ccneg(path: Path) -> None:
     torch.save({"image_paths": names, "annotations": [note] * 3}, path)
 
 
-def write_neat(path: Path) -> None:
+def write_neat(path):
     columns = ("image_id", "captions", "filepath", "pos_captions", "neg_captions", "inverted_captions")
     lists = (["A dog, but no cat.", "No cat here, a dog."], ["A dog"] * 2, ["a cat"] * 2,
              ["No dog, but a cat.", "A cat here, no dog."])  # fmt: skip
@@ -101,7 +98,7 @@ def write_neat(path: Path) -> None:
         csv.writer(file).writerows([columns, ["9", said, "/data/9.jpg", affirmed, denied, inverted]])
 
 
-def write_nein(path: Path) -> None:
+def write_nein(path):
     """NeIn's annotations, with the folders of pictures beside them; of the second sample the object stays."""
     for name in ("coco/COCO_1.jpg", "nein/NeIn_1_1.jpg", "nein/NeIn_1_2.jpg"):
         (path.parent / name).parent.mkdir(exist_ok=True)
@@ -115,7 +112,7 @@ def write_nein(path: Path) -> None:
     as_json(rows)(path)
 
 
-PUBLISHED: dict[str, Callable[[Path], None]] = {
+PUBLISHED = {
     "valse": as_json(
         {
             "existence_visual7w_1": valse_item("There are no dogs.", "There are dogs.", 3),
@@ -154,8 +151,8 @@ Read = Callable[..., tuple[Question, ...]]
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> Read:
-    def read(reader: str, protocol: str = "fixed") -> tuple[Question, ...]:
+def published(tmp_path):
+    def read(reader, protocol="fixed"):
         path = tmp_path / ("file.csv" if reader == "neat" else "file")
         PUBLISHED[reader](path)
         return other_tests.read(reader, path, protocol)
@@ -163,23 +160,23 @@ def published(tmp_path: Path) -> Read:
     return read
 
 
-def texts(question: Question) -> list[str]:
+def texts(question):
     return [option.text for option in question.options]
 
 
-def right(questions: Sequence[Question]) -> list[str]:
+def right(questions):
     return [question.options[question.correct].text for question in questions]
 
 
-def test_there_is_a_published_form_of_every_reader_and_a_reader_for_every_row() -> None:
+def test_there_is_a_published_form_of_every_reader_and_a_reader_for_every_row():
     parts = [part for row in registry.ROWS.values() for part in row.parts if part.reader]
     named = {part.reader for part in parts if part.task != registry.RETRIEVAL}
     assert set(PUBLISHED) == set(other_tests.READERS) == named
 
 
 def test_cc_neg_is_its_last_items_and_loses_the_commas_of_its_negations_in_the_paper_protocol_only(
-    published: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    published, monkeypatch
+):
     fixed, paper = (texts(published("cc-neg", protocol)[0]) for protocol in ("fixed", "paper"))
     assert fixed == ["a dog, on the grass", "a dog, not on the grass"]
     assert paper == ["a dog, on the grass", "a dog not on the grass"]
@@ -212,7 +209,7 @@ READ = {
 
 
 @pytest.mark.parametrize("reader", READ)
-def test_a_published_file_gives_these_questions(published: Read, reader: str) -> None:
+def test_a_published_file_gives_these_questions(published, reader):
     """VALSE where annotators agree, SugarCrepe where one caption denies, a phrase for every box."""
     found = [
         (q.id, q.cluster, q.correct, q.type,
@@ -222,7 +219,7 @@ def test_a_published_file_gives_these_questions(published: Read, reader: str) ->
     assert found == READ[reader]
 
 
-def test_beaf_pairs_a_removed_thing_with_its_original_and_no_other(published: Read) -> None:
+def test_beaf_pairs_a_removed_thing_with_its_original_and_no_other(published):
     by_id = {question.id: question for question in published("beaf")}
     assert by_id["0"].groups == by_id["3"].groups == (("thing removed", "3", 2),)
     assert by_id["2"].groups == by_id["5"].groups == (("thing kept", "5", 2),)
@@ -236,7 +233,7 @@ def test_beaf_pairs_a_removed_thing_with_its_original_and_no_other(published: Re
     assert [option.image[-6:] for option in second.options] == ["71.jpg", "00.png"]
 
 
-def test_of_naturalbench_the_fours_are_read_in_which_something_is_denied(published: Read) -> None:
+def test_of_naturalbench_the_fours_are_read_in_which_something_is_denied(published):
     questions = published("naturalbench")
     expected = [f"{n}/q{q}i{i}" for n in (0, 2) for q in (0, 1) for i in (0, 1)]
     assert [question.id for question in questions] == expected
@@ -248,7 +245,7 @@ def test_of_naturalbench_the_fours_are_read_in_which_something_is_denied(publish
     assert found == dict.fromkeys(names, 8)
 
 
-def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(published: Read) -> None:
+def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(published):
     asked = published("scope-asked")
     for questions in (published("scope"), asked):
         assert Counter(group for q in questions for group in q.groups)["not_all", "0", 4] == 4
@@ -258,7 +255,7 @@ def test_pairs_in_scope_are_right_together_and_know_how_difficult_they_are(publi
     assert [question.type for question in asked] == ["negation", "negation", "affirmation", "affirmation"]
 
 
-def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published: Read) -> None:
+def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published):
     compared, asked = published("nein"), published("nein-asked")
     assert [q.id for q in compared] == [f"NeIn_1_1/{x}" for x in "text0 image0 text1 image1".split()]
     said = [(option.text, option.template) for option in compared[0].options]
@@ -270,7 +267,7 @@ def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published: 
 
 
 @pytest.mark.parametrize("name", registry.SCOPE)
-def test_the_same_pictures_are_spoken_of_in_every_language(tmp_path: Path, name: str) -> None:
+def test_the_same_pictures_are_spoken_of_in_every_language(tmp_path, name):
     code = registry.SCOPE[name]
     drawn_tests.write_scope(tmp_path, "val", 6, code)
     rows = json.loads((tmp_path / "scope.json").read_text(encoding="utf-8"))
@@ -280,7 +277,7 @@ def test_the_same_pictures_are_spoken_of_in_every_language(tmp_path: Path, name:
         assert (decode(tmp_path / row["image_1"]) == render(pair.scenes[1])).all()
 
 
-def test_what_makes_pairs_difficult_has_a_figure_for_each_level() -> None:
+def test_what_makes_pairs_difficult_has_a_figure_for_each_level():
     rows = [
         {**row(f"{pair}{k}", float(pair != "c" or k > 0), ("past", pair, 4)),
          "difficulty": {"other things": level, "denials above": depth}}
@@ -296,7 +293,7 @@ def test_what_makes_pairs_difficult_has_a_figure_for_each_level() -> None:
     assert sections.DIFFICULTY.sheet(made).rows[0][-3:] == ["100.0 [2.5, 100.0]", "50.0 ± 48.7", "1, 2"]
 
 
-def test_neins_files_are_read_only_by_name(tmp_path: Path) -> None:
+def test_neins_files_are_read_only_by_name(tmp_path):
     write_nein(tmp_path / "val.json")
     PUBLISHED["valse"](tmp_path / "existence.json")
     assert [data.name for data in loading.load(str(tmp_path))] == ["valse"]
@@ -327,19 +324,19 @@ def test_neins_files_are_read_only_by_name(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_file_in_another_form_is_one_sentence(tmp_path: Path, reader: str, content: Any, said: str) -> None:
+def test_a_file_in_another_form_is_one_sentence(tmp_path, reader, content, said):
     as_json(content)(tmp_path / "file")
     with pytest.raises(UserError, match=said):
         other_tests.read(reader, tmp_path / "file", "fixed")
 
 
-def test_nothing_in_a_torch_file_is_run(tmp_path: Path) -> None:
+def test_nothing_in_a_torch_file_is_run(tmp_path):
     torch.save({"image_paths": [Path("x")]}, tmp_path / "file")
     with pytest.raises(UserError, match="cannot be read as plain data"):
         other_tests.read("cc-neg", tmp_path / "file", "fixed")
 
 
-def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path: Path) -> None:
+def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path):
     picture = np.arange(10 * 8 * 3, dtype=np.uint8).reshape(10, 8, 3)
     assert (crop(picture, (1.4, 2.6, 3, 4)) == picture[3:7, 1:4]).all()
     assert not crop(picture, (6, 0, 4, 2))[:, 2:].any()
@@ -350,13 +347,13 @@ def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path: Path
     assert not files.exists(region("b.png", (0, 0, 2, 3)))
 
 
-def row(name: str, credit: float | None, *groups: tuple[str, str, int]) -> dict[str, Any]:
+def row(name, credit, *groups):
     return {"id": name, "source": name, "credit": credit, "templates": [None, None], "reason": "why",
             "difficulty": {}, "groups": [list(group) for group in groups], "type": None, "correct": 0,
             "shown": [0, 1], "shares": None if credit is None else [credit, 1 - credit]}  # fmt: skip
 
 
-def test_questions_that_belong_together_count_where_all_are_right() -> None:
+def test_questions_that_belong_together_count_where_all_are_right():
     rows = [
         row("a", 1.0, ("pair", "1", 2), ("pair", "2", 2)), row("b", 1.0, ("pair", "1", 2)),
         row("c", 0.0, ("pair", "2", 2)), row("d", None, ("pair", "3", 2)), row("e", 1.0, ("pair", "3", 2)),
@@ -373,7 +370,7 @@ def test_questions_that_belong_together_count_where_all_are_right() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in drawn_tests.WRITERS if name not in ("coco", "simpleneg")])
-def test_a_twin_is_read_as_the_published_file_is(name: str) -> None:
+def test_a_twin_is_read_as_the_published_file_is(name):
     (data,) = loading.load("nano", names=[name], scenes=10)
     assert data.name == f"nano-{name}"
     for task in data.tasks:
@@ -384,16 +381,16 @@ def test_a_twin_is_read_as_the_published_file_is(name: str) -> None:
         assert all(count == size for (_, _, size), count in sizes.items())
 
 
-def reader() -> Speaker:
+def reader():
     """Answers a question about a thing with no, and whatever has letters with "A"."""
     return Speaker(lambda image, prompt: "A" if "A. " in prompt else "No.")
 
 
-def evaluated(tmp_path: Path, *options: str, page: bool = False) -> Any:
+def evaluated(tmp_path, *options, page=False):
     return evaluate(tmp_path, "nano", None, "--scenes", "6", *options, page=page)
 
 
-def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
+def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path):
     datasets = "negrefcocog,naturalbench"
     found = evaluated(tmp_path, "--model", "constant", "--datasets", datasets, page=True)
     about = {"metric": "accuracy", "type": "all", "task": "region"}
@@ -406,7 +403,7 @@ def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path: Path) -> None:
     assert "COCO_train2014_000000000000.jpg#box=" in html
 
 
-def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path: Path) -> None:
+def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path):
     asked = reader()
     with references.offering({"reader": asked}):
         found = evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "beaf")
@@ -419,7 +416,7 @@ def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path: P
     assert figure(metric="precision", type="all")["value"] is figure(metric="F1", type="all")["value"] is None
 
 
-def test_beafs_figures_are_those_of_its_script() -> None:
+def test_beafs_figures_are_those_of_its_script():
     rng, asked, rows = random.Random(5), [], []
     for pair in range(40):
         removed = bool(pair % 2)
@@ -446,8 +443,8 @@ def test_beafs_figures_are_those_of_its_script() -> None:
      ("paper", "naturalbench", [1, 0, None, None, None])],
 )  # fmt: skip
 def test_answers_in_words_are_read_by_the_first_word_and_under_paper_as_beafs_release_reads_them(
-    protocol: str, name: str, read: list[int | None]
-) -> None:
+    protocol, name, read
+):
     said = ["Yes, I see no dog.", "No. Yes?", "I see eyes.", "I do not know.", "It depends."]
 
     options = (Option("Yes"), Option("No"))
@@ -467,16 +464,16 @@ class Longest:
 
     fingerprint = "longest"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self):
         return {"model": "Longest"}
 
-    def match(self, images: Any, texts: Any, head: str = "itm") -> list[np.ndarray]:
+    def match(self, images, texts, head="itm"):
         if any(not image.std() for image in images):
             raise ValueError("nothing to see")
         return [np.array([float(len(text)) for text in row]) for row in texts]
 
 
-def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path: Path) -> None:
+def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path):
     line = ("--model", "none", "--match", "longest", "--datasets", "valse,naturalbench")
     with references.offering({"longest": Longest()}):
         found = evaluated(tmp_path, *line)
@@ -489,7 +486,7 @@ def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path:
     assert joint["value"] == 0.25
 
 
-def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> None:
+def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored():
     media = Drawn(lambda name: np.full((4, 4, 3), 9, np.uint8) if name == "grey" else SQUARES)
     asked = [Question(name, name, (Option("a dog"), Option("no dog")), 0) for name in ("a", "grey", "b")]
     task = ChoiceTask("x/caption", tuple(asked), media)
@@ -502,7 +499,7 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored() -> Non
     assert [row["credit"] for row in scored] == [0.0, None, 0.0]
 
 
-def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path: Path) -> None:
+def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path):
     retrieval = "NaturalBench-Retrieval/metadata.json"
     places = {"x/data/existence.json": "valse", retrieval: "naturalbench-retrieval",
               "y/metadata.json": "valse", "y/test_set.json": "valse"}  # fmt: skip

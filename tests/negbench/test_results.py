@@ -1,37 +1,32 @@
 """Rows and figures from given features: equal to a computation over the full matrix, losses counted."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from nein.benchmarks.negbench import scores
-from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench.records import ChoiceTask, RetrievalItem, RetrievalTask
 from nein.reporting import figures as frames
 from tests.negbench.conftest import NOTHING, brute_force, encode, encoded, items, measured, questions
 
 
-def of(figures_: list[dict[str, Any]], **about: Any) -> dict[str, Any]:
+def of(figures_, **about):
     (found,) = [f for f in figures_ if all(f.get(key) == value for key, value in about.items())]
     return found
 
 
 @pytest.fixture
-def retrieval() -> RetrievalTask:
+def retrieval():
     return RetrievalTask("x/retrieval", *items(30), NOTHING)
 
 
 @pytest.fixture
-def choice() -> ChoiceTask:
+def choice():
     return ChoiceTask("x/mcq", questions(60, 30), NOTHING)
 
 
-def test_recall_equals_the_full_matrix_both_ways(retrieval: RetrievalTask) -> None:
+def test_recall_equals_the_full_matrix_both_ways(retrieval):
     pictures, texts = encode(retrieval)
     found = measured(scores.retrieval_rows(retrieval, pictures, texts))
     for kind, own in (("original", retrieval.original), ("negated", retrieval.negated)):
@@ -51,7 +46,7 @@ def test_recall_equals_the_full_matrix_both_ways(retrieval: RetrievalTask) -> No
             assert of(found, **about, direction="image_to_text")["n"] == 30
 
 
-def test_the_gap_is_the_paired_difference(retrieval: RetrievalTask) -> None:
+def test_the_gap_is_the_paired_difference(retrieval):
     pictures, texts = encode(retrieval)
     rows = list(scores.retrieval_rows(retrieval, pictures, texts))
     found = measured(rows)
@@ -71,7 +66,7 @@ def test_the_gap_is_the_paired_difference(retrieval: RetrievalTask) -> None:
     assert {f["metric"].partition("@")[0] for f in alone} == {"recall", "text only", "picture only"}
 
 
-def test_accuracy_equals_the_full_matrix(choice: ChoiceTask) -> None:
+def test_accuracy_equals_the_full_matrix(choice):
     pictures, texts = encode(choice)
     rows = list(scores.choice_rows(choice, pictures, texts))
     for question, row in zip(choice.questions, rows, strict=True):
@@ -88,7 +83,7 @@ def test_accuracy_equals_the_full_matrix(choice: ChoiceTask) -> None:
     assert of(found, metric="chance")["value"] == 0.25
 
 
-def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -> None:
+def test_choices_and_wrong_answers_are_counted_by_template(choice):
     rows = list(scores.choice_rows(choice, *encode(choice)))
     found = measured(rows)
     taken = [row["templates"][int(np.argmax(row["shares"]))] for row in rows]
@@ -104,7 +99,7 @@ def test_choices_and_wrong_answers_are_counted_by_template(choice: ChoiceTask) -
     assert sum(of(found, metric="selected", template=t)["value"] for t in set(taken)) == pytest.approx(1)
 
 
-def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice: ChoiceTask) -> None:
+def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice):
     pictures, texts = encode(choice)
     scale = np.random.default_rng(4).choice([0.25, 8.0, 64.0], (len(texts.features), 1))
     scaled = replace(texts, features=(texts.features * scale).astype(np.float32))
@@ -120,7 +115,7 @@ def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice
     assert [row["credit"] for row in raw] != [row["credit"] for row in again]
 
 
-def test_what_cannot_be_read_is_unscored_and_counted(retrieval: RetrievalTask, choice: ChoiceTask) -> None:
+def test_what_cannot_be_read_is_unscored_and_counted(retrieval, choice):
     gone = {"003.png": "the picture is unusable: it is gone"}
     text = retrieval.negated[5].captions[0]
     pictures, texts = encode(retrieval, pictures=gone, texts={text: "no finite feature"})
@@ -143,7 +138,7 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval: RetrievalTask, c
     assert (entry["n"], entry["unscored"]) == (58, 2)
 
 
-def test_the_models_own_score_is_what_is_kept(choice: ChoiceTask) -> None:
+def test_the_models_own_score_is_what_is_kept(choice):
     pictures, texts = encode(choice)
     plain = list(scores.choice_rows(choice, pictures, texts))
     own = list(scores.choice_rows(choice, pictures, texts, scale=10.0, bias=-3.0))
@@ -152,20 +147,20 @@ def test_the_models_own_score_is_what_is_kept(choice: ChoiceTask) -> None:
 
 
 def _retrieval_of(
-    original: Mapping[str, tuple[str, ...]],
-    negated: Mapping[str, tuple[str, ...]],
-    picture: Any = lambda name: name,
-) -> tuple[RetrievalTask, Encoded, Encoded]:
+    original,
+    negated,
+    picture=lambda name: name,
+):
     """A task from item -> captions, with random features of every picture and caption."""
 
-    def made(captions: Mapping[str, tuple[str, ...]], kind: str) -> tuple[RetrievalItem, ...]:
+    def made(captions, kind):
         return tuple(RetrievalItem(name, picture(name), own, kind) for name, own in captions.items())
 
     task = RetrievalTask("x/retrieval", made(original, "original"), made(negated, "negated"), NOTHING)
     return task, encoded(task.references, 5), encoded(task.sentences, 6)
 
 
-def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released() -> None:
+def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released():
     # One row per caption: the copies of a picture must not push each other down.
     captions = {f"{i}#{k}": (f"caption {k} of {i}",) for i in range(12) for k in range(3)}
     denied = {name: (f"no. {own[0]}",) for name, own in captions.items()}
@@ -190,7 +185,7 @@ def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released() -> N
     assert len([r for r in filed if r["direction"] == "image_to_text"]) == 2 * 36
 
 
-def test_both_kinds_search_the_same_gallery_and_only_their_own_file_as_released() -> None:
+def test_both_kinds_search_the_same_gallery_and_only_their_own_file_as_released():
     captions = {f"{i}": (f"caption of {i}",) for i in range(40)}
     denied = {name: (f"no. {own[0]}",) for name, own in list(captions.items())[:10]}
     task, pictures, texts = _retrieval_of(captions, denied)
@@ -202,7 +197,7 @@ def test_both_kinds_search_the_same_gallery_and_only_their_own_file_as_released(
         assert [r["rank"] for r in own] == [int((row > row[i]).sum()) + 1 for i, row in enumerate(matrix)]
 
 
-def test_lost_captions_neither_shift_the_pairs_nor_vanish() -> None:
+def test_lost_captions_neither_shift_the_pairs_nor_vanish():
     captions = {f"{i}": tuple(f"caption {k} of {i}" for k in range(3)) for i in range(20)}
     denied = {name: tuple(f"no. {text}" for text in own) for name, own in captions.items()}
     denied["4"] = denied["4"][1:]  # the first paraphrase was lost

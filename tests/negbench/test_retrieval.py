@@ -1,9 +1,6 @@
 """Recall in blocks equals a computation over the full matrix in float64, ties and all."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,27 +9,26 @@ from scipy.stats import hypergeom
 from nein.benchmarks.negbench import retrieval
 from nein.benchmarks.negbench.retrieval import Ranks
 from nein.metrics.dual import prepare
-from tests.helpers.memory import Peak
 
 
-def features(seed: int, rows: int, width: int = 6) -> np.ndarray:
+def features(seed, rows, width=6):
     return np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
 
 
-def ranked(texts: np.ndarray, pictures: np.ndarray, place: Any) -> tuple[Ranks, Ranks]:
+def ranked(texts, pictures, place):
     """Of captions and pictures of which each has its own feature."""
     everything = np.arange(len(texts)), np.arange(len(pictures))
     return retrieval.ranks(texts, pictures, *everything, np.asarray(place))
 
 
-def plainly(texts: np.ndarray, pictures: np.ndarray, place: np.ndarray) -> tuple[Ranks, Ranks]:
+def plainly(texts, pictures, place):
     """The same from the whole matrix, each pair worked out by itself."""
     matrix = np.array([(text * prepare(pictures)).sum(-1) for text in prepare(texts)])
     owner = place[:, None] == np.arange(len(pictures))
     return _plainly(matrix, owner), _plainly(matrix.T, owner.T)
 
 
-def _plainly(matrix: np.ndarray, own: np.ndarray) -> Ranks:
+def _plainly(matrix, own):
     best = np.where(own, matrix, -np.inf).max(1, initial=-np.inf)
     best = np.where(own.any(1), best, np.inf)
     over = matrix > best[:, None] + retrieval.TIE
@@ -52,9 +48,7 @@ def _plainly(matrix: np.ndarray, own: np.ndarray) -> Ranks:
         (260, 50, 512, 1.0, 0.0),  # nothing but ties
     ],
 )
-def test_every_value_is_that_of_the_whole_matrix(
-    captions: int, pictures: int, width: int, copies: float, signal: float
-) -> None:
+def test_every_value_is_that_of_the_whole_matrix(captions, pictures, width, copies, signal):
     rng = np.random.default_rng(captions)
     shown, place = features(1, pictures, width), rng.integers(0, pictures, captions)
     said = (signal * shown[place] + features(2, captions, width)).astype(np.float32)
@@ -67,7 +61,7 @@ def test_every_value_is_that_of_the_whole_matrix(
         assert not copies or found.tied.max() > 2
 
 
-def test_scores_closer_than_float32_can_tell_are_told_apart() -> None:
+def test_scores_closer_than_float32_can_tell_are_told_apart():
     rng = np.random.default_rng(0)
     text = rng.standard_normal((1, 512)).astype(np.float32)
     pictures = (text + 1e-3 * rng.standard_normal((400, 512))).astype(np.float32)
@@ -78,7 +72,7 @@ def test_scores_closer_than_float32_can_tell_are_told_apart() -> None:
     assert [int((rough > x).sum()) for x in rough] != plain[0].better.tolist()
 
 
-def test_a_tie_counts_as_its_chance_under_random_order() -> None:
+def test_a_tie_counts_as_its_chance_under_random_order():
     better, tied, own = 1, 4, 2
     found = Ranks(*(np.array([x]) for x in (1.0, better, tied, own, tied)))
     for k in (1, 2, 3, 5, 8):
@@ -86,7 +80,7 @@ def test_a_tie_counts_as_its_chance_under_random_order() -> None:
         assert found.recall(k)[0] == pytest.approx(hypergeom.sf(0, tied + own, own, places))
 
 
-def test_released_ties_go_to_the_first_of_the_file() -> None:
+def test_released_ties_go_to_the_first_of_the_file():
     # Five captions say the same of five pictures; the pictures are all alike to them.
     same, pictures = np.ones((5, 3), np.float32), np.ones((5, 3), np.float32)
     for found in ranked(same, pictures, np.arange(5)):
@@ -100,7 +94,7 @@ def test_released_ties_go_to_the_first_of_the_file() -> None:
     assert found.recall(1, "paper").tolist() == [0, 0, 1]
 
 
-def test_the_size_of_a_block_decides_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_block_decides_no_value(monkeypatch):
     texts, pictures, place = features(3, 600, 40), features(4, 100, 40), np.arange(600) % 100
     texts[::7] = texts[0]
     whole = ranked(texts, pictures, place)
@@ -109,11 +103,11 @@ def test_the_size_of_a_block_decides_no_value(monkeypatch: pytest.MonkeyPatch) -
         assert [x.tolist() for x in astuple(one)] == [x.tolist() for x in astuple(other)]
 
 
-def test_memory_is_a_few_numbers_of_a_caption(monkeypatch: pytest.MonkeyPatch, peak: Peak) -> None:
+def test_memory_is_a_few_numbers_of_a_caption(monkeypatch, peak):
     pictures, texts = features(0, 300, 64), features(1, 3000, 64)
     monkeypatch.setattr(retrieval, "SCORES", 2**16)
 
-    def of(count: int) -> int:
+    def of(count):
         said, place = np.arange(count) % 3000, np.arange(count) % 300
         return peak(lambda: retrieval.ranks(texts, pictures, said, np.arange(300), place))
 
@@ -121,14 +115,14 @@ def test_memory_is_a_few_numbers_of_a_caption(monkeypatch: pytest.MonkeyPatch, p
     assert (of(33_000) - of(3000)) / 30_000 < 120
 
 
-def test_equal_features_tie_wherever_they_stand() -> None:
+def test_equal_features_tie_wherever_they_stand():
     # The last bits of a product depend on where in the matrix it is worked out.
     gallery = np.repeat(features(9, 1, 512), 37, axis=0)
     found, _ = ranked(features(10, 5, 512), gallery, [3] * 5)
     assert found.tied.tolist() == [36] * 5
 
 
-def test_the_mean_is_of_the_prepared_rows_whatever_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mean_is_of_the_prepared_rows_whatever_the_block(monkeypatch):
     vectors, rows = features(3, 23), np.array([4, 4, 0, 22, 9, 13, 7])
     monkeypatch.setattr(retrieval, "ROWS", 3)
     for chosen in (None, rows):
@@ -139,7 +133,7 @@ def test_the_mean_is_of_the_prepared_rows_whatever_the_block(monkeypatch: pytest
     assert np.linalg.norm(retrieval.mean(vectors, rows[:1])) == pytest.approx(1, abs=1e-6)
 
 
-def test_the_first_of_the_gallery_are_the_best_and_equal_ones_are_drawn_by_seed() -> None:
+def test_the_first_of_the_gallery_are_the_best_and_equal_ones_are_drawn_by_seed():
     pictures = np.array([[0.0, 1], [1, 0], [1, 1], [1, 0]])
     text, every = np.array([[1.0, 0]]), np.arange(4)
     found = [retrieval.top(text, pictures, [0], every, 3, [seed])[0].tolist() for seed in range(20)]

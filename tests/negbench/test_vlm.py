@@ -1,10 +1,6 @@
 """Multiple choice put to a generative model: options in the question's order, the letter read back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,7 +27,7 @@ from tests.rehearsal import ScriptedJudge
 TASK = ChoiceTask("x/mcq", questions(20, 8), Drawn(lambda name: tiny.picture(int(name[:3]))))
 
 
-def ask(model: Any, folder: Path, task: ChoiceTask = TASK, **manner: Any) -> dict[str, dict[str, Any]]:
+def ask(model, folder, task=TASK, **manner):
     """Question id -> row, of a run in `folder`."""
     run, cache = Folder(folder / "run"), AnswerCache(folder / "answers.sqlite")
     asked = Model(
@@ -43,7 +39,7 @@ def ask(model: Any, folder: Path, task: ChoiceTask = TASK, **manner: Any) -> dic
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 
 
-def test_the_order_depends_on_seed_and_question_alone() -> None:
+def test_the_order_depends_on_seed_and_question_alone():
     asked = questions(30)
     orders = [asking.order(question, 0) for question in asked]
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
@@ -53,7 +49,7 @@ def test_the_order_depends_on_seed_and_question_alone() -> None:
     assert set(first) == {0, 1, 2, 3}  # the right one stands anywhere
 
 
-def test_the_released_order_is_the_files() -> None:
+def test_the_released_order_is_the_files():
     (question,) = questions(1)
     assert asking.order(question, 0, "paper") == [0, 1, 2, 3]
     # The released code moves nothing: where a file has the right option elsewhere, ties do not help it.
@@ -62,17 +58,17 @@ def test_the_released_order_is_the_files() -> None:
     assert asking.shares([1.0] * 4, asking.order(moved, 0, "paper"), "paper")[moved.correct] == 0.0
 
 
-def test_ties_are_shared_or_go_to_the_first_shown() -> None:
+def test_ties_are_shared_or_go_to_the_first_shown():
     scores = [1.0, 3.0, 3.0, 0.0]
     assert asking.shares(scores, [0, 1, 2, 3]).tolist() == [0, 0.5, 0.5, 0]
     assert asking.shares(scores, [3, 2, 1, 0], "paper").tolist() == [0, 0, 1, 0]
     assert asking.shares([0, 5, 1, 2], [3, 2, 1, 0]).tolist() == [0, 1, 0, 0]
 
 
-def taker(wanted: str) -> Any:
+def taker(wanted):
     """A judge that names the letter of the option whose text begins with `wanted`, else declines."""
 
-    def rule(image: np.ndarray, prompt: str) -> str:
+    def rule(image, prompt):
         for letter in "ABCD":
             if f"{letter}. {wanted}" in prompt:
                 return f"({letter})"
@@ -81,7 +77,7 @@ def taker(wanted: str) -> Any:
     return JudgeChoices(ScriptedJudge(rule, f"takes {wanted}"))
 
 
-def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path: Path) -> None:
+def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path):
     found = ask(taker("This image does not feature"), tmp_path)
     letters = set()
     for question in TASK.questions:
@@ -95,7 +91,7 @@ def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path: Path) -> Non
     assert all(row["templates"][row["shares"].index(1.0)] == "negation" for row in rows)
 
 
-def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tmp_path: Path) -> None:
+def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tmp_path):
     task = replace(TASK, questions=questions(200, 8))
     always = JudgeChoices(ScriptedJudge(lambda image, text: "A", "always A"))
     fixed = list(scores.asked_rows(task, ask(always, tmp_path / "a", task)))
@@ -105,13 +101,13 @@ def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tm
     assert np.mean([row["credit"] for row in paper]) == 1.0
 
 
-def test_no_letter_no_picture_and_a_failure_are_unscored_with_the_reason(tmp_path: Path) -> None:
-    def frames(name: str) -> np.ndarray:
+def test_no_letter_no_picture_and_a_failure_are_unscored_with_the_reason(tmp_path):
+    def frames(name):
         if name == "002.png":
             raise ImageError("002.png: gone")
         return tiny.picture(int(name[:3]))
 
-    def rule(image: np.ndarray, prompt: str) -> str:
+    def rule(image, prompt):
         if (image == tiny.picture(3)).all():
             raise RuntimeError("too hot")
         return "I cannot tell." if (image == tiny.picture(4)).all() else "B"
@@ -128,10 +124,10 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_with_the_reason(tmp_pat
     assert unscored == ["q2", "q3", "q4"]
 
 
-def test_a_question_that_timed_out_is_unscored_and_asked_again_alone(tmp_path: Path) -> None:
+def test_a_question_that_timed_out_is_unscored_and_asked_again_alone(tmp_path):
     down = ["surfboard, but not"]
 
-    def rule(image: np.ndarray, prompt: str) -> Reply:
+    def rule(image, prompt):
         if any(word in prompt for word in down):
             return Reply(error="the endpoint gave no answer after 6 attempts: timed out", silent=True)
         return Reply("B")
@@ -151,9 +147,7 @@ def test_a_question_that_timed_out_is_unscored_and_asked_again_alone(tmp_path: P
     assert len(endpoint.heard) - before == len(failed)
 
 
-def test_a_server_at_another_address_goes_on_with_the_same_run(
-    tmp_path: Path, data: Path, pictures: Path
-) -> None:
+def test_a_server_at_another_address_goes_on_with_the_same_run(tmp_path, data, pictures):
     asked = []
     for limit in (["--limit", "4"], [], []):
         server = Server()
@@ -170,10 +164,10 @@ def test_a_server_at_another_address_goes_on_with_the_same_run(
     assert asked == [6, 6, 0]  # whole blocks of three
 
 
-def test_a_picture_that_is_there_now_is_asked_about(tmp_path: Path) -> None:
+def test_a_picture_that_is_there_now_is_asked_about(tmp_path):
     gone = {"002.png"}
 
-    def frames(name: str) -> np.ndarray:
+    def frames(name):
         if name in gone:
             raise ImageError(f"{name}: gone")
         return tiny.picture(int(name[:3]))
@@ -190,12 +184,12 @@ def test_a_picture_that_is_there_now_is_asked_about(tmp_path: Path) -> None:
     assert whole == ask(JudgeChoices(judge), tmp_path / "other", TASK)
 
 
-def test_probabilities_of_letters_choose_too(tmp_path: Path) -> None:
+def test_probabilities_of_letters_choose_too(tmp_path):
     sure = Speaker(lambda *_: Reply(logprobs=(-3.0, -0.1, None, -5.0)), scorings=("logprob",))
     assert {row["letter"] for row in ask(sure, tmp_path, scoring="logprob").values()} == {"B"}
 
 
-def test_frames_of_a_video_become_one_picture() -> None:
+def test_frames_of_a_video_become_one_picture():
     media = Drawn(lambda name: [np.full((4, 6, 3), k, dtype=np.uint8) for k in range(4)])
     sheet = asking.picture(media, TASK.questions[0].image)
     assert not isinstance(sheet, str)
@@ -203,7 +197,7 @@ def test_frames_of_a_video_become_one_picture() -> None:
     assert [int(sheet[y, x, 0]) for y in (0, 7) for x in (0, 11)] == [0, 1, 2, 3]
 
 
-def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path: Path) -> None:
+def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path):
     folder = tiny.make_llava_15(tmp_path / "llava", seed=1)
     words = f"--vlm eye={folder} --model none --scenes 6 --scoring logprob --tasks mcq".split()
     found = evaluate(tmp_path, "nano", None, *words, page=True)["eye/nano"]

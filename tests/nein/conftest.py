@@ -1,7 +1,5 @@
 """Small data sets in NeIn's layout, and a way to run the command in a process of its own."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

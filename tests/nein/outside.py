@@ -1,7 +1,5 @@
 """Two metrics of somebody else's package: one of pixels, one with a network of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nein.metrics import Metric

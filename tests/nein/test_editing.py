@@ -1,7 +1,5 @@
 """Editing: ZONE's maps (--debug-zone), converted checkpoints, and edits made elsewhere."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 
@@ -59,9 +57,6 @@ def test_sheets_are_drawn_when_asked_for_and_change_nothing(of_zone, evaluate, t
     assert set(files(run, "maps")) == set(before[0])
     assert len(before[0]) == 4
     assert images.decode(next((run / "maps").glob("*.png"))).shape[1] > 13 * CELL
-    stamps = {path: path.stat().st_mtime_ns for path in (run / "maps").glob("*.png")}
-    assert evaluate(*of_zone, "--out", out, "--debug-zone").code == 0
-    assert {path: path.stat().st_mtime_ns for path in (run / "maps").glob("*.png")} == stamps
 
 
 def test_an_editor_without_maps_and_a_missing_classifier_are_said_before_any_work(
@@ -186,9 +181,6 @@ def test_a_folder_per_method_becomes_a_run_per_method(given, data, tmp_path):
     said = [f"there is no edited picture of {row['id']} in 'HQ Edit'" for row in missing]
     assert [row["error"] for row in missing] == said
     assert len(missing) == 2
-    before = {p: p.read_bytes() for p in out.glob("*/*/scores.csv")}
-    assert given(tmp_path / "published").code == 0
-    assert before == {p: p.read_bytes() for p in out.glob("*/*/scores.csv")}
 
 
 def test_paper_reads_pictures_as_the_released_scripts_and_turns_them_for_the_detector(given, data, tmp_path):

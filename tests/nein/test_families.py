@@ -1,7 +1,5 @@
 """Families of negation: what is said of which sample, what the target is then, and results by family."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -102,25 +100,6 @@ def test_a_family_is_read_hashed_and_turns_the_target_round(make_data):
     assert plain.samples[0].family is None
     with pytest.raises(UserError, match=r"'implict' in .*did you mean 'implicit'"):
         loading.load(str(with_families(make_data(2, 1), ["implicit", "implict"])))
-
-
-def test_the_table_has_a_row_per_family_and_says_what_must_stay(make_data, evaluate, tmp_path):
-    def run(data, name):
-        return evaluate(
-            "--editor", "identity", "--data", data, "--out", tmp_path / name, "--device", "cpu", "--metrics",
-            "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--control", "none",
-        )  # fmt: skip
-
-    folder = make_data(4, 1)
-    assert "By family" not in run(folder, "plain").stdout
-    assert not any("family" in edit for edit in runs.edits_of(tmp_path / "plain" / "identity" / "negative"))
-    done = run(with_families(folder, ["plain", "double_negation", "implicit", "implicit"]), "out")
-    assert done.code == 0, done.stderr
-    table = done.stdout.split("## By family of negation")[1]
-    assert table.index("| plain") < table.index(f"double_negation{MUST_STAY}")
-    found = frames.read(tmp_path / "out" / "identity" / "negative" / "figures.csv")
-    assert values_of(found, "n", task="results", metric="removal_vqa") == [(3,)]
-    assert values_of(found, "n", task="families", metric="removal_vqa") == [(1,), (1,), (2,)]
 
 
 def test_edits_have_a_figure_for_every_difficulty_by_family_and_of_all_together():

@@ -1,7 +1,5 @@
 """Features of targets across editors, answers about samples, the Frechet distance, and metrics of others."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """`nein grid`: what it reads, which samples it takes, and that the pictures are where they belong."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """What the command line, presets and references say: options, editors, models, and the other commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -201,12 +199,9 @@ def test_lists_are_commas_or_repeats_and_overrides_only_those_given():
 
 
 @pytest.mark.parametrize(("given", "sentence"), [
-    ("--bach-size 3", "Unknown option --bach-size; did you mean --batch-size?"),
     ("--preset papr", "Unknown preset 'papr'; did you mean 'paper'?"),
     ("--metrics clip-ii", "Unknown metric 'clip-ii'; did you mean 'clip_i'?"),
-    ("--seed -3", "--seed is '-3'; it must be a whole number, 0 or above."),
     ("--batch-size foo", "--batch-size is 'foo'; it must be a whole number above 0, or auto."),
-    ("--guidance-scale abc", "--guidance-scale is 'abc'; it must be a number above 0."),
     ("--editor", "--editor needs a value"),
     ("limit 3", "'limit' stands without an option; did you mean --limit?"),
     ("--preset paper", "The paper preset needs NeIn's data: --data FOLDER"),
@@ -215,10 +210,8 @@ def test_lists_are_commas_or_repeats_and_overrides_only_those_given():
     ("batch_sise: 3", "Unknown key 'batch_sise' in the configuration file; did you mean 'batch_size'?"),
     ("models:\n  clipp: x",
      "Unknown key 'models.clipp' in the configuration file; did you mean 'models.clip'?"),
-    ("batch_size: foo", "--batch-size is 'foo'; it must be a whole number above 0, or auto."),
     ("- a", "must hold 'key: value' lines"),
     ("a: [", "is not valid YAML"),
-    ("preset: big", "Unknown preset 'big'"),
 ])  # fmt: skip
 def test_a_mistake_on_the_command_line_or_in_a_file_is_one_sentence(tmp_path, given, sentence):
     argv = ["--config", write(tmp_path, given)] if ": " in given or given == "- a" else given.split()

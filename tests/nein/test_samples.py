@@ -1,7 +1,5 @@
 """NeIn's samples: records, the official layout, the hub, run folders, and what is wrong with any of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Everything together on tiny models of the real classes: every metric, and what is made again."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

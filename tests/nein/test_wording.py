@@ -1,7 +1,5 @@
 """Sentences about negation: grammar of every template and language, and that the loader reads them back."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -14,7 +14,6 @@ import safetensors.numpy
 import scipy.linalg
 import scipy.stats
 
-SCALE = {"fid": 1, "lpips": 1}
 #: The rows of a run, which all are in one block here.
 BLOCK = "000/000000.jsonl"
 
