@@ -70,7 +70,8 @@ def unknown_options(line, flags):
     typed = next((" ".join(words[:n]) for n in (3, 2, 1) if " ".join(words[:n]) in flags), None)
     given = re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", line) if typed else []
     known = flags.get(typed or "", set())
-    return [one for one in given if one not in known and one.partition(".")[0] not in known]
+    # An entry of an option that is a mapping: --editor-options.size, --models.vqa_options.detail.
+    return [one for one in given if one not in known and one.rpartition(".")[0] not in known]
 
 
 @pytest.fixture(scope="module")

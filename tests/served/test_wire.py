@@ -274,7 +274,7 @@ def test_options_of_a_judge_are_given_to_a_command(
 ) -> None:
     words = ("eval", "--editor", "identity", "--metrics", "removal_vqa", "--limit", "2", "--device", "cpu")
     words = (*words, "--out", str(tmp_path / "run"), "--models.vqa")
-    option = "--models.vqa-options."
+    option = "--models.vqa_options."
     for given, said in (
         ((f"openai:{server.url}#eye-7b", f"{option}reasoning", "none"), "did you mean 'reasoning_effort'"),
         (("nano:llava", f"{option}detail", "low"), "is behind no endpoint"),

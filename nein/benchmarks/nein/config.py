@@ -42,7 +42,7 @@ class ModelsConfig:
     vqa: str = option("nano:llava", "visual question answering; also openai:URL#MODEL, vllm:[URL#]MODEL")
     ovd: str = option("nano:owlv2", "open-vocabulary detector")
     vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit, as in the paper (CUDA)")
-    vqa_options: dict[str, Any] = option({}, "of an endpoint: --models.vqa-options.reasoning_effort none")
+    vqa_options: dict[str, Any] = option({}, "of an endpoint: --models.vqa_options.reasoning_effort none")
     ovd_pad: Literal["library", "gray"] = option("library", "padding; gray: as in the paper's time")
     ovd_backend: Literal["torchvision", "pil"] = option("torchvision", "resize; pil: as in the paper's time")
 
