@@ -14,7 +14,7 @@ of pictures whose truth is known: the sample as it is, from which nothing was ta
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from nein.editors.base import Editor
 from nein.engine import images
 from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
+from nein.engine.folder import Row
 from nein.models import editor_choice
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
@@ -160,7 +161,7 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
     return frames.frame(rows)
 
 
-def _edits(run: RunDir, dataset: Dataset) -> list[tuple[Mapping[str, str | None], Sample]]:
+def _edits(run: RunDir, dataset: Dataset) -> list[tuple[Row, Sample]]:
     by_id = {sample.id: sample for sample in dataset.samples}
     return [(edit, by_id[edit["id"]]) for edit in run.read_edits()]
 

@@ -339,22 +339,22 @@ def _of_row(row: Mapping[str, Any], task: dict[str, str], texts: Mapping[Any, An
     if "correct" in row:
         shares = row.get("shares") or []
         best = ", ".join(LETTERS[n] for n, share in enumerate(shares) if share == max(shares) and share > 0)
-        facts = {"source": row["source"], "type": row.get("type"), "scores": row.get("scores")}
+        about = {"source": row["source"], "type": row.get("type"), "scores": row.get("scores")}
         yield Sample(
             _key({**task, "metric": "accuracy", "type": "all"}), row["id"],
             "Which of the captions describes the picture?", best, best, "highest score", row.get("credit"),
-            row["reason"], (LETTERS[row["correct"]],), texts.get(row["id"]), facts,
+            row["reason"], (LETTERS[row["correct"]],), texts.get(row["id"]), about,
         )  # fmt: skip
         return
     if "absent" in row:
         text, shown, method = texts.get((NEGATED, row["id"].partition("/")[0])), row["image"], _SEEN
         values = {f"satisfied@{k}": row["absent"] for k in KS if row["rank"] < k}
-        where, end, facts = {"kind": row["kind"]}, row["rank"], ("source", "thing", "gallery")
+        where, end, facts = {"kind": row["kind"]}, row["rank"], ["source", "thing", "gallery"]
     else:
         text, shown = texts.get((row["kind"], row["id"])), "" if row["rank"] is None else str(row["rank"])
         values, method = {f"recall@{k}": row[f"recall@{k}"] for k in KS}, "rank of the first right one"
         where, end = {name: row[name] for name in ("kind", "direction")}, row["direction"]
-        facts = ("source", "item", "tied", "score")
+        facts = ["source", "item", "tied", "score"]
     for metric, value in values.items():
         yield Sample(
             _key({**task, "metric": metric, **where}), f"{row['id']}.{row['kind']}.{end}",

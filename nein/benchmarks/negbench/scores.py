@@ -93,7 +93,9 @@ def retrieval_rows(
             if not _why_not(text, texts)
         )
         place, said = np.fromiter(captions, np.dtype((np.int64, 2))).T
-        queries, to_image, to_text = iter(range(len(said))), _nothing, _nothing
+        queries = iter(range(len(said)))
+        to_image: Callable[[int | None], Row | None] = _nothing
+        to_text = to_image
         if len(said):
             shown = np.array([pictures.rows[gallery[index]] for index in readable])
             sides = texts.features, pictures.features, said, shown, place
@@ -120,13 +122,13 @@ def _why_not(text: str, texts: Encoded) -> str:
     return texts.reasons.get(text, "") if text.strip() else NO_CAPTION[0]
 
 
-def _nothing(query: int | None) -> dict[str, Any] | None:
+def _nothing(query: int | None) -> Row | None:
     return None
 
 
 def _values(
     ranks: retrieval.Ranks, baselines: Mapping[str, retrieval.Ranks], scale: float, bias: float, protocol: str
-) -> Callable[[int | None], dict[str, Any] | None]:
+) -> Callable[[int | None], Row | None]:
     """The number of a query -> the values of its row; None for no query, or one without an own entry."""
     recalls = {
         f"{name}@{k}": places.recall(k, protocol)
@@ -134,7 +136,7 @@ def _values(
         for k in retrieval.KS
     }
 
-    def values(i: int | None) -> dict[str, Any] | None:
+    def values(i: int | None) -> Row | None:
         if i is None or not ranks.relevant[i]:
             return None
         score = float(scale * float(ranks.best[i]) + bias)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,8 @@ CELL = 144
 UNUSABLE = "the NeIn image is unusable"
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True)
+class Member:
     """A sample of a block: its place in the data; its picture, or why it has none; and its row of an earlier
     command, if that still counts."""
 

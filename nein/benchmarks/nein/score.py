@@ -173,7 +173,7 @@ def scoring(
 
 
 def _item(
-    run: RunDir, sample: Sample, edit: Mapping[str, Any], needed: set[str],
+    run: RunDir, sample: Sample, edit: Row, needed: set[str],
     original: Callable[[Path, str], tuple[np.ndarray | str, str]], plain: bool,
 ) -> metrics.EditPair:  # fmt: skip
     """The pictures of a sample that are `needed`; a sentence for every other."""

@@ -129,7 +129,8 @@ def chosen(
         elif limit is not None:
             ids = {item.id for item in (task.original or task.negated)[:limit]}
             kept = (tuple(one for one in kind if one.id in ids) for kind in (task.original, task.negated))
-            task = replace(task, **dict(zip(KINDS, kept, strict=True)))
+            original, negated = kept
+            task = replace(task, original=original, negated=negated)
         tasks.append(task)
     return tasks
 

@@ -378,11 +378,13 @@ def _templates(
     return [type_ if k == correct else by_position[k] for k in range(count)]
 
 
-def _objects(row: Mapping[str, str], where: str) -> Iterator[tuple[str, ...] | None]:
+def _objects(row: Mapping[str, str], where: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     """Those affirmed and those denied."""
-    for column in _FACTS[2:]:
-        text = row.get(column, "")
-        yield _same(strings(text, f"{where}, {column}")) if text.strip() else None
+    affirmed, denied = (
+        _same(strings(row[column], f"{where}, {column}")) if row.get(column, "").strip() else None
+        for column in _FACTS[2:]
+    )
+    return affirmed, denied
 
 
 def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
