@@ -19,7 +19,6 @@ WORDS = ("car", "dog", "man", "bench", "dogs", "it", "traffic light", "light", "
 
 
 def scene(*, width=12, **seen):
-    """A picture in which the scripted judges see the given words, with the given scores."""
     image = np.zeros((4, width, 3), np.uint8)
     for word, score in seen.items():
         image[0, WORDS.index(word.replace("_", " ")), 0] = round(score * 250)
@@ -47,8 +46,6 @@ def item(edited, sample, *, object="car", caption="A man and a dog.", id="a"):
 
 @dataclass(frozen=True)
 class Presence:
-    """Metrics of presence, with judges and settings."""
-
     names: Sequence[str]
     models: dict[str, Any]
     settings: Settings

@@ -1,6 +1,8 @@
 """Encoders against direct computations on the same weights, and what loading refuses."""
 
 import json
+import math
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -176,40 +178,24 @@ def test_a_wrong_reference_is_one_sentence(models, kind, reference, options, sen
         metrics.load_encoder(kind, reference.format(models), **options)
 
 
-def pickled(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+def edit(file, **changes):
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-def without_numbers(folder):
-    config = json.loads((folder / "config.json").read_text())
-    config["vision_config"]["hidden_size"] = float("nan")
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def truncated(folder):
-    data = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
-
-
-def with_a_key_more(folder):
-    (folder / "config.json").write_text('{"net": "squeeze", "lpips": true, "version": "0.1", "nett": 1}')
-
-
-def with_an_edited_tokenizer(folder):
-    file = folder / "tokenizer.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "padding": 3.5}))
+WEIGHTS = "model.safetensors"
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "damage", "sentence"),
     [
-        ("clip", "clip", pickled, r"pytorch_model\.bin, which are pickles"),
-        ("clip", "clip", without_numbers, r"Cannot load CLIPModel from .*hidden_size"),
-        ("clip", "clip", with_an_edited_tokenizer, "Cannot load"),
-        ("dino", "vit", truncated, "Cannot load ViTModel"),
-        ("lpips", "lpips", with_a_key_more, "exactly the keys"),
+        ("clip", "clip", lambda f: (f / WEIGHTS).rename(f / "w.bin"), r"w\.bin, which are pickles"),
+        ("clip", "clip", lambda f: edit(f / "config.json", vision_config={"hidden_size": math.nan}),
+         "Cannot load CLIPModel from .*hidden_size"),
+        ("clip", "clip", lambda f: edit(f / "tokenizer.json", padding=3.5), "Cannot load"),
+        ("dino", "vit", lambda f: os.truncate(f / WEIGHTS, 9999), "Cannot load ViTModel"),
+        ("lpips", "lpips", lambda f: edit(f / "config.json", nett=1), "exactly the keys"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_folder_is_one_sentence(models, tmp_path, kind, name, damage, sentence):
     folder = shutil.copytree(models / name, tmp_path / name)
     damage(folder)

@@ -5,18 +5,17 @@ import hashlib
 import numpy as np
 import pytest
 
-from nein.metrics import MetricError, fid
+from nein.metrics import MetricError
 from nein.metrics.fid import FidInterval, difference, frechet_distance, jackknife_interval, limit
 
 
 def features(seed, n, d, shift=0.0, scale=1.0):
-    """Correlated Gaussian rows."""
     rng = np.random.default_rng(seed)
     mixing = np.random.default_rng(99).normal(size=(d, d)) / np.sqrt(d)
     return (rng.normal(size=(n, d)) @ mixing * scale + shift).astype(np.float32)
 
 
-@pytest.mark.parametrize("n,m,d", [(300, 200, 16), (500, 60, 32), (40, 300, 8)])
+@pytest.mark.parametrize("n,m,d", [(300, 200, 16), (500, 60, 32), (20, 25, 30)])
 def test_the_distance_equals_clean_fids(n, m, d):
     from cleanfid import fid as clean
 
@@ -26,13 +25,6 @@ def test_the_distance_equals_clean_fids(n, m, d):
         a64.mean(0), np.cov(a64, rowvar=False), b64.mean(0), np.cov(b64, rowvar=False)
     )
     assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-6, abs=1e-4)
-
-
-def test_fewer_rows_than_columns_give_the_same_as_the_covariance_route():
-
-    a, b = features(1, 20, 30).astype(np.float64), features(2, 25, 30, shift=1).astype(np.float64)
-    by_moments = fid._from_moments(fid._Moments.of(a), fid._Moments.of(b))
-    assert frechet_distance(a, b) == pytest.approx(by_moments, rel=1e-6)
 
 
 def test_the_distance_of_a_set_to_itself_is_zero_also_when_singular():
@@ -91,17 +83,6 @@ def test_the_jackknife_equals_leaving_groups_out_by_hand(n):
     assert result.low == pytest.approx(max(0, result.value - 2.5706 * error), rel=1e-4)  # t(5), 97.5 %
     assert result.high == pytest.approx(result.value + 2.5706 * error, rel=1e-4)
     assert result.left_out == pytest.approx(left_out)
-
-
-def test_samples_of_one_source_leave_together_so_copies_do_not_narrow_the_interval():
-    a, b = features(1, 200, 4), features(2, 200, 4, shift=0.3)
-    once = jackknife_interval(a, b, [f"c{i}" for i in range(200)], groups=40)
-    copied = [np.repeat(x, 5, axis=0) for x in (a, b)]
-    names = [f"c{i}" for i in range(200) for _ in range(5)]
-    clustered = jackknife_interval(*copied, names, groups=40)
-    naive = jackknife_interval(*copied, [str(i) for i in range(1000)], groups=40)
-    assert clustered.standard_error == pytest.approx(once.standard_error, rel=0.05)
-    assert naive.standard_error < 0.7 * once.standard_error  # about 1 / sqrt(5) of it
 
 
 def test_targets_may_be_listed_once_per_source():

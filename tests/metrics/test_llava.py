@@ -2,7 +2,6 @@
 
 import importlib.util
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +17,7 @@ ASK = template("llava-mistral").ask_presence
 SIZES = [(40, 32), (32, 32), (64, 48), (33, 70), (40, 32), (100, 20)]
 IMAGES = [picture(i, *size) for i, size in enumerate(SIZES)]
 WORDS = ["car", "traffic light", "dog", "a very long and unusual name", "it", "bench"]
-QUESTIONS = [[ASK(word) for word in WORDS[: 1 + i]] for i in range(len(IMAGES))]
+QUESTIONS = [[ASK(word) for word in WORDS[:i]] for i in (0, 2, 3, 4, 5, 6)]
 
 
 def naive(model, processor, image, prompt, limit=10):
@@ -92,34 +91,6 @@ def test_p_yes_and_p_no_are_the_first_steps_probabilities(llava):
             assert 0 < value < 1
 
 
-def test_pictures_without_questions_get_empty_answers_and_none_is_modified(llava):
-    before = [image.copy() for image in IMAGES[:3]]
-    answers = llava.ask(IMAGES[:3], [[], [ASK("car")], []])
-    assert [len(row) for row in answers] == [0, 1, 0]
-    assert llava.ask([], []) == []
-    assert all(np.array_equal(a, b) for a, b in zip(before, IMAGES, strict=False))
-
-
-def test_half_precision_answers_equal_generate_in_the_same_precision(models):
-    # One token: in half precision near ties between garbage tokens may fall either way later on.
-    judge = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
-    judge.max_new_tokens = 1
-    wrong = 0
-    for image, prompts, row in zip(IMAGES, QUESTIONS, judge.ask(IMAGES, QUESTIONS), strict=True):
-        for prompt, answer in zip(prompts, row, strict=True):
-            batch = judge.processor(images=image, text=prompt, return_tensors="pt")
-            batch["pixel_values"] = batch["pixel_values"].to(judge.model.dtype)
-            with torch.no_grad():
-                logits = judge.model(**batch).logits[0, -1].float()
-            top = logits.topk(2)
-            best = judge.processor.tokenizer.decode(top.indices[:1], skip_special_tokens=True).strip()
-            if answer.text != best:
-                wrong += 1
-                gap = float(top.values[0] - top.values[1])
-                assert gap < 0.05 * float(logits.std()), "only a near tie may differ"
-    assert wrong <= 2
-
-
 def test_the_prompts_are_neins_to_the_letter():
     asked = "[INST] <image>\nDoes {} Answer only yes or no [/INST]"
     assert ASK("traffic light") == asked.format("this image contain traffic light?")
@@ -137,6 +108,14 @@ def test_every_template_holds_one_picture_and_the_object(name):
     assert prompt.count("<image>") == (0 if name == "question" else 1)
     assert "contain car?" in prompt
     assert "{" not in prompt
+
+
+def test_half_precision_answers_nearly_as_single_precision(models, llava):
+    half = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
+    a, b = ([x.p_yes for row in judge.ask(IMAGES, QUESTIONS) for x in row] for judge in (half, llava))
+    assert a == pytest.approx(b, abs=0.1)
+    assert a != b
+    assert llava.ask([], []) == []
 
 
 def test_an_unknown_template_gets_a_near_match(models):

@@ -44,11 +44,14 @@ def judged(request, models):
 
 def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(judged):
     detector, naive = judged
-    found = detector.detect(IMAGES, [LABELS] * len(IMAGES))
+    labels = [*(LABELS[: 1 + i][::-1] for i in range(4)), [], LABELS]
+    assert detector.detect([], []) == []
     verdicts = set()
-    for image, row in zip(IMAGES, found, strict=True):
-        assert list(row) == LABELS
-        for label in LABELS:
+    for image, names, row in zip(IMAGES, labels, detector.detect(IMAGES, labels), strict=True):
+        assert list(row) == names
+        [alone] = detector.detect([image], [names])
+        assert [row[x].named for x in names] == pytest.approx([alone[x].named for x in names], abs=1e-6)
+        for label in names:
             boxes = naive(Image.fromarray(image), candidate_labels=[label])
             assert row[label].count == len(boxes)
             assert (row[label].score > 0.1) == bool(boxes)
@@ -120,20 +123,6 @@ def test_what_cannot_be_looked_for_is_refused(owlv2, models):
         metrics.load_judge("ovd", str(models / "owlv2"), pad="grey")
 
 
-def test_pictures_with_different_labels_are_scored_as_alone(owlv2):
-    assert owlv2.detect([], []) == []
-    labels = [LABELS[: 1 + i][::-1] for i in range(4)] + [[], ["man", "car"]]
-    together = owlv2.detect(IMAGES, labels)
-    for image, row, found in zip(IMAGES, labels, together, strict=True):
-        alone = owlv2.detect([image], [row])[0]
-        assert list(found) == list(alone) == row
-        for label in row:
-            a, b = found[label], alone[label]
-            assert (a.score, a.named) == pytest.approx((b.score, b.named), abs=1e-6)
-            assert a.count == b.count
-            np.testing.assert_allclose(a.box, b.box, atol=1e-3)
-
-
 def test_of_labels_that_mean_the_same_the_first_of_the_picture_has_the_boxes(owlv2, monkeypatch):
     owlv2.detect(IMAGES[:1], [["car"]])
     monkeypatch.setitem(owlv2._queries, "auto", owlv2._queries["car"])
@@ -142,16 +131,12 @@ def test_of_labels_that_mean_the_same_the_first_of_the_picture_has_the_boxes(owl
     assert one["auto"].named == other["car"].named == 0
 
 
-# --- BLIP
-
-
 MATCHED = [picture(i, *size) for i, size in enumerate([(40, 32), (32, 32), (64, 40), (30, 70)])]
 TEXTS = [["car"], ["car", "A man and his dog sit on a bench"], [], ["dog", "bench", "car", "dog", "it"]]
 
 
 @pytest.fixture(scope="module")
 def naive(models):
-    """A pair through the library."""
     folder = models / "blip"
     model = BlipForImageTextRetrieval.from_pretrained(folder)
     parts = AutoImageProcessor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
@@ -182,9 +167,6 @@ def test_values_equal_one_pair_at_a_time_with_the_library_in_any_batch(models, b
 def test_an_unknown_head_is_refused(blip):
     with pytest.raises(MetricError, match="itc, itm"):
         blip.match(MATCHED[:1], [["car"]], "itx")
-
-
-# --- SAM 3
 
 
 @pytest.mark.parametrize("of_videos", [False, True])

@@ -1,48 +1,16 @@
-"""Models in memory: functions that answer, and objects with two encoders."""
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from nein.metrics import MetricError, choices, load_dual
-from nein.metrics.choices import FunctionChoices
+from nein.metrics import MetricError, load_dual
 from nein.metrics.dual.objects import of
 
 PICTURES = [np.full((32, 32, 3), value, np.uint8) for value in (10, 120, 250)]
-ASKED = choices.Asked(
-    choices.prompt("paper", "Is it bright?", ["yes", "no"]), 2, "Is it bright?", ("yes", "no")
-)
-
-
-def asked(function):
-    model = FunctionChoices(function, name="mine", fingerprint="1")
-    return [row[0] for row in model.answer(PICTURES, [[ASKED]] * 3, ["generated"])]
-
-
-def test_a_function_is_given_the_picture_the_question_and_the_options():
-    def bright(image, question, options):
-        assert (question, options) == ("Is it bright?", ["yes", "no"])
-        return " A" if np.asarray(image).mean() > 100 else "B "
-
-    assert [reply.text for reply in asked(bright)] == ["B", "A", "A"]
-
-
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        (lambda image, question, options: 1 / 0, "mine raised ZeroDivisionError: division by zero"),
-        (lambda image, question, options: None, "mine gave a NoneType; expected a text, such as 'A'"),
-    ],
-)
-def test_what_is_no_answer_is_an_error_of_that_question(function, said):
-    replies = asked(function)
-    assert all(reply.text is None for reply in replies)
-    assert all(reply.error.startswith(said) for reply in replies)
 
 
 class Colours:
-    """Both encoders into three numbers."""
-
     def encode_image(self, images):
         return torch.tensor(np.array([np.asarray(image).mean((0, 1)) for image in images]))
 
@@ -91,28 +59,8 @@ def test_a_model_of_open_clip_in_memory_gives_its_own_features():
     assert memory.encode(PICTURES).shape == (3, 16)
 
 
-class Bad(Colours):
-    def __init__(self, rows):
-        self.rows = rows
-
-    def encode_image(self, images):
-        return self.rows
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (np.zeros((3, 4)), r"vectors of 4 numbers where those of sentences have 3"),
-        (np.zeros((2, 3)), r"of shape \(2, 3\) for 3 inputs; expected numbers of shape \(3, D\)"),
-        (np.full((3, 3), np.nan), "not finite"),
-        (["a", "b", "c"], "expected numbers"),
-    ],
-)
-def test_features_that_are_none_are_refused_in_one_sentence(rows, said):
-    with pytest.raises(MetricError, match=said):
-        of(Bad(rows), name="bad", fingerprint="").encode(PICTURES)
-
-
-def test_what_is_no_model_is_refused_with_what_would_be():
-    with pytest.raises(MetricError, match=r"'three' is a int, no two-tower model; expected an object with"):
-        of(3, name="three", fingerprint="")
+@pytest.mark.parametrize("rows", [np.zeros((2, 3)), [["a"], ["b"], ["c"]]])
+def test_features_that_are_none_are_refused_in_one_sentence(rows):
+    bad = SimpleNamespace(encode_image=lambda images: rows, encode_text=Colours().encode_text)
+    with pytest.raises(MetricError, match=r"for 3 inputs; expected numbers of shape \(3, D\)"):
+        of(bad, name="bad", fingerprint="").encode(PICTURES)

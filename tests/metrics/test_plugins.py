@@ -1,5 +1,4 @@
 import math
-import pkgutil
 import sys
 import types
 from importlib import metadata
@@ -9,7 +8,6 @@ import pytest
 
 from nein import editors, metrics
 from nein.metrics import METRICS, MetricError, Score
-from nein.metrics.base import MemoryFeatures, MemoryRecords
 from nein.metrics.judges.base import Detection
 
 IMAGES = [np.zeros((4, 4, 3), np.uint8)]
@@ -113,9 +111,6 @@ def test_a_plugged_in_editor_is_found_by_name_and_cannot_take_ours(installed):
         editors.get_editor("mirror", wrong=1)
 
 
-# --- the table
-
-
 def test_every_name_of_the_package_is_loaded_from_the_module_that_is_said_to_have_it():
     assert all(getattr(metrics, name) is not None for name in metrics.__all__)
     with pytest.raises(AttributeError, match="no attribute 'load_jugde'"):
@@ -143,27 +138,8 @@ def test_directions_scales_and_kinds_are_those_of_the_paper():
     assert METRICS["clip_i"].range == (-1, 1)
 
 
-LOADERS = [place for by_type in metrics.JUDGES.values() for place in by_type.values()]
-
-
-@pytest.mark.parametrize("entry", [*metrics.ENCODERS.values(), *LOADERS])
-def test_every_entry_of_the_loading_tables_resolves(entry):
-    assert callable(pkgutil.resolve_name(entry))
-
-
 @pytest.mark.parametrize("value", [None, float("nan")])
 def test_an_unscored_value_needs_a_reason_and_a_score_must_be_finite(value):
     with pytest.raises(AssertionError):
         Score(value)
     assert Score(None, "broken").value is None
-
-
-def test_memory_stores_keep_spaces_apart_and_copy_what_they_keep():
-    features, records = MemoryFeatures(), MemoryRecords()
-    row = np.ones(3, np.float32)
-    features.put("a", "k", row)
-    row[:] = 7
-    records.put("a", "k", {"x": 1})
-    assert features.get("b", "k") is records.get("b", "k") is None
-    assert features.get("a", "k").tolist() == [1, 1, 1]
-    assert records.get("a", "k") == {"x": 1}

@@ -97,9 +97,6 @@ def test_map_images_keeps_the_order_with_any_number_of_threads(workers):
     assert map_images(lambda x: int(x[0, 0, 0]), images, workers) == list(range(9))
 
 
-# --- known truth
-
-
 EMPTY = np.full((16, 16, 3), 90, np.uint8)
 
 

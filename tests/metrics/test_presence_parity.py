@@ -91,7 +91,6 @@ def test_every_decision_equals_the_naive_way_on_every_sample(models, quadruples,
 
 
 def generated(judge, image, prompt):
-    """One token of the library's own `generate`."""
     inputs = judge.processor(images=image, text=prompt, return_tensors="pt")
     with torch.no_grad():
         output = judge.model.generate(**inputs, max_new_tokens=1, do_sample=False)

@@ -1,5 +1,3 @@
-"""Judges of edits: formulas by hand, and the published layouts with tiny random models."""
-
 import json
 import math
 import shutil
@@ -27,7 +25,7 @@ from nein.metrics.base import MetricError
 from nein.metrics.choices import Reply
 from nein.metrics.rewards import editreward, editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
-from tests.loopback import Server, say
+from tests.loopback import say
 from tests.metrics import tiny
 
 SOURCE, FIRST, SECOND = (tiny.picture(k, 24, 24) for k in range(3))
@@ -56,9 +54,6 @@ class Speaking:
 
 def scored(rule, **options):
     return EditScore(Speaking(rule), **options).score([SOURCE], [FIRST], [TOLD])[0]
-
-
-# --- EditScore -----------------------------------------------------------------------------
 
 
 def test_editscore_is_the_root_of_the_smaller_numbers_of_the_pair_and_of_the_edit_alone():
@@ -162,18 +157,14 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
     assert not torch.allclose(merged, before, atol=1e-4)
 
 
-def test_an_endpoint_is_asked_with_pictures_seed_and_temperature():
-    server = Server()
+def test_an_endpoint_is_asked_with_pictures_seed_and_temperature(server):
     server.rule = lambda body, count: (200, say(told(20, 10)), {})
     judge = metrics.load_reward(f"editscore:openai:{server.url}#eye-7b")
     assert judge.score([SOURCE], [FIRST], [TOLD])[0].value == pytest.approx(4)
     assert {(body["seed"], body["temperature"]) for body in server.requests} == {(42, 0.7)}
     contents = [body["messages"][0]["content"] for body in server.requests]
     assert sorted(sum(part["type"] == "image_url" for part in one) for one in contents) == [1, 2]
-    server.close()
 
-
-# --- EditReward ----------------------------------------------------------------------------
 
 TEXTS = """
 INSTRUCTION_EDIT_FOLLOWING = \"\"\"Is it done? {text_prompt}\"\"\"
@@ -312,12 +303,7 @@ def test_a_folder_that_lacks_something_is_a_sentence_before_anything_is_loaded(
         metrics.check_reward(f"editreward:{folder}")
 
 
-# --- pairwise ------------------------------------------------------------------------------
-
-
 class Choosing:
-    """Answers by a rule over the sheet."""
-
     concurrent = 0
 
     def __init__(self, rule, scorings=("logprob",)):
@@ -381,9 +367,6 @@ def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen):
     assert turned.value == 1 - one.value
     # Differences of float32 logarithms near ten, whose last digit is 1e-6; kernels may differ in a few.
     assert one.detail["difference"] == pytest.approx(-turned.detail["difference"], abs=1e-5)
-
-
-# --- matching ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from nein import metrics
 from nein.metrics import METRICS, Batch, EditPair, MetricError, Score, Settings
 from nein.metrics.base import MemoryFeatures
-from nein.metrics.images import cosines, l1, l2
+from nein.metrics.images import cosines, l1
 from nein.metrics.preprocess import r64_fit, stretch
 from tests.metrics.tiny import picture
 
@@ -94,10 +94,9 @@ def test_pictures_without_keys_are_told_apart_by_their_pixels_and_their_size():
     assert EditPair("1", black, black, target_key="known").target_key == "known"
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_neither_batch_size_nor_order_changes_a_value(batch_size, items, encoders):
+def test_neither_batch_size_nor_order_changes_a_value(items, encoders):
     base = score(ALL, items, encoders)
-    other = score(ALL, items[::-1], encoders, batch_size=batch_size)
+    other = score(ALL, items[::-1], encoders, batch_size=3)
     for name in PER_SAMPLE:
         np.testing.assert_allclose(values(other, name)[::-1], values(base, name), atol=1e-6)
     np.testing.assert_allclose(fid_rows(other, 0)[::-1], fid_rows(base, 0), atol=1e-5)
@@ -141,26 +140,16 @@ class Counting:
         return self.encoder.encode(images)
 
 
-class Damaging(MemoryFeatures):
-    """A store that gives back the features of one target as NaN."""
-
-    damaged = 0
-
+class Damaged(MemoryFeatures):
     def get(self, space, key):
         row = super().get(space, key)
-        if row is None or self.target_key not in key:
-            return row
-        self.damaged += 1
-        return np.full_like(row, np.nan)
+        return row if row is None else np.full_like(row, np.nan)
 
 
 def test_a_damaged_cache_entry_is_computed_again(items, encoders):
-    store = Damaging()
-    store.target_key = items[0].target_key
-    good = score(["dino"], items, encoders, store=store)
-    assert store.damaged == 0
-    assert values(score(["dino"], items, encoders, store=store), "dino") == values(good, "dino")
-    assert store.damaged == 1
+    store = Damaged()
+    first, second = (score(["dino"], items, encoders, store=store) for _ in range(2))
+    assert values(first, "dino") == values(second, "dino")
 
 
 def test_what_is_cached_never_changes_a_value_whoever_was_encoded_beside_it(items, encoders):
@@ -222,25 +211,9 @@ def test_an_edit_of_the_wrong_type_or_without_a_caption_is_unscored_there(items,
     assert result["clip_i"][0].value is not None
 
 
-# --- pixels
-
-
-ONE, OTHER = picture(1, 40, 32), picture(2, 40, 32)
-
-
-@pytest.mark.parametrize(("metric", "power"), [(l1, 1), (l2, 2)])
-def test_pixel_metrics_are_means_of_powers_of_differences_on_the_unit_scale(metric, power):
-    expected = np.mean(
-        [abs(int(x) / 255 - int(y) / 255) ** power for x, y in zip(ONE.flat, OTHER.flat, strict=True)]
-    )
-    assert metric(ONE, OTHER) == pytest.approx(expected, abs=1e-12)
-    black, white = np.zeros((5, 7, 3), np.uint8), np.full((5, 7, 3), 255, np.uint8)
-    assert (metric(ONE, ONE), metric(black, white)) == (0, 1)
-    assert metric(ONE, OTHER) == metric(OTHER, ONE)
-
-
 def test_pictures_of_unequal_size_or_of_floats_are_refused():
+    one = picture(1, 40, 32)
     with pytest.raises(MetricError, match=r"\(32, 40, 3\) and \(40, 32, 3\)"):
-        l1(ONE, ONE.transpose(1, 0, 2))
+        l1(one, one.transpose(1, 0, 2))
     with pytest.raises(MetricError, match="uint8"):
-        l1(ONE / 255.0, ONE)
+        l1(one / 255.0, one)

@@ -70,7 +70,6 @@ def picture(seed, width=40, height=32):
 
 
 def compose(resize, crop, mean, std):
-    """The published transform of CLIP and DINO."""
     from torchvision import transforms
 
     steps = (transforms.Resize(resize, transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(crop))
@@ -165,13 +164,11 @@ def make_llava(
 
 
 def of_words(words):
-    """What a configuration says of a tokenizer."""
     ids = {f"{kind}_token_id": getattr(words, f"{kind}_token_id") for kind in ("bos", "eos", "pad")}
     return {"vocab_size": len(words), **ids}
 
 
 def speaking(words):
-    """The configuration of a small language model."""
     sizes = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     return {**sizes, "num_key_value_heads": 2, **of_words(words), "initializer_range": 0.3}
 
@@ -187,7 +184,6 @@ def loud(model, words, *more):
 
 
 def make_owlv2(folder, seed=0, **sizes):
-    """sizes: of `save_owl`."""
     classes = transformers.Owlv2Config, transformers.Owlv2ForObjectDetection
     save_owl(folder, *classes, "owlv2", seed, **sizes).save_pretrained(folder)
     side = sizes.get("vision", {}).get("image_size", 48)
@@ -277,7 +273,6 @@ TEMPLATE = (
 
 
 def make_llava_15(folder, seed=0):
-    """A `LlavaForConditionalGeneration` (LLaVA 1.5) with a chat template."""
     words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
     eyes = {**SMALL, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8, "initializer_range": 0.3}
     with seeded(seed):
@@ -300,7 +295,6 @@ def make_llava_15(folder, seed=0):
 
 
 def make_qwen2_vl(folder, seed=0):
-    """A `Qwen2VLForConditionalGeneration` with a chat template."""
     eyes = {
         "depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2, "patch_size": 8,
         "spatial_merge_size": 2, "temporal_patch_size": 2,
@@ -308,14 +302,14 @@ def make_qwen2_vl(folder, seed=0):
     return _make_qwen(folder, seed, "Qwen2VL", eyes, 32)
 
 
-def _make_qwen(folder, seed, name, eyes, least, **more):
+def _make_qwen(folder, seed, name, eyes, least, *, text=AS_TINY, videos="Qwen2VL", **more):
     special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     words = tokenizer(special, bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
     rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}
     roles = {"vision_start": special[0], "image": special[2], "video": special[3]}
     ids = {f"{role}_token_id": words.convert_tokens_to_ids(token) for role, token in roles.items()}
     with seeded(seed):
-        text = {**speaking(words), "rope_parameters": rope}
+        text = {**speaking(words), "rope_parameters": rope, **text}
         ids |= {"vision_end_token_id": words.convert_tokens_to_ids(special[1])}
         config = getattr(transformers, f"{name}Config")(text_config=text, vision_config=eyes, **ids, **more)
         model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
@@ -323,7 +317,7 @@ def _make_qwen(folder, seed, name, eyes, least, **more):
         model.save_pretrained(folder)
     sizes = {"shortest_edge": least * least, "longest_edge": 48 * 48}
     images = transformers.Qwen2VLImageProcessor(patch_size=eyes["patch_size"], size=sizes)
-    videos = transformers.Qwen2VLVideoProcessor(patch_size=eyes["patch_size"], size=sizes)
+    videos = getattr(transformers, f"{videos}VideoProcessor")(patch_size=eyes["patch_size"], size=sizes)
     template = TEMPLATE.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
     processor = getattr(transformers, f"{name}Processor")
     processor(images, words, videos, chat_template=template).save_pretrained(folder)
@@ -331,7 +325,6 @@ def _make_qwen(folder, seed, name, eyes, least, **more):
 
 
 def make_qwen2_5_vl(folder, seed=0):
-    """A `Qwen2_5_VLForConditionalGeneration` with a chat template that keeps pictures and words in order."""
     eyes = {
         "depth": 2, "hidden_size": 32, "out_hidden_size": 48, "num_heads": 2, "intermediate_size": 48,
         "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16,
@@ -340,8 +333,19 @@ def make_qwen2_5_vl(folder, seed=0):
     return _make_qwen(folder, seed, "Qwen2_5_VL", eyes, 16, tie_word_embeddings=False)
 
 
+def make_qwen3_vl(folder, seed=0):
+    """A `Qwen3VLForConditionalGeneration`; its first layers are given features of the tower's layers too."""
+    eyes = {
+        "depth": 3, "hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 48, "num_heads": 2,
+        "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0, 1], "initializer_range": 0.3,
+    }  # fmt: skip
+    rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4, "mrope_interleaved": True}
+    text = {"head_dim": 12, "rope_parameters": rope}
+    return _make_qwen(folder, seed, "Qwen3VL", eyes, 32, text=text, videos="Qwen3VL")
+
+
 def make_owlvit(folder, seed=0):
-    """An `OwlViTForObjectDetection`."""
     classes = transformers.OwlViTConfig, transformers.OwlViTForObjectDetection
     words = save_owl(folder, *classes, "owlvit", seed)
     side = {"height": 48, "width": 48}
@@ -351,7 +355,6 @@ def make_owlvit(folder, seed=0):
 
 
 def make_grounding_dino(folder, seed=0):
-    """A `GroundingDinoForObjectDetection` on a tiny Swin."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", *ascii_lowercase]
     (folder / "vocab.txt").write_text("\n".join([*pieces, *(f"##{char}" for char in ascii_lowercase)]))

@@ -1,5 +1,3 @@
-"""Several edits of a sample, of which a judge chooses one."""
-
 import json
 from concurrent.futures import CancelledError
 

@@ -19,8 +19,6 @@ CUP = "The image doesn't have any cup."
 
 
 class Listening(Identity):
-    """Remembers what it is sent."""
-
     def __init__(self):
         super().__init__(name="listening")
         self.sent = []
@@ -82,8 +80,6 @@ def test_what_is_absent_is_what_guidance_goes_away_from():
 
 
 class Scripted:
-    """A language model that says one thing."""
-
     concurrent = 0
 
     def __init__(self, text):

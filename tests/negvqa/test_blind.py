@@ -1,5 +1,3 @@
-"""Questions without their pictures, and pictures without their questions."""
-
 import pytest
 
 from nein.benchmarks.baselines import LEVEL

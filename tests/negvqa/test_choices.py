@@ -65,16 +65,6 @@ def test_answers_and_probabilities_are_those_of_single_calls(model):
     assert len(seen) == 5  # it looks and reads
 
 
-def test_batches_and_company_change_nothing_but_the_last_digits(model):
-    pictures = [picture(i) for i in range(3)]
-    together = model.answer(pictures, [ASKED] * 3, SCORINGS)
-    for image, row in zip(pictures, together, strict=True):
-        alone = [model.answer([image], [[one]], SCORINGS)[0][0] for one in ASKED]
-        assert [reply.text for reply in alone] == [reply.text for reply in row]
-        for one, other in zip(alone, row, strict=True):
-            assert one.logprobs == pytest.approx(other.logprobs, abs=2e-4)
-
-
 def test_the_picture_stands_where_the_prompt_has_it_unless_the_template_moves_it(vlms):
     found = metrics.load_choices(str(vlms / "llava"))
     assert [part["type"] for part in found._content(ASKED[0].prompt, "x")] == ["text", "image", "text"]
@@ -93,17 +83,15 @@ def test_prompts_are_worded_as_published():
         "Question: <image> What is it?\nOptions: A. cat B. dog C. owl\n"
         "Answer with the option's letter from the given choices directly."
     )
-    assert prompt("vlmevalkit", "What is it?", ["cat", "dog"]) == (
-        "",
-        "Question: What is it?\nOptions:\nA. cat\nB. dog\n"
-        "Please select the correct answer from the options above. \n",
-    )
     with pytest.raises(MetricError, match="did you mean 'paper'"):
         prompt("papr", "?", ["a", "b"])
 
 
 #: (wording, question, options) -> what VLMEvalKit's own functions make of it at commit 0f27427e (May 2025).
 SENT = {
+    ("vlmevalkit", "What is it?", ("cat", "dog")):
+        "Question: What is it?\nOptions:\nA. cat\nB. dog\n"
+        "Please select the correct answer from the options above. \n",
     ("vlmevalkit-llava", "What is it?", ("cat", "dog")):
         "What is it?\nA. cat\nB. dog\nAnswer with the option's letter from the given choices directly.",
     ("vlmevalkit-llava", "Which sign?", ("出口", "exit")):

@@ -1,5 +1,3 @@
-"""Figures, the page and the plots, from made-up answers."""
-
 import math
 from collections import Counter
 from functools import partial
@@ -34,9 +32,6 @@ def made(outcomes, **more):
             answer(number, "negated", negated, "B", **more),
         ]
     return rows
-
-
-# --- the paper's table ---------------------------------------------------------------------
 
 
 def test_our_intervals_are_the_printed_bounds_of_table_1_but_one_after_rounding():
@@ -84,9 +79,6 @@ def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out(
     assert second < first < third
 
 
-# --- pairs ---------------------------------------------------------------------------------
-
-
 def test_outcomes_of_pairs_are_counted_and_tested():
     outcomes = [("A", "B")] * 5 + [("A", "A")] * 9 + [("B", "B")] * 2 + [("B", "A")] * 4 + [("A", "?!")]
     rows = scores.score(made(outcomes), ["generated"])
@@ -131,9 +123,6 @@ def test_pictures_shared_by_questions_widen_the_clustered_interval_only():
     assert lows == pytest.approx([0.5 - 1.96 * math.sqrt(0.25 / 40)] * 2)
 
 
-# --- protocols -----------------------------------------------------------------------------
-
-
 def test_the_protocols_differ_where_a_letter_cannot_be_read():
     rows = scores.score(made([("A", "A dog, of course, is what is not there.")]), ["generated"])
     values = {(row["protocol"], row["variant"]): row["value"] for row in rows}
@@ -176,9 +165,6 @@ def test_probabilities_give_a_letter_of_their_own():
     missing = list(scores.score(made([("A", "A")]), ["logprob"]))
     assert all(row["value"] is None for row in missing)
     assert Counter(row["reason"] for row in missing) == {"no probabilities of letters": 4}
-
-
-# --- the page, and the plots ---------------------------------------------------------------
 
 
 BOTH = ["generated", "logprob"]

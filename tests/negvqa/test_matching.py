@@ -20,8 +20,6 @@ MATCHED_BY_THE_TOOLKIT = Path(__file__).parent / "matches.jsonl"
 
 
 class Scripted:
-    """A client whose answers are written down."""
-
     def __init__(self, replies):
         self.replies, self.asked = list(replies), list[Request]()
 

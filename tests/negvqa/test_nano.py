@@ -10,7 +10,6 @@ QUESTIONS = 40
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """The nano preset on some of its questions."""
     root = tmp_path_factory.mktemp("nano")
     assert (
         run("--questions", QUESTIONS, "--out", root, "--device", "cpu", "--blind", 0, "--formats", "md") == 0

@@ -132,8 +132,6 @@ BAD_ANSWERS = [
         (["--data", "nothing.jsonl"], "no file 'nothing.jsonl'"),
         (["--scoring", "likelihood"], "Unknown scoring 'likelihood'"),
         (["--prompt", "papr"], "papr"),
-        (["--limit", "0"], "limit"),
-        (["--modle", "x"], "--model"),
         (["--model", "tests.rehearsal:yes"], "can only be a judge"),
         (["--device", "gpu"], "--device is 'gpu'"),
         (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "have one name"),

@@ -1,62 +1,63 @@
-"""What the tests of NegVQA share: a tiny InstructBLIP, files of questions, and running the command."""
+"""What the tests of NegVQA share: tiny models, files of questions, and running the command."""
 
 import csv
 import json
+from string import ascii_lowercase
 
 from nein.benchmarks.negvqa.scores import AnswersDir
 from nein.benchmarks.runner import selected
 from nein.engine import images
 from nein.reporting import figures as frames
 from tests.helpers import commands
-from tests.metrics.tiny import picture, seeded, tokenizer
+from tests.metrics.tiny import SMALL, TEMPLATE, loud, picture, seeded, speaking, tokenizer
 
 
 def make_instructblip(folder, seed=0):
-    """An `InstructBlipForConditionalGeneration` on a tiny Llama."""
-    from transformers import (
-        BertTokenizerFast,
-        BlipImageProcessor,
-        InstructBlipConfig,
-        InstructBlipForConditionalGeneration,
-        InstructBlipProcessor,
-        InstructBlipQFormerConfig,
-        InstructBlipVisionConfig,
-        LlamaConfig,
-    )
+    import transformers
 
     folder.mkdir(parents=True, exist_ok=True)
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", ":", *"abcdefghijklmnopqrstuvwxyz"]
-    pieces += [f"##{char}" for char in "abcdefghijklmnopqrstuvwxyz"]
-    (folder / "vocab.txt").write_text("\n".join(pieces))
-    asked = BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=128)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", ":", *ascii_lowercase]
+    (folder / "vocab.txt").write_text("\n".join([*pieces, *(f"##{char}" for char in ascii_lowercase)]))
+    asked = transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=128)
     words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
+    part = {**SMALL, "initializer_range": 0.3}
+    reads = {"vocab_size": len(asked), "encoder_hidden_size": 32, "cross_attention_frequency": 1}
     with seeded(seed):
-        config = InstructBlipConfig(
-            vision_config=InstructBlipVisionConfig(
-                hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-                image_size=32, patch_size=8, initializer_range=0.3,
-            ).to_dict(),
-            qformer_config=InstructBlipQFormerConfig(
-                vocab_size=len(asked), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-                intermediate_size=64, encoder_hidden_size=32, cross_attention_frequency=1,
-                initializer_range=0.3,
-            ).to_dict(),
-            text_config=LlamaConfig(
-                hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-                num_key_value_heads=2, vocab_size=len(words), bos_token_id=words.bos_token_id,
-                eos_token_id=words.eos_token_id, pad_token_id=words.pad_token_id, initializer_range=0.3,
-            ).to_dict(),
-            num_query_tokens=4,
-            image_token_index=words.convert_tokens_to_ids("<image>"),
+        config = transformers.InstructBlipConfig(
+            vision_config={**part, "image_size": 32, "patch_size": 8}, qformer_config={**part, **reads},
+            text_config={"model_type": "llama", **speaking(words)},
+            num_query_tokens=4, image_token_index=words.convert_tokens_to_ids("<image>"),
         )  # fmt: skip
-        model = InstructBlipForConditionalGeneration(config)
+        model = transformers.InstructBlipForConditionalGeneration(config)
         model.generation_config.eos_token_id = words.eos_token_id
         model.generation_config.pad_token_id = words.pad_token_id
         model.language_projection.weight.data.mul_(20)
         model.save_pretrained(folder)
-    looks = BlipImageProcessor(size={"height": 32, "width": 32})
-    InstructBlipProcessor(looks, words, asked, num_query_tokens=4).save_pretrained(folder)
-    return folder
+    looks = transformers.BlipImageProcessor(size={"height": 32, "width": 32})
+    transformers.InstructBlipProcessor(looks, words, asked, num_query_tokens=4).save_pretrained(folder)
+
+
+def make_deepseek_vl(folder, seed=0):
+    import transformers
+
+    words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
+    words.image_token = "<image>"
+    with seeded(seed):
+        config = transformers.DeepseekVLConfig(
+            text_config={"model_type": "llama", **speaking(words)},
+            vision_config={"model_type": "siglip_vision_model", **SMALL, "image_size": 32, "patch_size": 8},
+            image_token_id=words.convert_tokens_to_ids("<image>"), tie_word_embeddings=False,
+        )  # fmt: skip
+        model = transformers.DeepseekVLForConditionalGeneration(config)
+        loud(model, words)
+        model.model.aligner.linear2.weight.data.mul_(20)
+        model.save_pretrained(folder)
+    looks = transformers.DeepseekVLImageProcessor(size={"height": 32, "width": 32})
+    processor = transformers.DeepseekVLProcessor(looks, words, chat_template=TEMPLATE, num_image_tokens=16)
+    processor.save_pretrained(folder)
+    names = folder / "tokenizer_config.json"
+    named = {**json.loads(names.read_text()), "extra_special_tokens": {"image_token": "<image>"}}
+    names.write_text(json.dumps(named))
 
 
 def records(count=6):
@@ -79,7 +80,6 @@ def records(count=6):
 
 
 def write_questions(folder, rows=None):
-    """questions.jsonl with its pictures beside it."""
     rows = records() if rows is None else rows
     for number, name in enumerate(dict.fromkeys(str(row["image"]) for row in rows)):
         if name.endswith(".png"):
@@ -90,12 +90,10 @@ def write_questions(folder, rows=None):
 
 
 def run(*arguments):
-    """Exit code of `nein negvqa ARGUMENTS`."""
     return commands.exit_code("negvqa", *arguments)
 
 
 def figure(folder, **where):
-    """The one such figure of a run's folder."""
     found = frames.pick(frames.read(folder / "figures.csv"), **where)
     assert found is not None, where
     return found

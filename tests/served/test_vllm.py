@@ -37,7 +37,6 @@ def trained():
 
 @pytest.fixture
 def brain(trained):
-    """Its caches empty and its counters at zero."""
     trained.forget()
     trained.queries = trained.hits = trained.seen = 0
     return trained
@@ -53,7 +52,6 @@ def served(brain, monkeypatch):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """A module `vllm` that can be imported."""
     monkeypatch.syspath_prepend(str(MODULE))
     yield
     sys.modules.pop("vllm", None)
@@ -69,9 +67,6 @@ def local():
 
 def soft(answers):
     return [answer.p_yes for row in answers for answer in row]
-
-
-# --- the server --------------------------------------------------------------------------------
 
 
 def test_a_served_judge_answers_as_the_same_model_in_this_process_does(served):
@@ -167,9 +162,6 @@ def test_a_server_without_counters_or_begun_anew_has_no_hit_rate(served, brain):
     assert "prefix_cache" not in asked.usage()
 
 
-# --- bad input ---------------------------------------------------------------------------------
-
-
 NO_MODEL = (404, {}, {})
 
 
@@ -197,9 +189,6 @@ def test_a_model_in_this_process_needs_vllm_and_says_so_before_anything_begins(t
     assert done.code == 2
     assert "pip install 'nein[vllm]'" in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-# --- in this process ---------------------------------------------------------------------------
 
 
 def test_in_this_process_first_questions_go_in_one_batch_and_all_others_in_the_next(installed):
@@ -239,9 +228,6 @@ def test_the_weights_and_the_flag_are_in_the_fingerprint(installed, monkeypatch)
 def test_what_vllm_cannot_load_is_one_sentence(installed, model, device, said):
     with pytest.raises(MetricError, match=said):
         metrics.load_judge("vqa", f"vllm:{model}", device=device)
-
-
-# --- commands ----------------------------------------------------------------------------------
 
 
 def test_check_against_another_judge_lists_every_flip(served, capsys):
