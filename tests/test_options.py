@@ -61,6 +61,7 @@ class Inner:
     """Words about the inner ones."""
 
     depth: int = option(3, "how deep")
+    own_options: dict[str, Any] = option({}, "what else")
 
 
 @dataclass(kw_only=True)
@@ -112,6 +113,9 @@ def test_options_are_given_by_place_by_name_in_short_and_as_lists() -> None:
     assert (given.places, given.out) == ([Path("a"), Path("b")], Path("x"))
     assert (given.colors, given.also) == (["blue", "red"], [Path("c"), Path("d")])
     assert (given.whole, given.inner) == (False, Inner(4))
+    mapped = "a --rest {b:\t1} --rest.c 2 --inner.own_options {d:\t3} --inner.own_options.e 4".split(" ")
+    given = Example.parse([word.replace("\t", " ") for word in mapped])
+    assert (given.rest, given.inner.own_options) == ({"b": 1, "c": 2}, {"d": 3, "e": 4})
 
 
 @pytest.mark.parametrize("text", ["#112233", "house #3", "#", "a # b # c"])

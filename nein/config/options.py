@@ -179,10 +179,15 @@ def read(
     return _build(cls, values, prog, to_fetch), dry_run
 
 
+def _flag(name: str) -> str:
+    """An option as it is typed; in a group (`models.vqa_options`) underscores stay."""
+    return "--" + (name if "." in name else name.replace("_", "-"))
+
+
 def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]:
     """What stands on the command line, by its key; dotted options are nested."""
     parser = make_parser(cls, prog, "")
-    mappings = {f"--{name.replace('_', '-')}.": name for name, hint in hints(cls).items() if _is_dict(hint)}
+    mappings = {f"{_flag(name)}.": name for name, hint in hints(cls).items() if _is_dict(hint)}
     plain: list[str] = []
     typed: dict[str, Any] = {}
     items = list(argv)
@@ -204,12 +209,10 @@ def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]
         outer, _, inner = name.partition(".")
         if isinstance(given, list) and _types(cls).get(name) in LISTS and name not in places:
             given = ",".join(given)
-        if inner:
-            typed.setdefault(outer, {})[inner] = given
-        elif name in mappings.values():
-            typed[name] = {**_load(given, name), **typed.get(name, {})}
-        else:
-            typed[name] = given
+        place = typed.setdefault(outer, {}) if inner else typed
+        if name in mappings.values():  # whole, beside single entries
+            given = {**_load(given, name), **place.get(inner or name, {})}
+        place[inner or name] = given
     return typed
 
 
@@ -286,7 +289,7 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
             raise ValueError
         return _adapter(hint).validate_python(value)
     except ValueError:  # pydantic's own is one
-        flag = "--" + (name if "." in name else name.replace("_", "-"))
+        flag = _flag(name)
         raise UserError(f"{flag} is '{value}'; it must be {_expected(hint, str(value))}") from None
 
 
@@ -412,7 +415,7 @@ def _add(
             item.name, metavar=facts["metavar"], help=text, nargs="*" if hint in LISTS else "?"
         )
         return
-    flag = name if "." in name else name.replace("_", "-")
+    flag = _flag(name)[2:]
     words = ",".join(literals(hint))
     more: dict[str, Any] = {"metavar": f"{{{words}}}" if words else name.rpartition(".")[2].upper()}
     if facts.get("negatable") or hint == bool | None:

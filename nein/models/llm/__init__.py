@@ -31,7 +31,7 @@ class LlmOptions:
     max_tokens: PositiveInt = option(512, "max tokens per answer")
     attempts: PositiveInt = option(1, "max tries until an answer is usable (temperature above 0)")
     reasoning_effort: str = option("", "endpoint: reasoning effort (none, low, ...)")
-    extra_body: dict[str, Any] = option({}, "endpoint: extra request fields: --llm.extra-body.KEY VALUE")
+    extra_body: dict[str, Any] = option({}, "endpoint: extra request fields: --llm.extra_body.KEY VALUE")
     thinking_tokens: NonNegativeInt = option(0, "endpoint: extra tokens for thinking")
     dtype: Literal["float32", "float16", "bfloat16"] = option("float32", "local model: dtype")
 
