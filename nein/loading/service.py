@@ -92,11 +92,40 @@ def setting(name: str, given: Any = None, usual: Any = None) -> Any:
 
 
 class Pace:
-    """When the next request may be sent, for all threads that share it."""
+    """When the next request may be sent, and how many at a time, for all threads that share it.
 
-    def __init__(self) -> None:
-        self._resumes = 0.0  # by `clock`
+    At first `most`; half as many after "too many requests", and from answer to answer slowly more.
+    """
+
+    def __init__(self, most: int = 1) -> None:
+        self._most, self._allowed, self._active = most, float(most), 0
+        self._room = threading.Condition()
+        self._narrowed = self._resumes = 0.0  # by `clock`
         self._stopped = threading.Event()
+
+    @contextlib.contextmanager
+    def seat(self) -> Iterator[Callable[[int], None]]:
+        """Waits until one request more may be in flight; gives what takes the HTTP status of its reply."""
+        with self._room:
+            while self._active >= int(self._allowed) or self._resumes > clock():
+                self.go_on()
+                self._room.wait(0.05)
+            self._active += 1
+        began = clock()
+
+        def replied(status: int) -> None:
+            with self._room:
+                if status < 400:
+                    self._allowed = min(self._most, self._allowed + 1 / self._allowed)
+                elif status == 429 and began >= self._narrowed:  # else sent before there were fewer
+                    self._allowed, self._narrowed = max(1.0, self._allowed / 2), clock()
+
+        try:
+            yield replied
+        finally:
+            with self._room:
+                self._active -= 1
+                self._room.notify_all()
 
     def hold(self, seconds: float) -> None:
         """Nothing is sent for so long; longer than `LONGEST_WAIT` is nobody's wish."""
@@ -131,7 +160,7 @@ class Service:
                  it.
     key          By default of the environment (`KEYS`).
     concurrency, timeout, retries: if None, what the command says (`use`), else `USUAL`.
-    concurrency  Requests in flight at a time.
+    concurrency  Requests in flight at a time; fewer while the server says that they are too many (`Pace`).
     timeout      Seconds to wait for one answer.
     retries      How often a request is sent again after a timeout, a broken connection, "too many requests"
                  or a server error: after 0.5, 1, 2, ... 8 seconds, or as long as the server says (up to
@@ -167,16 +196,16 @@ class Service:
         self._usage: Counter[str] = Counter()
         self._counting = threading.Lock()
         authorised = {"Authorization": f"Basic {basic}"} if given.user else {}
-        self._http = openai.DefaultHttpxClient(
-            event_hooks={"request": [self._on_request], "response": [self._on_response]}
-        )
+        self._http = openai.DefaultHttpxClient()
+        self._send_now = self._http.send
+        self._http.send = self._send_paced  # type: ignore[method-assign]
         self._client = openai.OpenAI(
             base_url=self.address, api_key=self._key or "none", timeout=timeout, max_retries=retries,
             default_headers=authorised, http_client=self._http,
             default_query=dict(parse_qsl(given.query, keep_blank_values=True)),
         )  # fmt: skip
         self._own = authorised or ({"Authorization": f"Bearer {self._key}"} if self._key else {})
-        self.pace = Pace()
+        self.pace = Pace(concurrency)
 
     def check(self) -> None:
         """Raises UserError when nobody answers, the key is lacking or refused, or the model is not in the
@@ -315,16 +344,17 @@ class Service:
                 text = text.replace(secret, "...")
         return text
 
-    def _on_request(self, request: Any) -> None:
-        """Waits as long as the server wants; counts the request."""
-        self.pace.wait()
-        if request.method == "POST":
-            self.count(requests=1, retries=int(request.headers.get("x-stainless-retry-count", "0") != "0"))
-
-    def _on_response(self, response: Any) -> None:
-        """Notes until when the server wants no request of anybody."""
+    def _send_paced(self, request: Any, **options: Any) -> Any:
+        """One HTTP request, when its turn comes; notes until when the server wants no other of anybody."""
+        with self.pace.seat() as replied:
+            if request.method == "POST":
+                again = request.headers.get("x-stainless-retry-count", "0") != "0"
+                self.count(requests=1, retries=int(again))
+            response = self._send_now(request, **options)
+            replied(response.status_code)
         if response.status_code in RETRIED or response.status_code >= 500:
             self.pace.hold(retry_after(response.headers))
+        return response
 
 
 def side_by_side(

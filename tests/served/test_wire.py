@@ -116,6 +116,18 @@ def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server: Server
     assert times[1] - times[0] >= 0.3  # its own pause would be a hundredth of a second
 
 
+def test_fewer_requests_are_in_flight_while_the_server_says_that_they_are_too_many(server: Server) -> None:
+    def rule(body: dict[str, Any], _: int) -> Reply:
+        crowd = server.active
+        time.sleep(0.01)
+        return (429, {}, {}) if crowd > 2 else (200, say(YES), {})
+
+    server.rule = rule
+    assert by_judge(server, 150, concurrency=16, retries=20) == [YES] * 150
+    assert server.most > 2
+    assert len(server.requests) < 260  # sixteen at a time would be refused more often than answered
+
+
 def slowly(seconds: float) -> Callable[[dict[str, Any], int], Reply]:
     def rule(body: dict[str, Any], _: int) -> Reply:
         time.sleep(seconds)
