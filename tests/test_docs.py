@@ -34,7 +34,7 @@ def sections():
     parts = re.split(r"^## (.+)\n", PAGE.read_text(), flags=re.MULTILINE)[1:]
     found = {}
     for title, text in zip(parts[::2], parts[1::2], strict=True):
-        blocks = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+        blocks = re.findall(r'^```(\w+)(?: title="(\S+)")?\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL)
         files = {name: content for _, name, content in blocks if name}
         console = "".join(content for language, _, content in blocks if language == "console")
         found[title] = Section(files, tuple(re.findall(r"^\$ (.+)$", console, flags=re.MULTILINE)))
