@@ -223,9 +223,6 @@ def _models(folder):
     (folder / "architecture.json").write_text(json.dumps(OPEN_CLIP))
 
 
-# --- breaking ------------------------------------------------------------------------------
-
-
 def case(name, number, folder):
     """The wrong input `number` of a command. folder: a copy of the world, in which files are broken."""
     chance = random.Random(f"{name} {number}")
@@ -350,9 +347,6 @@ def _other_kind(chance, name, words, files, folder):
         path.unlink(missing_ok=True)
         path.mkdir(parents=True)
     return Case(words, f"{path.relative_to(folder)} is a {'folder' if path.is_dir() else 'file'}")
-
-
-# --- running -------------------------------------------------------------------------------
 
 
 def run(name, words, folder, imported=None):

@@ -2,8 +2,6 @@
 fails, by entry point (`tests/plugins`): `--editor flaky`."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,10 +9,6 @@ from nein.editors import EditResult
 from nein.editors.basic import Identity
 from nein.metrics.base import fingerprint
 from nein.metrics.judges.base import Answer, Detection, check_batch
-
-Rule = Callable[[np.ndarray, str], Any]
-Images = Sequence[np.ndarray]
-Texts = Sequence[Sequence[str]]
 
 
 class Scripted:
@@ -111,9 +105,6 @@ class Flaky(Identity):
             reason = f"editor 'flaky' fails on seeds divisible by {self.fail_every}"
             return EditResult(request.id, None, reason)
         return super().edit([request])[0]
-
-
-# --- by reference --------------------------------------------------------------------------------
 
 
 def scripted(rule, name):

@@ -1,6 +1,5 @@
 """The commands as functions of Python: what may be given, what comes back, what is said of mistakes."""
 
-import csv
 import io
 import sys
 from pathlib import Path
@@ -174,12 +173,9 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
         return image.resize((48, 40))
 
     result = nein.evaluate(scribble, **FEW)
-    again = nein.evaluate("identity", **FEW)
     assert result.samples()["value"].notna().all()
     [run] = find(result.out)
     assert Image.open(run.image_path(run.read_edits()[0])).size == (48, 40)
-    assert again.samples()["value"].notna().all()
-    assert set(again.table()["editor"]) == {"identity"}
 
 
 @pytest.mark.parametrize(
@@ -333,29 +329,8 @@ def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
         nein.negvqa({"mine": lambda image, question: "A"}, limit=8, questions=16, device="cpu")
 
 
-BAD_MODELS = [
-    (lambda image, question, options: None, "gave a NoneType; expected a text"),
-    (lambda image, question, options: 0, "gave a int; expected a text"),
-    (lambda image, question, options: 1 / 0, "raised ZeroDivisionError: division by zero"),
-]
-
-
-def test_what_is_no_answer_is_unscored_with_the_reason():
-    bad = {f"bad{number}": answer for number, (answer, _) in enumerate(BAD_MODELS)}
-    result = nein.negvqa(bad, limit=8, questions=16, device="cpu", out="out", formats=["csv"])
-    assert set(result.figures.query("task == 'accuracy' and category == 'Average'")["unscored"]) == {8}
-    for number, (_, said) in enumerate(BAD_MODELS):
-        with Path(f"out/bad{number}/scores.csv").open(newline="") as file:
-            reasons = {row["reason"] for row in csv.DictReader(file)}
-        assert reasons
-        assert all(reason.startswith(f"bad{number} ") and said in reason for reason in reasons)
-
-
 BAD_ENCODERS = [
     (lambda images: 1 / 0, "encode_image raised ZeroDivisionError"),
-    (lambda images: None, "encode_image gave NoneType"),
-    (lambda images: np.full((len(images), 3), np.nan), "numbers that are not finite"),
-    (lambda images: np.ones((len(images), 5)), "both encoders need one space"),
     (lambda images: on_another_device(len(images)), "encode_image raised NotImplementedError"),
 ]
 

@@ -28,8 +28,6 @@ SMALL = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b
 NANO = {"vqa": "llava", "ovd": "owlv2", "itm": "blip"}
 
 
-# What is named
-
 PUBLISHED = [row for row in PRESETS.values() if row.preset == "paper" and row.checkpoint]
 
 
@@ -112,9 +110,6 @@ def test_of_a_repository_what_its_loader_reads_is_chosen(layout, chosen, left):
     assert fetching.choose(layout, [*left.split(), *chosen.split()]) == sorted(chosen.split())
 
 
-# What is loaded
-
-
 def test_what_was_fetched_loads_without_the_hub(hub, tmp_path, capsys):
     shipped = ("clip", "dino", "llava", "owlv2", "blip", "ip2p")
     for name in shipped:
@@ -176,9 +171,6 @@ def test_a_data_set_is_read_without_the_hub(hub, tmp_path, monkeypatch):
     hub.close()
     store.use(tmp_path / "m")
     assert list(data.read(data.Reference("own/data", "v2"), "test")) == [{"question": "Is there a dog?"}]
-
-
-# Halves, faults and refusals
 
 
 def address(hub, content=WEIGHTS):
@@ -299,9 +291,6 @@ def test_a_folder_that_is_none_is_a_sentence(tmp_path, capsys):
     (tmp_path / "manifest.json").write_text('{"schema": 1, "sets": {"a": {}}}')
     said = outcome(capsys, "eval", "--models-from", tmp_path)
     assert (said.code, "'reference' is missing" in said.stderr) == (2, True)
-
-
-# Whose weights they are
 
 
 def clip(hub, name, change=lambda words: words, act="quick_gelu"):

@@ -52,9 +52,6 @@ def constraints():
     return dict(line.split("==") for line in pins)
 
 
-# --- versions ------------------------------------------------------------------------------------
-
-
 def test_every_requirement_has_one_lowest_version_and_a_tested_one_that_it_allows():
     tools = {"types-pyyaml", "types-tabulate", "types-tqdm", "pandas-stubs"}  # of mypy; none is imported
     pins, bounds = constraints(), dict[str, str]()
@@ -63,9 +60,6 @@ def test_every_requirement_has_one_lowest_version_and_a_tested_one_that_it_allow
         assert bounds.setdefault(name, str(one.specifier)) == str(one.specifier)
         assert name in tools or any(bound.operator in (">=", "==", "~=") for bound in one.specifier)
         assert name in UNTESTED or pins[name] in one.specifier
-
-
-# --- the wheel -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +151,6 @@ def test_the_wheel_puts_one_package_into_site_packages(unpacked):
     assert {path.name for path in unpacked.iterdir() if not path.name.endswith(".dist-info")} == {"nein"}
     assert {"editors", "metrics", "train", "configs"} <= {path.name for path in (unpacked / "nein").iterdir()}
 
-
-# --- containers ----------------------------------------------------------------------------------
 
 RECIPES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("Dockerfile", "nein.def")}
 

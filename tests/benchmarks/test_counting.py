@@ -101,9 +101,6 @@ def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
         assert words in said
 
 
-# --- every other command ---------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def two(whole):
     """A second model in the same folder."""

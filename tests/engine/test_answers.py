@@ -204,9 +204,6 @@ def test_a_name_is_new_once_whatever_its_characters():
     assert Unique().add("a")
 
 
-# --- features of encoders ----------------------------------------------------------------------
-
-
 def test_features_come_back_bit_for_bit_in_their_space_and_block_and_damaged_ones_are_made_again(
     tmp_path, caplog
 ):

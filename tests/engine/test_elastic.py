@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shlex
 import threading
 import time
 from collections import Counter
@@ -18,13 +17,11 @@ from nein.engine.errors import UserError
 from nein.engine.executors import progress
 from nein.engine.executors.threads import Debug, Threads
 from nein.engine.executors.worker import Worker
-from nein.engine.folder import Folder
 from nein.engine.processes import Processes
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Step
 from tests.engine.squares import BLOCKS, COUNT, SIZE, compute, results, squares, start, two_stages
 from tests.helpers import commands, killing
-from tests.nein.conftest import write_data
 
 
 def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(folder, whole):
@@ -216,33 +213,6 @@ def test_the_state_of_a_run_is_told_from_its_files(folder):
     assert state.seconds_left == pytest.approx(1.8)
     one.close()
     assert progress.states(folder, now)[0].rate is None  # nobody is at work
-
-
-def test_status_and_retry_on_the_command_line(tmp_path, capsys):
-    data = write_data(tmp_path / "data", 2, 2)  # four pictures, in two blocks
-    words = ["eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
-             "--batch-size", "2", "--out", str(tmp_path / "out")]  # fmt: skip
-    assert commands.in_a_fork(*words).returncode == 0
-    done = commands.outcome(capsys, "status", tmp_path / "out")
-    assert done.code == 0
-    assert "edit: 2 of 2 blocks, 0 running, 0 failed\n" in done.stdout
-    assert "score: 2 of 2 blocks, 0 running, 0 failed\n" in done.stdout
-    assert "There is no run in" in commands.outcome(capsys, "status", tmp_path / "nowhere").stderr
-
-    run = tmp_path / "out" / "identity" / "negative"
-    whole = (run / "scores.csv").read_bytes()
-    folder = Folder(run)
-    folder.write("edit", 1, [])  # as if its worker had died of it
-    outputs = ["edit", "scores/l1"]
-    note = {"stage": "edit", "block": 1, "reason": "set aside", "outputs": outputs}
-    folder.note(scheduler.ASIDE, "edit-000001", note)
-    assert "edit, block 1: set aside; nein retry" in commands.outcome(capsys, "status", run).stdout
-    retried = commands.outcome(capsys, "retry", run)
-    assert retried.code == 0
-    assert f"nein {shlex.join(words)}\n" in retried.stdout
-    assert commands.in_a_fork(*words).returncode == 0
-    assert (run / "scores.csv").read_bytes() == whole
-    assert "0 failed" in commands.outcome(capsys, "status", run).stdout
 
 
 @pytest.mark.parametrize("output", ["../../../victim", "/tmp/victim", "linked"])

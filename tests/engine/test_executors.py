@@ -203,9 +203,6 @@ def test_on_a_gpu_one_model_is_kept_at_a_time_and_what_nobody_needs_is_given_fre
     assert made == ["a", "b", "a"]
 
 
-# --- processes ---------------------------------------------------------------------------------
-
-
 def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder, whole):
     doomed = squares.start(folder.path, 1, 2, pause=30.0)
     while not attempts.attempts(folder.path):
@@ -218,9 +215,6 @@ def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder, whole
     other.join(60)
     assert other.exitcode == 0
     assert results(folder.path) == whole
-
-
-# --- blocks ------------------------------------------------------------------------------------
 
 
 def test_blocks_are_cut_over_the_whole_and_not_over_the_selection():

@@ -129,9 +129,6 @@ def test_the_command_writes_numbers_and_pictures(tmp_path, clip_folder, capsys):
     assert sum(row["published"] == "True" for row in written) == 3 * 50
     for name in ("pca.png", "pca_all.png", "measures.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    first = (tmp_path / "out" / "figures.csv").read_bytes()
-    analyse(tmp_path, *line)
-    assert (tmp_path / "out" / "figures.csv").read_bytes() == first
 
 
 def test_a_sentence_transformer_is_read_through_its_library(tmp_path, capsys):

@@ -9,9 +9,7 @@ import pytest
 
 from nein.engine.images import write_png
 from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence
-from tests.helpers.commands import ROOT, Outcome, in_a_process, outcome
-
-__all__ = ["ROOT", "Outcome"]
+from tests.helpers.commands import outcome
 
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
 
@@ -56,9 +54,3 @@ def make_data(tmp_path):
 def evaluate(capsys):
     """Runs `nein eval ARGS` inside this process."""
     return functools.partial(outcome, capsys, "eval")
-
-
-@pytest.fixture
-def command(tmp_path):
-    """Runs `python -m nein ARGS` (or another script) in a process of its own, on one thread."""
-    return functools.partial(in_a_process, cwd=tmp_path)

@@ -1,6 +1,5 @@
 """Features of targets across editors, answers about samples, the Frechet distance, and metrics of others."""
 
-import csv
 import json
 import os
 
@@ -8,7 +7,6 @@ import pytest
 import safetensors
 
 from nein.benchmarks.nein import score
-from nein.benchmarks.nein.runs import RunDir
 from nein.engine import attempts, images, scheduler
 from nein.engine.folder import Folder
 from nein.metrics import METRICS, MetricError
@@ -77,9 +75,6 @@ def test_target_features_are_computed_once_for_all_editors(make_data, evaluate, 
     assert evaluate("--editor", "flaky", *options(data, out, metrics="clip_i"), *in_order).code == 0
     edited = sum(1 for _ in (out / "flaky/negative/images").rglob("*.png"))
     assert colours.encoded == 2 * 9 + 3 + edited
-    assert evaluate("--editor", "solid", *options(data, tmp_path / "other", metrics="clip_i")).code == 0
-    same = [path / "solid/negative/scores.csv" for path in (out, tmp_path / "other")]
-    assert same[0].read_bytes() == same[1].read_bytes()  # with and without the cache
 
 
 def test_features_that_are_damaged_or_of_another_block_are_refused_and_made_again(
@@ -166,32 +161,6 @@ def install(monkeypatch, tmp_path):
     METRICS.__dict__.pop("_all", None)
     yield install
     METRICS.__dict__.pop("_all", None)
-
-
-def test_a_metric_of_pixels_and_one_with_a_network_reach_the_table_and_the_csv(
-    make_data, evaluate, tmp_path, install, monkeypatch
-):
-    install(dark="tests.nein.outside:DARKENING", colours="tests.nein.outside:PALETTE")
-    data, out = make_data(3, 2), tmp_path / "out"
-    line = ("--editor", "identity,solid", "--data", data, "--out", out, "--device", "cpu")
-    few = ("--limit", 4, "--batch-size", 2, "--control", "none")
-    done = evaluate(*line, *few, "--metrics", "palette,darkening,l1")
-    assert done.code == 0, done.stderr
-    assert "L1 ↓" in done.stdout
-    assert "Palette ↑" in done.stdout
-    assert "Darkening ↓" in (out / "table.md").read_text()
-    with (out / "figures.csv").open() as file:
-        rows = {(row["model"], row["metric"]): row for row in csv.DictReader(file)}
-    assert set(rows) == {(e, m) for e in ("identity", "solid") for m in ("l1", "darkening", "palette")}
-    scores = scores_in(out / "solid/negative")
-    for row in (row for row in scores if row["metric"] == "darkening"):
-        target = images.decode(data / "coco_for_val" / f"COCO_{row['id'][5:17]}.png")
-        assert row["value"] == pytest.approx(max(0.0, target.mean() - 128) / 255)
-    models = RunDir(out, "solid", "negative").manifest()["models"]
-    assert [model["fingerprint"] for kind, model in models.items() if kind != "editor"] == ["colours-1"]
-    monkeypatch.setattr(outside.Colours, "fingerprint", "colours-2")
-    changed = evaluate(*line, *few[2:], "--metrics", "palette")
-    assert (changed.code, "have changed" in changed.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("place", "sentence"), [

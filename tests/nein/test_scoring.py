@@ -29,6 +29,7 @@ def options(tmp_path_factory):
     }  # fmt: skip
     line = ["--editor", f"{root / 'editor'},solid", "--data", str(root / "data")]
     line += ["--device", "cpu", "--batch-size", "2", "--metrics", "all", "--protocol", "paper"]
+    line += ["--control", "none"]
     for kind, folder in folders.items():
         line += [f"--models.{kind}", str(folder)]
     return line
@@ -39,7 +40,7 @@ def test_every_metric_is_there(options, evaluate, tmp_path):
     assert done.code == 0, done.stderr
     measured = [name for name in METRICS if name != "obeyed"]  # which needs to know what has to go
     files = [*(tmp_path / "whole").glob("*/*/figures.csv")]
-    assert len(files) == 4  # two editors, two tracks
+    assert len(files) == 2
     for file in files:
         found = frames.select(frames.read(file), task="results")
         assert list(found["metric"]) == measured
@@ -49,13 +50,13 @@ def test_every_metric_is_there(options, evaluate, tmp_path):
             assert entry["n"] == 4 or metric.startswith("retention"), metric
             low, high = METRICS[metric].range
             assert value is None or low <= value <= high
-    manifests = [run.manifest() for run in runs.find(tmp_path / "whole") if run.track == "negative"]
+    manifests = [run.manifest() for run in runs.find(tmp_path / "whole")]
     for manifest in manifests:
         assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}
         assert all(model["fingerprint"] for model in manifest["models"].values())
     assert len({manifest["models"]["editor"]["fingerprint"] for manifest in manifests}) == 2
     rows = [row for run in runs.find(tmp_path / "whole") for row in run.scores()]
-    assert len(rows) == 4 * 4 * (len(measured) - 1)  # FID has no value of its own for a sample
+    assert len(rows) == 2 * 4 * (len(measured) - 1)  # FID has no value of its own for a sample
 
 
 ASKED = "l1,removal_vqa,retention_vqa"

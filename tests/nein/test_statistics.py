@@ -20,16 +20,10 @@ def share(agreeing, n, per_picture=1):
     return ends(statistics.bounded_mean(values, [i // per_picture for i in range(n)]))
 
 
-# --- means of any values ----------------------------------------------------------------------
-
-
 def test_a_mean_of_one_cluster_or_of_equal_ones_has_no_interval_for_that_is_no_certainty():
     assert statistics.mean([1.0, 2.0], ["a", "a"]) == statistics.Estimate(1.5, None, None, None, 2, 1)
     assert statistics.mean([3.0] * 3, "abc") == statistics.Estimate(3.0, None, None, 0.0, 3, 3)
     assert statistics.mean([], []) is statistics.bounded_mean([], []) is None
-
-
-# --- shares and means in a range --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("ones", "n"), [(0, 7), (1, 7), (3, 7), (7, 7), (40, 500), (499, 500)])
@@ -92,9 +86,6 @@ def test_weighted_values_are_a_ratio_of_sums_and_another_range_a_matter_of_units
     shares = statistics.bounded_mean([0.8, 1.0, 0.2, 0.0], "aabc")
     assert ends(grades) == pytest.approx([25 * end for end in ends(shares)])
     assert grades.standard_error == pytest.approx(25 * shares.standard_error)
-
-
-# --- differences and ratios -------------------------------------------------------------------
 
 
 def ratio(*sides):

@@ -105,14 +105,11 @@ def rows_of(path, name):
     return benchmark.rows(folder) if benchmark.rows else benchmark.scores(folder).rows()
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("benchmark", registry.OURS)
+@pytest.mark.parametrize(("benchmark", "kind"), zip(registry.OURS, ("csv", "parquet", "csv"), strict=True))
 def test_tables_have_every_row_of_every_run(runs, benchmark, kind, tmp_path):
     assert exit_code("export", runs[benchmark], "--format", kind, "--out", tmp_path) == 0
-    for file in tmp_path.glob(f"*.{kind}"):
+    for file in {*tmp_path.glob(f"*.{kind}")} - {tmp_path / f"figures.{kind}"}:
         frame = pd.read_csv(file) if kind == "csv" else pd.read_parquet(file)
-        if file.stem == "figures":
-            continue
         rows = [r for path in registry.finished([runs[benchmark]]) for r in rows_of(path, file.stem)]
         assert len(frame) == len(rows) > 0
         assert [str(one) for one in frame["id"]] == [row["id"] for row in rows]
@@ -152,9 +149,6 @@ def test_what_cannot_be_exported_is_a_sentence(out, tmp_path, capsys):
     atomic.write_json(tmp_path / "manifest.json", {"format": 5, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
-
-
-# --- the leaderboard -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
