@@ -43,7 +43,7 @@ LONGEST = [
     engine/test_ray train/editor_finetuning/test_finetune benchmarks/test_restart editors/test_zone
     editors/test_instruct_pix2pix test_site test_docs test_api editors/test_pipelines editors/test_contract
     devices/test_compare test_fuzz nano/test_truth train/clip_finetuning/test_finetune served/test_vllm
-    reporting/test_export negvqa/test_nano negbench_build/test_processes engine/test_slurm nein/test_whole
+    reporting/test_export negvqa/test_nano engine/test_slurm nein/test_whole
     research/test_data
 """.split()
 ]

@@ -1,7 +1,5 @@
 """A small captioned image set, tiny models, and the command inside this process."""
 
-from __future__ import annotations
-
 import functools
 import json
 
@@ -74,6 +72,4 @@ def arguments(data, models, out, *more):
 
 @pytest.fixture
 def build(capsys):
-    """Runs `nein generate ARGS` inside this process."""
-
     return functools.partial(outcome, capsys, "generate")

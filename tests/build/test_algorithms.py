@@ -4,12 +4,8 @@ The transcriptions go image by image and text by text through the libraries' own
 off the paper; they share nothing with the package but the random draw of categories and the sentences.
 """
 
-from __future__ import annotations
-
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,6 @@ import torch
 
 from nein.generate.nein import algorithms
 from nein.generate.nein.sources import Source
-from nein.loading.errors import isolated
 from nein.wording import nouns
 from tests.build.conftest import OBJECTS
 from tests.metrics import tiny
@@ -27,7 +22,7 @@ CAPTIONS = tuple(f"A cat near house {k}" + ("." if k % 2 else "") for k in range
 
 
 def rules(**changes):
-    values: dict[str, Any] = {
+    values = {
         "objects": OBJECTS, "queried": 8, "kept": 3, "absent_below": 0.05, "families": ("plain",),
         "protocol": "paper", "seed": 4,
     }  # fmt: skip
@@ -216,14 +211,3 @@ def test_a_match_at_the_threshold_is_none():
 def test_answers_are_read_by_protocol(caption, object_, paper, fixed):
     assert algorithms.verdict(caption, object_, "paper") == paper
     assert algorithms.verdict(caption, object_, "fixed") == fixed
-
-
-@pytest.mark.parametrize("error", [ValueError, torch.OutOfMemoryError])
-def test_one_bad_picture_fails_alone_and_lack_of_memory_is_not_hidden(error):
-    def moody(rows):
-        if 2 in rows:
-            raise error("a bad picture")
-        return [10 * i for i in rows]
-
-    with pytest.raises(error) if error is not ValueError else nullcontext():
-        assert isolated(moody, range(4)) == [0, 10, "ValueError: a bad picture", 30]

@@ -1,7 +1,5 @@
 """How right the stages were, on drawn scenes whose content is known."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from nein.engine.images import write_png

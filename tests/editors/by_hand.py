@@ -1,7 +1,5 @@
 """An edit computed without any code of ours: one sample, one UNet call per branch, formulas as published."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,10 +1,7 @@
 """Fixtures: one tiny checkpoint per session, small pictures, requests."""
 
-from __future__ import annotations
-
 import functools
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +15,18 @@ STEPS = 3
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     return build_pipeline(tmp_path_factory.mktemp("checkpoints") / "tiny")
 
 
 @pytest.fixture
-def copied(checkpoint: Path, tmp_path: Path) -> Path:
+def copied(checkpoint, tmp_path):
     """A copy of the checkpoint that a test may damage."""
     return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
 
 
 @pytest.fixture
-def tiny_editor(checkpoint: Path) -> Callable:
+def tiny_editor(checkpoint):
     def build(**options):
         return get_editor(
             "ip2p", checkpoint=str(checkpoint), **{"steps": STEPS, "resolution": None, **options}
@@ -39,18 +36,18 @@ def tiny_editor(checkpoint: Path) -> Callable:
 
 
 @pytest.fixture
-def picture() -> Callable[..., np.ndarray]:
-    def draw(seed: int = 0, height: int = 64, width: int = 64) -> np.ndarray:
+def picture():
+    def draw(seed=0, height=64, width=64):
         return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
     return draw
 
 
 @pytest.fixture
-def requests_of(picture: Callable[..., np.ndarray]) -> Callable[[int], list[EditRequest]]:
+def requests_of(picture):
     """n requests with different pictures, instructions and seeds."""
 
-    def make(n: int) -> list[EditRequest]:
+    def make(n):
         objects = ("cat", "dog", "car", "clock", "bird")
         return [
             EditRequest(f"s{i}", picture(i), f"The image has no {objects[i % 5]}.", 1000 + i)
@@ -61,12 +58,12 @@ def requests_of(picture: Callable[..., np.ndarray]) -> Callable[[int], list[Edit
 
 
 @pytest.fixture(scope="session")
-def sam_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sam_folder(tmp_path_factory):
     return build_sam(tmp_path_factory.mktemp("sam") / "tiny")
 
 
 @pytest.fixture(scope="session")
-def zone_models(checkpoint: Path, sam_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def zone_models(checkpoint, sam_folder, tmp_path_factory):
     """The four models of ZONE, tiny, as `get_editor` takes them."""
     root = tmp_path_factory.mktemp("zone")
     return {
@@ -78,7 +75,7 @@ def zone_models(checkpoint: Path, sam_folder: Path, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="session")
-def shared_zone(zone_models: dict) -> Callable:
+def shared_zone(zone_models):
     """ZONE at the size of the tiny models, with a SAM that is content with its own segments; one for each
     set of options, which tests share and leave as it is."""
     small = {
@@ -90,6 +87,6 @@ def shared_zone(zone_models: dict) -> Callable:
 
 
 @pytest.fixture
-def zone_editor(shared_zone: Callable) -> Callable:
+def zone_editor(shared_zone):
     """The same, one for each call, which a test may alter."""
     return shared_zone.__wrapped__

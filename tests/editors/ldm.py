@@ -4,8 +4,6 @@ The rules are the reverse of what the loader does, written from the original cod
 and model.py of github.com/CompVis/latent-diffusion), so that the two can disagree.
 """
 
-from __future__ import annotations
-
 import torch
 
 RESNET = {
@@ -19,7 +17,7 @@ ENDS = {
 VAE_ATTENTION = {"group_norm": "norm", "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}
 
 
-def unet_names(unet) -> dict[str, str]:
+def unet_names(unet):
     """diffusers' name -> original name, counted block by block as the original constructor appends them."""
     layers, attends = unet.config.layers_per_block, ["Cross" in t for t in unet.config.down_block_types]
     places = dict(ENDS)
@@ -48,7 +46,7 @@ def unet_names(unet) -> dict[str, str]:
     }
 
 
-def vae_names(vae) -> dict[str, str]:
+def vae_names(vae):
     levels, layers = len(vae.config.block_out_channels), vae.config.layers_per_block
     places = {"quant_conv": "quant_conv", "post_quant_conv": "post_quant_conv"}
     for side, letter, count in (("encoder", "down", layers), ("decoder", "up", layers + 1)):
@@ -72,14 +70,14 @@ def vae_names(vae) -> dict[str, str]:
     }
 
 
-def translate(name: str, places: dict[str, str], inside: dict[str, str]) -> str:
+def translate(name, places, inside):
     place = max((p for p in places if name.startswith(p + ".")), key=len)
     rest = name.removeprefix(place + ".")
     part = max((p for p in inside if rest.startswith(p + ".")), key=len, default=None)
     return f"{places[place]}.{rest if part is None else inside[part] + rest.removeprefix(part)}"
 
 
-def original_format(pipeline, *, ema: torch.Tensor | None = None, position_ids: bool = True) -> dict:
+def original_format(pipeline, *, ema=None, position_ids=True):
     """The flat dictionary of an original checkpoint.
 
     ema  Number added to every averaged tensor of the UNet, None for a file without them.

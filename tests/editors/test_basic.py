@@ -1,7 +1,5 @@
 """The editors without a model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

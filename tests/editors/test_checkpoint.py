@@ -1,7 +1,5 @@
 """Loading: odd but usable checkpoints load, unusable ones are refused in one sentence."""
 
-from __future__ import annotations
-
 import functools
 import json
 import pickle
@@ -81,8 +79,6 @@ def test_bin_files_of_plain_tensors_load_and_say_so(checkpoint, copied, requests
 
 
 class Intruder:
-    """Unpickling this would create a file."""
-
     def __init__(self, path):
         self.path = path
 

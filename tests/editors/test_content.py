@@ -1,7 +1,5 @@
 """What tells one function or object from another: its code, the weights and the values it was made with."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

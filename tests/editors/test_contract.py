@@ -1,7 +1,5 @@
 """What every editor owes: order, reproducibility, isolation of a bad sample, and no side effects."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json
@@ -14,14 +12,14 @@ import pytest
 import torch
 
 from nein.editors import PRESETS, get_editor
-from nein.editors.presets import BASIC, EditorPreset
+from nein.editors.presets import BASIC
 from nein.editors.runtime import RuntimeOptions
 from tests.editors import tiny_pipelines
 
 ROWS = [*BASIC.values(), *PRESETS.values()]
 
 
-def row_of(place: str) -> EditorPreset:
+def row_of(place):
     """The first row of a class whose models, if it has any, are all embedded or can be built tiny."""
     for row in (row for row in ROWS if row.place == place):
         models = [row.checkpoint or "", *row.models.values()] if row.needs_checkpoint else []

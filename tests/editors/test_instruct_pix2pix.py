@@ -1,7 +1,5 @@
 """The adapter against diffusers' own pipeline and a by-hand loop, and what it does when things go wrong."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 

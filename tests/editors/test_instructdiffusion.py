@@ -1,7 +1,5 @@
 """InstructDiffusion: its own guidance against a loop by hand, its output size, its rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Original-format files: the right tensors arrive, nothing is executed, and mistakes are one sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The table of editors and the ways to name one."""
 
-from __future__ import annotations
-
 import pytest
 
 from nein import editors

@@ -1,7 +1,5 @@
 """Rule "r64" against a table and its own published properties; the other rules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

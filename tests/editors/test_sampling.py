@@ -1,7 +1,5 @@
 """The step of a sampler; the rest is in the tests of whole edits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

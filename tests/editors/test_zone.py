@@ -1,7 +1,5 @@
 """ZONE as a whole: against two stock pipelines stepped by hand, its protocols, what cannot be edited."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +25,6 @@ def with_maps(requests):
 
 
 def decided(editor, action):
-    """The editor with `action` as what it reads from every text."""
     read = editor._read
     editor._read = lambda text: read(text)._replace(action=action)
     return editor

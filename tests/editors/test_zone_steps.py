@@ -1,7 +1,5 @@
 """Each step of ZONE against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,7 @@ from nein.editors.zone import masks
 from nein.editors.zone.models import ACTIONS, Segmenter, decide
 
 
-def grid(*rows: str) -> np.ndarray:
+def grid(*rows):
     """A mask from rows of "#" and "."."""
     return np.array([[cell == "#" for cell in row] for row in rows])
 

@@ -1,11 +1,6 @@
 """Tiny randomly initialised checkpoints of the real classes, in diffusers' layout."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, EulerAncestralDiscreteScheduler, UNet2DConditionModel
@@ -39,7 +34,7 @@ TINY_VAE = {
 TINY_TEXT = {"intermediate_size": 37, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
-def write_tokenizer(folder: Path) -> CLIPTokenizer:
+def write_tokenizer(folder):
     """A CLIP tokenizer that knows single letters and the two special tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     letters = [chr(code) for code in range(33, 127)]
@@ -50,15 +45,15 @@ def write_tokenizer(folder: Path) -> CLIPTokenizer:
 
 
 def build_pipeline(
-    folder: Path,
+    folder,
     *,
-    seed: int = 0,
-    in_channels: int = 8,
-    hidden: int = 32,
-    unet_sizes: Mapping[str, Any] = TINY_UNET,
-    vae_sizes: Mapping[str, Any] = TINY_VAE,
-    text_sizes: Mapping[str, Any] = TINY_TEXT,
-) -> Path:
+    seed=0,
+    in_channels=8,
+    hidden=32,
+    unet_sizes=TINY_UNET,
+    vae_sizes=TINY_VAE,
+    text_sizes=TINY_TEXT,
+):
     """Save a pipeline of random weights; returns its folder. With the tiny sizes it is one for 64 x 64
     pictures (latents 16 x 16 x 4)."""
     with torch.random.fork_rng():
@@ -76,7 +71,7 @@ def build_pipeline(
                 **{**text_sizes, "hidden_size": text_sizes.get("hidden_size", hidden)},
             )
         )
-        pipeline: Any = Pipeline(
+        pipeline = Pipeline(
             vae=vae,
             text_encoder=text_encoder,
             tokenizer=tokenizer,
@@ -92,7 +87,7 @@ def build_pipeline(
     return folder
 
 
-def build_sam(folder: Path, *, seed: int = 0) -> Path:
+def build_sam(folder, *, seed=0):
     """Save a SamModel of random weights for pictures of 32 pixels; returns its folder."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -116,7 +111,7 @@ def build_sam(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def build_action(folder: Path, *, width: int = 32, seed: int = 0) -> Path:
+def build_action(folder, *, width=32, seed=0):
     """Save an action classifier of random weights; returns its folder."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)

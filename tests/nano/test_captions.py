@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
-from nein.nano.scenes import Item, Scene, box, rng_for
+from nein.nano.scenes import Scene, box, rng_for
 from nein.nano.sentences import PLACES, captions, is_true_of, names, plural
 from tests.nano.words import negated, random_scene
 
@@ -128,18 +128,3 @@ def test_a_caption_may_leave_out_one_thing_of_three_or_more_only(told):
             assert len(missing) <= (len(scene.categories) > 2), (sentence, scene)
             left_out += len(missing)
     assert left_out > 50
-
-
-def test_true_words_are_the_things_their_synonyms_and_the_place():
-    scene = Scene("snow", 1, (Item("airplane", "red", 16, 5.0, 5.0, False),))
-    assert is_true_of(scene) == {"airplane", "plane", "snow", "mountain"}
-    assert names("airplane")[0] == "airplane"
-    assert plural("person") == "people"
-    assert plural("stop sign") == "stop signs"
-
-
-def test_every_background_has_words_and_no_two_share_a_noun():
-    assert set(PLACES) == set(BACKGROUNDS)
-    nouns = [noun for words, _, _ in PLACES.values() for noun in words]
-    assert len(nouns) == len(set(nouns))
-    assert not set(nouns) & {*SINGULAR, *PLURAL}

@@ -1,7 +1,6 @@
 """The nano world on disk: NeIn's official layout, true to the scenes, never half-written."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -27,13 +26,11 @@ SOURCES = 30
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small val folder."""
     return data.ensure("val", SOURCES, tmp_path_factory.mktemp("nano"))
 
 
 @pytest.fixture(scope="module")
 def full():
-    """The samples of the val split at its default size."""
     return list(data.iter_samples("val", data.DEFAULT_SOURCES["val"]))
 
 
@@ -104,20 +101,6 @@ def test_records_are_those_of_the_scenes(folder):
         assert np.array_equal(pixels(folder / "nein_val" / f"{s.nein}.png"), render(s.sample))
 
 
-def test_the_object_is_in_the_sample_alone_and_all_outside_its_box_is_equal_pixel_for_pixel(folder):
-    content = boxes_of(read(folder, "instances.json"))
-    for sample in load_folder(folder).samples:
-        before = [c for c, _ in content[sample.source_id]]
-        assert sample.object not in before
-        assert Counter(c for c, _ in content[sample.id]) == Counter([*before, sample.object])
-        [(x, y, w, h)] = [b for c, b in content[sample.id] if c == sample.object]
-        outside = np.ones((SIZE, SIZE), bool)
-        outside[math.floor(y) : math.ceil(y + h), math.floor(x) : math.ceil(x + w)] = False
-        source, target = pixels(sample.source_path), pixels(sample.sample_path)
-        assert np.array_equal(source[outside], target[outside])
-        assert np.abs(source.astype(int) - target)[~outside].max() > 20
-
-
 def test_coco_boxes_are_inside_the_picture_with_their_area_and_valid_ids(folder):
     instances = read(folder, "instances.json")
     images = {i["id"]: i for i in instances["images"]}
@@ -125,15 +108,9 @@ def test_coco_boxes_are_inside_the_picture_with_their_area_and_valid_ids(folder)
     categories = {c["id"] for c in instances["categories"]}
     ids = [a["id"] for a in instances["annotations"]]
     assert len(set(ids)) == len(ids) > 0
-    for image in images.values():
-        assert pixels(folder / image["file_name"]).shape == (image["height"], image["width"], 3)
-        assert (image["width"], image["height"]) == (SIZE, SIZE)
+    assert {(image["width"], image["height"]) for image in images.values()} == {(SIZE, SIZE)}
     for a in instances["annotations"]:
-        x, y, w, h = a["bbox"]
-        assert min(w, h) > 4
-        assert 0 <= min(x, y)
-        assert max(x + w, y + h) <= SIZE
-        assert a["area"] == pytest.approx(w * h)
+        assert a["area"] == pytest.approx(a["bbox"][2] * a["bbox"][3])
         assert (a["image_id"] in images, a["category_id"] in categories, a["iscrowd"]) == (True, True, 0)
     content = boxes_of(instances)
     for s in data.iter_samples("val", SOURCES):
@@ -176,44 +153,22 @@ def test_other_splits_counts_and_code_get_folders_of_their_own(tmp_path, monkeyp
     assert len(load_folder(dev, split="dev").samples) >= 3
 
 
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_nothing_half_written_is_left_when_drawing_fails(error, tmp_path, monkeypatch):
+def test_nothing_half_written_is_left_when_drawing_fails(tmp_path, monkeypatch):
     real = Image.Image.save
     saved = []
 
     def failing(self, path, *args, **kwargs):
         if len(saved) == 5:
-            raise error
+            raise KeyboardInterrupt
         saved.append(path)
         real(self, path, *args, **kwargs)
 
     monkeypatch.setattr(Image.Image, "save", failing)
-    with pytest.raises(type(error)):
+    with pytest.raises(KeyboardInterrupt):
         data.ensure("val", 4, tmp_path)
-    assert len(saved) == 5
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     assert (data.ensure("val", 4, tmp_path) / "val.json").exists()
-
-
-def test_a_faster_process_wins_and_no_draft_stays(tmp_path, monkeypatch):
-    real = data.write
-    target = tmp_path / f"nano-val-2-{data.world_version()}"
-
-    def slow(root, split, sources, world):
-        real(root, split, sources, world)
-        real(target, split, sources, world)  # meanwhile another process finishes
-
-    (target / "something").mkdir(parents=True)
-    with pytest.raises(OSError):  # an occupied place that is no data folder
-        data.ensure("val", 2, tmp_path)
-    (target / "something").rmdir()
-    target.rmdir()
-    monkeypatch.setattr(data, "write", slow)
-    assert data.ensure("val", 2, tmp_path) == target
-    monkeypatch.setattr(data, "write", lambda *_: pytest.fail("drew again"))
-    assert data.ensure("val", 2, tmp_path) == target
-    assert [p.name for p in tmp_path.iterdir()] == [target.name]
 
 
 def test_two_processes_at_once_give_one_complete_folder(tmp_path, folder):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from nein.generate.nein.sources import COCO
-from nein.nano import draw
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS
 from nein.nano.scenes import MAX_SIZE, MIN_SIZE, Item, Scene, box, mask, render
 
 
@@ -23,7 +22,6 @@ def drawn(category, colour):
 
 
 def apart(pictures, area=slice(None)):
-    """The least mean difference of two of the pictures."""
     return min(np.abs(pictures[a] - pictures[b])[area].mean() for a, b in combinations(pictures, 2))
 
 
@@ -33,24 +31,8 @@ def test_thirty_categories_of_coco_and_eight_backgrounds_and_no_two_look_alike()
     assert apart({name: drawn(name, LOOKS[name].colours[0]) for name in CATEGORIES}) > 2
     assert len(BACKGROUNDS) == 8
     assert apart({kind: render(Scene(kind, 1, ())).astype(float) for kind in BACKGROUNDS}) > 5
-
-
-def test_a_background_varies_with_its_seed():
     for kind in BACKGROUNDS:
         assert len({render(Scene(kind, seed, ())).tobytes() for seed in range(8)}) >= 7, kind
-
-
-@pytest.mark.parametrize("category", CATEGORIES)
-def test_a_category_visibly_changes_its_box_and_nothing_outside(category):
-    for colour in LOOKS[category].colours:
-        item = Item(category, colour, 18, 21.5, 20.75, flip=False)
-        x0, y0, x1, y1 = box(item)
-        inside = np.zeros((SIZE, SIZE), bool)
-        inside[math.floor(y0) : math.ceil(y1), math.floor(x0) : math.ceil(x1)] = True
-        for background in BACKGROUNDS:
-            difference = changed(item, background)
-            assert not difference[~inside].any(), (colour, background)
-            assert (difference[mask(item)] > 20).mean() > 0.5, (colour, background)
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -71,21 +53,3 @@ def test_colours_of_a_category_can_be_told_apart(category):
     colours = LOOKS[category].colours
     area = mask(Item(category, colours[0], 20, 20.0, 20.0, False))
     assert apart({colour: drawn(category, colour) for colour in colours}, area) > 4
-
-
-def test_a_layer_has_the_size_it_is_asked_for_and_flipping_mirrors_it():
-    plain, flipped = draw.layer("dog", "brown", 20, False), draw.layer("dog", "brown", 20, True)
-    a, b = np.asarray(plain), np.asarray(flipped)
-    assert a.shape[:2] == (17 * SUPERSAMPLE, 20 * SUPERSAMPLE)
-    assert not np.array_equal(a, b)
-    assert np.array_equal(a[:, ::-1], b)
-
-
-def test_a_drawing_is_its_shapes_in_turn_in_the_objects_colour_darker_and_lighter():
-    pixels = np.asarray(draw.layer("apple", "red", 20, False))
-    red = draw.PALETTE["red"]
-    colours = {tuple(colour[:3]) for colour in pixels.reshape(-1, 4).tolist() if colour[3]}
-    lighter = tuple(int(c + (255 - c) * 0.5) for c in red)
-    assert colours == {red, lighter, (95, 60, 30), (60, 155, 60)}
-    car = np.asarray(draw.layer("bench", "brown", 20, False)).reshape(-1, 4)[:, :3].tolist()
-    assert [int(c * 0.6) for c in draw.PALETTE["brown"]] in car

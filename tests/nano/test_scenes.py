@@ -1,7 +1,6 @@
 """Scenes: drawn from seeds, without overlap, rendered the same every time, with exact boxes and masks."""
 
 import dataclasses
-import math
 import random
 from collections import Counter
 from itertools import combinations
@@ -12,7 +11,7 @@ import pytest
 from nein.nano import draw
 from nein.nano.data import source_scene
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE
-from nein.nano.scenes import MAX_OBJECTS, SPLITS, Item, Scene, box, mask, place, render, rng_for
+from nein.nano.scenes import MAX_OBJECTS, SPLITS, Scene, mask, render, rng_for
 from tests.nano.words import random_scene
 
 
@@ -84,16 +83,6 @@ def test_splits_do_not_meet_neither_as_scenes_nor_as_pictures():
             assert not pictures[a] & pictures[b]
 
 
-def test_a_mask_lies_in_the_box_and_fills_a_good_part_of_it(many):
-    for scene in many[:150]:
-        for item in scene.items:
-            covered = mask(item)
-            assert (covered.shape, covered.dtype) == ((SIZE, SIZE), bool)
-            x0, y0, x1, y1 = box(item)
-            inside = covered[math.floor(y0) : math.ceil(y1), math.floor(x0) : math.ceil(x1)]
-            assert covered.sum() == inside.sum() > max(20, 0.25 * (x1 - x0) * (y1 - y0)), item
-
-
 def test_a_mask_is_where_the_object_covers_half_of_a_pixel_or_more(many):
     # Over two backgrounds b and d a pixel of coverage a differs by (1 - a) * (b - d), whatever the object is.
     # That holds where both are of one colour within the pixel, not at stars and horizons.
@@ -115,32 +104,3 @@ def _plain(scene):
     large = np.asarray(draw.background(scene.background, scene.background_seed))
     blocks = large.reshape(SIZE, draw.SUPERSAMPLE, SIZE, draw.SUPERSAMPLE, 3)
     return (blocks.max((1, 3)) == blocks.min((1, 3))).all(-1)
-
-
-def test_a_box_lies_inside_the_extent_and_moves_with_the_item():
-    item = Item("bicycle", "red", 20, 10.0, 20.0, False)
-    moved = dataclasses.replace(item, x=15.25, y=18.5)
-    x0, y0, x1, y1 = box(item)
-    assert box(moved) == (x0 + 5.25, y0 - 1.5, x1 + 5.25, y1 - 1.5)
-    ex0, ey0, ex1, ey1 = item.extent
-    assert ex0 <= x0 < x1 <= ex1
-    assert ey0 <= y0 < y1 <= ey1
-    assert item.centre == ((ex0 + ex1) / 2, (ey0 + ey1) / 2)
-
-
-def test_place_finds_no_room_where_there_is_none_and_room_where_there_is():
-    wall = [Item("car", "red", 23, float(x), float(y), False) for x in (0, 20, 40) for y in range(0, 64, 14)]
-    assert place(random.Random(0), "person", wall) is None
-    found = place(random.Random(0), "person", wall[:2])
-    assert found is not None
-    assert found.category == "person"
-
-
-def test_things_that_fly_are_mostly_above_things_that_stand():
-    def height(category):
-        rng = random.Random(5)
-        items = [place(rng, category, ()) for _ in range(200)]
-        return float(np.mean([i.centre[1] for i in items if i is not None]))
-
-    assert height("airplane") + 4 < height("dog")
-    assert height("kite") + 4 < height("chair")

@@ -82,17 +82,6 @@ def test_edits_are_as_difficult_as_pairs_and_those_without_a_denial_above_come_f
     assert [depth for _, _, depth in cells] == [0] * FIRST_DENIED + [1] * (len(cells) - FIRST_DENIED)
 
 
-def test_a_denial_above_turns_round_what_must_go():
-    gone = {(edit.construction, edit.depth): edit.stays[edit.others :] for edit in EVERY}
-    assert gone == {
-        ("except_one", 0): (True, False), ("except_one", 1): (True, False),
-        ("neither_nor", 0): (False, False), ("neither_nor", 1): (True, True),
-        ("scoped", 0): (True, False), ("scoped", 1): (True, True),
-        ("not_all", 0): (True, True), ("not_all", 1): (True, True),
-        ("past", 0): (False,), ("clause", 0): (True, True), ("clause", 1): (True, False),
-    }  # fmt: skip
-
-
 def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path):
     scope.write(tmp_path, "val", 6, "de")
     data = loading.load(str(tmp_path))

@@ -80,20 +80,6 @@ def test_no_pickled_weights_and_no_code_ship_and_the_zoo_is_small():
     assert 0 < sum(p.stat().st_size for p in shipped) <= LIMIT_MB * 10**6
 
 
-@pytest.mark.parametrize("name", [*MODELS, *zoo.ALIASES])
-def test_a_path_is_a_complete_folder(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
-    folder = zoo.path(name)
-    assert (folder / "README.md").is_file()
-    if name in EDITORS:
-        index = json.loads((folder / "model_index.json").read_text())
-        parts = [k for k, v in index.items() if isinstance(v, list) and v[0] is not None]
-        assert set(parts) == {"scheduler", "text_encoder", "tokenizer", "unet", "vae"}
-        assert all((folder / part).is_dir() for part in parts)
-    else:
-        assert (folder / "config.json").is_file()
-
-
 def test_models_that_go_on_from_another_carry_their_changes_only(tmp_path, monkeypatch):
     import torch
     from safetensors.torch import load_file
@@ -108,9 +94,3 @@ def test_models_that_go_on_from_another_carry_their_changes_only(tmp_path, monke
         assert whole.keys() == judge.keys()
         assert all(torch.equal(whole[key], own.get(key, judge[key])) for key in whole)
         assert sum(p.stat().st_size for p in (zoo.ZOO / name).rglob("*")) < 2_000_000
-
-
-def test_variants_carry_their_unet_only():
-    for name in set(zoo.VARIANTS) & set(zoo.available()):
-        weights = {p.relative_to(zoo.ZOO / name).parts[0] for p in (zoo.ZOO / name).rglob("*.safetensors")}
-        assert weights == {"unet"}, name

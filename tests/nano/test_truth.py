@@ -87,8 +87,3 @@ def test_its_own_errors_are_small_on_drawn_pictures_and_wrong_labels_are_noticed
         assert rates[kind]["presence_wrong"] <= 0.2
     for kind in ("unchanged", "removed", "damaged"):
         assert rates[kind]["intactness_wrong"] <= 0.2
-
-
-def test_a_picture_of_another_size_is_refused():
-    with pytest.raises(ValueError, match="64, 64, 3"):
-        truth.intactness(np.zeros((32, 32, 3), np.uint8), SCENE)

@@ -11,7 +11,7 @@ from nein.datasets.negbench import drawn, sentences
 from nein.datasets.nein.loading import load
 from nein.engine.errors import UserError
 from nein.nano import data, scenes
-from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SKETCH, layer
+from nein.nano.draw import CATEGORIES, LOOKS, SKETCH, layer
 from nein.nano.scenes import AXES, HELD_OUT, WORLDS, Item, Scene, box, render
 from nein.nano.sentences import ASKED, iter_questions
 
@@ -67,19 +67,6 @@ def test_a_sketch_differs_from_the_drawing_and_is_the_same_every_time():
         assert (render(scene, SKETCH) == first).all()
         assert np.abs(first.astype(int) - render(scene)).mean() > 8
     assert render(Scene("room", 3, ())).tobytes() == render(Scene("room", 3, ()), "plain").tobytes()
-
-
-def test_colours_stay_apart_in_a_sketch():
-    """A sketch differs from the average of the thing's colours as the colour by which it is named does."""
-    for category in ("car", "umbrella", "cup"):
-        colours = LOOKS[category].colours
-        layers = [np.asarray(layer(category, colour, 20, False, SKETCH)).astype(float) for colour in colours]
-        sketches = np.array([pixels[pixels[..., 3] > 0][:, :3].mean(0) for pixels in layers])
-        palette = np.array([PALETTE[colour] for colour in colours], float)
-        palette -= palette.mean(0)
-        palette /= np.linalg.norm(palette, axis=1, keepdims=True)
-        alike = (sketches - sketches.mean(0)) @ palette.T  # sketch x colour
-        assert alike.argmax(1).tolist() == list(range(len(colours)))
 
 
 # --- what is taught, and what is not -----------------------------------------------------------

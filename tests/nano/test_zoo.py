@@ -33,7 +33,6 @@ def content(folder):
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """A zoo of one editor, one variant, an encoder, and a folder that is not finished."""
     root = tmp_path / "zoo"
     write(root / "ip2p", BASE)
     write(root / "magicbrush", VARIANT)
@@ -52,12 +51,6 @@ def test_a_variant_is_the_base_with_its_own_unet_and_records(fake):
     assert (content(fake / "magicbrush"), content(fake / "ip2p")) == (VARIANT, BASE)
     write(fake / "magicbrush", {"scheduler/config.json": "other steps"})
     assert content(zoo.path("magicbrush"))["scheduler/config.json"] == "other steps"
-
-
-def test_models_that_are_complete_are_used_where_they_are(fake):
-    assert zoo.path("ip2p") == fake / "ip2p"
-    assert zoo.path("dino") == zoo.path("fid") == fake / "dino"
-    assert not (fake.parent / "cache").exists()
 
 
 def test_only_finished_models_and_their_aliases_are_available(fake):

@@ -12,7 +12,6 @@ NEGATED = re.compile(
 
 
 def negated(lines):
-    """The lines that hold a negated word."""
     return [line for line in lines if NEGATED.search(line)]
 
 

@@ -1,10 +1,7 @@
 """Small sources in the layouts of COCO and VOC2007, with real pictures; the command run in this process."""
 
-from __future__ import annotations
-
 import functools
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +20,6 @@ OBJECTS = {
 
 @pytest.fixture
 def negbench(capfd):
-    """`nein negbench ARGUMENTS`."""
     return functools.partial(outcome, capfd, "negbench")
 
 
@@ -37,9 +33,9 @@ def coco(tmp_path_factory):
     root = tmp_path_factory.mktemp("coco")
     names = [*OBJECTS, "empty.png", "broken.png"]
     categories = ["dog", "cat", "car", "boat", "kite"]
-    images: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = []
-    said: list[dict[str, Any]] = []
+    images = []
+    found = []
+    said = []
     for number, name in enumerate(names):
         images.append({"id": number, "file_name": name})
         for thing in OBJECTS.get(name, ["dog", "cat"] if name == "broken.png" else []):

@@ -1,7 +1,5 @@
 """What a data set is built from, and what is written as it comes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +96,7 @@ def read(path):
 
 
 def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
-    lines: list[dict[str, object]] = [
+    lines = [
         {"image": "a/one.png", "captions": ["A  dog.", "A dog.", "A cat."]},
         {"filepath": "two.jpg", "caption": "A\ncar."},
         {"file_name": "three.jpg", "text": ["A boat.", 7]},

@@ -1,14 +1,12 @@
 """Objects, paraphrases and scenes from a language model over the loopback address."""
 
-from __future__ import annotations
-
 import json
 
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.generate.negbench import language
 from nein.models.llm.client import Client, EndpointModel
-from tests.loopback import Reply, say
+from tests.loopback import say
 
 IMAGES = [
     Concepts("a", "a.png", ("A dog runs on the beach.",)),
@@ -29,7 +27,7 @@ def answer(content):
     return 200, say(content if isinstance(content, str) else json.dumps(content)), {}
 
 
-BROKEN: Reply = (500, {"error": "out of order"}, {})
+BROKEN = (500, {"error": "out of order"}, {})
 
 
 def test_objects_are_checked_against_the_captions(server):
@@ -58,7 +56,6 @@ def test_nonsense_and_silence_are_problems_that_keep_their_place(server):
 
 
 def paraphrased(asked, keep_order=False, k=0):
-    """What becomes of one sentence."""
     text = "A dog runs. There is no cat in the image."
     sentence = language.Sentence(id=str(k), text=text, affirmed=["dog"], denied=["cat"])
     (found,) = language.paraphrase(asked, [sentence], 0, keep_order=keep_order)

@@ -1,7 +1,5 @@
 """CheXpert and HAM10000: rows as published, the questions of the medical sets, drawn twins."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pandas as pd

@@ -59,7 +59,7 @@ class Hand:
         return {}
 
     def make(self, plans, sources, seeds):
-        found: list[tuple[np.ndarray, np.ndarray] | str] = []
+        found = []
         self.seeds += seeds
         for plan, source in zip(plans, sources, strict=True):
             turn = self.tries[plan.id] = self.tries.get(plan.id, -1) + 1

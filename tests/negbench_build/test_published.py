@@ -1,10 +1,7 @@
 """Prompts read from files in the form of the released scripts, here with other words; plain answers."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -175,7 +172,6 @@ def test_a_plain_answer_is_read_as_in_the_released_scripts(schema, text, value):
 
 
 def speaking(body, _):
-    """Answers of a model to the prompts above."""
     asked = prompt(body)
     if asked.startswith("Things in"):
         return answer("Dog, unicorn" if "dog" in asked else "Sky")
@@ -216,7 +212,7 @@ def test_by_paper_and_by_its_prompts_negcap_is_what_the_model_says(server, negbe
 def extracted(server, copy, caption):
     """What becomes of an image by each protocol."""
     image, prompts = Concepts("a", "a.png", (caption,)), Published(copy, "training", "image")
-    how: dict[str, Any] = {"prompts": prompts}
+    how = {"prompts": prompts}
     asked = client(server)
     return [language.extract(asked, [image], 0, 5, protocol=p, **how)[0] for p in ("paper", "fixed")]
 
@@ -230,7 +226,7 @@ def test_by_fixed_the_same_answers_are_checked(server, copy):
     server.rule = lambda body, _: answer("A dog sits.")
     negation, text = Negation("A dog", "cat", False), "A dog. There is no cat in the image."
     one = language.Sentence("a/c0", text, ["dog"], ["cat"], negation=negation)
-    how: dict[str, Any] = {"keep_order": False, "prompts": Published(copy, "training", "image")}
+    how = {"keep_order": False, "prompts": Published(copy, "training", "image")}
     for protocol, said in (("paper", ("A dog sits.", "")), ("fixed", (None, "an object is lost"))):
         assert language.paraphrase(client(server), [one], 0, protocol=protocol, **how) == [said]
 

@@ -1,7 +1,5 @@
 """A small multiple-choice file in VMCBench's layout, with pictures, good and bad records."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -10,7 +8,7 @@ from nein import cli
 from nein.datasets.negvqa import questions
 from nein.engine.folder import Folder
 from tests.helpers import commands, killing
-from tests.loopback import HANG_UP, Reply, say
+from tests.loopback import HANG_UP, say
 from tests.negvqa_build.conftest import lines, rows
 
 
@@ -85,7 +83,7 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     arguments, server, tmp_path, capsys
 ):
     yes = {"negatable": True}
-    special: dict[str, Reply] = {
+    special = {
         "What is on table 0?": (500, {}, {}),
         "What is on table 1?": (HANG_UP, None, {}),
         "What is on table 2?": (403, {}, {}),

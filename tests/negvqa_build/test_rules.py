@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from nein.generate.negvqa.rules import Refusal, negate
@@ -8,58 +6,36 @@ from nein.generate.negvqa.rules import Refusal, negate
 ACCEPTED = {
     # The wh-phrase is the subject.
     "What is on the table?": "What is not on the table?",
-    "What is to the left of the car?": "What is not to the left of the car?",
-    "Which of these is in the picture?": "Which of these is not in the picture?",
     "What can be seen in the image?": "What cannot be seen in the image?",
-    "What is shown in the image?": "What is not shown in the image?",
-    "What number is on the jersey?": "What number is not on the jersey?",
     "Which of the following is true?": "Which of the following is not true?",
     "Whose hat is red?": "Whose hat is not red?",
-    "What sport is being played?": "What sport is not being played?",
     "What's in the box?": "What's not in the box?",
     "Which is taller, the tree or the house?": "Which is not taller, the tree or the house?",
     # The same with a verb that needs "do".
     "Which animal eats grass?": "Which animal does not eat grass?",
-    "Who wears a hat?": "Who does not wear a hat?",
-    "What caused the fire?": "What did not cause the fire?",
     "Who wrote this book?": "Who did not write this book?",
-    "What letter comes after B?": "What letter does not come after B?",
     "Which statement best describes the picture?": "Which statement does not best describe the picture?",
     "Which country had the highest GDP in 2010?": "Which country did not have the highest GDP in 2010?",
     # Before the main verb.
     "What is the man holding?": "What is the man not holding?",
     "What's the man doing?": "What's the man not doing?",
     "What is the man most likely doing?": "What is the man most likely not doing?",
-    "What are the people in the background doing?": "What are the people in the background not doing?",
     "What is the woman wearing on her head?": "What is the woman not wearing on her head?",
-    "Who is the man looking at?": "Who is the man not looking at?",
     "What is this animal called?": "What is this animal not called?",
-    "What is the bench made of?": "What is the bench not made of?",
     "What does the sign say?": "What does the sign not say?",
     "What does the man in the blue jacket have?": "What does the man in the blue jacket not have?",
-    "What can you see in the mirror?": "What can you not see in the mirror?",
-    "Which colour does the fire hydrant have?": "Which colour does the fire hydrant not have?",
-    "Which property do these three objects have in common?": (
-        "Which property do these three objects not have in common?"
-    ),
-    "What should the driver do?": "What should the driver not do?",
     "What has the man been doing?": "What has the man not been doing?",
     "Where was this photo taken?": "Where was this photo not taken?",
     "In which city was this picture taken?": "In which city was this picture not taken?",
-    "What year was the photo taken?": "What year was the photo not taken?",
     # A noun phrase behind "be".
     "What is the title of this book?": "What is not the title of this book?",
-    "Who is the author of this book?": "Who is not the author of this book?",
     "Which city is the capital of France?": "Which city is not the capital of France?",
-    "What was the total revenue in 2015?": "What was not the total revenue in 2015?",
     "What is the color of the umbrella that the woman is holding?": (
         "What is not the color of the umbrella that the woman is holding?"
     ),
     "What color is the car?": "What color is the car not?",
     "What color is the car on the left?": "What color isn't the car on the left?",
     "What kind of animal is this?": "What kind of animal is this not?",
-    "What is this?": "What is this not?",
-    "Where is the cat?": "Where is the cat not?",
     "Where is the man in the hat?": "Where isn't the man in the hat?",
     "On which side of the picture is the dog?": "On which side of the picture is the dog not?",
     "Which room is the cat in?": "Which room is the cat not in?",
@@ -80,18 +56,12 @@ ACCEPTED = {
 #: Question -> part of the reason why it is left alone.
 REFUSED = {
     "Is there a dog?": "no wh-question",
-    "Does the man wear a hat?": "no wh-question",
     "Why is the man running?": "'why'",
-    "How old is the man?": "'how'",
     "How is the weather?": "'how'",
     "What is not in the picture?": "negative already",
-    "What isn't red?": "negative already",
     "What is missing in the picture?": "negative already",
-    "Which of these is false?": "negative already",
-    "Who has no hat?": "negative already",
     "What is on the plate except for the bread?": "negative already",
     "What is everyone looking at?": "'everyone'",
-    "What is only in the left picture?": "'only'",
     "What else is on the table?": "'else'",
     "What do both pictures show?": "'both'",
     "What is the man doing and what is he holding?": "more than one wh-word",
@@ -102,12 +72,10 @@ REFUSED = {
     "What is the man reading and eating?": "verbs side by side",
     "What is the animal standing on the left?": "belongs to the subject",
     "What is the man that wears a hat holding?": "clause",
-    "What is the man on the left about to eat?": "belongs to the subject",
     "What percentage of people voted for Obama?": "share",
     "How many birds does the man have?": "not the subject",
     "How many are there?": "how many of what",
     "What is $x^2$?": "formulas",
-    "What is x = 3?": "formulas",
     "What is there in the box?": "'there'",
     "What do the people that eat fish look like?": "not where it is expected",
     "What does the animal that eats fish look like?": "clause",
@@ -130,10 +98,6 @@ def test_a_question_outside_the_scope_is_refused_with_the_reason(outcomes, quest
     found = outcomes[question]
     assert isinstance(found, Refusal), found
     assert REFUSED[question] in str(found)
-
-
-def test_a_negation_is_never_negated_again():
-    assert all(isinstance(found, Refusal) for found in negate(list(ACCEPTED.values())))
 
 
 def test_every_question_about_the_nano_scenes_is_covered():

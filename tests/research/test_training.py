@@ -12,15 +12,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from nein import editors, metrics
-from nein.engine.errors import Terminated, UserError, exit_with
+from nein.engine.errors import Terminated, UserError
 from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import source_scene
 from nein.nano.scenes import render
 from research.nano import __main__ as nano
 from research.nano import job as jobs
-from research.nano import llava, zone
-from research.nano.job import Job, learning_rate, sized, step_count
+from research.nano import llava
+from research.nano.job import Job
 from research.nano.vision import TOWER
 
 # ------------------------------------------------------------------------------------------- one small model
@@ -110,15 +110,6 @@ def test_a_state_of_other_settings_is_refused(change, shown, tmp_path):
     assert "another --work folder" in str(caught.value)
 
 
-def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine_to_two_percent():
-    rates = [learning_rate(step, 100, 2.0, 10) for step in range(101)]
-    assert rates[:10] == pytest.approx([0.2 * (i + 1) for i in range(10)])
-    assert rates[55] == pytest.approx(2.0 * (0.02 + 0.98 / 2))
-    assert rates[100] == pytest.approx(0.04)
-    assert [sized(48, 1.0, 4), sized(48, 0.001, 4)] == [48, 4]
-    assert [step_count(3000, 0.1), step_count(3000, 1e-9)] == [300, 2]
-
-
 # ----------------------------------------------------------------------------------------------- smoke runs
 
 
@@ -130,7 +121,6 @@ def smoke(root, *models, scale="0.001"):
 
 
 def link(root, *names):
-    """Puts shipped models into the zoo of a run."""
     (root / "zoo").mkdir(exist_ok=True)
     for name in names:
         (root / "zoo" / name).symlink_to(zoo.ZOO / name)
@@ -159,14 +149,6 @@ def test_a_smoke_run_writes_a_model_that_loads_a_record_and_a_card_the_same_agai
     assert (folder / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("line", [["bogus"], ["lpips", "--scale", "0"]])
-def test_bad_arguments_exit_with_code_two(line, tmp_path):
-    with pytest.raises(SystemExit) as caught:
-        exit_with(lambda: nano.main([*line, "--work", str(tmp_path), "--zoo", str(tmp_path)]))
-    assert caught.value.code == 2
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "name, first", [("clip", "backbone"), ("sam", "backbone"), ("zone-action", "vae ip2p")]
 )
@@ -191,16 +173,6 @@ def test_a_smoke_run_of_sam_writes_a_model_that_zone_opens(tmp_path):
     assert all(segment.shape == (64, 64) for segment in segmenter(pictures(1)[0]))
 
 
-def test_points_lie_on_what_their_masks_show():
-    maps = torch.zeros(2, 64, 64, dtype=torch.uint8)
-    maps[0, 10:20, 30:40], maps[0, 40:50, 5:9] = 1, 2
-    points, masks = zone.draw_points(maps, 200, torch.Generator().manual_seed(0))
-    for (x, y), shown in zip(points[0].long().tolist(), masks[0], strict=True):
-        number = int(maps[0, y, x])
-        torch.testing.assert_close(shown, (maps[0] == number).float() if number else torch.zeros(64, 64))
-    assert not masks[1].any()  # nothing there
-
-
 def test_the_action_classifier_learns_in_seconds_on_the_shipped_text_encoder(tmp_path):
     link(tmp_path, "ip2p")
     folder = smoke(tmp_path, "zone-action", scale="0.1") / "zone-action"
@@ -209,7 +181,6 @@ def test_the_action_classifier_learns_in_seconds_on_the_shipped_text_encoder(tmp
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """All models, a thousandth of their training."""
     return smoke(tmp_path_factory.mktemp("smoke"), "all")
 
 

@@ -1,15 +1,11 @@
 """For tests of training code: one thread, and the global random state and switches as they were."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 
 @pytest.fixture(autouse=True)
-def leave_torch_as_it_was() -> Iterator[None]:
+def leave_torch_as_it_was():
     """Training seeds torch's global generator and sets switches; a test must not pass that on."""
     torch.set_num_threads(1)
     flags = (torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")

@@ -1,34 +1,29 @@
 """What tests of training read of a run, and how they break it off."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
-def logged(run: Path, key: str = "loss") -> list[float]:
+def logged(run, key="loss"):
     return [json.loads(row)[key] for row in (run / "log.jsonl").read_text().splitlines()]
 
 
-def dies_at(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: int, action: Callable) -> None:
+def dies_at(monkeypatch, place, name, call, action):
     """`action` in the CALL-th call (from 1) of a function."""
     whole, seen = getattr(place, name), []
 
-    def counted(*args: Any, **options: Any) -> Any:
+    def counted(*args, **options):
         seen.append(1)
         if len(seen) == call:
             action()
@@ -37,14 +32,14 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: int, a
     monkeypatch.setattr(place, name, counted)
 
 
-def raising(error: BaseException) -> Callable[[], None]:
-    def action() -> None:
+def raising(error):
+    def action():
         raise error
 
     return action
 
 
-def in_two_processes(script: str, port: int, words: Sequence[str]) -> None:
+def in_two_processes(script, port, words):
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, script, *words]

@@ -1,9 +1,5 @@
 """A tokenizer that learns a word, and the models that go with it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,7 +9,7 @@ from nein.models import references
 from nein.train.clip_finetuning import towers
 
 
-def test_a_word_becomes_a_token_that_begins_as_the_mean_of_its_pieces(tmp_path: Path) -> None:
+def test_a_word_becomes_a_token_that_begins_as_the_mean_of_its_pieces(tmp_path):
     tower = towers.load("nano:clip")
     tokenizer = tower.dual.tokenizer._tokenizer
     pieces = tokenizer("not", add_special_tokens=False)["input_ids"]
@@ -35,7 +31,7 @@ def test_a_word_becomes_a_token_that_begins_as_the_mean_of_its_pieces(tmp_path: 
     assert plain.encode_text(sentence) != pytest.approx(expected, abs=1e-3)
 
 
-def test_words_are_for_models_whose_tokenizer_can_learn() -> None:
+def test_words_are_for_models_whose_tokenizer_can_learn():
     tower = towers.load("nano:clip")
     tower.dual = object()
     with pytest.raises(UserError, match="--words needs a CLIP of transformers"):

@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import errno
 import fcntl
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +7,7 @@ from nein.engine.errors import UserError
 from nein.train import record
 
 
-def test_a_second_training_in_one_folder_is_refused(tmp_path: Path) -> None:
+def test_a_second_training_in_one_folder_is_refused(tmp_path):
     held = record._lock(tmp_path)
     try:
         with pytest.raises(UserError, match="Another command is at work"):
@@ -20,10 +16,8 @@ def test_a_second_training_in_one_folder_is_refused(tmp_path: Path) -> None:
         held.release()
 
 
-def test_a_file_system_that_cannot_lock_is_said_and_leaves_no_marker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_locks(*arguments: Any) -> None:
+def test_a_file_system_that_cannot_lock_is_said_and_leaves_no_marker(tmp_path, monkeypatch):
+    def no_locks(*arguments):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)

@@ -1,7 +1,5 @@
 """The training command: it learns, resumes bit for bit, exports what evaluation loads, refuses mistakes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -28,14 +26,12 @@ from tests.train.runs import dies_at, in_two_processes, logged, raising, same
 Tune = Callable[..., Path]
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
+def weights(run):
     (file,) = (run / "model").glob("*.safetensors")
     return load_file(file)
 
 
-def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(
-    tune: Tune, clip_folder: Path, tmp_path: Path
-) -> None:
+def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(tune, clip_folder, tmp_path):
     run = tune(steps=25, save_every=25, log_every=5, learning_rate=3e-3)
     found = logged(run)
     assert found[-1] < found[0] - 0.2
@@ -54,8 +50,8 @@ def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(
 
 @pytest.mark.parametrize("kind", ["siglip", "open_clip", "half_clip"])
 def test_models_of_every_kind_are_trained_and_come_out_as_folders_that_plain_libraries_run(
-    kind: str, tune: Tune, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+    kind, tune, request, tmp_path
+):
     folder = request.getfixturevalue(f"{kind}_folder")
     run = tune(base=folder, out=tmp_path / kind, steps=3)
     before, after = metrics.load_dual(str(folder)), metrics.load_dual(str(run / "model"))
@@ -72,7 +68,7 @@ def test_models_of_every_kind_are_trained_and_come_out_as_folders_that_plain_lib
     plain.runs(run / "model", "open_clip" if kind == "open_clip" else "transformers", tmp_path)
 
 
-def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path: Path) -> None:
+def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path):
     folder = tiny.make_medical(tmp_path)
     (tmp_path / "out").mkdir()
     load(str(folder)).save(tmp_path / "out")
@@ -83,7 +79,7 @@ def test_a_model_whose_tokenizer_is_of_transformers_is_saved_with_it(tmp_path: P
     np.testing.assert_array_equal(before, after)
 
 
-def test_the_contrastive_loss_is_the_mean_of_both_directions_written_out() -> None:
+def test_the_contrastive_loss_is_the_mean_of_both_directions_written_out():
     torch.manual_seed(0)
     image, text, scale = torch.randn(3, 4), torch.randn(3, 4), torch.tensor(5.0)
     found = contrastive_loss(image, text, scale)
@@ -97,9 +93,7 @@ def test_the_contrastive_loss_is_the_mean_of_both_directions_written_out() -> No
 
 
 @pytest.mark.parametrize("trainable", ["all", "text"])
-def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(
-    trainable: str, tune: Tune, line: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(trainable, tune, line, tmp_path):
     options = {"base": "nano:clip", "alpha": 0, "steps": 1, "schedule": "cosine", "trainable": trainable}
     paper = logged(tune(protocol="paper", out=tmp_path / "paper", **options))
     fixed = logged(tune(protocol="fixed", out=tmp_path / "fixed", **options))
@@ -120,7 +114,7 @@ def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "open_clip"])
-def test_training_sees_the_features_that_evaluation_sees(kind: str, request: pytest.FixtureRequest) -> None:
+def test_training_sees_the_features_that_evaluation_sees(kind, request):
     tower = load(str(request.getfixturevalue(f"{kind}_folder")))
     pictures = [np.random.default_rng(k).integers(0, 255, (40, 50, 3), dtype=np.uint8) for k in range(3)]
     texts = ["There is no dog in the image. A cat.", "A cat"]
@@ -132,8 +126,8 @@ def test_training_sees_the_features_that_evaluation_sees(kind: str, request: pyt
 
 
 def test_with_the_vision_tower_frozen_it_stays_and_kept_features_give_the_same_loss(
-    tune: Tune, clip_folder: Path, tmp_path: Path
-) -> None:
+    tune, clip_folder, tmp_path
+):
     frozen = tune(trainable="text", out=tmp_path / "text")
     whole = tune(out=tmp_path / "all")
     assert logged(frozen)[0] == pytest.approx(logged(whole)[0], abs=1e-5)
@@ -149,9 +143,7 @@ def test_with_the_vision_tower_frozen_it_stays_and_kept_features_give_the_same_l
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_an_interrupted_run_goes_on_from_its_checkpoint(
-    precision: str, tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on_from_its_checkpoint(precision, tune, tmp_path, monkeypatch):
     whole = tune(out=tmp_path / "whole", precision=precision)
     with monkeypatch.context() as patch:
         dies_at(patch, towers, "contrastive_loss", 4, raising(KeyboardInterrupt()))
@@ -161,7 +153,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     assert same(weights(whole), weights(tune(out=tmp_path / "cut", precision=precision)))
 
 
-def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune: Tune) -> None:
+def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune):
     run = tune(alpha="0,0.25,1", steps=1)
     first = {a: logged(run / f"alpha-{a:g}")[0] for a in (0, 0.25, 1)}
     assert all((run / f"alpha-{a:g}" / "model" / "model.safetensors").is_file() for a in first)
@@ -169,7 +161,7 @@ def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune: 
     assert abs(first[0] - first[1]) > 0.01
 
 
-def test_a_sweep_is_evaluated_by_alpha_with_the_base_first(clip_folder: Path, tmp_path: Path) -> None:
+def test_a_sweep_is_evaluated_by_alpha_with_the_base_first(clip_folder, tmp_path):
     config = ContrastConfig(base="random", out=str(tmp_path), alpha=["0.9", "0.05"], device="cpu")
     finetune_clip.evaluate(config, [clip_folder, clip_folder], scenes=8)
     table = (tmp_path / "evaluation" / "table.md").read_text().partition("## Image to text")[0]
@@ -179,7 +171,7 @@ def test_a_sweep_is_evaluated_by_alpha_with_the_base_first(clip_folder: Path, tm
     assert str(clip_folder) in manifest.read_text()
 
 
-def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune: Tune, tmp_path: Path) -> None:
+def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_path):
     captions, questions = drawn.write(tmp_path / "data", "train", 12)
     broken = tmp_path / "data" / table.Captions(captions)[3].image
     broken.write_bytes(b"no picture")
@@ -191,7 +183,7 @@ def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune: Tune
         assert logged(run, "skipped")[-1] == 1
 
 
-def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune: Tune, tmp_path: Path) -> None:
+def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune, tmp_path):
     plain, cropped = (logged(tune(out=tmp_path / kind, augment=kind)) for kind in ("none", "crop"))
     assert plain != cropped
     assert logged(tune(out=tmp_path / "again", augment="crop")) == cropped
@@ -216,7 +208,7 @@ def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune: Tune, 
         (["--beta2", "1"], "--beta2 is 1.0; it must be below 1"),
     ],
 )
-def test_a_mistake_is_one_sentence(words: list[str], sentence: str, tmp_path: Path) -> None:
+def test_a_mistake_is_one_sentence(words, sentence, tmp_path):
     given = [*words, "--out", str(tmp_path), "--device", "cpu"]
     with pytest.raises((UserError, metrics.MetricError)) as caught:
         finetune_clip.main(given)
@@ -225,9 +217,7 @@ def test_a_mistake_is_one_sentence(words: list[str], sentence: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_two_processes_end_in_the_weights_of_one(
-    tune: Tune, line: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_two_processes_end_in_the_weights_of_one(tune, line, tmp_path):
     alone = tune(out=tmp_path / "one", alpha="0.5,1") / "alpha-0.5"
     words = line(out=tmp_path / "two", features=tmp_path / "other", alpha="0.5,1")
     in_two_processes("train/finetune_clip.py", 29641, words)

@@ -1,9 +1,6 @@
 """How long a run is and over what its learning rate falls, as released and as ours."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -16,23 +13,22 @@ from nein.train.clip_finetuning.data import Corpus, Reader
 from nein.train.clip_finetuning.options import ContrastConfig, parse
 
 
-def corpus(captions: int, questions: int) -> Corpus:
+def corpus(captions, questions):
     media = Drawn(lambda name: [])
     items = [RetrievalItem(f"{k}", "p", ("A",)) for k in range(captions)]
     asked = [Question(f"{k}", "p", (Option("a"), Option("b")), 0) for k in range(questions)]
     return Corpus(items, asked, media, media, {})
 
 
-def settings(protocol: str, **options: Any) -> ContrastConfig:
-    given: dict[str, Any] = {
+def settings(protocol, **options):
+    given = {
         "epoch_share": 0.35, "batch_size": 10, "questions_per_step": 10, "epochs": 1.0, "warmup": 20,
         "learning_rate": 1.0, "alpha": ["0.99"],
     }  # fmt: skip
-    return ContrastConfig(protocol=protocol, **{**given, **options})  # type: ignore[arg-type]
+    return ContrastConfig(protocol=protocol, **{**given, **options})
 
 
-def rates(config: ContrastConfig, data: Corpus) -> list[float]:
-    """The rate of every step."""
+def rates(config, data):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=float(config.learning_rate))
     rate = towers.make_schedule(config, optimizer, data)
     values = []
@@ -43,7 +39,7 @@ def rates(config: ContrastConfig, data: Corpus) -> list[float]:
     return values
 
 
-def test_by_paper_the_cosine_spans_the_captions_though_training_ends_at_35_per_cent() -> None:
+def test_by_paper_the_cosine_spans_the_captions_though_training_ends_at_35_per_cent():
     data = corpus(3000, 2000)
     assert {p: towers.steps(settings(p), data) for p in ("paper", "fixed")} == {"paper": 70, "fixed": 70}
     assert {p: towers.span(settings(p), data) for p in ("paper", "fixed")} == {"paper": 300, "fixed": 70}
@@ -58,7 +54,7 @@ def test_by_paper_the_cosine_spans_the_captions_though_training_ends_at_35_per_c
     assert fixed[-1] < 0.01
 
 
-def test_several_passes_span_as_many_files_and_go_on_in_one_order() -> None:
+def test_several_passes_span_as_many_files_and_go_on_in_one_order():
     data = corpus(100, 400)
     paper, fixed = settings("paper", epochs=3.0), settings("fixed", epochs=3.0)
     assert (towers.steps(paper, data), towers.span(paper, data)) == (9, 30)
@@ -69,7 +65,7 @@ def test_several_passes_span_as_many_files_and_go_on_in_one_order() -> None:
     assert len(set(orders["fixed"])) < 90
 
 
-def test_the_share_is_of_batches_by_paper_and_of_rows_by_fixed() -> None:
+def test_the_share_is_of_batches_by_paper_and_of_rows_by_fixed():
     data = corpus(118, 500)  # 11 batches and a rest that the released loader drops
     assert towers.steps(settings("paper"), data) == 3  # int(11 * 0.35)
     assert towers.steps(settings("fixed"), data) == 4  # int(118 * 0.35) // 10
@@ -77,12 +73,12 @@ def test_the_share_is_of_batches_by_paper_and_of_rows_by_fixed() -> None:
     assert towers.steps(alone, corpus(1000, 20)) == 35  # the questions are not in use
 
 
-def test_a_number_of_steps_is_taken_as_it_is_and_spans_what_as_many_passes_would() -> None:
+def test_a_number_of_steps_is_taken_as_it_is_and_spans_what_as_many_passes_would():
     config, data = settings("paper", epochs=None, steps=140), corpus(3000, 2000)
     assert (towers.steps(config, data), towers.span(config, data)) == (140, 600)
 
 
-def test_the_papers_preset_takes_the_papers_schedule_and_a_linear_one_is_refused() -> None:
+def test_the_papers_preset_takes_the_papers_schedule_and_a_linear_one_is_refused():
     given = ["--preset", "paper", "--captions", "a.csv", "--questions", "b.csv"]
     assert parse(given)[0].protocol == "paper"
     with pytest.raises(UserError, match="constant and cosine"):

@@ -1,13 +1,9 @@
 """Files of captions and questions that are read by row, and features that are read by picture."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,11 +25,11 @@ TEXTS = ["A dog.", "A\n cat, 'odd'", 'say "no"', "ends in \u2028 a line?", "Stra
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
 
 
-def write(folder: Path, count: int, root: str = "") -> tuple[Path, Path]:
+def write(folder, count, root=""):
     items = [
         RetrievalItem(f"{k}", f"{root}{k}.png", (TEXTS[k % len(TEXTS)], f"caption {k}")) for k in range(count)
     ]
@@ -46,7 +42,7 @@ def write(folder: Path, count: int, root: str = "") -> tuple[Path, Path]:
     return folder / "negcap.csv", folder / "negmcq.csv"
 
 
-def test_a_row_is_what_reading_the_whole_file_gives_whatever_stands_in_it(tmp_path: Path) -> None:
+def test_a_row_is_what_reading_the_whole_file_gives_whatever_stands_in_it(tmp_path):
     captions, questions = write(tmp_path, 13)
     for path in (captions, questions):  # with a mark at the beginning, other ends of lines, a blank line
         data = path.read_bytes().replace(b"\n", b"\r\n").replace(b"\r\r\n", b"\r\n")
@@ -63,9 +59,7 @@ def test_a_row_is_what_reading_the_whole_file_gives_whatever_stands_in_it(tmp_pa
         asked[13]
 
 
-def test_what_the_released_scripts_write_is_read_by_column_and_separator(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_the_released_scripts_write_is_read_by_column_and_separator(tmp_path, caplog):
     """generate_negative_captions.py adds a column with the text of a list; what the model did not give is not
     in it."""
     frame = pd.DataFrame(
@@ -101,12 +95,12 @@ def test_what_the_released_scripts_write_is_read_by_column_and_separator(
         table.Captions(tmp_path / "none.csv")
 
 
-def as_csv_dataset_reads(path: Path, column: str) -> list[str]:
+def as_csv_dataset_reads(path, column):
     """What the released CsvDataset (training/data.py, as open_clip's) hands to the tokenizer."""
     return [str(cell) for cell in pd.read_csv(path, sep=",")[column].tolist()]
 
 
-def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path: Path) -> None:
+def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path):
     items = drawn.negcap("train", 20)
     drawn.write(tmp_path, "train", 20)
     texts = [text for item in items for text in item.captions]
@@ -118,7 +112,7 @@ def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path
     assert all(text.startswith("[") for text in as_csv_dataset_reads(tmp_path / "lists.csv", "captions"))
 
 
-def test_written_questions_are_what_the_released_training_code_asks(tmp_path: Path) -> None:
+def test_written_questions_are_what_the_released_training_code_asks(tmp_path):
     """CsvMCQDataset takes caption_0 .. caption_3, correct_answer and correct_answer_template of a row."""
     images = [Concepts(f"{k}", f"{k}.png", (), ("dog", "cat")[: 1 + k % 2], ("car",)) for k in range(40)]
     asked = [question for image in images if (question := sentences.training_question(image, 0))]
@@ -134,7 +128,7 @@ def test_written_questions_are_what_the_released_training_code_asks(tmp_path: Pa
     assert list(official.read_questions(tmp_path / "negmcq.csv")) == asked
 
 
-def test_a_row_that_cannot_be_used_is_named_and_one_behind_the_limit_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_used_is_named_and_one_behind_the_limit_is_not_looked_at(tmp_path):
     captions, questions = write(tmp_path, 5)
     with captions.open("a") as file:
         file.write("5.png,no list,5,,,\n")
@@ -151,7 +145,7 @@ def test_a_row_that_cannot_be_used_is_named_and_one_behind_the_limit_is_not_look
         table.Captions(questions)
 
 
-def test_a_file_is_read_anew_when_it_has_changed(tmp_path: Path) -> None:
+def test_a_file_is_read_anew_when_it_has_changed(tmp_path):
     captions, _ = write(tmp_path, 5)
     first = table.Captions(captions)
     assert table.Captions(captions).sha256 == first.sha256
@@ -162,7 +156,7 @@ def test_a_file_is_read_anew_when_it_has_changed(tmp_path: Path) -> None:
     assert first[4].captions == again[4].captions  # what was opened before stays what it was
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_while_it_is_read_is_a_sentence(tmp_path):
     captions, _ = write(tmp_path, 5)
     found = table.Captions(captions)
     os.truncate(captions, 100)
@@ -176,19 +170,17 @@ class Grey:
     fingerprint, width = "grey", 1
     model = torch.nn.Linear(1, 1)
 
-    def encode(self, pictures: list[np.ndarray]) -> np.ndarray:
+    def encode(self, pictures):
         return np.array([[picture.mean()] for picture in pictures], np.float32)
 
 
-def shades(folder: Path, count: int, first: int) -> None:
+def shades(folder, count, first):
     for k in range(count):
         write_png(folder / f"{k}.png", np.full((4, 4, 3), first + k, np.uint8))
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_names(
-    several: bool, tmp_path: Path
-) -> None:
+def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_names(several, tmp_path):
     here, there = tmp_path / "here", tmp_path / "there" if several else tmp_path / "here"
     captions, questions = write(here, 7)[0], write(there, 7)[1]
     shades(here, 7, 10)
@@ -211,16 +203,14 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     assert (again.rows(drawn.pictures) == kept.rows(drawn.pictures)).all()
 
 
-def test_a_model_with_dropout_learns_the_same_each_time(
-    tune: Callable[..., Path], clip_folder: Path, tmp_path: Path
-) -> None:
+def test_a_model_with_dropout_learns_the_same_each_time(tune, clip_folder, tmp_path):
     base = Path(shutil.copytree(clip_folder, tmp_path / "base"))
     about = json.loads((base / "config.json").read_text())
     for part in ("text_config", "vision_config"):
         about[part]["attention_dropout"] = 0.5
     (base / "config.json").write_text(json.dumps(about))
 
-    def losses(name: str, **options: Any) -> list[float]:
+    def losses(name, **options):
         torch.manual_seed(os.getpid() + len(name))  # whatever was drawn before
         return logged(tune(out=tmp_path / name, steps=3, **{"base": base, **options}))
 

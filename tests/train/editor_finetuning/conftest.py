@@ -1,43 +1,39 @@
 """A tiny editor of random weights, a tiny data set in NeIn's layout, and the command run in this process."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nein.nano import data as nano_data
 from nein.train import finetune_ip2p
-from nein.train.editor_finetuning.options import TuneConfig, parse
+from nein.train.editor_finetuning.options import parse
 from tests.editors.tiny import build_pipeline
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pipeline for 64 x 64 pictures, predicting noise."""
+def base(tmp_path_factory):
     return build_pipeline(tmp_path_factory.mktemp("instruct") / "base", seed=3)
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory):
     """About 24 samples of six drawn scenes in the official layout, split "train"."""
     return nano_data.ensure("train", 6, tmp_path_factory.mktemp("instruct-data"))
 
 
 @pytest.fixture
-def data(world: Path, tmp_path: Path) -> Path:
+def data(world, tmp_path):
     """A copy that a test may damage."""
     return Path(shutil.copytree(world, tmp_path / "data"))
 
 
 @pytest.fixture
-def line(base: Path, world: Path, tmp_path: Path) -> Callable[..., list[str]]:
+def line(base, world, tmp_path):
     """The arguments of a short run; keywords are options, None leaves one out."""
 
-    def make(**options: object) -> list[str]:
-        chosen: dict[str, object] = {
+    def make(**options):
+        chosen = {
             "base": base,
             "data": world,
             "resolution": 64,
@@ -65,10 +61,8 @@ def line(base: Path, world: Path, tmp_path: Path) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def tune(line: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Path]:
-    """Runs the command in this process; returns its folder."""
-
-    def run(**options: object) -> Path:
+def tune(line, tmp_path):
+    def run(**options):
         finetune_ip2p.main(line(**options))
         return Path(str(options.get("out", tmp_path / "run")))
 
@@ -76,5 +70,5 @@ def tune(line: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def config(line: Callable[..., list[str]]) -> Callable[..., TuneConfig]:
+def config(line):
     return lambda **options: parse(line(**options))[0]

@@ -1,7 +1,5 @@
 """Drawn edit pairs: affirmative words only, and every kind of edit does to the scene what it says."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
@@ -18,7 +16,6 @@ from nein.train.editor_finetuning.drawn import (
     MIXTURES,
     RESTORE,
     SCENERY,
-    Pair,
     all_instruction_forms,
     pair_images,
     sample_pair,
@@ -39,21 +36,21 @@ KINDS = {
 }
 
 
-def pairs_of(kind: str, count: int = 300) -> list[Pair]:
+def pairs_of(kind, count=300):
     return [sample_pair(rng_for("train", i, f"test/{kind}"), {kind: 1.0}) for i in range(count)]
 
 
 @pytest.fixture(scope="module")
-def pairs() -> dict[str, list[Pair]]:
+def pairs():
     return {kind: pairs_of(kind) for kind in KINDS}
 
 
-def plain(instruction: str) -> str:
+def plain(instruction):
     """The instruction in lower case without fillers and the final stop."""
     return " ".join(w for w in instruction.lower().rstrip(".").split(" ") if w not in FILLERS)
 
 
-def named(category: str, forms: tuple[str, ...], instruction: str) -> bool:
+def named(category, forms, instruction):
     """Whether the instruction is one of the forms, about the category."""
     nouns = "|".join(re.escape(w) for n in names(category) for w in (n, plural(n)))
     for form in forms:
@@ -65,7 +62,7 @@ def named(category: str, forms: tuple[str, ...], instruction: str) -> bool:
     return False
 
 
-def test_no_sentence_is_negated(pairs: dict[str, list[Pair]]) -> None:
+def test_no_sentence_is_negated(pairs):
     lines = [pair.instruction for kind in KINDS for pair in pairs[kind]]
     for name, (weights, _) in MIXTURES.items():
         assert set(weights) <= set(KINDS)
@@ -76,7 +73,7 @@ def test_no_sentence_is_negated(pairs: dict[str, list[Pair]]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_edit_is_what_its_sentence_says(kind: str, pairs: dict[str, list[Pair]]) -> None:
+def test_an_edit_is_what_its_sentence_says(kind, pairs):
     forms, more = KINDS[kind]
     for pair in pairs[kind]:
         source, target = pair.source, pair.target
@@ -115,7 +112,7 @@ def test_an_edit_is_what_its_sentence_says(kind: str, pairs: dict[str, list[Pair
 
 
 @pytest.mark.parametrize("kind", ["remove", "add", "double", "keep"])
-def test_clean_pairs_show_their_two_scenes(kind: str, pairs: dict[str, list[Pair]]) -> None:
+def test_clean_pairs_show_their_two_scenes(kind, pairs):
     for pair in pairs[kind][:25]:
         source, target = pair_images(pair, rng_for("train", 0, "images"), "clean")
         assert np.array_equal(source, render(pair.source))

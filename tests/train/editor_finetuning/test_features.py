@@ -1,7 +1,5 @@
 """Stored features are what the encoder would give, are made once, and notice changed pictures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The whole command on a tiny editor: what comes out, what a kill changes (nothing), what mistakes say."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import json
@@ -25,7 +23,7 @@ from tests.helpers.runs import scores_in
 from tests.train.runs import ROOT, dies_at, in_two_processes, logged, raising, same
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
+def weights(run):
     return load_file(run / "model" / "unet" / "diffusion_pytorch_model.safetensors")
 
 

@@ -1,7 +1,5 @@
 """Where an editor comes from, which checkpoints are refused, and what the loss is."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Options: where a value comes from, and what is said about a wrong one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

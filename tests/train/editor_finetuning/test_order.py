@@ -1,7 +1,5 @@
 """Order and random numbers are functions of (seed, position), whoever asks and whenever."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,13 +1,9 @@
 """The report: which sample counts where, what "add" means, paired differences, and the whole command."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from nein.benchmarks.nein.runs import RunDir
-from nein.datasets.nein.samples import Dataset, load_folder
+from nein.datasets.nein.samples import load_folder
 from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from nein.train.editor_finetuning import report
@@ -16,12 +12,12 @@ from tests.helpers.runs import write
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Dataset:
+def dataset(tmp_path_factory):
     folder = nano_data.ensure("dev", 12, tmp_path_factory.mktemp("report"))
     return load_folder(folder, split="dev")
 
 
-def write_scores(root: Path, editor: str, dataset: Dataset, value) -> dict[str, RunDir]:
+def write_scores(root, editor, dataset, value):
     """Runs of all tasks with value(sample, task, metric) for every sample and metric."""
     runs = {}
     for task, names in report.TASKS.items():
