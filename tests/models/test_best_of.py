@@ -1,5 +1,6 @@
 import json
 from concurrent.futures import CancelledError
+from functools import partial
 
 import numpy as np
 import pytest
@@ -135,17 +136,13 @@ def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it()
 def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(tmp_path, server):
     server.rule = lambda body, count: (200, say(json.dumps({"reasoning": "", "score": [20, 20]})), {})
     name = f"best-of:2:editscore:openai:{server.url}#eye-7b"
+    made = partial(remedies.with_remedy, Seeded(), name, device="cpu", dtype="float32", removal=Brightest)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            editor = remedies.with_remedy(
-                Seeded(), name, cache=cache, device="cpu", dtype="float32", removal=Brightest
-            )
-            [result] = editor.edit(requests(1))
+            [result] = made(cache=cache).edit(requests(1))
         assert "(8, 8)" in result.note
     assert len(server.requests) == 4  # two questions about each of two edits
-    editor = remedies.with_remedy(
-        Seeded(), name, cache=MemoryRecords(), device="cpu", dtype="float32", removal=Brightest
-    )
+    editor = made(cache=MemoryRecords())
     editor.stop()
     with pytest.raises(CancelledError):
         editor.edit(requests(1))

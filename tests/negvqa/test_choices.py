@@ -50,12 +50,13 @@ def by_hand(model, image, asked):
 
 def test_answers_and_probabilities_are_those_of_single_calls(model):
     pictures = [picture(0), picture(1), picture(2, 56, 40)]
-    found = model.answer(pictures, [ASKED, ASKED, ASKED[:1]], SCORINGS)
+    rows = [ASKED, ASKED[::-1], ASKED[:1]]
+    found = model.answer(pictures, rows, SCORINGS)
     assert [len(row) for row in found] == [2, 2, 1]
     letters = letter_tokens(model.processor.tokenizer)
     seen = set()
-    for image, row in zip(pictures, found, strict=True):
-        for asked, reply in zip(ASKED, row, strict=False):
+    for image, questions, row in zip(pictures, rows, found, strict=True):
+        for asked, reply in zip(questions, row, strict=True):
             text, first = by_hand(model, image, asked)
             assert reply.text == text
             expected = [float(first[letters[letter]].logsumexp(0)) for letter in "AB"]
@@ -67,7 +68,7 @@ def test_answers_and_probabilities_are_those_of_single_calls(model):
 
 def test_the_picture_stands_where_the_prompt_has_it_unless_the_template_moves_it(vlms):
     found = metrics.load_choices(str(vlms / "llava"))
-    assert [part["type"] for part in found._content(ASKED[0].prompt, "x")] == ["text", "image", "text"]
+    assert found.describe()["picture"] == "where the prompt has it"
     first = "{% for m in messages %}<image>{% for p in m['content'] if p['type'] == 'text' %}{{ p['text'] }}"
     found.processor.chat_template = f"{first}{{% endfor %}}{{% endfor %}}"
     moved = TransformersChoices(found.model, found.processor, found.source)

@@ -15,7 +15,7 @@ from nein.metrics.backends.endpoint import Endpoint
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.endpoint import EndpointChoices
 from nein.metrics.letters import SCORINGS
-from tests.loopback import HANG_UP, Server, say
+from tests.loopback import HANG_UP, say
 from tests.metrics.tiny import picture
 from tests.negvqa.test_run import folder_of
 from tests.negvqa.tiny import answers as answers_of
@@ -58,20 +58,6 @@ def test_the_picture_stands_between_the_words_and_letters_come_with_probabilitie
     content = server.requests[0]["messages"][0]["content"]
     assert [part["type"] for part in content] == ["text", "image_url", "text"]
     assert server.requests[0]["temperature"] == 0
-
-
-def test_a_server_at_another_address_goes_on_with_the_same_run(server, tmp_path):
-    server.rule = lambda body, count: (200, say("A"), {})
-    questions, out = write_questions(tmp_path), tmp_path / "out"
-    assert ask(server, questions, out, "--limit", 4) == 0
-    moved = Server()
-    try:
-        moved.rule = server.rule
-        assert ask(moved, questions, out) == 0
-    finally:
-        moved.close()
-    assert len(server.requests) + len(moved.requests) == 24
-    assert len(answers(out)) == 24
 
 
 def dying(put):

@@ -59,10 +59,6 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(vlms, quest
     entry = figure(folder.path, task="accuracy", interval="clustered", **what)
     assert entry["value"] == pytest.approx(sum(own) / len(own))
     assert (entry["n"], entry["clusters"]) == (12, 6)
-    with (out / "figures.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["interval"] == "clustered"]
-    shown = next(row for row in rows if {**row, **what} == row)
-    assert float(shown["value"]) == entry["value"]
     page = (out / "report.html").read_text()
     assert "What is not number 3?" in page
     day = folder.manifest()["invocations"][-1]["started"][:10]
@@ -79,10 +75,9 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(vlms, quest
     assert "Negation gap" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("preset", ["nano", "paper"])
-def test_only_the_data_decide_what_stands_beside_table_1(vlms, questions, tmp_path, monkeypatch, preset):
+def test_only_the_data_decide_what_stands_beside_table_1(vlms, questions, tmp_path, monkeypatch):
     model = shutil.copytree(vlms / "llava", tmp_path / "Qwen2-VL-7B-Instruct")
-    more = ("--model", model, "--preset", preset, "--dtype", "float32", "--scoring", "logprob")
+    more = ("--model", model, "--preset", "paper", "--dtype", "float32", "--scoring", "logprob")
     out = tmp_path / "out"
     for whose, count in (("ours", 40), ("published", 42)):
         if whose == "published":

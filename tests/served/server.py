@@ -1,5 +1,5 @@
 """vLLM's server, as far as a judge sees it: chat completions with pictures by name, log-probabilities, and
-what it tells of itself. `python -m tests.served.server nano:llava` serves the nano judge.
+what it tells of itself.
 
 Written from vLLM 0.33: docs/features/multimodal_inputs.md, docs/design/metrics.md,
 vllm/entrypoints/openai/chat_completion/protocol.py and vllm/entrypoints/serve/instrumentator/server_info.py.
@@ -7,14 +7,11 @@ vllm/entrypoints/openai/chat_completion/protocol.py and vllm/entrypoints/serve/i
 
 import base64
 import io
-import sys
-import threading
 
 import numpy as np
 from PIL import Image
 
 from tests.loopback import Server
-from tests.served.brain import Brain
 
 VERSION = "0.33.0"
 
@@ -87,9 +84,3 @@ vllm:prefix_cache_queries_total{{engine="0",model_name="another"}} 1e+06
 vllm:prefix_cache_hits_total{{{labels}}} {float(brain.hits)}
 vllm:prefix_cache_hits_created{{{labels}}} 1.7e+09
 """
-
-
-if __name__ == "__main__":
-    served = serve(Brain(sys.argv[1]))
-    print(f"vllm:{served.url}#nano-judge", flush=True)
-    threading.Event().wait()
