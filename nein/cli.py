@@ -65,11 +65,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "status": Command(
         "show progress of runs: done, running, failed, rate, ETA",
-        "nein.reporting.status:StatusConfig", "nein.reporting.status:status",
+        "nein.config.groups:Runs", "nein.reporting.status:status",
     ),
     "retry": Command(
         "retry blocks that crashed workers",
-        "nein.reporting.status:RetryConfig", "nein.reporting.status:retry",
+        "nein.config.groups:Runs", "nein.reporting.status:retry",
     ),
     "list": Command(
         "list editors, metrics, judges, models, data or benchmarks, and what is installed",

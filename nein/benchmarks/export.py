@@ -46,7 +46,7 @@ def run(config: ExportConfig) -> str:
             return _listing(list(write_hub(exported, config.out, dataset=config.dataset).values()))
         return publish(exported, config.push, config.out, dataset=config.dataset) + "\n"
 
-    text = _listing(interchange.every_eval_ever(exported, config.out))
+    text = _listing([file for one in exported for file in interchange.every_eval_ever(one, config.out)])
     unscored = sum(result.figure["unscored"] or 0 for one in exported for result in one.results)
     more = f"{unscored} unscored values have no line, since the schema has none; their figures count them.\n"
     return text + (more if unscored else "")

@@ -105,7 +105,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         tracking.check(trackers)
     runs = benchmark.runs(config, device)
     atomic.check_writable(config.out_dir)
-    folders = folders_of(runs, benchmark.folder, config)
+    folders = [benchmark.folder(config.out_dir / run.folder) for run in runs]
     if executor.is_main:
         for run, folder in zip(runs, folders, strict=True):
             told = {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
@@ -285,16 +285,12 @@ def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
                 yield f"{one.name}: the version behind '{kind}' changed during the run: {told}."
 
 
-def folders_of(runs: Sequence[Run], folder: Callable[[Path], Folder], config: Any) -> list[Folder]:
-    return [folder(config.out_dir / run.folder) for run in runs]
-
-
 def planned(
     runs: Callable[[Any, str], Sequence[Run]], folder: Callable[[Path], Folder], config: Any, device: str
 ) -> list[Step]:
     """The steps of a configuration, as a worker elsewhere makes them again."""
     made = runs(config, device)
-    return by_model(made, folders_of(made, folder, config))
+    return by_model(made, [folder(config.out_dir / run.folder) for run in made])
 
 
 def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[Step]:

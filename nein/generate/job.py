@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,12 +70,13 @@ class Job:
             if stage in self.config.stages
         ]
 
-    def compute(self, steps: Callable[[Any, str], Sequence[Step]], executor: Executor) -> None:
-        """Makes what is left. steps: (config, device) -> the steps, as a worker elsewhere makes them again.
-        Raises UserError where stages before those that are asked for lack."""
+    def compute(self, make: Callable[[Any], Job], executor: Executor) -> None:
+        """Makes what is left. make: configuration -> the job, as a worker elsewhere makes it again. Raises
+        UserError where stages before those that are asked for lack."""
         asked = [stage for stage in self.stages if stage in self.config.stages]
         before = self.stages[: self.stages.index(asked[-1])] if asked else ()
         self.require(stage for stage in before if stage not in asked)
+        steps = functools.partial(_steps, make)
         executor.compute(Planned(steps, self.config, self.steps(executor.device)))
 
     def _stage(self, place: int, device: str) -> Stage:
@@ -90,6 +92,10 @@ class Job:
             depends_on=outputs[place - 1] if place else "",
             invalidates=tuple(outputs[place + 1 :]),
         )  # fmt: skip
+
+
+def _steps(make: Callable[[Any], Job], config: Any, device: str) -> list[Step]:
+    return make(config).steps(device)
 
 
 def _output(stage: str) -> str:

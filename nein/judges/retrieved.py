@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
 
@@ -79,7 +78,7 @@ def _judge(
         asked = judged.queries(task, *run.features(task), most=options.queries, seed=run.config.seed)
         # Every picture that was found once, with all that is asked about it.
         cases = [
-            Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
+            Case("retrieved", image, image, lambda t=task, name=image: t.media.frames(name)[0], tuple(words))
             for image, words in judged.words(asked).items()
         ]
         said = ask_all(options.kind, judge, cases, how, folder.path / "judged", options.batch_size)
@@ -92,7 +91,3 @@ def _judge(
         made.append(frames.label(estimates.of_table(table, rates), judge=options.kind, flag=flag))
         print(f"{folder.path}: {name}, {len(cases)} pictures judged", file=sys.stderr)
     frames.write(folder.path / judged.FIGURES, frames.concat(made))
-
-
-def _first_frame(task: RetrievalTask, image: str) -> Any:
-    return task.media.frames(image)[0]

@@ -137,12 +137,8 @@ def public(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {**manifest, "invocations": kept}
 
 
-def every_eval_ever(runs: Sequence[Exported], out: Path) -> list[Path]:
-    """Writes the two files of each run; the files. A run that is exported again has the same names."""
-    return [path for run in runs for path in _write(run, out)]
-
-
-def _write(run: Exported, out: Path) -> list[Path]:
+def every_eval_ever(run: Exported, out: Path) -> list[Path]:
+    """Writes the two files of a run; the files. A run that is exported again has the same names."""
     model = _model(run.reference, run.name)
     source = {"source_name": "nein", "source_type": "evaluation_run", "evaluator_relationship": "other"}
     identity = json.dumps([run.manifest.get("identity"), run.part, run.name], sort_keys=True)

@@ -94,7 +94,7 @@ class Page:
 def render(page: Page, shown: Sequence[Shown] = ()) -> str:
     """The page as text."""
     drawings = [
-        {"title": d.title, "image": uri(themed(d.svg), "svg+xml")} for one in shown for d in one.drawings
+        {"title": d.plot.title, "image": uri(themed(d.svg), "svg+xml")} for one in shown for d in one.drawings
     ]
     parts, findings = page.parts, list(dict.fromkeys(page.findings))
     values = {part.name: part.values() for part in parts}

@@ -73,14 +73,6 @@ class Drawing:
     figures: pd.DataFrame
     stamp: str = ""
 
-    @property
-    def key(self) -> str:
-        return self.plot.key
-
-    @property
-    def title(self) -> str:
-        return self.plot.title
-
     @cached_property
     def png(self) -> bytes:
         return self._printed("png", "Software")
@@ -287,13 +279,13 @@ class Curves(Plot):
         lines = frames.values(drawn, self.line, self.order)
         canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1)
         counts = not self.log and all(float(x) % 1 == 0 for x in drawn[self.x])
+        marked = self.hollow.items()
         for axis, panel in zip(axes, panels, strict=True):
             for at, name in enumerate(lines):
                 points = frames.records(frames.select(drawn, **{"_panel": panel, self.line: name}))
                 aside = _ASIDE * (at - (len(lines) - 1) / 2) if counts else 0.0
                 for hollow in (False, True):
-                    part = [f for f in points if hollow == self._is_hollow(f)]
-                    if part:
+                    if part := [f for f in points if hollow == (bool(marked) and marked <= f.items())]:
                         self._line(axis, part, at, hollow, aside)
             self._dress(axis, panel, {float(x) for x in drawn[self.x]} if counts else ())
         if len(lines) > 1:
@@ -301,9 +293,6 @@ class Curves(Plot):
             markers = {title: MARKERS[at % len(MARKERS)] for at, title in enumerate(handles)}
             _legend(canvas, handles, markers)
         return canvas
-
-    def _is_hollow(self, figure: Figure) -> bool:
-        return bool(self.hollow) and all(figure.get(name) == wanted for name, wanted in self.hollow.items())
 
     def _line(self, axis: Any, part: Sequence[Figure], at: int, hollow: bool, aside: float) -> None:
         """aside: how far from its place, so that equal lines are seen beside each other."""

@@ -36,7 +36,7 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
         files[_place(out, "table.tex")] = tables.latex(sheets, page.title)
     if "plots" in formats:
         for drawing in (drawing for one in shown for drawing in one.drawings):
-            name = drawing.key.replace("_", "-")
+            name = drawing.plot.key.replace("_", "-")
             files[_place(out, f"{name}.png", part=True)] = drawing.png
             files[_place(out, f"{name}.svg", part=True)] = drawing.svg
     if "html" in formats:

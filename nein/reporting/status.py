@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from nein.config.groups import Runs
@@ -16,23 +15,13 @@ from nein.engine.folder import Folder, runs_below
 from nein.loading.spending import sentences, spent
 
 
-@dataclass(kw_only=True)
-class StatusConfig(Runs):
-    """Which runs are looked at."""
-
-
-@dataclass(kw_only=True)
-class RetryConfig(Runs):
-    """Which runs are tried again."""
-
-
-def status(config: StatusConfig) -> str:
+def status(config: Runs) -> str:
     folders = (Folder(folder) for path in config.runs for folder in _below(path))
     costs = dict.fromkeys(line for path in config.runs for line in sentences(spent(path)))
     return "\n".join([*(line for folder in folders for line in _lines(folder)), *costs]) + "\n"
 
 
-def retry(config: RetryConfig) -> str:
+def retry(config: Runs) -> str:
     """Opens again what was set aside, and names the commands that make it, which are not run: a folder may
     come from anybody."""
     lines: list[str] = []

@@ -17,6 +17,7 @@ from nein.benchmarks.negbench import models, report, run, sections
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.datasets.negbench import loading, official, registry
 from nein.datasets.negbench.loading import DataSet
+from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.engine.images import decode
@@ -333,16 +334,15 @@ def test_a_card_says_what_was_offered_chosen_and_right():
     tied = {"shares": [0.5, 0.5, 0, 0], "credit": 0.5, "scores": [1.25, 1.25, 0.0, -1.0]}
     mute = {"shares": None, "credit": None, "reason": "no letter", "answer": "Hm."}
     runs = {"sure": [CardRun(data)], "tied": [CardRun(data, tied)], "mute": [CardRun(data, mute)]}
-    shown = report.Questions.of(runs)
-    asked = list(shown.asked.values())
-    described = shown.described()
-    assert described.ids[0] == f"nano/mcq.templated/{asked[0].question.id}"
-    options = [option.text for option in asked[0].question.options]
-    right = asked[0].question.correct
+    described, details = report.questions(runs)
+    first = next(task for task in data.tasks if isinstance(task, ChoiceTask)).questions[0]
+    assert described.ids[0] == f"nano/mcq.templated/{first.id}"
+    options = [option.text for option in first.options]
+    right = first.correct
     assert described.titles[0] == options[right]
     assert {entry for of in described.facets["Chosen"][:1] for entry in of} >= {"none"}
     assert [values[0][0] for values in described.values] == [float(right == 2), 0.5, None]
-    detail = next(shown.details())
+    detail = next(details)
     assert detail.lines[right] == f"{options[right]} (right)"
     assert isinstance(detail.pictures[0][1], str)
     sure, both, none = detail.said
@@ -360,6 +360,6 @@ def test_of_many_questions_some_are_drawn_and_what_a_model_was_not_asked_is_empt
     (data,) = loading.load("nano", scenes=8)
     other = CardRun(data)
     other.rows = lambda task: []
-    shown = report.Questions.of({"a": [CardRun(data)], "b": [other]}, limit=3)
-    assert len(shown.asked) == 3
-    assert all(shown.described().values[1][0][k] is None for k in range(3))
+    described, _ = report.questions({"a": [CardRun(data)], "b": [other]}, limit=3)
+    assert len(described.ids) == 3
+    assert all(described.values[1][0][k] is None for k in range(3))

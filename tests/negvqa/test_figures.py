@@ -188,21 +188,20 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path):
     good = [{**row, "question": markup} if row["id"] == "1" else row for row in PERFECT]
     said = {"good": good, "flat": FLAT, "mute": MUTE}
     asked = {name: (partial(iter, rows), BOTH) for name, rows in said.items()}
-    questions = own.questions(asked, None, 100, {})
-    shown = questions.described()
+    shown, details = own.questions(asked, None, 100, {})
     assert len(shown.ids) == 9
     assert shown.facets["Pair"][0] == ["both right", "only original", "unscored"]
-    first = next(questions.details())
+    first = next(details)
     assert [cell.mark for cell in first.said[1].cells] == ["right", "wrong"]
     assert first.said[0].cells[0].aside == "generated A, logprob A"
     assert first.said[0].rows[0] == ("original 0?", "A", "generated A, logprob A", "-0.10 / –")
     assert [value[0] for value in shown.values[2]] == [1.0, None]
-    chosen = own.questions(asked, None, 100, {"flat": "logprob", "mute": "logprob"})
-    assert chosen.described().facets["Pair"][0] == ["both right", "only original"]
-    some = list(own.questions(asked, None, 4, {}).asked)
+    chosen, _ = own.questions(asked, None, 100, {"flat": "logprob", "mute": "logprob"})
+    assert chosen.facets["Pair"][0] == ["both right", "only original"]
+    some = own.questions(asked, None, 4, {})[0].ids
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
-    parts = [cards.browser(lambda: (questions.described(), questions.details()))]
+    parts = [cards.browser(lambda: own.questions(asked, None, 100, {}))]
     report.write(tmp_path / "x.html", frame(said), Page("t", sections=sections.SECTIONS[-1:], parts=parts))
     html = (tmp_path / "x.html").read_text()
     assert html.count("<script>") == 1

@@ -89,7 +89,7 @@ def test_an_unscored_sample_is_counted_and_never_a_zero(out, tmp_path):
     about = ("negative/removal_vqa", "lost", "No dog.", "", "", "removal_vqa")
     lost = interchange.Sample(*about, None, "the editor failed")
     changed = interchange.Exported(**{**vars(one), "samples": lambda: iter([*one.samples(), lost])})
-    [log, samples] = interchange.every_eval_ever([changed], tmp_path)
+    [log, samples] = interchange.every_eval_ever(changed, tmp_path)
     every = atomic.read_json(log)["evaluation_results"]
     results = {one["evaluation_result_id"]: one["score_details"] for one in every}
     assert results["negative/removal_vqa"]["details"]["unscored"] == "2"

@@ -107,6 +107,37 @@ class ContrastConfig(Learning):
         "Watching",
     )
 
+    def check(self) -> None:
+        """Everything that can be wrong with the options themselves. Raises UserError."""
+        if self.protocol == "paper" and self.schedule == "linear":
+            raise UserError("--protocol paper knows the schedules constant and cosine; take one of them.")
+        if not self.alpha:
+            raise UserError("--alpha needs at least one value between 0 and 1.")
+        for word in self.alpha:
+            try:
+                value = float(word)
+            except ValueError:
+                value = -1.0
+            if not 0 <= value <= 1:
+                raise UserError(f"--alpha has '{word}'; it must be a number between 0 and 1.")
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) >= 1:
+                raise UserError(f"--{name} is {getattr(self, name)}; it must be below 1.")
+        if len(set(self.alphas)) < len(self.alphas):
+            raise UserError(f"--alpha names a value twice: {', '.join(self.alpha)}.")
+        if self.trainable == "text" and self.augment != "none":
+            raise UserError("--trainable text keeps the features of the pictures; it needs --augment none.")
+        if not self.epoch_share <= 1:
+            raise UserError(f"--epoch-share is {self.epoch_share}; it must be at most 1.")
+        for wording in self.wordings:
+            if wording not in TAUGHT:
+                raise unknown("wording", wording, TAUGHT)
+        if self.preset == "paper" and "nano" in (self.captions, self.questions):
+            raise UserError(
+                "The preset 'paper' needs its data: --captions and --questions name the CSV files that "
+                "nein negbench generate --form training writes (negcap.csv, negmcq.csv)."
+            )
+
     def identity(self) -> dict[str, Any]:
         """See `RunOptions`; under "paper" also how questions are scored, so that no earlier run goes on."""
         scored = {"questions scored by": "dot products"} if self.protocol == "paper" else {}
@@ -132,39 +163,5 @@ def spelled(alpha: float) -> str:
 
 
 def parse(argv: Sequence[str]) -> tuple[ContrastConfig, bool]:
-    """The checked options of a command line, see `Learning.from_line`."""
-    config, dry_run = ContrastConfig.from_line(argv, COMMAND)
-    check(config)
-    return config, dry_run
-
-
-def check(config: ContrastConfig) -> None:
-    """Everything that can be wrong with the options themselves. Raises UserError."""
-    if config.protocol == "paper" and config.schedule == "linear":
-        raise UserError("--protocol paper knows the schedules constant and cosine; take one of them.")
-    if not config.alpha:
-        raise UserError("--alpha needs at least one value between 0 and 1.")
-    for word in config.alpha:
-        try:
-            value = float(word)
-        except ValueError:
-            value = -1.0
-        if not 0 <= value <= 1:
-            raise UserError(f"--alpha has '{word}'; it must be a number between 0 and 1.")
-    for name in ("beta1", "beta2"):
-        if getattr(config, name) >= 1:
-            raise UserError(f"--{name} is {getattr(config, name)}; it must be below 1.")
-    if len(set(config.alphas)) < len(config.alphas):
-        raise UserError(f"--alpha names a value twice: {', '.join(config.alpha)}.")
-    if config.trainable == "text" and config.augment != "none":
-        raise UserError("--trainable text keeps the features of the pictures; it needs --augment none.")
-    if not config.epoch_share <= 1:
-        raise UserError(f"--epoch-share is {config.epoch_share}; it must be at most 1.")
-    for wording in config.wordings:
-        if wording not in TAUGHT:
-            raise unknown("wording", wording, TAUGHT)
-    if config.preset == "paper" and "nano" in (config.captions, config.questions):
-        raise UserError(
-            "The preset 'paper' needs its data: --captions and --questions name the CSV files that "
-            "nein negbench generate --form training writes (negcap.csv, negmcq.csv)."
-        )
+    """The options of a command line, see `Learning.from_line`."""
+    return ContrastConfig.from_line(argv, COMMAND)

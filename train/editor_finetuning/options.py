@@ -105,6 +105,38 @@ class TuneConfig(Learning):
     out: str = "runs/finetune"
     push: str | None = setting(None, "hub id OWNER/NAME to upload the result to", "Files")
 
+    def check(self) -> None:
+        """Everything that can be wrong with the options themselves. Raises UserError."""
+        for key, limit in {"flip": 1.0, "dropout": 1 / 3, "mix_affirmative": 0.99}.items():
+            if (value := getattr(self, key)) > limit:
+                raise UserError(
+                    f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}."
+                )
+        if self.recipe not in (None, *NANO_RECIPES) and self.data.partition(":")[0] == "nano":
+            raise UserError(
+                f"The recipe '{self.recipe}' needs NeIn's data: --data FOLDER (with train.json, "
+                "coco_for_train/ and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."
+            )
+        if not self.ema < 1:
+            raise UserError(f"--ema is {self.ema}; it must be below 1 (0.9999 is usual, 0 is none).")
+        if self.micro_batch is not None and self.batch_size % self.micro_batch:
+            raise UserError(
+                f"--batch-size {self.batch_size} is not a multiple of --micro-batch {self.micro_batch}."
+            )
+        for word in self.hold_out_templates:
+            if not re.fullmatch(r"[0-9]|1[0-2]", word):
+                raise UserError(f"--hold-out-templates has '{word}'; templates are numbered 0 to 12.")
+        if self.mix_affirmative and self.data.startswith("shards:") and self.limit:
+            raise UserError("--limit with shards and --mix-affirmative is not defined; leave out --limit.")
+        from nein import metrics
+
+        for name in self.validation_metrics:
+            if name not in metrics.METRICS or metrics.METRICS[name].kind == "corpus":
+                allowed = [key for key, info in metrics.METRICS.items() if info.kind != "corpus"]
+                raise unknown("validation metric", name, allowed)
+        if self.push is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.push):
+            raise UserError(f"--push is '{self.push}'; it must be a hub id OWNER/NAME.")
+
     def needs(self) -> list[Need]:
         from nein.models import needs
 
@@ -157,40 +189,7 @@ class ShardsConfig(Options):
 
 
 def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:
-    """The checked options of a command line, see `Learning.from_line`."""
+    """The options of a command line, see `Learning.from_line`."""
     if not any(word.partition("=")[0] in SAYS_WHAT for word in argv):
         argv = ["--recipe", "nano", *argv]
-    config, dry_run = TuneConfig.from_line(argv, COMMAND)
-    check(config)
-    return config, dry_run
-
-
-def check(config: TuneConfig) -> None:
-    """Everything that can be wrong with the options themselves. Raises UserError."""
-    for key, limit in {"flip": 1.0, "dropout": 1 / 3, "mix_affirmative": 0.99}.items():
-        if (value := getattr(config, key)) > limit:
-            raise UserError(f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}.")
-    if config.recipe not in (None, *NANO_RECIPES) and config.data.partition(":")[0] == "nano":
-        raise UserError(
-            f"The recipe '{config.recipe}' needs NeIn's data: --data FOLDER (with train.json, "
-            "coco_for_train/ and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."
-        )
-    if not config.ema < 1:
-        raise UserError(f"--ema is {config.ema}; it must be below 1 (0.9999 is usual, 0 is none).")
-    if config.micro_batch is not None and config.batch_size % config.micro_batch:
-        raise UserError(
-            f"--batch-size {config.batch_size} is not a multiple of --micro-batch {config.micro_batch}."
-        )
-    for word in config.hold_out_templates:
-        if not re.fullmatch(r"[0-9]|1[0-2]", word):
-            raise UserError(f"--hold-out-templates has '{word}'; templates are numbered 0 to 12.")
-    if config.mix_affirmative and config.data.startswith("shards:") and config.limit:
-        raise UserError("--limit with shards and --mix-affirmative is not defined; leave out --limit.")
-    from nein import metrics
-
-    for name in config.validation_metrics:
-        if name not in metrics.METRICS or metrics.METRICS[name].kind == "corpus":
-            allowed = [key for key, info in metrics.METRICS.items() if info.kind != "corpus"]
-            raise unknown("validation metric", name, allowed)
-    if config.push is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", config.push):
-        raise UserError(f"--push is '{config.push}'; it must be a hub id OWNER/NAME.")
+    return TuneConfig.from_line(argv, COMMAND)

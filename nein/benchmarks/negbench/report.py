@@ -96,8 +96,7 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
         for run in shown:
             asked = Asked.of_folder(run.folder, there)
             by_model.setdefault(run.facts["model"], []).extend([asked] if asked else [])
-        questions = Questions.of(by_model)
-        return questions.described(), questions.details()
+        return questions(by_model)
 
     return [cards.browser(make, title="Questions")] if shown else []
 
@@ -212,94 +211,84 @@ class Shown(NamedTuple):
     question: Question
 
 
-@dataclass(frozen=True)
-class Questions:
-    models: Sequence[str]
-    asked: Mapping[str, Shown]  # by its id in the page
-    chosen: Mapping[tuple[str, str], Row]  # (model, id in the page) -> row (`scores`)
+def questions(
+    runs: Mapping[str, Sequence[Asked]], limit: int = LIMIT
+) -> tuple[cards.Samples, Iterator[cards.Detail]]:
+    """What was asked of models, by their name; `limit` random questions if there are more."""
+    tasks = [
+        (model, run, task, f"{run.data.name}/{files.task_name(task)}")
+        for model, runs_of_model in runs.items()
+        for run in runs_of_model
+        for task in run.tasks
+        if isinstance(task, ChoiceTask)
+    ]
+    there = {
+        f"{name}/{question.id}": Shown(run.data.title, task, question)
+        for _, run, task, name in tasks
+        for question in task.questions
+    }
+    asked = {identity: there[identity] for identity in cards.drawn(list(there), limit)}
+    chosen: dict[tuple[str, str], Row] = {}
+    for model, run, task, name in tasks:
+        try:
+            rows = ((f"{name}/{row['id']}", row) for row in run.rows(task))
+            chosen |= {(model, identity): row for identity, row in rows if identity in asked}
+        except UserError as error:
+            log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
 
-    @classmethod
-    def of(cls, runs: Mapping[str, Sequence[Asked]], limit: int = LIMIT) -> Questions:
-        """What was asked of models, by their name; `limit` random questions if there are more."""
-        tasks = [
-            (model, run, task, f"{run.data.name}/{files.task_name(task)}")
-            for model, runs_of_model in runs.items()
-            for run in runs_of_model
-            for task in run.tasks
-            if isinstance(task, ChoiceTask)
-        ]
-        there = {
-            f"{name}/{question.id}": Shown(run.data.title, task, question)
-            for _, run, task, name in tasks
-            for question in task.questions
-        }
-        asked = {identity: there[identity] for identity in cards.drawn(list(there), limit)}
-        chosen: dict[tuple[str, str], Row] = {}
-        for model, run, task, name in tasks:
-            try:
-                rows = ((f"{name}/{row['id']}", row) for row in run.rows(task))
-                chosen |= {(model, identity): row for identity, row in rows if identity in asked}
-            except UserError as error:
-                log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
-        return cls(list(runs), asked, chosen)
+    def templates(name: str, question: Question) -> list[str]:
+        """Chosen by any of the models."""
+        rows = [chosen[model, name] for model in runs if (model, name) in chosen]
+        taken = [_template(question, k) for row in rows if row["shares"] is not None for k in _taken(row)]
+        return sorted({*taken, *(["none"] if any(row["shares"] is None for row in rows) else [])})
 
-    def described(self) -> cards.Samples:
-        asked = list(self.asked.values())
-        return cards.Samples(
-            list(self.asked),
-            [one.question.asked or one.question.options[one.question.correct].text for one in asked],
-            [" · ".join(filter(None, (one.title, one.question.type))) for one in asked],
-            {
-                "Task": [[f"{one.title}, {files.task_name(one.task)}"] for one in asked],
-                "Right": [[_template(one.question, one.question.correct)] for one in asked],
-                "Chosen": [self._templates(name, one.question) for name, one in self.asked.items()],
-            },
-            [cards.Member(model) for model in self.models],
-            [RIGHT],
-            [
-                [[self.chosen.get((model, name), {}).get("credit") for name in self.asked]]
-                for model in self.models
-            ],
-            words=("questions", "Model", "Asked"),
-            heads=("choice",),
-            columns=COLUMNS,
-        )  # fmt: skip
-
-    def details(self) -> Iterator[cards.Detail]:
-        for name, one in self.asked.items():
+    def details() -> Iterator[cards.Detail]:
+        for name, one in asked.items():
             picture = asking.picture(one.task.media, one.question.image)
             shown = {"none": picture} if isinstance(picture, str) else cards.of_picture(picture, SIDE)
             captions = [
                 f"{option.shown}{' (right)' if k == one.question.correct else ''}"
                 for k, option in enumerate(one.question.options)
             ]
-            said = [self._said(model, name, one.question) for model in self.models]
+            said = [_said(one.question, chosen.get((model, name))) for model in runs]
             yield cards.Detail([("", shown)], captions, said)
 
-    def _said(self, model: str, name: str, question: Question) -> cards.Said | None:
-        row = self.chosen.get((model, name))
-        if row is None:
-            return None
-        line = row.get("answer") or ""
-        if row["shares"] is None:
-            return cards.Said(cells=[Cell("none", row["reason"], "none")], line=line)
-        taken = [question.options[k] for k in _taken(row)]
-        mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
-        made = " or ".join(dict.fromkeys(option.template or UNKNOWN for option in taken))
-        cell = Cell(" or ".join(option.shown for option in taken), made, mark)
-        scores = row.get("scores")
-        rows = [
-            (f"{letter}: {question.options[k].shown}", _template(question, k),
-             f"{100 * row['shares'][k]:.0f} %", f"{scores[k]:.3f}" if scores else "")
-            for letter, k in zip(LETTERS, row["shown"], strict=False)
-        ]  # fmt: skip
-        return cards.Said(cells=[cell], line=line, rows=rows)
+    every = asked.values()
+    return cards.Samples(
+        list(asked),
+        [one.question.asked or one.question.options[one.question.correct].text for one in every],
+        [" · ".join(filter(None, (one.title, one.question.type))) for one in every],
+        {
+            "Task": [[f"{one.title}, {files.task_name(one.task)}"] for one in every],
+            "Right": [[_template(one.question, one.question.correct)] for one in every],
+            "Chosen": [templates(name, one.question) for name, one in asked.items()],
+        },
+        [cards.Member(model) for model in runs],
+        [RIGHT],
+        [[[chosen.get((model, name), {}).get("credit") for name in asked]] for model in runs],
+        words=("questions", "Model", "Asked"),
+        heads=("choice",),
+        columns=COLUMNS,
+    ), details()  # fmt: skip
 
-    def _templates(self, name: str, question: Question) -> list[str]:
-        """Chosen by any of the models."""
-        rows = [row for model in self.models if (row := self.chosen.get((model, name))) is not None]
-        taken = [_template(question, k) for row in rows if row["shares"] is not None for k in _taken(row)]
-        return sorted({*taken, *(["none"] if any(row["shares"] is None for row in rows) else [])})
+
+def _said(question: Question, row: Row | None) -> cards.Said | None:
+    if row is None:
+        return None
+    line = row.get("answer") or ""
+    if row["shares"] is None:
+        return cards.Said(cells=[Cell("none", row["reason"], "none")], line=line)
+    taken = [question.options[k] for k in _taken(row)]
+    mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
+    made = " or ".join(dict.fromkeys(option.template or UNKNOWN for option in taken))
+    cell = Cell(" or ".join(option.shown for option in taken), made, mark)
+    scores = row.get("scores")
+    rows = [
+        (f"{letter}: {question.options[k].shown}", _template(question, k),
+         f"{100 * row['shares'][k]:.0f} %", f"{scores[k]:.3f}" if scores else "")
+        for letter, k in zip(LETTERS, row["shown"], strict=False)
+    ]  # fmt: skip
+    return cards.Said(cells=[cell], line=line, rows=rows)
 
 
 def _taken(row: Row) -> list[int]:

@@ -6,7 +6,6 @@ import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +57,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
             one.name: (functools.partial(selected, one.folder, ANSWERS), one.manifest["scoring"])
             for one in finished
         }
-        shown = questions(answers, items, options.samples, headlines)
-        return shown.described(), shown.details()
+        return questions(answers, items, options.samples, headlines)
 
     comparable = {
         one.name: (one.figures, one.manifest["reference"])
@@ -152,81 +150,12 @@ def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item
 # --- single questions --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Questions:
-    """The questions that are shown, with what every model replied.
-
-    asked     Question id -> its two lines, of the first model.
-    replies   (model, question id, variant) -> its row in a block, and how it was read under the protocol
-              "fixed", by the scoring that decides first.
-    pictures  Question id -> its picture; empty: no pictures.
-    """
-
-    asked: Mapping[str, Sequence[Line]]
-    models: Sequence[str]
-    replies: Mapping[tuple[str, str, str], tuple[Line, Sequence[Line]]]
-    pictures: Mapping[str, Item]
-
-    def value(self, model: str, identity: str, variant: str) -> float | None:
-        """1.0 right, 0.0 wrong, None unscored or not asked."""
-        _, read = self.replies.get((model, identity, variant), ({}, ()))
-        return read[0]["value"] if read else None
-
-    def outcome(self, model: str, identity: str) -> str:
-        pair = [self.value(model, identity, variant) for variant in VARIANTS]
-        return next((title for values, title in OUTCOMES.items() if [*values] == pair), "unscored")
-
-    def described(self) -> cards.Samples:
-        subsets = [lines[0]["subset"] for lines in self.asked.values()]
-        outcomes = [sorted({self.outcome(model, name) for model in self.models}) for name in self.asked]
-        values = [
-            [[self.value(model, name, variant) for name in self.asked] for variant in VARIANTS]
-            for model in self.models
-        ]
-        return cards.Samples(
-            list(self.asked), [lines[0]["question"] for lines in self.asked.values()], subsets,
-            {"Subset": [[subset] for subset in subsets], "Pair": outcomes},
-            [cards.Member(model) for model in self.models], MEASURES, values, chosen=VARIANTS[1],
-            rivals=(*VARIANTS, "Negation decides"), words=("questions", "Model", "Asked"), heads=VARIANTS,
-            columns=COLUMNS,
-        )  # fmt: skip
-
-    def details(self) -> Iterator[cards.Detail]:
-        for name, lines in self.asked.items():
-            options = zip(LETTERS, lines[0]["options"], strict=False)
-            texts = [
-                f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
-            ]
-            pictures: list[tuple[str, cards.Thumbnail]] = []
-            if name in self.pictures:
-                try:
-                    pictures = [("", cards.of_picture(self.pictures[name].load(), SIDE))]
-                except images.ImageError as error:
-                    pictures = [("", {"none": str(error)})]
-            texts.append("   ".join(f"{letter}: {text}" for letter, text in options))
-            yield cards.Detail(pictures, texts, [self._said(model, name) for model in self.models])
-
-    def _said(self, model: str, name: str) -> cards.Said:
-        cells, rows = [], []
-        for variant in VARIANTS:
-            if (model, name, variant) not in self.replies:
-                cells.append(Cell("not asked", mark="none"))
-                continue
-            row, verdicts = self.replies[model, name, variant]
-            read = ", ".join(f"{r['scoring']} {r['letter'] or r['reason']}" for r in verdicts)
-            said = row["error"] or row["text"] or ""
-            logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
-            cells.append(Cell(said, read, MARKS[self.value(model, name, variant)]))
-            rows.append((row["question"], said, read, logs))
-        return cards.Said(cells=cells, rows=rows)
-
-
 def questions(
     answers: Mapping[str, tuple[Callable[[], Iterable[Line]], Sequence[str]]],
     items: Sequence[Item] | None,
     limit: int,
     headlines: Mapping[str, str],
-) -> Questions:
+) -> tuple[cards.Samples, Iterator[cards.Detail]]:
     """The first model's questions in data order, `limit` random ones if there are more. Raises UserError for
     one without its other half.
 
@@ -248,15 +177,64 @@ def questions(
 
     drawn = sorted(heapq.nsmallest(limit, pairs(), key=lambda pair: sample_seed(0, pair[1])))
     asked = {name: both for _, name, both in drawn}
-    replies = {}
+    # Its row, and how that is read under the protocol "fixed": first by the scoring that decides.
+    replies: dict[tuple[str, str, str], tuple[Line, list[Line]]] = {}
     for model, (read, scorings) in answers.items():
         order = sorted(scorings, key=lambda scoring: (scoring != headlines.get(model), scoring))
         rows = itertools.chain.from_iterable(asked.values()) if model == first else read()
         for row in (row for row in rows if row["id"] in asked):
-            verdicts = [{"scoring": s, **scores.read(row, s, "fixed", "fixed")} for s in order]
+            verdicts: list[Line] = [{"scoring": s, **scores.read(row, s, "fixed", "fixed")} for s in order]
             replies[model, row["id"], row["variant"]] = row, verdicts
     pictures = {item.id: item for item in items or () if item.id in asked}
-    return Questions(asked, list(answers), replies, pictures)
+
+    def value(model: str, name: str, variant: str) -> float | None:
+        """1.0 right, 0.0 wrong, None unscored or not asked."""
+        _, read = replies.get((model, name, variant), ({}, ()))
+        return read[0]["value"] if read else None
+
+    def outcome(model: str, name: str) -> str:
+        pair = tuple(value(model, name, variant) for variant in VARIANTS)
+        return OUTCOMES.get(pair, "unscored")
+
+    def said(model: str, name: str) -> cards.Said:
+        cells, rows = [], []
+        for variant in VARIANTS:
+            if (model, name, variant) not in replies:
+                cells.append(Cell("not asked", mark="none"))
+                continue
+            row, verdicts = replies[model, name, variant]
+            read = ", ".join(f"{r['scoring']} {r['letter'] or r['reason']}" for r in verdicts)
+            text = row["error"] or row["text"] or ""
+            logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
+            cells.append(Cell(text, read, MARKS[value(model, name, variant)]))
+            rows.append((row["question"], text, read, logs))
+        return cards.Said(cells=cells, rows=rows)
+
+    def details() -> Iterator[cards.Detail]:
+        for name, lines in asked.items():
+            options = zip(LETTERS, lines[0]["options"], strict=False)
+            texts = [
+                f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
+            ]
+            shown: list[tuple[str, cards.Thumbnail]] = []
+            if name in pictures:
+                try:
+                    shown = [("", cards.of_picture(pictures[name].load(), SIDE))]
+                except images.ImageError as error:
+                    shown = [("", {"none": str(error)})]
+            texts.append("   ".join(f"{letter}: {text}" for letter, text in options))
+            yield cards.Detail(shown, texts, [said(model, name) for model in answers])
+
+    subsets = [lines[0]["subset"] for lines in asked.values()]
+    outcomes = [sorted({outcome(model, name) for model in answers}) for name in asked]
+    values = [[[value(model, name, variant) for name in asked] for variant in VARIANTS] for model in answers]
+    return cards.Samples(
+        list(asked), [lines[0]["question"] for lines in asked.values()], subsets,
+        {"Subset": [[subset] for subset in subsets], "Pair": outcomes},
+        [cards.Member(model) for model in answers], MEASURES, values, chosen=VARIANTS[1],
+        rivals=(*VARIANTS, "Negation decides"), words=("questions", "Model", "Asked"), heads=VARIANTS,
+        columns=COLUMNS,
+    ), details()  # fmt: skip
 
 
 # --- for other programs ------------------------------------------------------------------------

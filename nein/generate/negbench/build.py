@@ -20,7 +20,6 @@ from nein.datasets.negbench.records import Media
 from nein.engine import images
 from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.stages import Step
 from nein.generate.negbench import dataset, sources
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.published import Published
@@ -60,7 +59,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
             sources.write_list(folder, sources.load(config), config.shard_size, listed.origin)
     executor.barrier()
     job = _job(config)
-    job.compute(steps, executor)
+    job.compute(_job, executor)
     if "finish" not in config.stages or not executor.is_main:
         return None
     folder.update(status=INCOMPLETE)
@@ -71,11 +70,6 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     if where is not None and config.source != "pairs":
         text += f"Image paths are relative to '{where}': evaluate with --image-root {where}.\n"
     return text
-
-
-def steps(config: BuildConfig, device: str) -> list[Step]:
-    """What there is to compute, once the list is written; a worker elsewhere makes it again."""
-    return _job(config).steps(device)
 
 
 def _job(config: BuildConfig) -> Job:

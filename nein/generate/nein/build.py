@@ -25,7 +25,6 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.engine.processes import Processes
-from nein.engine.stages import Step
 from nein.generate.nein import algorithms, dataset, sources
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
@@ -66,15 +65,10 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         facts = {"source": job.sources.origin, "invocation": invocation(executor)}
         job.folder.open(identity, facts, overwrite=config.overwrite)
     executor.barrier()
-    job.compute(steps, executor)
+    job.compute(_job, executor)
     if "finish" not in config.stages or not executor.is_main:
         return None
     return _assemble(job, Processes().workers(executor.device))
-
-
-def steps(config: BuildConfig, device: str) -> list[Step]:
-    """What there is to compute, as a worker elsewhere makes it again."""
-    return _job(config).steps(device)
 
 
 def _job(config: BuildConfig) -> Job:
