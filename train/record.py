@@ -53,8 +53,6 @@ class Record:
         self._last_finite = -1
         self.finished = False
 
-    # --- manifest ----------------------------------------------------------------------------
-
     def open(self) -> None:
         """Begins or continues the run; `finished` says whether nothing is left to do. Raises UserError for
         another run in the folder."""
@@ -141,8 +139,6 @@ class Record:
     def seconds(self) -> float:
         """Spent on the run, earlier parts included."""
         return self._spent + time.perf_counter() - self._began
-
-    # --- steps -------------------------------------------------------------------------------
 
     def tally(self, step: int, tally: torch.Tensor, checkpoint: Path | None) -> bool:
         """Takes a step's (loss, gradient norm, stop wanted), averaged over processes; whether to stop. Raises

@@ -152,8 +152,6 @@ def bundle(paths: Sequence[Path], out: Path) -> list[Path]:
     return [out / "index.html", *tables(folders, out / "data", "csv")]
 
 
-# --- rows as tables --------------------------------------------------------------------------
-
 CHUNK = 4096  # rows of a parquet file that are written at a time
 #: Of a table, for every run: its label, and what reads its rows anew.
 Sources: TypeAlias = Sequence[tuple[str, Callable[[], Iterable[Mapping[str, Any]]]]]
@@ -226,7 +224,6 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-# --- results for the hub ---------------------------------------------------------------------
 # https://huggingface.co/docs/hub/eval-results (`.eval_results/*.yaml` of a model's repository)
 
 

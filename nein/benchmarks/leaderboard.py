@@ -69,9 +69,6 @@ def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
     return registry.finished(below) if below else [], logs
 
 
-# --- rows ----------------------------------------------------------------------------------
-
-
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows, test by test, with those of the papers below them."""
     if not rows:
@@ -152,8 +149,6 @@ def write_pages(runs: Sequence[Exported], out: Path) -> dict[Path, Path]:
         pages |= dict.fromkeys(members, page)
     return pages
 
-
-# --- what is shown -------------------------------------------------------------------------
 
 _ENDS = (
     Column("affirmed ↑", {"statistic": "affirmed"}, tables.value()),

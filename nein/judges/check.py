@@ -237,9 +237,6 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
         yield _speed(lambda: ask(pictures, nouns), count, "questions")
 
 
-# --- What both have -----------------------------------------------------------------------------------------
-
-
 def _untouched(pictures: Sequence[np.ndarray], work: Callable[[], Any]) -> Check:
     def check() -> str:
         before = [image.copy() for image in pictures]
@@ -340,9 +337,6 @@ def _same_answers(first: Sequence[Sequence[Any]], second: Sequence[Sequence[Any]
     if worst > 1e-3:
         raise Failed(f"soft scores differ by up to {worst:.4f}")
     return f"soft scores differ by at most {worst:.1e}"
-
-
-# --- Two judges ---------------------------------------------------------------------------------------------
 
 
 def compare(kind: str, judge: Any, other: Any, number: int) -> pd.DataFrame:

@@ -98,9 +98,6 @@ def _text(entry: Any) -> str:
     return "" if entry is None or entry is pd.NA or entry != entry else str(entry)
 
 
-# --- looking up ----------------------------------------------------------------------------
-
-
 def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
     """The figures with these entries; a tuple or list stands for any of its members, a column that the frame
     lacks is empty."""
@@ -135,9 +132,6 @@ def reasons(row: Figure) -> dict[str, int]:
     """Why samples are unscored, the commonest first."""
     text = row.get("reasons")
     return json.loads(text) if text else {}
-
-
-# --- files ---------------------------------------------------------------------------------
 
 
 def to_csv(figures: pd.DataFrame) -> str:

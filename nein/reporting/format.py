@@ -68,9 +68,6 @@ def counts(figures: Sequence[Figure], column: str) -> str:
     return "-".join(f"{end:.10g}" for end in dict.fromkeys((*ends[:1], *ends[-1:])))
 
 
-# --- what was found, in a sentence -----------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Gap:
     """A model with what it reaches without and with the negation, shares, and their difference."""

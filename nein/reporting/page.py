@@ -179,9 +179,6 @@ def without_folders(value: Any) -> Any:
     return value
 
 
-# --- data beside the page ------------------------------------------------------------------
-
-
 def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
     """Chunks of `script_bytes` for inside of the page; none if they total more than `budget` bytes: then all
     become scripts `neinChunk(number, value)` beside it, in a folder that is emptied first unless it holds

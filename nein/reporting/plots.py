@@ -354,9 +354,6 @@ class Scatter(Plot):
         return canvas
 
 
-# --- shared --------------------------------------------------------------------------------
-
-
 def _select(figures: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     chosen = frames.select(figures, **where)
     return chosen[chosen["value"].notna()]

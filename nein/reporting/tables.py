@@ -198,8 +198,6 @@ def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:
     return [sheet for table in tables if (sheet := table.sheet(figures)).rows]
 
 
-# --- printing ------------------------------------------------------------------------------
-
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",

@@ -78,8 +78,6 @@ class Tower(nn.Module):
         """Keeps the logit scale in [1, 100], as CLIP and open_clip do after every step."""
         self.model.logit_scale.clamp_(0, math.log(MAX_SCALE))
 
-    # --- inputs ------------------------------------------------------------------------------
-
     def pixels(self, pictures: Sequence[np.ndarray]) -> Tensors:
         """(H, W, 3) uint8 pictures as the vision tower takes them, on the CPU."""
         dual = self.dual
@@ -103,8 +101,6 @@ class Tower(nn.Module):
         inputs = dual.tokens(texts)
         wanted = ("input_ids", "attention_mask") if isinstance(dual, ClipEncoder) else inputs
         return {key: inputs[key].cpu() for key in wanted}
-
-    # --- features ----------------------------------------------------------------------------
 
     def image(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """(B, D), not normalised. Inputs with a key `features` are features already."""
@@ -131,8 +127,6 @@ class Tower(nn.Module):
         towers = ((self.image, pictures), (self.text, captions), (self.image, asked), (self.text, options))
         features = (None if inputs is None else tower(inputs) for tower, inputs in towers)
         return *features, self.model.logit_scale.exp()
-
-    # --- what comes out ----------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
         """Writes the model into an existing folder, in the layout of its library."""
@@ -276,9 +270,6 @@ def choice_loss(
     if protocol == "fixed":
         image, options = F.normalize(image, dim=-1), F.normalize(options, dim=-1)
     return F.cross_entropy(scale * torch.einsum("bd,bcd->bc", image, options), correct)  # logits: B, C
-
-
-# ---------------------------------------------------------------------------------------------- learning rate
 
 
 def steps(config: ContrastConfig, corpus: Corpus) -> int:

@@ -95,9 +95,6 @@ def frozen_hash(pipeline: Any) -> str:
     return content_hash(parts, [pipeline.tokenizer])
 
 
-# ----------------------------------------------------------------------------------------------- kept on disk
-
-
 class Features:
     """The stored features of a configuration. frozen: hash of VAE, text encoder and tokenizer."""
 
@@ -248,8 +245,6 @@ def draw(
     noise = torch.randn(shape, generator=numbers)
     return Draw(mirrored < flip, r < 2 * dropout, dropout <= r < 3 * dropout, timestep, posterior, noise)
 
-
-# ---------------------------------------------------------------------------------------------------- batches
 
 TRIES = 100
 

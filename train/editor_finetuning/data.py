@@ -82,9 +82,6 @@ class Pairs:
         return [np.asarray(part) for part in members if part]
 
 
-# ---------------------------------------------------------------------------------------------------- loading
-
-
 def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     """The pairs of a configuration. Raises UserError."""
     pictures: list[FilePair | DrawnPair | ShardPair]

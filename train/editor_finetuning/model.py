@@ -170,8 +170,6 @@ def losses(
     return each
 
 
-# ---------------------------------------------------------------------------------------------------- export
-
 #: Options that a card states also where they have their defaults.
 ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "ema", "precision", "seed")
 

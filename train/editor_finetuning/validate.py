@@ -174,8 +174,6 @@ class Validation:
             **row.options(),
         )
 
-    # --- loss at fixed noise -----------------------------------------------------------------
-
     @torch.no_grad()
     def _loss(self, twin: Any, scheduler: Any, scale: float) -> float:
         """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""

@@ -238,8 +238,6 @@ def _mean_cosine(group: np.ndarray) -> float:
     return float((total @ total - (points**2).sum()) / (n * (n - 1)))
 
 
-# --- the command ---------------------------------------------------------------------------------
-
 BATCH = 32  # sentences encoded at once
 
 

@@ -69,9 +69,6 @@ def shares(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol:
     return credit
 
 
-# --- asking -----------------------------------------------------------------------------------
-
-
 def asking(output: str, task: ChoiceTask, blocks: Blocks, *, config: EvalConfig, model: Model) -> Stage:
     """Asks a `ChoiceModel` the questions of blocks of a task.
 
@@ -215,9 +212,6 @@ def picture(media: Media, reference: str) -> np.ndarray | str:
     half = -(-len(frames) // 2)
     frames = [*frames, *[np.zeros_like(frames[0])] * (2 * half - len(frames))]
     return np.concatenate([np.concatenate(frames[:half], 1), np.concatenate(frames[half:], 1)], 0)
-
-
-# --- baselines --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,6 @@ def find(out: Path) -> list[ResultsDir]:
     return [ResultsDir(path) for path in runs_below(out)]
 
 
-# --- what was asked ----------------------------------------------------------------------------
-
-
 def config_of(folder: Folder) -> EvalConfig:
     fields = {item.name for item in dataclasses.fields(EvalConfig)}
     given = {key: value for key, value in folder.manifest()["config"].items() if key in fields}

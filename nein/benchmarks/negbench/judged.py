@@ -91,9 +91,6 @@ def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]
                 yield query, {NEGATED: caption, ORIGINAL: twin}
 
 
-# --- rows --------------------------------------------------------------------------------------
-
-
 def words(asked: Sequence[Query]) -> dict[str, list[Word]]:
     """Every picture that was found -> what is asked about it, each once."""
     by_image: dict[str, dict[Word, None]] = {}

@@ -202,9 +202,6 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
     return said
 
 
-# --- single questions in the page --------------------------------------------------------------
-
-
 class Shown(NamedTuple):
     title: str  # of the data set
     task: ChoiceTask

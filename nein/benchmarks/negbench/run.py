@@ -124,9 +124,6 @@ def _run(
     )
 
 
-# --- what is computed --------------------------------------------------------------------------
-
-
 def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:
     config = asked.config
 
@@ -221,9 +218,6 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
         stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, place))
     askings = (each for task in asked.tasks for each in asked.askings(task))
     return [stage(output, task, blocks) for output, task, blocks, _ in askings if task.questions]
-
-
-# --- what is written ---------------------------------------------------------------------------
 
 
 def convert(options: ConvertConfig) -> None:

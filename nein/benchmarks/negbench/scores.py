@@ -56,9 +56,6 @@ RECALLS = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.K
 _NO_RANK: dict[str, Any] = dict.fromkeys(("rank", "tied", "score", *RECALLS))
 
 
-# --- rows of retrieval -------------------------------------------------------------------------
-
-
 def retrieval_rows(
     task: RetrievalTask,
     pictures: Encoded,
@@ -153,9 +150,6 @@ def _row(
     return {**row, "reason": "" if values else reason}
 
 
-# --- rows of multiple choice -------------------------------------------------------------------
-
-
 def choice_rows(
     task: ChoiceTask,
     pictures: Encoded,
@@ -248,9 +242,6 @@ def _choice(
         "shown": shown, "shares": shares,
         "credit": None if shares is None else float(shares[question.correct]), "reason": reason,
     }  # fmt: skip
-
-
-# --- the table ---------------------------------------------------------------------------------
 
 
 def table(rows: Iterable[Row]) -> ScoreTable:

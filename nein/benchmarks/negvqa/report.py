@@ -147,9 +147,6 @@ def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item
     return found.items
 
 
-# --- single questions --------------------------------------------------------------------------
-
-
 def questions(
     answers: Mapping[str, tuple[Callable[[], Iterable[Line]], Sequence[str]]],
     items: Sequence[Item] | None,
@@ -235,9 +232,6 @@ def questions(
         rivals=(*VARIANTS, "Negation decides"), words=("questions", "Model", "Asked"), heads=VARIANTS,
         columns=COLUMNS,
     ), details()  # fmt: skip
-
-
-# --- for other programs ------------------------------------------------------------------------
 
 
 def exported(path: Path) -> Exported:

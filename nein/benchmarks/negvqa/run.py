@@ -223,9 +223,6 @@ def scorings(reference: str, config: NegvqaConfig) -> list[str]:
     return usable
 
 
-# --- models ------------------------------------------------------------------------------------
-
-
 def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
     """The model behind one of `--model`'s names. Raises MetricError or UserError."""
     if (made := references.offered(reference)) is not None:
@@ -241,9 +238,6 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     longest = manner(reference, config).max_new_tokens
     return metrics.load_choices(where, batch_size=config.block_size, max_new_tokens=longest, **options)
-
-
-# --- asking ------------------------------------------------------------------------------------
 
 
 def _asking(

@@ -62,8 +62,6 @@ class AnswersDir(Folder):
         super().__init__(path, ANSWERS, BLOCKS)
 
 
-# --- answers read ------------------------------------------------------------------------------
-
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
 #: VLMEvalKit's rule, then its matcher where there is one; an answer in which neither finds a letter is wrong.
 #: Of a judge asked about one option at a time, the only yes is the letter (`by_option`). A
@@ -144,8 +142,6 @@ def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None 
     wrong = protocol == "paper" and scoring == "generated" and not failed
     return {**made, "value": 0.0 if wrong else None}
 
-
-# --- figures -----------------------------------------------------------------------------------
 
 #: What can become of a pair -> the values of its original and its negated question.
 OUTCOMES = {

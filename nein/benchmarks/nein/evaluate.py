@@ -213,9 +213,6 @@ def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
     return table.where(metric=lacking.index[0]) if len(lacking) else table
 
 
-# --- for other programs ----------------------------------------------------------------------
-
-
 def exported(path: Path) -> Exported:
     """The run in a folder OUT/<editor>/<track>."""
     run = of_folder(Folder(path))

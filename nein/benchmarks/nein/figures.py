@@ -155,9 +155,6 @@ def together(runs: Sequence[Records]) -> pd.DataFrame:
     return frames.concat(parts)
 
 
-# --- the gap -------------------------------------------------------------------------------
-
-
 def gaps(runs: Sequence[Records]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run, in all and per negative template."""
     by_track = {(run.name, run.track): run for run in runs}
@@ -191,9 +188,6 @@ def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str,
             yield {"task": "gap_by_template", "metric": metric, "group": group, **ends}
 
 
-# --- parts of a run ------------------------------------------------------------------------
-
-
 def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:
     """Removal and Retention by template, object and size of the source image. sizes: source id -> class."""
     chosen = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
@@ -211,9 +205,6 @@ def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Seque
         if len({row["group"] for row in rows}) > 1:
             parts.append(frames.frame(rows))
     return frames.concat(parts)
-
-
-# --- minimal pairs -------------------------------------------------------------------------
 
 
 def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
@@ -261,9 +252,6 @@ def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
         yield frames.figure(effect, unit="points", statistic="part", group=part, **what)
     yield share(right.all((1, 2)), "obeyed", group=ALL_FOUR)
     yield share((first == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
-
-
-# --- the whole: what samples add to FID, as a run keeps it ---------------------------------
 
 
 @dataclass(frozen=True)

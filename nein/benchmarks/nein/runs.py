@@ -199,8 +199,6 @@ def find(out: Path) -> list[RunDir]:
     return [of_folder(Folder(path)) for path in runs_below(out)]
 
 
-# --- what a run says -------------------------------------------------------------------------
-
 REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
 REMOVAL = (*REMOVALS, "auc_removal")
 #: Cells of minimal pairs in which Removal says nothing.

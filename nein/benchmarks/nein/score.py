@@ -239,9 +239,6 @@ def _write_features(
     atomic.write_bytes(run.feature_path(metric, number), content)
 
 
-# --- encoders and judges ---------------------------------------------------------------------
-
-
 def model_kinds(wanted: Iterable[str]) -> list[str]:
     """What the metrics `wanted` ask, each once: kinds of encoders and judges, and networks of their own."""
     return list(dict.fromkeys(kind for name in wanted for kind in metrics.METRICS[name].models))

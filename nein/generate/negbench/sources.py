@@ -194,8 +194,6 @@ def _pairs(config: BuildConfig) -> Iterator[Concepts]:
         yield from _nano(config)
 
 
-# --- the list on disk ----------------------------------------------------------------------------
-
 LIST = "list"  # OUT/list/000000.jsonl: an image a line; list.json, written last: the list as a whole
 _FILE = {"count": int, "shard_size": int, "sha256": str, "notes": {}, "origin": str}
 

@@ -256,8 +256,6 @@ def unanswered(rows: Sequence[Row]) -> bool:
     return any(reason.startswith(language.NO_ANSWER) for reason in reasons)
 
 
-# --- models --------------------------------------------------------------------------------------
-
 VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
 _PARTS = {"maker": "maker", "detector": "verifier", "llm": "client"}  # of PairTools
 

@@ -121,9 +121,6 @@ def run(options: CheckConfig) -> str:
     return text
 
 
-# --- the sheet -----------------------------------------------------------------------------------
-
-
 def write_sheet(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, negator: str) -> None:
     """Writes the sheet of `rows`, records of `convert.record` whose pictures lie beside `path`.
 

@@ -190,9 +190,6 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")
 
 
-# --- drawn questions ---------------------------------------------------------------------------
-
-
 def _drawn(count: int, parent: Path | None = None) -> Path:
     """A folder with `count` drawn questions in VMCBench's layout (`FILE`, two to four options), made on first
     use; below `parent`, or in the user's cache."""

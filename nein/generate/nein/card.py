@@ -176,9 +176,6 @@ def _pair(job: Job, way: Way) -> list[Cell]:
     return [source, Cell(images.decode(job.picture(way.generated["image"])), badges=badges)]
 
 
-# --- how right the stages were, on nano ------------------------------------------------------
-
-
 def stages_right(
     job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], threads: int
 ) -> dict[str, Any]:

@@ -147,8 +147,6 @@ def _put(source: Path, target: Path, drafts: Path, *, link: bool) -> None:
     draft.unlink(missing_ok=True)  # there still where another process has just linked the same picture
 
 
-# --- parquet for the `datasets` library ------------------------------------------------------
-
 ROWS_PER_FILE = 2000
 
 

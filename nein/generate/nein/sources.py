@@ -154,8 +154,6 @@ def _nano(scenes: int) -> SourceSet:
     return _collect(pictures, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
 
 
-# --- categories -----------------------------------------------------------------------------
-
 #: The 80 categories of COCO (Lin et al., arXiv:1405.0312), in its order and spelling.
 COCO: tuple[str, ...] = (
     "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",

@@ -60,9 +60,6 @@ def grid(options: GridConfig) -> str:
     return f"{out}\n"
 
 
-# --- reading -----------------------------------------------------------------------------
-
-
 def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[Records]:
     """Every run below `paths`, also one under way, by editor as found; all must be on the same data."""
     found = [run for run in runs.below(paths) if not tracks or run.track in tracks]
@@ -77,9 +74,6 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[Records
     runs.check_same_data(loaded, "draw them apart")
     order = list(dict.fromkeys(run.name for run in loaded))
     return sorted(loaded, key=lambda run: (order.index(run.name), TRACKS.index(run.track)))
-
-
-# --- choosing ----------------------------------------------------------------------------
 
 
 def choose(
@@ -110,9 +104,6 @@ def choose(
     scored = [sample for sample in ranked if sample.id in means]
     ascending = METRICS[metric].higher_is_better == (select == "worst")
     return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[:number]
-
-
-# --- rows --------------------------------------------------------------------------------
 
 
 def columns(loaded: Sequence[Records]) -> list[Column]:

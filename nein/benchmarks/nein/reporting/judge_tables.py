@@ -169,9 +169,6 @@ def _of(run: Records) -> dict[str, Any]:
     return {"model": run.name, "variant": run.track}
 
 
-# --- judges of edits -----------------------------------------------------------------------
-
-
 def load_rewards(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Fingerprint -> a calibrated judge of edits in the folders: its name, with the fingerprint where two go
     by one, and family of pairs -> shares (`nein.judges.preferences.rates`)."""
@@ -218,9 +215,6 @@ def _share(rates: Mapping[str, Any], which: str, **what: Any) -> dict[str, Any]:
     unit = "points" if which in ("gap", "position") else "%"
     estimate = rates[which] and Estimate.from_dict(rates[which])
     return figure(estimate, unit=unit, unscored=rates["n_unscored"], **{"metric": which, **what})
-
-
-# --- people's labels, and grades -----------------------------------------------------------
 
 
 def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:

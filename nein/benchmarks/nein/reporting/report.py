@@ -221,9 +221,6 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     return said
 
 
-# --- costs ---------------------------------------------------------------------------------
-
-
 def costs(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
     """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages."""
     for run in loaded:

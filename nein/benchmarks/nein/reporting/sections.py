@@ -64,9 +64,6 @@ def _attempted(figures: Sequence[Figure]) -> str:
     return str(max(figure["n"] + figure["unscored"] for figure in figures))
 
 
-# --- runs ----------------------------------------------------------------------------------
-
-
 def _of_presence(by_judge: bool = True) -> tuple[str, ...]:
     """Metrics that say what is in a picture, by a judge or because it is known; or all others."""
     return tuple(name for name, row in METRICS.items() if (row.by_judge or row.by_truth) == by_judge)
@@ -198,8 +195,6 @@ def comparisons(out_of_reach: str = "") -> Table:
     return dataclasses.replace(table, rows=rows, note=f"{table.note} {out_of_reach}".strip())
 
 
-# --- judges --------------------------------------------------------------------------------
-
 CALIBRATION = Table(
     "calibration", "Judges on known truth", (Row("judge"), Row("group", "pictures")),
     (*_columns("metric", {"sensitivity": "sensitivity", "specificity": "specificity", "ROC-AUC": "auc"}),
@@ -287,9 +282,6 @@ NEGVQA = Table(
 )  # fmt: skip
 
 
-# --- protocols and costs -------------------------------------------------------------------
-
-
 def _change(figures: Sequence[Figure]) -> str:
     by = {figure["statistic"]: figure for figure in figures}
     fixed, paper = by["fixed"]["value"], by["paper"]["value"]
@@ -325,7 +317,6 @@ COSTS = Table(
     "highest of the process.",
 )  # fmt: skip
 
-# --- plots ---------------------------------------------------------------------------------
 
 _JUDGES = {"removal_vqa": plots.BLUE, "removal_ovd": plots.RED}
 REMOVAL = plots.Bars(
@@ -363,7 +354,6 @@ RELIABILITY = plots.Curves(
     where={"task": "reliability"}, limits=(-2, 102), diagonal=True,
 )  # fmt: skip
 
-# --- sections ------------------------------------------------------------------------------
 
 _PAIRS = Section("minimal_pairs", "Minimal pairs", [MINIMAL_PAIRS], [PARTS])
 
