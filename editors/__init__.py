@@ -11,6 +11,7 @@ import pkgutil
 from importlib import metadata
 from typing import Any
 
+from nein.editors import lora
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused
 from nein.editors.function import as_editor, at_place, is_place
 from nein.editors.presets import (
@@ -168,6 +169,7 @@ def origins(
         parts = [Origin.of("settings", options.get("config") or DEFAULT_CONFIG, None)]
         parts += [Origin.of(f"file:{file}", repository, revision)] if file else []
     parts += [Origin.of(layout, options[option], None) for option, layout in row.layouts.items() if layout]
+    parts += [lora.origin(options["lora"])] if options.get("lora") else []
     return [part for part in parts if part is not None]
 
 

@@ -113,7 +113,7 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
         raise EditorError(f"{name} is {value!r}; expected a whole number of at least {least}")
 
 
-_NAMES = ("editor", "checkpoint", "revision", "published")
+_NAMES = ("editor", "checkpoint", "revision", "published", "lora")
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from nein.editors import ldm
 from nein.editors.base import EditorError
+from nein.editors.lora import add_lora
 from nein.loading.references import expanded
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
@@ -66,13 +67,14 @@ def load_pipeline(
     ema: bool | Literal["auto"] | None = None,
     config: str | None = None,
     channels: tuple[int, ...] = (8,),
+    lora: str | None = None,
 ) -> LoadedPipeline:
     """Load `checkpoint`: a folder in diffusers' layout, a hub id, optionally "owner/name@revision", or one
     .safetensors or .ckpt file in the original format, for which alone `ema` and `config` are (`editors.ldm`).
 
     The class is StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), without the safety checker, which would black out
-    pictures. channels: what its UNet may have as input. Raises EditorError.
+    pictures. channels: what its UNet may have as input. lora: see `editors.lora`. Raises EditorError.
     """
     path = expanded(checkpoint)
     single = path.is_file()
@@ -101,6 +103,8 @@ def load_pipeline(
             pipeline, weights_format = _read(source, revision, checkpoint)
             published = _declared(source, revision, pipeline)
         pipeline.to(torch.float32)
+        if lora is not None:
+            add_lora(pipeline, lora)
     pipeline.set_progress_bar_config(disable=True)
     return _checked(pipeline, checkpoint, weights_format, published)
 

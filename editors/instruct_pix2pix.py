@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nein.editors.base import Editor, EditRequest, EditResult, check_count, edit_in_batches
+from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
 from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.editors.resize import fit, get_rule
 from nein.editors.runtime import RuntimeOptions
@@ -48,6 +48,7 @@ class InstructPix2Pix(Editor):
     guidance_scale, image_guidance_scale
     resize, resolution    Rule of `editors.resize` and its size in pixels; None is the size of the checkpoint.
     rounding              "round" (diffusers) or "truncate" (the original code, 0.5 grey levels darker).
+    lora                  Weights to fuse into those of the checkpoint: see `editors.lora`.
     output                "resized": pictures of the size the model worked at; "input": of the request's size.
     machine               Options of `editors.runtime.RuntimeOptions`.
     """
@@ -73,6 +74,7 @@ class InstructPix2Pix(Editor):
         output: str = "resized",
         ema: bool | None = None,
         config: str | None = None,
+        lora: str | None = None,
         **machine: Any,
     ) -> None:
         check_count("batch_size", batch_size)
@@ -100,7 +102,10 @@ class InstructPix2Pix(Editor):
 
         loaded = checkpoint
         if not isinstance(loaded, LoadedPipeline):
-            loaded = load_pipeline(loaded, revision, ema=ema, config=config)
+            loaded = load_pipeline(loaded, revision, ema=ema, config=config, lora=lora)
+        elif lora is not None:
+            raise EditorError("a pipeline in memory takes no lora; load it into the pipeline yourself")
+        self.lora = lora
         self._weights = {"format": loaded.weights_format, "sha256": loaded.weights_sha256}
         self._published = loaded.published
         pipeline = loaded.pipeline
@@ -143,6 +148,7 @@ class InstructPix2Pix(Editor):
             "output": self.output,
             **self._machine.describe(),
             "noise": "one CPU generator per sample, float32",
+            **({"lora": self.lora} if self.lora else {}),
         }
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:

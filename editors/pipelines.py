@@ -24,9 +24,11 @@ from PIL import Image
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
 from nein.editors.checkpoint import content_hash, explained, locate
+from nein.editors.lora import add_lora
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.runtime import RuntimeOptions
+from nein.loading.errors import choose
 from nein.loading.references import is_local
 from nein.loading.weights import aligned
 
@@ -94,6 +96,8 @@ class DiffusersPipeline(Editor):
     negative_prompt       Of every request that has none of its own; None passes none.
     resolution            Where the class lets one choose, in pixels.
     cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
+    lora                  Weights to fuse into those of the checkpoint: see `editors.lora`.
+    device_map            "balanced" spreads the parts of a checkpoint over all GPUs (accelerate).
     machine               attention, compile, offload of `editors.runtime.RuntimeOptions`.
     """
 
@@ -114,6 +118,8 @@ class DiffusersPipeline(Editor):
         resolution: int | None = None,
         config: str | None = None,
         cosxl: bool = False,
+        lora: str | None = None,
+        device_map: str | None = None,
         **machine: Any,
     ) -> None:
         check_count("batch_size", batch_size)
@@ -125,13 +131,21 @@ class DiffusersPipeline(Editor):
         self.revision = revision
         self.steps = steps
         self.negative_prompt = negative_prompt
+        self.lora = lora
         self._machine = RuntimeOptions.of(device, dtype, **machine)
+        _check_map(device_map, self._machine)
+        self._mapped = device_map is not None
+        if not isinstance(checkpoint, str) and (lora is not None or self._mapped):
+            raise EditorError("a pipeline in memory has its weights; leave out lora and device_map")
         # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
         self._lock = threading.Lock()
         with warnings.catch_warnings():
             # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
             warnings.simplefilter("ignore", FutureWarning)
-            self._pipeline, self._published = _load(checkpoint, revision, pipeline, config, self._machine)
+            loaded = _load(checkpoint, revision, pipeline, config, self._machine, device_map)
+        self._pipeline, self._published = loaded
+        if lora is not None:
+            add_lora(self._pipeline, lora)
         self._class = type(self._pipeline).__name__
         self.cosxl = cosxl
         if cosxl:
@@ -166,7 +180,7 @@ class DiffusersPipeline(Editor):
             self._pipeline.enable_model_cpu_offload(device=self._machine.device)
         elif self._machine.offload == "sequential":
             self._pipeline.enable_sequential_cpu_offload(device=self._machine.device)
-        else:
+        elif not self._mapped:
             self._pipeline.to(self._machine.device)
         self._pipeline.set_progress_bar_config(disable=True)
 
@@ -190,6 +204,7 @@ class DiffusersPipeline(Editor):
             "scheduler": self._scheduler,
             **self._machine.describe(),
             "noise": "one CPU generator per sample",
+            **({"lora": self.lora} if self.lora else {}),
             **({"with a negative prompt": dict(self._recipe.negative)} if self._recipe.negative else {}),
         }
 
@@ -216,7 +231,9 @@ class DiffusersPipeline(Editor):
             Image.fromarray(fit(request.image, size) if self._recipe.fit else request.image)
             for request in requests
         ]
-        devices = [self._machine.device] if self._machine.device.type == "cuda" else []
+        devices: list[Any] = [self._machine.device] if self._machine.device.type == "cuda" else []
+        if self._mapped:
+            devices = [*range(torch.cuda.device_count())]
         with self._lock, torch.random.fork_rng(devices=devices), self._machine.attending():
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
@@ -289,6 +306,7 @@ def _load(
     name: str | None,
     config: str | None,
     machine: RuntimeOptions,
+    device_map: str | None,
 ) -> tuple[Any, dict[str, Any]]:
     """(pipeline, what the checkpoint declares). Raises EditorError."""
     if not isinstance(checkpoint, str):
@@ -300,6 +318,8 @@ def _load(
     source, revision = locate(source, revision)
     with explained(checkpoint):
         if file or Path(source).is_file():
+            if device_map is not None:
+                raise EditorError(f"{checkpoint!r} is a single file, which takes no device_map")
             path = hf_hub_download(source, file, revision=revision) if file else source
             if Path(path).suffix != ".safetensors" or name is None or config is None:
                 raise EditorError(
@@ -325,9 +345,20 @@ def _load(
             revision=revision,
             use_safetensors=True,
             torch_dtype={"default": machine.torch_dtype, **parts} if parts else machine.torch_dtype,
+            device_map=device_map,
             **({"safety_checker": None} if "safety_checker" in index else {}),
         )
     return pipeline, published
+
+
+def _check_map(device_map: str | None, machine: RuntimeOptions) -> None:
+    if device_map is None:
+        return
+    choose("device_map", device_map, ("balanced",))
+    if machine.device.type == "cpu":
+        raise EditorError(f"device_map is {device_map!r}, which needs a GPU, but the device is 'cpu'")
+    if machine.offload != "none":
+        raise EditorError("device_map and offload both say where the parts are; leave out one")
 
 
 def _guidance(

@@ -77,7 +77,7 @@ PIPELINES: dict[str, dict[str, Any]] = _TABLE["pipelines"]
 #: Where the configurations and the tokenizer of a file that holds tensors only come from.
 DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
 #: Options that change neither a picture nor its last bits, and so may differ when a run is continued.
-WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
+WITHOUT_EFFECT = ("offload", "device_map", "concurrency", "timeout", "retries")
 #: The editors of the NeIn paper's Table 3, which `--editor all` stands for, and what is printed beside them:
 #: doing nothing, and painting everything over.
 PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")

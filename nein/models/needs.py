@@ -51,7 +51,11 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
             continue
         choice = choose_editor(name, preset, overrides or {})
         if choice.made is None:
-            keys = [key for key in (*editors.model_options(choice.row), "config") if choice.options.get(key)]
+            keys = [
+                key
+                for key in (*editors.model_options(choice.row), "config", "lora")
+                if choice.options.get(key)
+            ]
             models = {key: choice.options[key] for key in keys}
             origins = editors.origins(choice.row, choice.checkpoint, choice.revision, **models)
             needs += [Need(*origin) for origin in origins]

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from nein import editors
-from nein.editors import PRESETS, EditorError, EditRequest, can, get_editor
+from nein.editors import PRESETS, EditorError, EditRequest, can, get_editor, runtime
 from nein.editors.pipelines import RECIPES
 from nein.editors.resize import kontext
 from tests.editors import tiny_pipelines
@@ -292,6 +292,9 @@ def test_a_package_that_is_missing_is_named(folder_of, monkeypatch):
         ("OmniGenPipeline", {"guidance_scale": -1}, "guidance_scale is -1"),
         ("OmniGenPipeline", {"resolution": 0}, "resolution is 0"),
         ("OmniGenPipeline", {"offload": "model"}, "needs a GPU"),
+        ("OmniGenPipeline", {"device_map": "balanced"}, "needs a GPU, but the device is 'cpu'"),
+        ("OmniGenPipeline", {"device_map": "auto"}, "Unknown device_map 'auto'"),
+        ("OmniGenPipeline", {"lora": "a/b"}, "OmniGenPipeline takes no LoRA weights"),
         ("OmniGenPipeline", {"resize": "r64"}, "Unknown option 'resize'"),
         ("FluxKontextPipeline", {"image_guidance_scale": 2.0}, "has no image_guidance_scale"),
         ("QwenImageEditPipeline", {"resolution": 512}, "decides about sizes itself"),
@@ -316,11 +319,31 @@ def test_values_that_are_not_finite_are_an_error_of_their_sample_only(build, req
     assert "not finite" in bad.error
 
 
+def test_a_map_of_devices_is_diffusers_own_and_nothing_is_moved_after_it(folder_of, monkeypatch):
+    kind, seen = diffusers.OmniGenPipeline, []
+    original = kind.from_pretrained.__func__
+
+    def from_pretrained(cls, *args, device_map, **options):
+        seen.append(device_map)
+        return original(cls, *args, **options)
+
+    monkeypatch.setattr(kind, "from_pretrained", classmethod(from_pretrained))
+    monkeypatch.setattr(kind, "to", lambda self, device: seen.append(device))
+    monkeypatch.setattr(runtime, "usable_device", lambda name: torch.device("meta"))  # no GPU is needed here
+    for options in ({"device_map": "balanced"}, {}):
+        get_editor(str(folder_of("OmniGenPipeline")), device="cuda", steps=2, **options)
+    assert seen == ["balanced", None, torch.device("meta")]
+    with pytest.raises(EditorError, match="device_map and offload both"):
+        get_editor(str(folder_of("OmniGenPipeline")), device="cuda", device_map="balanced", offload="model")
+
+
 @pytest.mark.device
-@pytest.mark.parametrize("offload", ["model", "sequential"])
-def test_offloading_on_a_gpu_gives_the_same_pictures(offload, cuda, build, request_of):
+@pytest.mark.parametrize(
+    "options", [{"offload": "model"}, {"offload": "sequential"}, {"device_map": "balanced"}]
+)
+def test_offloading_on_a_gpu_gives_the_same_pictures(options, cuda, build, request_of):
     plain = build("FluxKontextPipeline", device=cuda)
-    other = build("FluxKontextPipeline", device=cuda, offload=offload)
+    other = build("FluxKontextPipeline", device=cuda, **options)
     difference = image_of(plain, request_of()).astype(int) - image_of(other, request_of())
     assert np.abs(difference).max() <= 1
     assert plain.fingerprint == other.fingerprint

@@ -1,0 +1,117 @@
+"""LoRA weights in an editor: as diffusers applies them, in the fingerprint, and from safetensors only."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import diffusers
+import numpy as np
+import peft
+import pytest
+import torch
+from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
+from PIL import Image
+from safetensors.torch import save_file
+
+from nein import editors
+from nein.editors import EditorError, EditRequest, get_editor
+from nein.editors.lora import FILE
+from tests.editors import tiny_pipelines
+
+TEXT, SIDE = "No cat.", tiny_pipelines.SIDE
+
+
+@pytest.fixture(scope="module")
+def kontext(tmp_path_factory):
+    return tiny_pipelines.save("FluxKontextPipeline", tmp_path_factory.mktemp("kontext"))
+
+
+def save_lora(pipeline, part, folder):
+    """LoRA weights of random numbers for the attention of one part."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = getattr(pipeline, part)
+        config = peft.LoraConfig(r=2, lora_alpha=2, target_modules=["to_q", "to_v"], init_lora_weights=False)
+        model.add_adapter(config)
+        layers = peft.get_peft_model_state_dict(model, adapter_name="default")
+    pipeline.save_lora_weights(folder, **{f"{part}_lora_layers": layers})
+
+
+@pytest.fixture(params=["flux-kontext", "ip2p"])
+def case(request, kontext, checkpoint, tmp_path):
+    """(editor with options, folder of LoRA weights, pipeline of diffusers with them, arguments of its
+    call)."""
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8))
+    if request.param == "ip2p":
+        pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+            checkpoint, safety_checker=None, requires_safety_checker=False
+        )
+        config = pipeline.scheduler.config
+        pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(config, timestep_spacing="linspace")
+        part, folder, picture = "unet", checkpoint, tiny_pipelines.cropped(picture)
+        call = {"prompt": TEXT, "image": picture}
+    else:
+        pipeline = diffusers.FluxKontextPipeline.from_pretrained(kontext)
+        part, folder = "transformer", kontext
+        call = tiny_pipelines.arguments("FluxKontextPipeline", picture, TEXT)
+    save_lora(pipeline, part, tmp_path / "lora")
+
+    def build(**options):
+        return get_editor(request.param, checkpoint=str(folder), steps=2, **{"resolution": SIDE, **options})
+
+    return build, tmp_path / "lora", pipeline, call
+
+
+def edit(editor, picture):
+    (result,) = editor.edit([EditRequest("1", np.asarray(picture), TEXT, 7)])
+    assert result.error is None
+    return result.image.astype(int)
+
+
+def test_an_edit_is_what_diffusers_gives_with_the_weights(case):
+    build, folder, pipeline, call = case
+    plain, tuned, by_file = build(), build(lora=str(folder)), build(lora=str(folder / FILE))
+    steps = {"num_inference_steps": 2, "generator": torch.Generator().manual_seed(7)}
+    expected = np.asarray(pipeline(**call, **steps).images[0]).astype(int)
+    found = edit(tuned, call["image"])
+    assert np.abs(found - expected).max() <= 1
+    assert np.abs(found - edit(plain, call["image"])).mean() > 0.1
+    assert tuned.fingerprint == by_file.fingerprint != plain.fingerprint
+    assert tuned.describe()["lora"] == str(folder)
+    assert "lora" not in plain.describe()
+
+
+def test_weights_that_cannot_be_used_are_a_sentence(case, tmp_path, monkeypatch):
+    build, folder, *_ = case
+    (tmp_path / "lora.bin").write_bytes(b"x")
+    (tmp_path / "empty").mkdir()
+    strange = tmp_path / "strange.safetensors"
+    save_file({"transformer.else.lora_A.weight": torch.zeros(2, 2)}, strange)
+    for reference, sentence in (
+        (tmp_path / "lora.bin", r"read from \.safetensors files only"),
+        ("owner/name:lora.bin", r"read from \.safetensors files only"),
+        (tmp_path / "none.safetensors", "there is no file"),
+        (tmp_path / "none", "neither an existing folder nor a hub id"),
+        (tmp_path / "empty", f"cannot load .*{FILE}"),
+        ("owner/name", "HF_HUB_OFFLINE is set; fetch it beforehand"),
+        (strange, "nothing in strange.safetensors .* belongs to a part of|cannot load"),
+    ):
+        with pytest.raises(EditorError, match=sentence):
+            build(lora=str(reference))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EditorError, match=r"need the package peft; pip install 'nein\[train\]'"):
+        build(lora=str(folder))
+
+
+def test_only_classes_and_checkpoints_that_take_them_get_them(kontext, checkpoint):
+    pipeline = diffusers.FluxKontextPipeline.from_pretrained(kontext)
+    with pytest.raises(EditorError, match="pipeline in memory has its weights; leave out lora"):
+        editors.as_editor(pipeline, name="mine", lora="a/b")
+    with pytest.raises(EditorError, match="Unknown option 'lora'"):
+        editors.check("zone", lora="a/b")
+
+
+def test_weights_on_the_hub_are_fetched_with_their_editor():
+    found = editors.origins("flux-kontext", lora="owner/name@v2:tuned.safetensors")
+    assert ("file:tuned.safetensors", "owner/name", "v2") in found
+    assert (f"file:{FILE}", "owner/name", None) in editors.origins("ip2p", lora="owner/name")
