@@ -6,6 +6,7 @@ Weights are safetensors, or else plain tensors of .bin and .ckpt files, of which
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import pickle
@@ -20,15 +21,14 @@ from typing import Any, Literal
 import torch
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 from diffusers.utils import logging as diffusers_logging
-from huggingface_hub import constants
+from huggingface_hub import constants, hf_hub_download
 from safetensors import SafetensorError
 from transformers import CLIPTextModel
 from transformers.utils import logging as transformers_logging
 
-from nein.editors import ldm
+from nein.editors import ldm, lora
 from nein.editors.base import EditorError
-from nein.editors.lora import add_lora
-from nein.loading.references import expanded
+from nein.loading.references import expanded, is_local
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _WEIGHTS: dict[str, Any] = {
@@ -67,14 +67,15 @@ def load_pipeline(
     ema: bool | Literal["auto"] | None = None,
     config: str | None = None,
     channels: tuple[int, ...] = (8,),
-    lora: str | None = None,
+    tuned: str | None = None,
 ) -> LoadedPipeline:
     """Load `checkpoint`: a folder in diffusers' layout, a hub id, optionally "owner/name@revision", or one
     .safetensors or .ckpt file in the original format, for which alone `ema` and `config` are (`editors.ldm`).
 
     The class is StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), without the safety checker, which would black out
-    pictures. channels: what its UNet may have as input. lora: see `editors.lora`. Raises EditorError.
+    pictures. channels: what its UNet may have as input. tuned: LoRA weights to fuse into its own, as
+    `editors.lora` reads their name. Raises EditorError.
     """
     path = expanded(checkpoint)
     single = path.is_file()
@@ -103,8 +104,8 @@ def load_pipeline(
             pipeline, weights_format = _read(source, revision, checkpoint)
             published = _declared(source, revision, pipeline)
         pipeline.to(torch.float32)
-        if lora is not None:
-            add_lora(pipeline, lora)
+        if tuned is not None:
+            add_lora(pipeline, tuned)
     pipeline.set_progress_bar_config(disable=True)
     return _checked(pipeline, checkpoint, weights_format, published)
 
@@ -238,6 +239,25 @@ def _checked(pipeline: Any, checkpoint: str, kind: str, published: dict[str, Any
         )
     parts = {part: getattr(pipeline, part) for part in _WEIGHTS}
     return LoadedPipeline(pipeline, kind, content_hash(parts, [pipeline.tokenizer]), published)
+
+
+def add_lora(pipeline: Any, reference: str) -> None:
+    """Fuse LoRA weights into a pipeline's own; `reference`: see `editors.lora`. Raises EditorError."""
+    kind = type(pipeline).__name__
+    if not hasattr(pipeline, "load_lora_weights"):
+        raise EditorError(f"{kind} takes no LoRA weights; leave out lora={reference!r}")
+    if importlib.util.find_spec("peft") is None:
+        raise EditorError("LoRA weights need the package peft; pip install 'nein[train]'")
+    place, file = lora.split(reference)
+    source, revision = locate(place)
+    with explained(reference):
+        local = is_local(source)
+        path = Path(source, file) if local else Path(hf_hub_download(source, file, revision=revision))
+        pipeline.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True)
+        if not any(pipeline.get_list_adapters().values()):
+            raise EditorError(f"nothing in {file} of {reference!r} belongs to a part of {kind}")
+        pipeline.fuse_lora(safe_fusing=True)
+        pipeline.unload_lora_weights()
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class InstructPix2Pix(Editor):
 
         loaded = checkpoint
         if not isinstance(loaded, LoadedPipeline):
-            loaded = load_pipeline(loaded, revision, ema=ema, config=config, lora=lora)
+            loaded = load_pipeline(loaded, revision, ema=ema, config=config, tuned=lora)
         elif lora is not None:
             raise EditorError("a pipeline in memory takes no lora; load it into the pipeline yourself")
         self.lora = lora

@@ -23,8 +23,7 @@ from huggingface_hub import hf_hub_download
 from PIL import Image
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
-from nein.editors.checkpoint import content_hash, explained, locate
-from nein.editors.lora import add_lora
+from nein.editors.checkpoint import add_lora, content_hash, explained, locate
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.runtime import RuntimeOptions
