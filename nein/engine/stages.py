@@ -125,7 +125,8 @@ class Planned:
         self, make: Callable[[Any, str], Sequence[Step]], config: Any, steps: Sequence[Step] | None = None
     ) -> None:
         self._make, self._config, self._steps = make, config, steps
-        spending.keep(config.out_dir, config.budget)  # also where a worker elsewhere makes the steps again
+        if out := getattr(config, "out_dir", None):  # also where a worker elsewhere makes the steps again
+            spending.keep(out, getattr(config, "budget", None))
         service.use(config)
 
     def __call__(self, device: str) -> Sequence[Step]:
