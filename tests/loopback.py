@@ -92,7 +92,6 @@ class Server:
 
 
 def fields_of(kind, data):
-    """The fields of a form: texts, and bytes of files."""
     form = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + data)
     fields = {}
     for part in form.get_payload():

@@ -25,7 +25,6 @@ class Scripted:
         self.fingerprint = fingerprint(self.describe())
 
     def describe(self):
-        """Says that no model is behind the answers."""
         return {"kind": self.kind, "class": "scripted", "name": self.name}
 
     def _each(self, images, texts, what):
@@ -46,8 +45,6 @@ class ScriptedJudge(Scripted):
 
 
 class ScriptedDetector(Scripted):
-    """Scores in [0, 1]; the box is the whole picture."""
-
     kind = "ovd"
 
     def detect(self, images, labels, threshold=0.1):
@@ -117,7 +114,6 @@ def scripted(rule, name):
 
 
 def always(value):
-    """A judge that always says the same."""
     return scripted(lambda _image, _text: value, f"always {value}")
 
 

@@ -33,7 +33,6 @@ PLACE = re.compile(r"(nein(?:\.\w+)*):(\w+)")
 
 
 def modules():
-    """Module -> source, of everything in the wheel, and of research."""
     found = {}
     for folder in ("nein", *BESIDE, "research"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -95,8 +94,6 @@ def missing(files):
 
 
 def imports(files):
-    """Module -> the modules of `files` that it imports, each with the line."""
-
     def module(name):
         while name and name not in files:
             name = name.rpartition(".")[0]
@@ -135,7 +132,6 @@ def violations(files):
 
 
 def by_room(graph):
-    """The same graph between rooms."""
     rooms = {}
     for name, targets in graph.items():
         rooms.setdefault(room(name), set()).update({room(target) for target in targets} - {room(name)})

@@ -117,7 +117,6 @@ echo "${COMPREPLY[@]}"
 
 @pytest.fixture(scope="module")
 def completion(tmp_path_factory):
-    """What bash sources; printed without a heavy import, too."""
     code = (
         "import sys; from nein import cli\n"
         "try: cli.main(['--print-completion', 'bash'])\n"

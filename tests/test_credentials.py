@@ -131,7 +131,6 @@ LINES = {
 
 
 def data(name, server, root):
-    """What the lines of a benchmark read."""
     if name == "negvqa":
         return write_questions(root / "data")
     if name == "negbench":

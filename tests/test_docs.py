@@ -23,14 +23,11 @@ PAGE = commands.ROOT / "docs" / "howto" / "adding.md"
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: its files by name, and the command lines of its console blocks."""
-
     files: dict[str, str]
     lines: tuple[str, ...]
 
 
 def sections():
-    """Heading -> section."""
     parts = re.split(r"^## (.+)\n", PAGE.read_text(), flags=re.MULTILINE)[1:]
     found = {}
     for title, text in zip(parts[::2], parts[1::2], strict=True):

@@ -21,7 +21,6 @@ def whole_world(tmp_path_factory):
 
 
 def faults(name, numbers, world, folder, run=fuzz.run):
-    """The cases that end in anything but a right result or a sentence."""
     said = []
     for number in numbers:
         place = fuzz.copied(name, world, folder / str(number))

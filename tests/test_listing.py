@@ -21,13 +21,11 @@ def cells(kind, name):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """An empty cache of the hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     return tmp_path
 
 
 def snapshot(hub, name, files):
-    """A repository as the hub's cache has it."""
     root = hub / name
     (root / "refs").mkdir(parents=True)
     (root / "refs" / "main").write_text("abc")

@@ -37,7 +37,6 @@ UNTESTED = {"bitsandbytes", "vllm", "tomli"}
 
 
 def requirements():
-    """Of the package and all its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     return [
@@ -73,7 +72,6 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unpacked(wheel):
-    """The wheel as it lies in site-packages."""
     zipfile.ZipFile(wheel).extractall(wheel.parent / "site")
     return wheel.parent / "site"
 

@@ -22,7 +22,6 @@ NANO = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The folder of a table in miniature, made once."""
     top = tmp_path_factory.mktemp("reproduced")
 
     def make(table):

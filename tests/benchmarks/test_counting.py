@@ -17,7 +17,6 @@ from tests.helpers import commands, packages
 
 @pytest.fixture(scope="module", autouse=True)
 def plugin(tmp_path_factory):
-    """The benchmark as a package offers it, by its entry point alone."""
     folder = tmp_path_factory.mktemp("package")
     packages.install(folder, {registry.GROUP: {"counting": "tests.benchmarks.counting:COUNTING"}})
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +102,6 @@ def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
 
 @pytest.fixture(scope="module")
 def two(whole):
-    """A second model in the same folder."""
     words = ("counting", "--model", "nano:negvqa-negated", "--out", whole.parent / "two")
     assert commands.exit_code(*words) == 0
     return whole.parent / "two"

@@ -12,28 +12,11 @@ from benchmarks import common, published, report, scope_tokens, true_size
 from nein import statistics
 from nein.benchmarks import export
 from nein.benchmarks.nein import runs as of_runs
-from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import comparisons
 from nein.benchmarks.nein.runs import EDIT, RunDir
-from nein.benchmarks.report import run as report_command
 from nein.metrics import METRICS
-from nein.reporting import figures as frames
 from nein.statistics.estimates import pairs as paired_values
 from tests.helpers import commands
-
-
-def test_the_runs_that_the_benchmark_of_the_report_makes_up_are_runs(tmp_path):
-    runs = report.make(tmp_path, 12, editors=2, side=8)
-    page = tmp_path / "report.html"
-    report_command(ReportConfig.parse([str(runs), "-o", str(page), "--formats", "html,csv"]))
-    text = page.read_text(encoding="utf-8")
-    assert "editor-0" in text
-    assert "editor-1" in text
-    assert "thing 11" in text
-    figures = frames.read(page.with_suffix(".csv"))
-    compared = frames.pick(figures, task="comparisons", metric="fid", statistic="difference")
-    assert compared is not None
-    assert compared["low"] < compared["high"]
 
 
 def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):

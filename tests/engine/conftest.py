@@ -12,7 +12,6 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory):
-    """What two stages give."""
     folder = opened(tmp_path_factory.mktemp("whole") / "run")
     compute(folder.path)
     return results(folder.path)

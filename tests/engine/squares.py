@@ -47,8 +47,6 @@ def squares(folder, *, pause=0.0, deadly=-1, **changed):
 
 
 def two_stages(folder, **changed):
-    """Squares, and halves which are made of them block by block."""
-
     def read(number):
         return [row["id"] for row in folder.read("squares", number)]
 
@@ -76,5 +74,4 @@ def compute(path, rank=0, size=1, **changed):
 
 
 def start(path, *of, **changed):
-    """`compute` in a process of its own, to join."""
     return killing.start(lambda words: compute(path, *of, **changed), [])

@@ -36,7 +36,6 @@ class Hungry:
 
 @pytest.fixture
 def device(monkeypatch):
-    """What a pretended device says: bytes held, the peak of a pass, bytes free."""
     says = {"held": 100 * MIB, "peak": 110 * MIB, "free": 1000 * MIB}
     monkeypatch.setattr(memory, "held", lambda device: says["held"])
     monkeypatch.setattr(memory, "peak", lambda device: {"bytes": says["peak"], "what": memory.CUDA})

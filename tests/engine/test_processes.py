@@ -10,8 +10,6 @@ from nein.engine.processes import Processes
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Makes this machine one with the accelerators of another."""
-
     def make(cuda=None, hip=None, mps=False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda or hip))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"{'AMD' if hip else 'NVIDIA'} X")

@@ -48,7 +48,6 @@ exec "$@"
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """sbatch, srun, sacct and scancel on PATH."""
     place = tmp_path / "bin"
     place.mkdir()
     for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SRUN[:12], "scancel": SRUN[:12]}.items():

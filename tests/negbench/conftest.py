@@ -80,7 +80,6 @@ def encoded(names, seed, reasons=None):
 
 
 def encode(task, **reasons):
-    """Of a task's pictures and texts."""
     names = {"pictures": task.references, "texts": task.sentences}
     pictures, texts = (encoded(each, k, reasons.get(name)) for k, (name, each) in enumerate(names.items()))
     return pictures, texts
@@ -108,7 +107,6 @@ def write_data(folder):
 
 
 def write_pictures(root):
-    """A folder with 000.png to 007.png in a subfolder."""
     (root / "deep").mkdir(parents=True)
     for i in range(8):
         Image.fromarray(tiny.picture(i)).save(root / "deep" / f"{i:03d}.png")
@@ -149,7 +147,6 @@ def open_clip_checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def open_clip_folder(open_clip_checkpoint):
-    """Its weights as a folder."""
     source, architecture = open_clip_checkpoint
     openclip.convert(source, source.parent / "folder", architecture=str(architecture))
     return source.parent / "folder"
@@ -163,13 +160,11 @@ def encoder(request):
 
 
 def brute_force(images, texts):
-    """Cosines of all pairs, one at a time."""
     pairs = [[(a.astype(float), b.astype(float)) for b in texts] for a in images]
     return np.array([[a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in row] for row in pairs])
 
 
 def cosines(images, texts):
-    """(I, T) of all pairs."""
     return products(prepare(images)[:, None], prepare(texts)[None])
 
 

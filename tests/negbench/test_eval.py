@@ -180,7 +180,6 @@ WHAT = {"model": "clip", "dataset": "coco", "data": "COCO", "task": "mcq", "vari
 
 
 def printed(features="normalised", **what):
-    """What stands beside a model's own figure of one task."""
     own = frames.number(0.5, unit="%", metric="accuracy", **{**WHAT, **what})
     return report.beside(frames.frame([own]), what.get("model", "clip"), features)
 

@@ -29,7 +29,6 @@ from tests.rehearsal import ScriptedJudge
 
 
 def truth(image, thing):
-    """Whether a drawn scene is without a thing."""
     _, split, name = image.split("/")
     return thing not in drawn.scene(split, int(name[:-4])).categories
 
@@ -109,7 +108,6 @@ def test_a_judge_without_a_calibration_is_a_sentence(judged_world, monkeypatch):
 
 
 def triples(tmp_path, *rows):
-    """SimpleNeg's file as it is published, beside pictures of a shade each."""
     for k in range(6):
         write_png(tmp_path / f"val2014/COCO_val2014_{k:012d}.png", np.full((8, 8, 3), 40 * k, np.uint8))
     (tmp_path / "simpleneg.json").write_text(json.dumps(rows), encoding="utf-8")
@@ -154,14 +152,12 @@ def lamp(image, prompt):
 
 @pytest.fixture
 def judge(monkeypatch):
-    """The judge of an evaluation, in place of any other."""
     scripted = ScriptedJudge(lamp)
     monkeypatch.setattr("nein.models.judges.load", lambda kind, reference, **how: scripted)
     return scripted
 
 
 def simpleneg(tmp_path, *words):
-    """The rows of SimpleNeg in one command."""
     file = tmp_path / "files/simpleneg.json"
     evaluate(tmp_path, file, file.parent, "--model", "random", "--datasets", "simpleneg", *words)
     (out,) = (tmp_path / "out").glob("*/simpleneg")

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from nein.benchmarks.negbench import asking, scores
@@ -28,7 +27,6 @@ TASK = ChoiceTask("x/mcq", questions(20, 8), Drawn(lambda name: tiny.picture(int
 
 
 def ask(model, folder, task=TASK, **manner):
-    """Question id -> row, of a run in `folder`."""
     run, cache = Folder(folder / "run"), AnswerCache(folder / "answers.sqlite")
     asked = Model(
         "test", lambda: CachedModel(model, cache), lambda loaded: {"model": (loaded.fingerprint, {})}
@@ -195,13 +193,3 @@ def test_frames_of_a_video_become_one_picture():
     assert not isinstance(sheet, str)
     assert sheet.shape == (8, 12, 3)
     assert [int(sheet[y, x, 0]) for y in (0, 7) for x in (0, 11)] == [0, 1, 2, 3]
-
-
-def test_a_tiny_model_of_transformers_is_asked_through_the_command(tmp_path):
-    folder = tiny.make_llava_15(tmp_path / "llava", seed=1)
-    words = f"--vlm eye={folder} --model none --scenes 6 --scoring logprob --tasks mcq".split()
-    found = evaluate(tmp_path, "nano", None, *words, page=True)["eye/nano"]
-    entry = frames.pick(found.figures, metric="accuracy", type="all")
-    assert entry["n"] > 0
-    scored = pd.read_csv(tmp_path / "out/eye/nano/scores.csv")
-    assert (scored["metric"] == "accuracy").sum() == entry["n"] + entry["unscored"]

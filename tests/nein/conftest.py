@@ -29,7 +29,6 @@ def make_records(sources, per_source):
 
 
 def write_data(root, sources=3, per_source=2):
-    """A data folder with random pictures of 32 x 24 pixels."""
     rng = np.random.default_rng(sources * 100 + per_source)
     records = make_records(sources, per_source)
     for record in records:
@@ -52,5 +51,4 @@ def make_data(tmp_path):
 
 @pytest.fixture
 def evaluate(capsys):
-    """Runs `nein eval ARGS` inside this process."""
     return functools.partial(outcome, capsys, "eval")

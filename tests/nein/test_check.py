@@ -16,8 +16,6 @@ from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 
 class Noisy(Identity):
-    """Another picture every time."""
-
     def _paint(self, request):
         self.count = getattr(self, "count", 0) + 1
         return request.image // 2 + np.uint8(self.count % 100)
@@ -46,7 +44,6 @@ def fragile(_, self, requests):
 
 
 def careless(edit, self, requests):
-    """Draws into the picture it was given."""
     for request in requests:
         request.image[0, 0] = 255 - request.image[0, 0]
     return edit(self, requests)

@@ -16,6 +16,7 @@ from nein.engine.blocks import sample_seed
 from nein.reporting import figures as frames
 from tests.helpers import forks
 from tests.helpers.runs import edits_of, scores_in
+from tests.loopback import say
 from tests.nein.conftest import write_data
 
 ALONE = ("--editor", "identity", "--control", "none")
@@ -229,3 +230,11 @@ def test_a_terminated_run_ends_cleanly_and_goes_on(make_data, evaluate, tmp_path
     monkeypatch.undo()
     assert evaluate(*options).code == 0
     assert len(values(out, "identity/negative", "l1")) == 30
+
+
+def test_what_has_no_score_is_an_error_where_that_is_asked_for(server, evaluate, tmp_path):
+    server.rule = lambda body, count: (200, say("Perhaps."), {})
+    words = [*ALONE, "--models.vqa", f"openai:{server.url}#eye-7b", "--metrics", "removal_vqa", "--limit", 2]
+    lax, strict = (evaluate(*words, "--out", tmp_path, *more) for more in ((), ("--fail-on-unscored",)))
+    assert (lax.code, "have no score (" in lax.stderr, strict.code) == (0, True, 3)
+    assert strict.stdout == lax.stdout != ""

@@ -152,8 +152,6 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
 
 @pytest.fixture
 def install(monkeypatch, tmp_path):
-    """Installs a package that offers metrics, for the length of a test."""
-
     def install(**offered):
         packages.install(tmp_path / "site", {"nein.metrics": offered})
         monkeypatch.syspath_prepend(tmp_path / "site")

@@ -51,7 +51,6 @@ def inside():
 
 @pytest.fixture(scope="module")
 def scored(world, tmp_path_factory):
-    """A finished run of four samples, to be read only."""
     out = tmp_path_factory.mktemp("scored") / "out"
     words = "--editor identity --metrics removal_vqa,removal_ovd --control none --device cpu --limit 4"
     judges = "--models.vqa tests.rehearsal:no --models.ovd tests.rehearsal:score_05"

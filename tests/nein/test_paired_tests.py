@@ -17,7 +17,6 @@ def compared(first, second, clusters=None, span=1.0):
 
 
 def paired(rng, clusters, shift):
-    """Two runs of `clusters` source images with one to five samples each, alike within an image."""
     sizes = rng.integers(1, 6, clusters)
     source = np.repeat(np.arange(clusters), sizes)
     own = np.repeat(rng.normal(size=clusters), sizes) + 0.5 * rng.normal(size=len(source))

@@ -168,7 +168,6 @@ def test_faults_of_a_large_file_are_said_at_once(make_data, large, tmp_path):
 
 
 def cell(path):
-    """A picture as parquet files on the hub hold it."""
     return {"bytes": path.read_bytes(), "path": path.name}
 
 

@@ -15,7 +15,6 @@ MARKUP = (
 
 
 def report(words):
-    """`nein report WORDS`, without the process."""
     return write_report(ReportConfig.parse(words))
 
 
@@ -48,7 +47,6 @@ def out(tmp_path_factory, rows):
 
 @pytest.fixture(scope="session")
 def page(out):
-    """report.html of the runs, with everything inside."""
     assert "Report: " in str(report([str(out), "-o", str(out / "report.html"), "--protocols"]))
     return out / "report.html"
 

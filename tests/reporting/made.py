@@ -30,7 +30,6 @@ def records(sources, per_source, captions=None):
 
 
 def write_data(root, rows, side=24):
-    """The annotations and a picture of one colour with a stripe for every source and sample."""
     for number, row in enumerate(rows):
         for place, key in (("coco_for_val", "COCO"), ("nein_val", "NeIn")):
             path = root / place / f"{row[key]}.png"
@@ -59,8 +58,6 @@ def write_run(
     failed=(),
     pictures=True,
     features=0,
-    answer=lambda i, v: "Perhaps" if v is None else "No" if v else "Yes",
-    config=None,
     models=None,
 ):
     """A complete run. values: metric -> function of the sample's index; failed: indices without an edit."""
@@ -91,8 +88,8 @@ def write_run(
             value = rule(index) if good else None
             reason = "" if value is not None else f"not edited: {edit['error']}" if not good else "no answer"
             scores.append({"id": row["NeIn"], "metric": metric, "value": value, "reason": reason,
-                           "detail": _detail(metric, index, value, answer) if good else {}})  # fmt: skip
-    runs.write(run, edits, scores, config={**setting, **(config or {})}, data=origin, size=len(rows))
+                           "detail": _detail(metric, value) if good else {}})  # fmt: skip
+    runs.write(run, edits, scores, config=setting, data=origin, size=len(rows))
     for kind, description in (models or {}).items():
         run.note("models", kind, description)
     call = {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
@@ -124,10 +121,10 @@ def _features(run, rows, width, failed):
             "columns": width, "sources": "the same in all runs"}  # fmt: skip
 
 
-def _detail(metric, index, value, answer):
+def _detail(metric, value):
     if metric == "removal_vqa":
-        said = {"answer": answer(index, value), "p_yes": 0.25, "p_no": 0.5}
-        return {**said, "protocol": "fixed", "question": "is it?"}
+        answer = "Perhaps" if value is None else "No" if value else "Yes"
+        return {"answer": answer, "p_yes": 0.25, "p_no": 0.5, "protocol": "fixed", "question": "is it?"}
     if metric == "removal_ovd":
         return {"score": 0.05 if value else 0.75, "threshold": 0.1, "box": [0, 0, 9, 9], "protocol": "fixed"}
     return {}

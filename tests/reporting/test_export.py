@@ -28,7 +28,6 @@ def validator(name):
 
 @pytest.fixture(scope="module")
 def runs(out, tmp_path_factory):
-    """A finished folder of each benchmark."""
     root = tmp_path_factory.mktemp("runs")
     machine = ("--device", "cpu")
     assert (
@@ -97,7 +96,6 @@ def test_an_unscored_sample_is_counted_and_never_a_zero(out, tmp_path):
 
 
 def rows_of(path, name):
-    """Of a run: its scores, or the rows of a stage."""
     benchmark = registry.of_run(path)
     folder = benchmark.folder(path)
     if name != "scores":
@@ -153,7 +151,6 @@ def test_what_cannot_be_exported_is_a_sentence(out, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def written(runs, tmp_path_factory):
-    """The board of all runs."""
     out = tmp_path_factory.mktemp("board")
     assert exit_code("leaderboard", *runs.values(), "--out", out) == 0
     return out

@@ -1,12 +1,14 @@
 """The reporting room alone: figures of a counting benchmark, two models by two variants, and every file of
 it."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from nein import statistics
+from nein.engine import images
 from nein.engine.errors import UserError
-from nein.reporting import figures, format, plots, report, tables
+from nein.reporting import cards, figures, format, plots, report, tables
 from nein.reporting.scores import ScoreTable
 
 VARIANTS = tables.Across("variant", {"metric": "accuracy"})
@@ -140,3 +142,19 @@ def test_equal_lines_lie_beside_each_other_where_their_x_counts_something(xs, ap
     first, second = (list(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) == 2)
     assert (first != second) == apart
     assert [round((a + b) / 2, 9) for a, b in zip(first, second, strict=True)] == [float(x) for x in xs]
+
+
+def test_a_thumbnail_stands_in_every_place_in_order_or_why_there_is_none(tmp_path):
+    broken, failed = tmp_path / "broken.png", {"none": "failed: <b>é</b>\n"}
+    broken.write_bytes(b"no picture")
+    paths = [tmp_path / f"a\n{number}é.png" for number in range(12)]
+    for number, path in enumerate(paths):
+        images.write_png(path, np.full((9, 8, 3), 20 * number, np.uint8))
+    samples = [[str(path), str(paths[0]), str(broken), failed] for path in paths]
+    here = list(cards.of_samples(iter(samples * 9), 128))
+    assert len(here) == 108
+    assert [row[3] for row in here] == [failed] * 108
+    assert "this is not an image file" in here[0][2]["none"]
+    assert len({row[0] for row in here}) == 12
+    assert here[5][1] == here[0][0] == cards.of_picture(np.zeros((9, 8, 3), np.uint8), 128)
+    assert list(cards.of_samples(samples, 0)) == [[]] * 12
