@@ -83,14 +83,6 @@ def load_mine(path_or_id, *, revision, device, dtype):
     return "mine", path_or_id
 
 
-def test_a_model_without_a_chat_template_is_refused(tmp_path):
-    folder = tiny.make_llava_15(tmp_path / "plain")
-    for path in folder.glob("chat_template*"):
-        path.unlink()
-    with pytest.raises(metrics.MetricError, match="has no chat template"):
-        metrics.load_judge("vqa", str(folder))
-
-
 def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector):
     assert isinstance(detector, ZeroShotDetector)
     pictures = [tiny.picture(i, 40 + 24 * i, 40) for i in range(3)]
