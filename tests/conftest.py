@@ -1,16 +1,11 @@
 """For the whole suite: no network, and one thread per process, since tiny models are slower on several."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import os
 import ssl
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +19,6 @@ from nein.engine import store
 from nein.engine.environment import keep_freed_memory, look_for_garbage_seldom
 from tests.helpers.commands import PLUGINS
 from tests.helpers.hub import Hub
-from tests.helpers.memory import Peak
 from tests.loopback import Server
 
 sys.path.insert(0, str(PLUGINS))
@@ -59,31 +53,31 @@ DRAWN = {
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def pytest_xdist_make_scheduler(config, log):
     """Files go to processes as wholes, but for tests that need a process of plain libraries: it is started
     once, by the process that gets all of them (`tests.helpers.plain`)."""
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
+        def _split_scope(self, nodeid):
             return "plain" if "_that_plain_" in nodeid else super()._split_scope(nodeid)
 
     return Files(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Garbage is looked for seldom: what models and figures leave behind in a test fits into memory."""
     gc.set_threshold(*SELDOM)
     gc.enable()
 
 
 @pytest.fixture
-def often_swept() -> Iterator[None]:
+def often_swept():
     """For tests that measure memory: garbage is looked for often, so that little of it is counted."""
     gc.set_threshold(*OFTEN)
     yield
@@ -91,15 +85,15 @@ def often_swept() -> Iterator[None]:
 
 
 @pytest.fixture
-def peak(often_swept: None) -> Peak:
+def peak(often_swept):
     """What gives the bytes that a call holds at most: the smaller of two times, since what is imported and
     compiled once, and a table of Python's own (of its interned strings: 16 MB) that has to grow, are not the
     call's."""
 
-    def measured(call: Callable[[], object]) -> int:
+    def measured(call):
         return min(once(call) for _ in range(2))
 
-    def once(call: Callable[[], object]) -> int:
+    def once(call):
         tracemalloc.start()
         try:
             call()
@@ -111,14 +105,14 @@ def peak(often_swept: None) -> Peak:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def swept() -> None:
+def swept():
     """What a file leaves behind is thrown away, and what is alive after it is not looked through again."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_power_cuts() -> Iterator[None]:
+def no_power_cuts():
     """Processes are killed here, whose files the system keeps; to wait for the disk would prove nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
@@ -126,7 +120,7 @@ def no_power_cuts() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def certificates() -> Iterator[None]:
+def certificates():
     """The certificates that every client of an endpoint would read anew; the tests' servers have none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
@@ -134,7 +128,7 @@ def certificates() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def sketched(request: pytest.FixtureRequest) -> Iterator[None]:
+def sketched(request):
     """In files that do not look at plots; slow tests compare them with other processes'."""
     from tests.helpers import drawings
 
@@ -146,7 +140,7 @@ def sketched(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def accelerator() -> str:
+def accelerator():
     """The accelerator of this machine, as PyTorch names it; AMD's GPUs are "cuda" too."""
     import torch
 
@@ -158,7 +152,7 @@ def accelerator() -> str:
 
 
 @pytest.fixture(scope="session")
-def cuda(accelerator: str) -> str:
+def cuda(accelerator):
     """The same where it is not Apple's."""
     if accelerator != "cuda":
         pytest.skip(f"the accelerator of this machine is '{accelerator}', and this is for CUDA and ROCm")
@@ -166,7 +160,7 @@ def cuda(accelerator: str) -> str:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+def hub(monkeypatch, tmp_path):
     """A stand-in for the hub in the place of the real one, and an empty cache; nothing is offline."""
     from huggingface_hub import constants
 
@@ -184,7 +178,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch):
     """An OpenAI-compatible endpoint on the loopback address; it is asked again without much ado."""
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     monkeypatch.setattr("nein.loading.service._command", {})  # of the command before

@@ -7,8 +7,6 @@ command imports (`warm`). Allowed are a right result, or one sentence and an exi
 what was there before is as it was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import faulthandler

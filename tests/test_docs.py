@@ -1,8 +1,6 @@
 """The code of the documentation works: docs/howto/adding.md, whose blocks are files with commands to run on
 them, docs/howto/python.md, a program from top to bottom, and the tutorial, a notebook."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shlex

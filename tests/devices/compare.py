@@ -1,7 +1,5 @@
 """Whether a device or a number type says what the CPU says in float32: the largest difference, every flip."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,7 +28,7 @@ class Comparison(NamedTuple):
     lines: list[str]
 
 
-def compare(name: str, cpu: Outcome, other: Outcome) -> Comparison:
+def compare(name, cpu, other):
     """Raises AssertionError where they are not about the same samples."""
     assert cpu.numbers.keys() == other.numbers.keys()
     assert cpu.decisions.keys() == other.decisions.keys()

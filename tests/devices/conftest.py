@@ -1,9 +1,5 @@
 """What the comparisons found is printed when the tests end, whether they passed or not."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from tests.devices.compare import Comparison
@@ -12,12 +8,12 @@ FOUND = pytest.StashKey[list[Comparison]]()
 
 
 @pytest.fixture
-def report(request: pytest.FixtureRequest) -> Callable[[Comparison], None]:
+def report(request):
     """Takes a comparison for the summary."""
     return request.config.stash.setdefault(FOUND, []).append
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter, config):
     found = config.stash.get(FOUND, [])
     if found:
         terminalreporter.section("an accelerator against the CPU, float32")

@@ -1,20 +1,17 @@
 """Every kind of model of the suite, in its nano edition, on a device and in a number type."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nein import editors, metrics
 from nein.metrics.judges.base import template
 from nein.nano import zoo
-from nein.nano.data import NanoSample, iter_samples
+from nein.nano.data import iter_samples
 from nein.nano.scenes import render
 from tests.devices.compare import Outcome
 from tests.negvqa.tiny import answers, run
@@ -32,12 +29,12 @@ class Subject:
 
 
 @lru_cache
-def _samples(sources: int = 12) -> tuple[NanoSample, ...]:
+def _samples(sources=12):
     return tuple(iter_samples("test", sources))
 
 
 @lru_cache
-def _pictures() -> dict[str, np.ndarray]:
+def _pictures():
     """Sample -> its picture, and its source's."""
     return {
         f"{sample.nein} {what}": render(scene)
@@ -46,13 +43,13 @@ def _pictures() -> dict[str, np.ndarray]:
     }
 
 
-def _labels() -> list[str]:
+def _labels():
     """The removed object of every picture: there in the sample, not in the source."""
     return [sample.object for sample in _samples() for _ in range(2)]
 
 
-def _editor(name: str) -> Callable[[str, str], Outcome]:
-    def outcome(device: str, dtype: str) -> Outcome:
+def _editor(name):
+    def outcome(device, dtype):
         editor = editors.get_editor(
             f"{name}-nano", checkpoint=str(zoo.path(name)), steps=8, device=device, dtype=dtype
         )
@@ -67,10 +64,10 @@ def _editor(name: str) -> Callable[[str, str], Outcome]:
     return outcome
 
 
-def _judge(kind: str, name: str, ask: Callable[..., list[tuple[object, str]]]) -> Callable[..., Outcome]:
+def _judge(kind, name, ask):
     """ask: judge, pictures -> the numbers of each, and what is decided."""
 
-    def outcome(device: str, dtype: str) -> Outcome:
+    def outcome(device, dtype):
         judge = metrics.load_judge(kind, str(zoo.path(name)), device=device, dtype=dtype)
         found = dict(zip(_pictures(), ask(judge, list(_pictures().values())), strict=True))
         numbers = {key: np.array(said) for key, (said, _) in found.items()}
@@ -79,23 +76,23 @@ def _judge(kind: str, name: str, ask: Callable[..., list[tuple[object, str]]]) -
     return outcome
 
 
-def _vqa(judge: Any, pictures: list[np.ndarray]) -> list[tuple[object, str]]:
+def _vqa(judge, pictures):
     wording = template(judge.template)
     rows = judge.ask(pictures, [[wording.ask_presence(label)] for label in _labels()])
     return [((row.p_yes, row.p_no), row.text) for [row] in rows]
 
 
-def _ovd(judge: Any, pictures: list[np.ndarray]) -> list[tuple[object, str]]:
+def _ovd(judge, pictures):
     rows = judge.detect(pictures, [[label] for label in _labels()])
     return [(row.score, "there" if row.count else "not there") for found in rows for row in found.values()]
 
 
-def _itm(judge: Any, pictures: list[np.ndarray]) -> list[tuple[object, str]]:
+def _itm(judge, pictures):
     rows = judge.match(pictures, [[f"a {label}"] for label in _labels()])
     return [(row, "fits" if row[0] > 0.5 else "does not") for row in rows]
 
 
-def _clip(device: str, dtype: str) -> Outcome:
+def _clip(device, dtype):
     model = metrics.load_dual(str(zoo.path("clip")), device=device, dtype=dtype)
     captions = list(dict.fromkeys(sample.caption for sample in _samples()))
     texts, images = model.encode_text(captions), model.encode(list(_pictures().values()))
@@ -104,15 +101,15 @@ def _clip(device: str, dtype: str) -> Outcome:
     return Outcome(numbers, {key: captions[int(row.argmax())] for key, row in numbers.items()})
 
 
-def _features(kind: str) -> Callable[[str, str], Outcome]:
-    def outcome(device: str, dtype: str) -> Outcome:
+def _features(kind):
+    def outcome(device, dtype):
         network = metrics.load_encoder(kind, str(zoo.path(kind)), device=device, dtype=dtype)
         return Outcome(dict(zip(_pictures(), network.encode(list(_pictures().values())), strict=True)))
 
     return outcome
 
 
-def _lpips(device: str, dtype: str) -> Outcome:
+def _lpips(device, dtype):
     network = metrics.load_encoder("lpips", str(zoo.path("lpips")), device=device, dtype=dtype)
     images = [render(sample.sample) for sample in _samples()]
     targets = [render(sample.source) for sample in _samples()]
@@ -120,7 +117,7 @@ def _lpips(device: str, dtype: str) -> Outcome:
     return Outcome({sample.nein: np.array(d) for sample, d in zip(_samples(), distances, strict=True)})
 
 
-def _negvqa(device: str, dtype: str) -> Outcome:
+def _negvqa(device, dtype):
     with tempfile.TemporaryDirectory() as folder:
         words = ("--model", "nano:negvqa", "--questions", 96, "--out", folder, "--formats", "md")
         assert run(*words, "--device", device, "--dtype", dtype) == 0

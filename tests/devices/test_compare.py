@@ -1,7 +1,5 @@
 """The comparison notices what it is for. Half precision on the CPU stands in for a device that is wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,7 @@ def test_half_precision_is_further_off_than_any_device_may_be(name):
     assert found.largest > subject.tolerance, found.lines
 
 
-def ranked(outcome: Outcome) -> Outcome:
+def ranked(outcome):
     """For each picture the best captions in order: some are close to one another, as the best two are not."""
     orders = {key: str(np.argsort(-cosines)[:5].tolist()) for key, cosines in outcome.numbers.items()}
     return Outcome(outcome.numbers, orders)

@@ -1,7 +1,5 @@
 """Every kind of model computes and decides on this machine's accelerator what it does on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.devices.compare import compare

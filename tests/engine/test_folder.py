@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,13 +12,13 @@ from nein.reporting import figures
 from tests.helpers.commands import exit_code
 
 
-def opened(path: Path, overwrite: bool = False, **identity: object) -> Folder:
+def opened(path, overwrite=False, **identity):
     folder = Folder(path, "answers")
     folder.open(identity, {"invocation": {"started": "2026-01-01T00:00:00"}}, overwrite=overwrite)
     return folder
 
 
-def test_another_identity_is_refused_by_the_first_key_that_differs(tmp_path: Path) -> None:
+def test_another_identity_is_refused_by_the_first_key_that_differs(tmp_path):
     opened(tmp_path / "a", seed=0, model={"name": "x"}).write("answers", 0, [{"id": 1}])
     with pytest.raises(UserError, match=r"holds answers made with model: name x, not y"):
         opened(tmp_path / "a", seed=1, model={"name": "y"})
@@ -30,7 +26,7 @@ def test_another_identity_is_refused_by_the_first_key_that_differs(tmp_path: Pat
     assert opened(tmp_path / "a", overwrite=True, seed=1, model={"name": "y"}).done("answers") == set()
 
 
-def test_what_is_discarded_leaves_the_answers_of_models(tmp_path: Path) -> None:
+def test_what_is_discarded_leaves_the_answers_of_models(tmp_path):
     folder = opened(tmp_path / "a", seed=0)
     folder.write("work/answers", 0, [{"id": 1}])
     with AnswerCache(folder.answers) as cache:
@@ -41,7 +37,7 @@ def test_what_is_discarded_leaves_the_answers_of_models(tmp_path: Path) -> None:
         assert cache.get("model", "question") == {"text": "Yes"}
 
 
-def test_one_output_may_be_made_anew_without_the_others(tmp_path: Path) -> None:
+def test_one_output_may_be_made_anew_without_the_others(tmp_path):
     folder = opened(tmp_path / "a", seed=0)
     for name in ("l1", "l2"):
         folder.open_output(f"scores/{name}", {"align": "crop"}, overwrite=False)
@@ -53,14 +49,14 @@ def test_one_output_may_be_made_anew_without_the_others(tmp_path: Path) -> None:
     assert folder.outputs("scores") == {"l1": {"align": "stretch"}, "l2": {"align": "crop"}}
 
 
-def test_a_block_that_is_missing_is_said_with_the_next_step(tmp_path: Path) -> None:
+def test_a_block_that_is_missing_is_said_with_the_next_step(tmp_path):
     folder = opened(tmp_path / "a")
     folder.write("answers", 0, [{"id": 1}])
     with pytest.raises(UserError, match="lacks block 1 of answers; give the same command again"):
         list(folder.rows("answers", [0, 1]))
 
 
-def test_every_command_is_remembered_and_a_folder_of_another_version_left_alone(tmp_path: Path) -> None:
+def test_every_command_is_remembered_and_a_folder_of_another_version_left_alone(tmp_path):
     folder = opened(tmp_path / "a")
     folder.open({}, {"invocation": {"started": "2026-01-02T00:00:00"}}, overwrite=False)
     assert [call["started"][:10] for call in folder.manifest()["invocations"]] == ["2026-01-01", "2026-01-02"]
@@ -71,7 +67,7 @@ def test_every_command_is_remembered_and_a_folder_of_another_version_left_alone(
         folder.manifest()
 
 
-def test_a_run_of_another_benchmark_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_run_of_another_benchmark_is_named_with_what_to_do(tmp_path):
     class Answers(Folder):
         benchmark = "negvqa"
 
@@ -84,13 +80,13 @@ def test_a_run_of_another_benchmark_is_named_with_what_to_do(tmp_path: Path) -> 
         Edits(tmp_path).manifest()
 
 
-def test_runs_are_found_at_any_depth_and_by_themselves(tmp_path: Path) -> None:
+def test_runs_are_found_at_any_depth_and_by_themselves(tmp_path):
     one, two = opened(tmp_path / "b" / "c"), opened(tmp_path / "a")
     assert runs_below(tmp_path) == [two.path, one.path]
     assert runs_below(one.path) == [one.path]
 
 
-def test_two_half_runs_copied_together_are_one_run_of_which_nothing_is_made_again(tmp_path: Path) -> None:
+def test_two_half_runs_copied_together_are_one_run_of_which_nothing_is_made_again(tmp_path):
     line = "eval --editor identity --metrics l1 --control none --limit 16 --batch-size 4 --device cpu"
     assert exit_code(*line.split(), "--out", tmp_path / "one") == 0
     runs = [tmp_path / name / "identity" / "negative" for name in ("one", "two")]
@@ -133,13 +129,13 @@ SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [st
         ([], "is [], which must be an object"),
     ],
 )
-def test_the_first_thing_that_is_wrong_is_named(value: Any, said: str) -> None:
+def test_the_first_thing_that_is_wrong_is_named(value, said):
     assert fault(value, SHAPE).startswith(said)
     assert bool(said) == bool(fault(value, SHAPE))
     assert quick(SHAPE)(value) == (said == "")
 
 
-def test_a_file_without_its_shape_is_a_sentence_with_its_line(tmp_path: Path) -> None:
+def test_a_file_without_its_shape_is_a_sentence_with_its_line(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": "a", "value": 1}\n{"id": "b"}\n')
     with pytest.raises(UserError, match="line 2: 'value' is missing"):
@@ -150,7 +146,7 @@ def test_a_file_without_its_shape_is_a_sentence_with_its_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["model,metric\na,b\n", "", "n,value\n1,2\n"])
-def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path, text):
     (tmp_path / "figures.csv").write_text(text)
     with pytest.raises(UserError, match="holds no figures"):
         figures.read(tmp_path / "figures.csv")
@@ -167,14 +163,14 @@ def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path: Path, text: 
         ("models", [], "which must be an object"),
     ],
 )
-def test_notes_have_a_shape(tmp_path: Path, kind: str, note: dict[str, Any], said: str) -> None:
+def test_notes_have_a_shape(tmp_path, kind, note, said):
     folder = Folder(tmp_path)
     atomic.write_json(tmp_path / "notes" / kind / "one.json", note)
     with pytest.raises(UserError, match=said):
         folder.notes(kind)
 
 
-def test_costs_and_manifests_have_a_shape_and_costs_may_end_in_a_torn_line(tmp_path: Path) -> None:
+def test_costs_and_manifests_have_a_shape_and_costs_may_end_in_a_torn_line(tmp_path):
     folder = Folder(tmp_path)
     folder.cost("edit", 3, {"seconds": 1.0, "at": 2.0}, "one")
     folder.cost("edit", 3, {"seconds": 9.0, "at": 1.0}, "two")

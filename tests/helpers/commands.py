@@ -1,7 +1,5 @@
 """`nein ARGUMENTS`, inside the process of the tests, in a fork of it or in a new one."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

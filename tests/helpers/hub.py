@@ -1,8 +1,6 @@
 """A stand-in for the hub on the loopback address: repositories, revisions, gates, pull requests, broken
 lines."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -3,8 +3,6 @@
 Every file of a run is written through `nein.engine.atomic`, so most moments are the number of a file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import functools
