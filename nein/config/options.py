@@ -193,7 +193,7 @@ def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]
     items = list(argv)
     while items:
         flag, equals, value = items.pop(0).partition("=")
-        start = next((start for start in mappings if flag.replace("_", "-").startswith(start)), "")
+        start = next((start for start in mappings if flag.startswith(start)), "")
         if entry := flag[len(start) :] if start else "":  # --editor-options.steps 3: any key
             if not equals and (not items or items[0].startswith("--")):
                 raise UserError(f"{flag} needs a value; see {prog} --help.")
