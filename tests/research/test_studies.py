@@ -66,17 +66,6 @@ def test_a_cell_is_the_mean_over_seeds_with_the_lowest_and_the_highest(tmp_path)
     ]
 
 
-def test_a_sentence_begins_with_what_was_not_taught():
-    rows = [
-        figure("nano", "0", world, value, **where)
-        for world, value in (("nano:taught", 0.9), ("nano:wording", 0.5), ("nano:unlike", 0.3))
-        for where in study.METRICS.values()
-    ]
-    [sentence] = study.findings(frames.frame(rows))
-    assert sentence.index("30.0 %") < sentence.index("50.0 %") < sentence.index("90.0 %")
-    assert "were not taught 30.0 % of the choices" in sentence
-
-
 @pytest.mark.slow
 def test_the_study_writes_its_tables_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capfd):
     from research.nano import vision

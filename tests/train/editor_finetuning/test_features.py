@@ -138,14 +138,3 @@ def test_unreadable_pairs_are_all_named_or_skipped(setup, data):
     mended = setup(data=data, flip=0.0)
     mended.made()
     mended.features.check("The data")
-
-
-@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
-def test_drawn_pictures_which_cannot_be_written_to_are_encoded_without_a_warning(setup):
-    s = setup(data="nano", nano_sources=2, flip=0.0, mix_affirmative=0.5, affirmative_pairs=2)
-    before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # else only once in a process
-    try:
-        assert s.made()
-    finally:
-        torch.set_warn_always(before)

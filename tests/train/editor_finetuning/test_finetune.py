@@ -132,10 +132,8 @@ def test_lora_is_merged_in_the_pipeline_and_written_apart_as_well(tune, base):
 
 def test_bf16_gradient_checkpointing_and_min_snr_run_together(tune):
     run = tune(precision="bf16", gradient_checkpointing=True, snr_gamma=5.0, schedule="cosine", warmup=2)
-    rates = logged(run, "learning_rate")
-    assert rates[0] == 0
-    assert max(rates) == rates[2] == pytest.approx(1e-3)
-    assert rates[-1] < rates[3]
+    cosine = [0, 0.5, *(0.5 + 0.5 * np.cos(np.pi * np.arange(4) / 4))]
+    np.testing.assert_allclose(logged(run, "learning_rate"), np.multiply(cosine, 1e-3), rtol=1e-6)
     assert all(tensor.dtype == torch.float32 for tensor in weights(run).values())
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from nein.config.options import dump, preset_file
 from nein.engine.errors import UserError
@@ -37,16 +36,6 @@ def test_the_published_recipes_hold_the_published_values():
         assert (config.clip, config.weight_decay, config.seed, config.precision) == (0, 0.01, 23, "fp32")
 
 
-def test_a_flag_beats_a_file_which_beats_the_recipe_wherever_they_stand(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("learning_rate: 0.5\nbatch_size: 7\nprecompute: false\nhold_out_objects: [dog]\n")
-    config, _ = parse(["--batch-size", "9", "--config", str(file), "--recipe", "nano"])
-    assert (config.batch_size, config.learning_rate, config.precompute) == (9, 0.5, False)
-    assert config.hold_out_objects == ["dog"]
-    assert config.resolution == yaml.safe_load(preset_file("nano", "train/").read_text())["resolution"] != 256
-    assert parse(["--recipe", "nano", "--hold-out-objects", "none"])[0].hold_out_objects == []
-
-
 def test_a_command_line_that_names_no_base_and_no_data_is_of_the_recipe_for_the_nano_world(tmp_path):
     assert parse([]) == parse(["--recipe", "nano"])
     assert (
@@ -56,6 +45,10 @@ def test_a_command_line_that_names_no_base_and_no_data_is_of_the_recipe_for_the_
     for words in (["--steps=3", "--base", "x"], ["--steps=3", "--data=nano"], ["--config", str(file)]):
         config, _ = parse(words)
         assert (config.recipe, config.resolution) == (None, 256)
+
+
+def test_a_list_of_a_recipe_is_emptied_by_none():
+    assert parse(["--recipe", "nano", "--hold-out-objects", "none"])[0].hold_out_objects == []
 
 
 def test_epochs_on_the_command_line_replace_the_steps_of_a_recipe():
