@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -56,6 +57,9 @@ class LlavaNextJudge(vlm.VisionChat):
         self.quantization, self.batch_size = quantization, batch_size
         self._ids = functools.lru_cache(maxsize=4096)(self._encoded)
         self._token_counts: dict[tuple[int, ...], int] = {}
+        # Newer versions of transformers call it "cache".
+        named = inspect.signature(type(model).forward).parameters
+        self._cache = "cache" if "cache" in named else "past_key_values"
         self._image_id = int(model.config.image_token_id)
         self._image_word = processor.tokenizer.convert_ids_to_tokens(self._image_id)
         self._yes, self._no = yes_no_tokens(processor.tokenizer)
@@ -144,7 +148,7 @@ class LlavaNextJudge(vlm.VisionChat):
             layers: Any = cache.layers
             behind = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])
             ids = torch.tensor([[*jobs[row].prefix, *jobs[row].suffixes[prompt]] for row, prompt in chunk])
-            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": behind}
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), self._cache: behind}
             produced, first = self.generate(inputs, self.max_new_tokens)
             first = first.softmax(-1)  # N V
             p_yes, p_no = (first[:, words].sum(-1).tolist() for words in (self._yes, self._no))
@@ -161,11 +165,11 @@ class LlavaNextJudge(vlm.VisionChat):
             attention_mask=torch.ones_like(ids),
             pixel_values=torch.cat(values).to(ids.device, self.model.dtype),
             image_sizes=torch.cat([job.pixels.size for job in jobs]).to(self.model.device),
-            past_key_values=DynamicCache(),  # keeps everything, where the model has a window too
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache: DynamicCache()},  # keeps everything, where the model has a window too
         )
-        return output.past_key_values
+        return output[self._cache]
 
 
 def _after(row: Sequence[int], token: int) -> int:

@@ -54,6 +54,7 @@ def test_answers_equal_generate_for_every_question_alone(judged):
     assert len({text for row in expected for text, _ in row}) >= 6, "the cases must tell apart"
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")  # no argument that transformers has deprecated
 @pytest.mark.parametrize("size", [1, 2])
 def test_answers_do_not_depend_on_batches(judged, size, monkeypatch):
     judge, expected = judged
