@@ -175,7 +175,7 @@ def load_model(
             f"'{path_or_id}' is a '{actual}' checkpoint; {cls.__name__} needs one of type '{model_type}'."
         )
     # Weights missing from a file are drawn; nobody else's random numbers change before that is refused.
-    with torch.random.fork_rng(devices=[]), _no_bar(Path(path_or_id).is_dir()):
+    with torch.random.fork_rng(devices=[]), no_bar(Path(path_or_id).is_dir()):
         model, found = from_pretrained(
             cls, path_or_id, revision=revision, use_safetensors=True, dtype=number_type,
             output_loading_info=True, **kwargs,
@@ -199,7 +199,7 @@ def load_model(
 
 
 @contextlib.contextmanager
-def _no_bar(local: bool) -> Iterator[None]:
+def no_bar(local: bool) -> Iterator[None]:
     """No progress bar for local files; a download keeps its own."""
     from transformers.utils import logging
 

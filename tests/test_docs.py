@@ -52,8 +52,8 @@ def run(line, folder):
 
 #: Heading -> what the commands below it print.
 PRINTED = {
-    "An editor": ("my_editors:Blur: all checks passed", "| blur"),
-    "A judge": ("my_judges:Bright: all checks passed", "| identity", "vqa: sensitivity"),
+    "An editor": ("my_editors:Blur: all checks passed", "\nblur "),
+    "A judge": ("my_judges:Bright: all checks passed", "\nidentity ", "vqa: sensitivity"),
     "A metric": ("Equal pixels", "Colour shift"),
     "A benchmark": ("nano:negvqa", " 12 ", " 24 "),
 }

@@ -140,9 +140,10 @@ def load_sentences(
         )
     options = {"use_safetensors": True, "dtype": dtype}
     try:
-        model = SentenceTransformer(
-            name, revision=revision, device=device, trust_remote_code=False, model_kwargs=options
-        )
+        with loading.no_bar(local):
+            model = SentenceTransformer(
+                name, revision=revision, device=device, trust_remote_code=False, model_kwargs=options
+            )
     except loading.UNREADABLE as error:
         first = loading.first_line(error)
         raise MetricError(f"Cannot load a sentence transformer from '{name}': {first}") from error

@@ -40,7 +40,9 @@ class CompareConfig(Runs, Comparing):
     """What is compared."""
 
     metrics: Names = option([], "only these metrics", "What")
-    format: Literal["md", "csv", "tex"] = option("md", "how to print it", "Output")
+    format: Literal["text", "md", "csv", "tex"] = option(
+        "text", "text: the first rows, on one screen; md, csv, tex: everything", "Output"
+    )
 
 
 @dataclass(kw_only=True)

@@ -6,9 +6,12 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from nein import statistics
 from nein.engine.errors import unknown
-from nein.reporting import format, tables
+from nein.reporting import figures as frames
+from nein.reporting import format, report, tables
 from nein.reporting.figures import figure, number
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
@@ -38,6 +41,18 @@ COMPARISONS = Table(
     {"task": "comparisons"},
     NOTE,
 )
+
+
+def printed(
+    form: str, compared: pd.DataFrame, shown: Sequence[Table], other: pd.DataFrame | None = None
+) -> str:
+    """What `nein compare` prints in a format; `other`: further figures of the tables."""
+    if form == "csv":
+        return frames.to_csv(compared)
+    figures = compared if other is None or form == "tex" else frames.concat([compared, other])
+    if form == "text":
+        return report.headline(figures, shown, [shown[0].note], ["Every row: --format md, csv or tex"])
+    return (tables.latex if form == "tex" else tables.markdown)(tables.sheets(shown, figures), "Comparison")
 
 
 def chosen(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:

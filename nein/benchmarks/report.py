@@ -11,7 +11,6 @@ from nein.benchmarks.runner import Benchmark
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
-from nein.reporting import page, tables
 
 
 def run(options: ReportConfig) -> str:
@@ -19,7 +18,7 @@ def run(options: ReportConfig) -> str:
     return write(registry.of_runs(options.runs), options)
 
 
-def compare(options: CompareConfig) -> str | int:
+def compare(options: CompareConfig) -> str:
     """`nein compare`: every pair of the runs, tested and corrected for their number."""
     benchmark = registry.of_runs(options.runs)
     options = _own(benchmark, options, benchmark.compare_config)
@@ -34,26 +33,18 @@ def compare(options: CompareConfig) -> str | int:
     if not rows:
         raise UserError("These runs have no metric in common.")
     figures = frames.label(frames.frame(rows), benchmark=benchmark.name)
-    if options.format == "csv":
-        return frames.to_csv(figures)
-    shown = tables.sheets([paired.COMPARISONS], figures)
-    return (tables.latex if options.format == "tex" else tables.markdown)(shown, "Comparison")
+    return paired.printed(options.format, figures, [paired.COMPARISONS])
 
 
 def write(benchmark: Benchmark, options: ReportConfig) -> str:
-    """The report of the complete runs of one benchmark: page, and what lies beside it, with their sizes."""
+    """Writes the report of the complete runs of one benchmark; what is printed."""
     options = _own(benchmark, options, benchmark.report_config)
     atomic.check_writable(options.out.parent)
     out, folders = options.out.with_suffix(".html"), registry.runs(options.runs)
     complete = [path for path in folders if registry.complete(path)] or registry.finished(folders)
     finished = runner.of_folders(benchmark, complete)
     unfinished = [path for path in folders if path not in complete]
-    text, files = runner.write_report(benchmark, out, finished, options, unfinished)
-    if out not in files:
-        return f"{text}\nReport: {out.parent}\n"
-    sizes = [file.stat().st_size for file in page.beside(out).glob("*.js")]
-    beside = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
-    return f"{text}\nReport: {out} ({out.stat().st_size / 2**20:.1f} MiB){beside}\n"
+    return runner.write_report(benchmark, out, finished, options, unfinished)
 
 
 def _own(benchmark: Benchmark, options: Any, kind: type[Any]) -> Any:

@@ -21,7 +21,7 @@ from nein.config.groups import FORMATS, ScoreOptions, TrackerOptions
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks, spans
-from nein.engine.errors import UNSCORED, UserError
+from nein.engine.errors import UNSCORED, UserError, shortlist
 from nein.engine.executors import Executor, memory
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
 from nein.engine.stages import Planned, Step, open_blocks
@@ -50,7 +50,7 @@ class Benchmark:
     decides   (scores, folder) -> the rows that say whether a sample is unscored; by default all.
     gap       Two variants, affirmed and negated, whose difference sample by sample is the negation gap.
     sections  Tables and plots of a report.
-    headline  The tables that a command prints when it ends; none: all, as Markdown.
+    headline  The tables that a command prints when it ends; none: those of the first section.
     page      (finished runs, options of the command or of the report) -> what else a report says; None: no
               report is made. The options' `formats` name the files; by default all.
     whole     A command's report is of every finished run in its OUT, its own first.
@@ -79,7 +79,7 @@ class Benchmark:
     whole: bool = False
     mixed: bool = False
     report_config: type[ReportConfig] = ReportConfig
-    compare: Callable[[Any], str | int] | None = None
+    compare: Callable[[Any], str] | None = None
     compare_config: type[CompareConfig] = CompareConfig
     read: Callable[[Path], Exported] | None = None
     rows: Callable[[Folder], Iterable[Row]] | None = None
@@ -152,7 +152,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
         complete = [path for path, facts in ours.items() if facts["status"] == COMPLETE]
         unfinished += [path for path in ours if path not in complete]
         shown += of_folders(benchmark, complete)
-    text, _ = write_report(benchmark, config.out_dir, shown, config, unfinished)
+    text = write_report(benchmark, config.out_dir, shown, config, unfinished)
     if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
         return text
     print(text or "", end="", flush=True)
@@ -250,25 +250,26 @@ def write_report(
     finished: Sequence[Finished],
     options: Any,
     unfinished: Sequence[Path] = (),
-) -> tuple[str, list[Path]]:
-    """Writes the report of finished runs to a folder or a page (`report.write`); what is printed, and the
-    files. unfinished: runs that a note says are not shown."""
+) -> str:
+    """Writes the report of finished runs to a folder or a page (`report.write`); what is printed.
+    unfinished: runs that a note says are not shown."""
     page = benchmark.page(finished, options) if benchmark.page else Page(benchmark.title)
     if page is None:
-        return "", []
+        return ""
     figures = page.frame
     if figures is None:
         figures = frames.concat([*(one.figures for one in finished), *page.figures])
     costs = (sentence for one in finished for sentence in sentences(one.manifest["spent"]))
-    notes = [*page.notes, *dict.fromkeys(costs), *changed_versions(finished)]
+    own = [*dict.fromkeys(costs)]
     if unfinished:
-        names = ("/".join(path.parts[-2:]) for path in unfinished)
-        notes.append(f"not shown because not complete: {', '.join(names)}.")
+        names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
+        own.insert(0, f"not shown because not complete: {names}.")
+    notes = [*page.notes, *changed_versions(finished), *own]
     page = dataclasses.replace(page, notes=notes, sections=page.sections or benchmark.sections)
     files = report.write(out, figures, page, getattr(options, "formats", FORMATS))
-    if shown := page.headline or benchmark.headline:
-        return report.headline(figures, shown), files
-    return next((path.read_text("utf-8") for path in files if path.suffix == ".md"), ""), files
+    shown = page.headline or benchmark.headline or next((one.tables for one in page.sections or ()), ())
+    texts = [*dict.fromkeys(page.findings), page.subtitle, *own[:3]]
+    return report.headline(figures, shown, texts, report.places(out, files, len(notes)))
 
 
 def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any
 
@@ -9,6 +10,7 @@ from nein.benchmarks import controls, runner
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import Asked
+from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
 from nein.benchmarks.nein.reporting import judge_tables
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
@@ -60,7 +62,8 @@ def run(options: RetrievedConfig) -> str:
     for one in runs:
         _judge(options, one, judge, how, manner.protocol, known.rates(manner.protocol, role="object"), flag)
     shown = runner.of_folders(NEGBENCH, [one.path for one in found])
-    return runner.write_report(NEGBENCH, options.run, shown, options)[0]
+    benchmark = dataclasses.replace(NEGBENCH, headline=(JUDGED, AVOIDED))
+    return runner.write_report(benchmark, options.run, shown, options)
 
 
 def _retrievals(run: Asked) -> list[RetrievalTask]:

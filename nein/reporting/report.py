@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from nein.config.groups import FORMATS
 from nein.engine import atomic
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
-from nein.reporting.page import Page, Shown, render
+from nein.reporting.page import Page, Shown, beside, render
 from nein.reporting.tables import Table
 
 
@@ -46,9 +48,36 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     return list(files)
 
 
-def headline(figures: pd.DataFrame, shown: Sequence[Table]) -> str:
-    """What a command prints when it ends: some of the tables, as plain text."""
-    return "\n\n".join(tables.plain(sheet) for sheet in tables.sheets(shown, figures)) + "\n"
+#: A screen, less the line "Results: OUT".
+LINES, COLUMNS = 24, 100
+
+
+def headline(
+    figures: pd.DataFrame, shown: Sequence[Table], texts: Sequence[str] = (), last: Sequence[str] = ()
+) -> str:
+    """What a command prints when it ends, on one screen: the first tables that have rows, of long ones the
+    first rows; then sentences; then the lines `last`."""
+    wrap = functools.partial(textwrap.wrap, width=COLUMNS, break_long_words=False, break_on_hyphens=False)
+    said = [*(line for text in texts for line in wrap(text)), *(["", *last] if last else [])]
+    room, printed = LINES - len(said), []
+    sheets = tables.sheets(shown, figures)[: max(1, room // 6)]
+    for place, sheet in enumerate(sheets):
+        printed.append(tables.plain(sheet, max(1, room // (len(sheets) - place) - 4)))
+        room -= printed[-1].count("\n") + 2  # and an empty line
+    return "\n\n".join([*printed, "\n".join(said)] if said else printed) + "\n"
+
+
+def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
+    """Where the rest of a report to OUT is, in lines."""
+    told = ", ".join(file.name for file in files if file.suffix in (".md", ".csv", ".tex"))
+    also = f" and {notes} note{'s' * (notes > 1)}" if notes else ""
+    lines = [f"All tables{also}: {told}"] if told else []
+    page = _place(out, "report.html")
+    if page in files:
+        sizes = [file.stat().st_size for file in beside(page).glob("*.js")]
+        more = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
+        return [*lines, f"Report: {page} ({page.stat().st_size / 2**20:.1f} MiB){more}"]
+    return [*lines, f"Report: {out.parent}" if page == out else f"One page: nein report {out} -o report.html"]
 
 
 def _place(out: Path, name: str, part: bool = False) -> Path:

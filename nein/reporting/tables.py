@@ -206,9 +206,12 @@ _LATEX = {
 }  # fmt: skip
 
 
-def plain(sheet: Sheet) -> str:
-    """For a terminal: the title above the table."""
-    return f"{sheet.title}\n{tabulate.tabulate(sheet.rows, sheet.columns, disable_numparse=True)}"
+def plain(sheet: Sheet, lines: int) -> str:
+    """For a terminal: the title above the table, whose rows take at most so many lines."""
+    fit = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1
+    table = tabulate.tabulate(sheet.rows[:fit], sheet.columns, disable_numparse=True)
+    more = f"\n... {len(sheet.rows) - fit} rows more" if fit < len(sheet.rows) else ""
+    return f"{sheet.title}\n{table}{more}"
 
 
 def markdown(

@@ -96,7 +96,7 @@ def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
     config = counting.CountingConfig.of(model="nano:negvqa-negated", out=out, device="cpu", limit=8)
     said = benchmark(config, Threads("cpu"))
     assert isinstance(said, str)
-    for words in ("| nano:negvqa ", "| nano:negvqa-negated ", "not complete: out/half."):
+    for words in ("nano:negvqa ", "nano:negvqa-negated ", "not complete: out/half."):
         assert words in said
 
 

@@ -87,7 +87,7 @@ def test_on_slurm_waits_for_the_jobs_and_prints_what_one_prints(tmp_path, cluste
     done = commands.outcome(capsys, *words)
     assert done.code == 0, done.stderr
     assert "Submitted 2 jobs, 12_0 to 12_1" in done.stderr
-    assert "| identity" in done.stdout
+    assert "identity  " in done.stdout
     folder = Folder(tmp_path / "out" / "identity" / "negative")
     assert sum(len(path.read_text().splitlines()) for path in folder.cost_files("edit")) == 2  # none twice
 

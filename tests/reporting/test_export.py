@@ -29,13 +29,36 @@ def validator(name):
 @pytest.fixture(scope="module")
 def runs(out, tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    machine = ("--device", "cpu")
-    assert (
-        exit_code("negbench", "eval", "--model", "random", "--limit", 12, *machine, "--out", root / "b") == 0
-    )
-    words = ("--model", "nano:negvqa", "--limit", 8, "--formats", "csv", *machine)
-    assert exit_code("negvqa", *words, "--out", root / "v") == 0
-    return {"nein": out, "negbench": root / "b", "negvqa": root / "v"}
+    folders = {"nein": out, "negbench": root / "b", "negvqa": root / "v"}
+    assert exit_code(*COMMANDS["negbench"], folders["negbench"]) == 0
+    assert exit_code(*COMMANDS["negvqa"], folders["negvqa"]) == 0
+    return folders
+
+
+#: What computes the runs, or finds them finished, but for its folder.
+COMMANDS = {
+    "nein": ("eval", "--stages", "report", "--out"),
+    "negbench": ("negbench", "eval", "--model", "random", "--limit", 12, "--device", "cpu", "--out"),
+    "negvqa": ("negvqa", "--model", "nano:negvqa", "--limit", 8, "--formats", "csv,md", "--out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("benchmark", registry.OURS)
+def test_what_a_command_prints_when_it_ends_fits_on_a_screen(runs, benchmark, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    evaluated = outcome(capsys, *COMMANDS[benchmark], runs[benchmark])
+    reported = outcome(capsys, "report", runs[benchmark], "-o", page)
+    for done in (evaluated, reported):
+        lines = done.stdout.splitlines()
+        assert len([*lines, *done.stderr.splitlines()]) <= 25
+        assert lines[1].endswith("unscored")
+        assert "figures.csv" in lines[-2] or "page.csv" in lines[-2]
+    assert f"Report: {page} (" in reported.stdout
+    finding = next(line for line in page.with_suffix(".md").read_text().splitlines() if line[:2] == "- ")
+    for done in (evaluated, reported):
+        assert finding[2:] in " ".join(done.stdout.split())
+    if benchmark != "negbench":  # which has written a page itself
+        assert f"nein report {runs[benchmark]} -o report.html" in evaluated.stdout
 
 
 @pytest.mark.parametrize("benchmark", registry.OURS)

@@ -110,6 +110,19 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame):
     assert "Accuracy\nmodel" in report.headline(frame, TABLES)
 
 
+@pytest.mark.parametrize(("texts", "fit"), [([], 3), (["One sentence. " * 30], 2)])
+def test_of_long_tables_a_screen_shows_the_first_rows(frame, texts, fit):
+    many = figures.concat([figures.label(frame, model=f"model {n}") for n in range(40)])
+    lines = report.headline(many, TABLES * fit * 2, texts, ["the rest: table.md"]).splitlines()
+    assert 20 <= len(lines) <= report.LINES
+    assert lines.count("Accuracy") == fit
+    assert lines[3].startswith("model 0 ")
+    shown = sum(line.startswith("model ") for line in lines) - fit  # without the heads
+    left = [int(line.split()[1]) for line in lines if line.startswith("... ")]
+    assert shown + sum(left) == fit * 40
+    assert lines[-1] == "the rest: table.md"
+
+
 def test_that_one_loses_most_is_said_only_where_no_interval_overlaps():
     def gap(name, value, reach):
         share = {"value": 0.5, "low": None, "high": None, "unit": "%"}

@@ -134,10 +134,10 @@ class Tower(nn.Module):
             return self._save_open_clip(folder)
         from transformers import AutoImageProcessor, AutoTokenizer
 
-        from nein.metrics.loading import _no_bar, from_pretrained
+        from nein.metrics.loading import from_pretrained, no_bar
 
         source = self.dual.source
-        with _no_bar(local=True):
+        with no_bar(local=True):
             self.model.save_pretrained(folder, safe_serialization=True)
         clip = isinstance(self.dual, ClipEncoder)
         for part in [AutoImageProcessor] if clip else [AutoImageProcessor, AutoTokenizer]:

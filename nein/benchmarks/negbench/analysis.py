@@ -10,7 +10,6 @@ k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -287,7 +286,7 @@ def run(options: AnalyseConfig) -> None:
         "paper's."
     )
     page = Page("Templates: what text encoders separate", notes=[note], sections=SECTIONS)
-    report.write(out, figures, page, ("md", "csv", "plots", "html"))
+    files = report.write(out, figures, page, ("md", "csv", "plots", "html"))
     drawn = pd.DataFrame(coordinates)
     for key, title, _ in PLOTS:
         # a panel per model; colour is the group, the marker which object stands first
@@ -303,8 +302,7 @@ def run(options: AnalyseConfig) -> None:
         for s in group
     ]
     atomic.write_text(out / "sentences.csv", pd.DataFrame(written).to_csv(index=False, lineterminator="\n"))
-    print((out / "table.md").read_text(encoding="utf-8"), end="")
-    print(f"Results: {out}", file=sys.stderr)
+    print(report.headline(figures, [MEASURED], [note], report.places(out, files, 0)), end="")
 
 
 def _encoded(name: str, choice: Choice | None, texts: Sequence[str], path: Path, threads: Threads) -> Encoded:

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, cast
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import asking, judged, sections
+from nein.benchmarks.negbench import asking, judged
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.config import ReportConfig
 from nein.benchmarks.negbench.folder import Asked
 from nein.benchmarks.negbench.models import MODELS
 from nein.benchmarks.negbench.retrieval import KS
@@ -67,13 +66,11 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
     found = evaluated([runs[k].folder for k in order])
     nano = {run.facts["dataset"].partition("-")[0] for run in found} == {NANO}
     frame = together(found)
-    chief = [sections.RETRIEVED, sections.SATISFIED, sections.MULTIPLE_CHOICE]
     return Page(
         f"NegBench, {NANO_LABEL if nano else 'measured here'}", subtitle=HOW, findings=finding(frame),
         notes=notes(found), frame=frame,
         settings={run.name: pages.setting(run.facts) for run in found},
         stamp=NANO_LABEL if nano else "", parts=_questions(found, runs),
-        headline=chief if isinstance(options, ReportConfig) else None,
     )  # fmt: skip
 
 

@@ -252,6 +252,7 @@ NEGBENCH = Benchmark(
     # a row per caption, picture and question
     decides=lambda table, folder: table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}")),
     sections=sections.SECTIONS,
+    headline=sections.HEADLINE,
     page=report.page,
     whole=True,
     report_config=ReportConfig,

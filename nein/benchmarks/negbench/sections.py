@@ -4,6 +4,7 @@ printed figures (`source` "printed") are rows of their own."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES, GAIN
@@ -202,6 +203,20 @@ PARTS = Table(
     "false; only where it is above both others in size is all of a pair right (group). In the unit of the "
     "scores, then as shares of the sum of squares. Text alone: how much of the squared gap between the two "
     "captions remains whatever is seen. Same caption: pairs in which both pictures choose one caption.",
+)
+
+
+def _short(table: Table, *titles: str) -> Table:
+    """With these columns, n and unscored."""
+    kept = (*titles, *(column.title for column in COUNTS))
+    return replace(table, columns=[c for c in table.columns if isinstance(c, Column) and c.title in kept])
+
+
+HEADLINE = (
+    _short(RETRIEVED, "R@1 ↑", "R-Neg@1 ↑", "negation gap@1 ↓"),
+    _short(MULTIPLE_CHOICE, "accuracy ↑", "negation", "chance"),
+    SATISFIED,
+    JOINT,
 )
 _RUN = ("model", "data", "variant")
 _RECALLS = tuple(f"recall@{k}" for k in KS)

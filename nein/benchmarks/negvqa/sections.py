@@ -68,12 +68,14 @@ GAP = Table(
         Column("ratio", {"metric": "ratio"}),
         Column("p", {"metric": "gap"}, tables.p_value()),
         Column("pairs", {"metric": "original"}, tables.count()),
+        Column("unscored", {"metric": "gap"}, tables.count("unscored")),
     ),
     where={"task": "gap"},
     note="Accuracy in per cent on original questions and on their negations, over pairs scored in both. Gap: "
     "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: "
     "– where no negated question was right.",
 )
+OVER_ALL = replace(GAP, rows=(_MODEL, _SCORING), where={**GAP.where, "category": AVERAGE})
 
 
 BLIND = Table(

@@ -17,7 +17,6 @@ from nein.benchmarks.nein.runs import REMOVALS, Records
 from nein.engine.errors import UserError, unknown
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
-from nein.reporting import tables
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
 from nein.statistics.estimates import t_p_value
@@ -25,8 +24,8 @@ from nein.statistics.estimates import t_p_value
 SIGNIFICANT = 0.05
 
 
-def compare(options: CompareConfig) -> int:
-    """Prints every pair of the runs named, tested and corrected for their number. Raises UserError."""
+def compare(options: CompareConfig) -> str:
+    """Every pair of the runs named, tested and corrected for their number. Raises UserError."""
     loaded, unfinished = runs.load(options.runs)
     controls = {run.name: run for run in loaded if run.track == "remove"}
     loaded = [run for run in loaded if options.track in (run.track, "all")]
@@ -40,16 +39,10 @@ def compare(options: CompareConfig) -> int:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
     compared = frames.label(frames.frame(rows), benchmark="nein")
     shown = [sections.comparisons(out_of_reach(rows)), sections.COVERAGE]
-    sheets = tables.sheets(shown, frames.concat([compared, figures.together(loaded)]))
-    if options.format == "csv":
-        print(frames.to_csv(compared), end="")
-    elif options.format == "tex":
-        print(tables.latex(sheets[:1], "Comparison"), end="")
-    else:
-        print(tables.markdown(sheets, "Comparison"), end="")
+    results = figures.together(loaded)
     if unfinished:
         print(f"not compared because not complete: {', '.join(unfinished)}", file=sys.stderr)
-    return 0
+    return paired.printed(options.format, compared, shown, results[results["unscored"] > 0])
 
 
 def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records, Records]]:

@@ -53,7 +53,10 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     presets = sorted({str(run.manifest.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
     results, gaps = figures.together(loaded), figures.gaps(loaded)
-    said: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded)}
+    tables = (table for table in reversed(sections.results()) if table.sheet(results).rows)
+    said: dict[str, Any] = {
+        "subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded), "headline": [*tables][:1],
+    }  # fmt: skip
     if isinstance(options, EvalConfig):
         frame = frames.label(frames.concat([results, gaps]), benchmark="nein")
         return Page("NeIn", findings=finding(frame), frame=frame, sections=sections.of_runs(), **said)
@@ -79,7 +82,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     out = options.out.with_suffix(".html")
     return Page(
         options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
-        findings=finding(frame), frame=frame, headline=[sections.GAP, *sections.results()],
+        findings=finding(frame), frame=frame,
         parts=[browser.part(out, pictures, options.budget * 2**20)],
         sections=sections.page(comparisons.out_of_reach(compared)),
         settings={run.label: pages.setting({
