@@ -1,15 +1,12 @@
 """Minimal pairs: two pictures and two captions, and what decides their four scores."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from nein.benchmarks.negbench import scores
-from nein.datasets.negbench import loading, polarity
+from nein.datasets.negbench import polarity
 from nein.datasets.negbench.polarity import Pair
 from nein.datasets.negbench.records import ChoiceTask
-from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from nein.statistics import two_way
 from tests.negbench import conftest
@@ -119,20 +116,3 @@ def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about():
     assert [effect["value"] for effect in effects] == [-0.5, 0.5, 0.5]
     assert all(-1 <= effect["low"] <= effect["high"] <= 1 for effect in effects)
     assert value(frame, metric="same caption") is None  # nothing is chosen
-
-
-def test_neins_files_give_pairs_whose_truth_the_scenes_know():
-    (data,) = loading.load("nano", names=["nein"], scenes=5)
-    made = {sample.nein: sample for sample in nano_data.iter_samples("val", 5)}
-    compared = next(task for task in data.tasks if task.name == "nein/pairs")
-    assert isinstance(compared, ChoiceTask)
-    for question in compared.questions:
-        sample = made[question.id.partition("/")[0]]
-        assert question.cluster == sample.coco
-        assert sample.object in sample.sample.categories
-        assert sample.object not in sample.source.categories
-        right = question.options[question.correct]
-        shows = Path(question.picture(right)).stem
-        denied = right.text == sample.negative
-        assert denied == (right.template == "negation")
-        assert shows == (sample.coco if denied else sample.nein)

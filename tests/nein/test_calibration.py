@@ -137,15 +137,6 @@ def test_reliability_bins_and_their_error_by_hand():
     assert error == pytest.approx(0.2 * 0.05 + 0.4 * abs(0.135 - 0.5) + 0.4 * 0.025)
 
 
-def test_cohens_kappa_by_hand():
-    # 20 both yes, 5 and 10 differ, 15 both no: p_o = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5.
-    first, second = keyed(*zip(*([(1, 1)] * 20 + [(1, 0)] * 5 + [(0, 1)] * 10 + [(0, 0)] * 15), strict=True))
-    first |= {"x": None, "y": 1.0}
-    found = calibration.cohen_kappa(first, {**second, "x": 1.0}, {key: key for key in first})
-    assert (found.value, found.n) == (pytest.approx(0.4), 50)
-    assert found.low < 0.4 < found.high
-
-
 def test_krippendorffs_alpha_is_the_published_example():
     # Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), example C: four observers, twelve
     # units, missing values; nominal alpha 0.743.

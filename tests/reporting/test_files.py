@@ -120,12 +120,9 @@ def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):
 def test_mistakes_are_one_sentence(out, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the checkout may be one that nobody can write to
     cases = [
-        ("report", [tmp_path / "none"], "There is no run in"),
-        ("report", [out, "-o", tmp_path], "is a folder"),
         ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
         ("report", [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
         ("report", [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "a whole number, 0 or above"),
-        ("report", [out, "-o", tmp_path / "x.html", "--data", tmp_path / "no"], "There is no data folder"),
         ("compare", [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
         ("compare", [out, "--metrics", "removal"], "did you mean 'removal_"),
     ]
