@@ -30,7 +30,7 @@ from nein.editors.presets import (
 )
 from nein.editors.zone import find_missing
 from nein.loading.errors import UserError, unknown
-from nein.loading.references import Origin, expanded, located
+from nein.loading.references import Need, expanded, located
 
 __all__ = [
     "DEFAULT_CONFIG",
@@ -156,7 +156,7 @@ def takes(name: str, option: str) -> bool:
 
 def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
-) -> list[Origin]:
+) -> list[Need]:
     """What `get_editor` with the same arguments has to download; loads nothing. Raises EditorError."""
     name = spelled(name)
     if is_foreign(name) or not needs_checkpoint(name):
@@ -164,11 +164,11 @@ def origins(
     row, place, revision = _checkpoint(name, checkpoint, revision)
     options = {**row.options(), **overrides}
     repository, colon, file = place.partition(":")
-    parts = [Origin.of("pipeline", place, revision)]
+    parts = [Need.of("pipeline", place, revision)]
     if expanded(located(place)).is_file() or (colon and repository.count("/") == 1):
-        parts = [Origin.of("settings", options.get("config") or DEFAULT_CONFIG, None)]
-        parts += [Origin.of(f"file:{file}", repository, revision)] if file else []
-    parts += [Origin.of(layout, options[option], None) for option, layout in row.layouts.items() if layout]
+        parts = [Need.of("settings", options.get("config") or DEFAULT_CONFIG, None)]
+        parts += [Need.of(f"file:{file}", repository, revision)] if file else []
+    parts += [Need.of(layout, options[option], None) for option, layout in row.layouts.items() if layout]
     parts += [lora.origin(options["lora"])] if options.get("lora") else []
     return [part for part in parts if part is not None]
 

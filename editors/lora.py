@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nein.editors.base import EditorError
-from nein.loading.references import Origin, expanded
+from nein.loading.references import Need, expanded
 
 #: As diffusers' `save_lora_weights` names it.
 FILE = "pytorch_lora_weights.safetensors"
@@ -24,6 +24,6 @@ def split(reference: str) -> tuple[str, str]:
     return place, file or FILE
 
 
-def origin(reference: str) -> Origin | None:
+def origin(reference: str) -> Need | None:
     place, file = split(reference)
-    return Origin.of(f"file:{file}", place)
+    return Need.of(f"file:{file}", place)

@@ -64,8 +64,8 @@ class RecordStore(Protocol):
     def put(self, space: str, key: str, value: dict[str, Any]) -> None: ...
 
 
-class _Memory:
-    """A store that lives as long as the object."""
+class MemoryRecords:
+    """A `RecordStore` that lives as long as the object."""
 
     def __init__(self) -> None:
         self._data: dict[tuple[str, str], Any] = {}
@@ -77,12 +77,8 @@ class _Memory:
         self._data[space, key] = value
 
 
-class MemoryRecords(_Memory):
-    """A `RecordStore` in memory."""
-
-
-class MemoryFeatures(_Memory):
-    """A `FeatureStore` in memory."""
+class MemoryFeatures(MemoryRecords):
+    """A `FeatureStore` that lives as long as the object."""
 
     def put(self, space: str, key: str, value: Any) -> None:
         import numpy as np  # not for a command line, which needs the words of this package alone
@@ -135,8 +131,7 @@ THOUGHTS, THOUGHTS_END = (re.compile(start + _TAG, re.IGNORECASE) for start in (
 
 
 def without_thoughts(text: str) -> str | None:
-    """What stands behind a model's thoughts in tags, of which the first may be missing; None for a text that
-    ends within them."""
+    """The answer behind thoughts in tags, of which the first may lack; None where the text ends in them."""
     answer = THOUGHTS_END.split(text)[-1]
     return None if THOUGHTS.match(answer) else answer
 
@@ -158,8 +153,7 @@ def alike(items: Sequence[Any], key: Callable[[Any], Any], size: int) -> Iterato
 
 
 def paper_removed(answer: str) -> bool:
-    """NeIn's removal_eval.py (https://github.com/tanbuinhat/NeIn): "No" to the letter ("no" and "No." are
-    not)."""
+    """NeIn's removal_eval.py (github.com/tanbuinhat/NeIn): "No" to the letter, not "no" or "No."."""
     return answer.strip() == "No"
 
 
@@ -169,8 +163,7 @@ def paper_present(answer: str) -> bool:
 
 
 def parse_yes_no(answer: str) -> bool | None:
-    """By the first word behind any thoughts, whatever its case and punctuation: "No, there is no car." ->
-    False; "Nothing", "" -> None."""
+    """By the first word behind any thoughts: "No, there is no car." -> False; "Nothing", "" -> None."""
     words = (without_thoughts(answer) or "").split()
     first = words[0].strip(_IGNORED).lower() if words else ""
     return {"yes": True, "no": False}.get(first)

@@ -10,15 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from nein.loading.errors import choose, isolated
-from nein.metrics.base import (
-    FeatureStore,
-    MemoryFeatures,
-    MemoryRecords,
-    MetricError,
-    RecordStore,
-    check_image,
-    chunks,
-)
+from nein.metrics import base
 
 #: The pictures that a metric can need of an item.
 PICTURES = ("edited", "target", "sample", "things")
@@ -48,11 +40,9 @@ def pixel_digest(picture: np.ndarray) -> str:
 class EditPair:
     """One edit. A picture is (H, W, 3) uint8 RGB, or a sentence saying why there is none.
 
-    edited      What the editor made; `upright`: what detectors are shown in its place, turned by its EXIF
-                tag.
+    edited      What the editor made; `upright`: the same for detectors, turned by its EXIF tag.
     target      The picture it should have made (NeIn: the source image).
-    sample      The unedited picture, and `sample_upright` as `upright`; `things`: everything on it, where
-                that is known.
+    sample      The unedited picture, and `sample_upright`; `things`: everything on it, where known.
     object      What the instruction said should not be there, e.g. "traffic light".
     caption     Describes the target and names the objects to retain; may be empty.
     target_key, sample_key  SHA-256 of size and pixels; by default worked out.
@@ -89,8 +79,8 @@ class EditPair:
                 return picture
             try:
                 for shown in [thing.without for thing in picture] if name == "things" else [picture]:
-                    check_image(shown)
-            except MetricError as error:
+                    base.check_image(shown)
+            except base.MetricError as error:
                 return str(error)
         return None
 
@@ -109,10 +99,8 @@ class Settings:
     article     In questions: "none" as in the released code, "a_an" as in the paper's text.
     evidence    "both": Retention also asks about the other protocol's objects and keeps all replies
                 (`objects_of` in the detail), so that its figure needs no judge. The scores are the same.
-    before      Removal also asks about the object in the unedited sample (`before` and `present_before` in
-                the detail). The scores are the same.
-    batch_size, workers  Pictures that go through a network together; threads for resizing (None: by the
-                         cores).
+    before      Removal also asks about the object in the unedited sample. The scores are the same.
+    batch_size, workers  Pictures per pass through a network; threads for resizing (None: by the cores).
     """
 
     align: Literal["stretch", "crop"] = "stretch"
@@ -131,7 +119,7 @@ class Settings:
         choose("article", self.article, ("none", "a_an"))
         choose("evidence", self.evidence, ("own", "both"))
         if not 0 <= self.threshold < 1:
-            raise MetricError(
+            raise base.MetricError(
                 f"The detection threshold must be at least 0 and below 1, not {self.threshold}."
             )
 
@@ -156,8 +144,8 @@ class Batch:
     models: Mapping[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     names: tuple[str, ...] = ()
-    features: FeatureStore = field(default_factory=MemoryFeatures)
-    records: RecordStore = field(default_factory=MemoryRecords)
+    features: base.FeatureStore = field(default_factory=base.MemoryFeatures)
+    records: base.RecordStore = field(default_factory=base.MemoryRecords)
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, items: Sequence[EditPair], names: Sequence[str] | None = None) -> Batch:
@@ -172,8 +160,6 @@ class Batch:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
-
-    # ---------------------------------------------------------------------------------------- pictures
 
     def targets(self) -> dict[str, np.ndarray]:
         """Target key -> the target as it is compared, in the order of the items."""
@@ -205,8 +191,6 @@ class Batch:
 
         return self.once("pairs", fitted)
 
-    # ---------------------------------------------------------------------------------------- features
-
     def edited_features(self, kind: str) -> list[Feature]:
         return self.once((kind, "edited"), lambda: self._encoded(kind, [item.edited for item in self.items]))
 
@@ -228,8 +212,7 @@ class Batch:
         return _encode(self.models[kind].encode, pictures, self.settings.batch_size)
 
     def _encoded_targets(self, kind: str) -> dict[str, Feature]:
-        """From the store only where it has every target: the last bits of a feature can depend on its
-        batch."""
+        """From the store only with every target: a feature's last bits can depend on its batch."""
         targets, space = self.targets(), self.models[kind].fingerprint
         alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
         company = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
@@ -246,6 +229,6 @@ class Batch:
 
 
 def _encode(encode: Callable[[Any], np.ndarray], inputs: Sequence[Any], size: int) -> list[Feature]:
-    parts = [isolated(lambda chunk: list(encode(chunk)), part) for part in chunks(inputs, size)]
+    parts = [isolated(lambda chunk: list(encode(chunk)), part) for part in base.chunks(inputs, size)]
     wild = "the features are not finite"
     return [row if isinstance(row, str) or np.isfinite(row).all() else wild for part in parts for row in part]

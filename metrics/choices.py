@@ -90,8 +90,7 @@ class ChoiceModel(Protocol):
 def answer_each(
     model: ChoiceModel, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
 ) -> list[list[Reply]]:
-    """As `model.answer`; only the question that the model fails on has a reply with the error. Raises
-    MetricError."""
+    """As `model.answer`; only the question that fails has a reply with the error. Raises MetricError."""
 
     def answer(questions: Sequence[tuple[int, Asked]]) -> list[Reply]:
         rows: dict[int, list[Asked]] = {}
@@ -165,12 +164,10 @@ def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
 class FunctionChoices:
     """Answers by a function of yours, `answer(image, question, options) -> str`, one call at a time.
 
-    function     Gets a `PIL.Image.Image` in mode RGB, the question and a list of options; gives a letter, or
-                 a sentence that begins with one.
+    function     Gets a `PIL.Image.Image` (RGB), the question and a list of options; gives a letter first.
     by_type      Types of what the function holds that the fingerprint does not look into.
 
-    What the function raises, and an answer that is no text, is the error of that question. Raises
-    MetricError.
+    What it raises, and an answer that is no text, is the error of that question. Raises MetricError.
     """
 
     scorings = ("generated",)

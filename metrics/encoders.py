@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from nein.loading.digests import DTYPES, file_sha256, folder_digest, torch_dtype
-from nein.loading.errors import choose
-from nein.loading.references import Origin
+from nein.loading.errors import choose, first_line
+from nein.loading.references import Need
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, alike, chunks
 from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalised
@@ -67,9 +67,6 @@ class PixelEncoder(Described):
         raise NotImplementedError
 
 
-# --- CLIP ------------------------------------------------------------------------------------------------
-
-
 class ClipEncoder(PixelEncoder, TwoTowers):
     """A `transformers.CLIPModel` behind the transform that OpenAI published for it.
 
@@ -88,8 +85,7 @@ class ClipEncoder(PixelEncoder, TwoTowers):
 
     def describe(self) -> dict[str, Any]:
         return {
-            "kind": "clip",
-            **loading.model_fields(self.model, self.source),
+            **loading.model_fields("clip", self.model, self.source),
             "preprocess": self.preprocess.name,
             "text": f"truncated at {self._text_limit} tokens",
         }
@@ -132,29 +128,22 @@ def _published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
     return int(side or fallback), tuple(processor.image_mean), tuple(processor.image_std)
 
 
-def load_clip(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
-) -> ClipEncoder:
+def load_clip(path_or_id: str, *, batch_size: int = 32, **how: Any) -> ClipEncoder:
+    """how: `revision`, `device` and `dtype`, as of `loading.load_model`; of all loaders."""
     from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
-    model, source = loading.load_model(
-        CLIPModel, path_or_id, model_type="clip", revision=revision, device=device, dtype=dtype
-    )
-    processor = loading.from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
-    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    model, source = loading.load_model(CLIPModel, path_or_id, "clip", **how)
+    processor = source.part(AutoImageProcessor)
     size, mean, std = _published_numbers(processor, model.config.vision_config.image_size)
-    return ClipEncoder(model, tokenizer, ResizeCrop(size, size, mean, std), source, batch_size)
-
-
-# --- ViT: DINO, and FID offline --------------------------------------------------------------------------
+    preprocess = ResizeCrop(size, size, mean, std)
+    return ClipEncoder(model, source.part(AutoTokenizer), preprocess, source, batch_size)
 
 
 class ViTEncoder(PixelEncoder):
     """The class token of a `transformers.ViTModel` after its last LayerNorm.
 
     kind  "dino": behind the transform of facebookresearch/dino (hubconf.py, eval_knn.py): Resize 256, centre
-          crop 224, or their ratio. "fid": behind clean-fid's resize; not comparable with published FID
-          values.
+          crop 224, or their ratio. "fid": behind clean-fid's resize; not comparable with published FID.
     """
 
     def __init__(
@@ -168,8 +157,7 @@ class ViTEncoder(PixelEncoder):
     def describe(self) -> dict[str, Any]:
         name = self.preprocess.name
         return {
-            "kind": self.kind,
-            **loading.model_fields(self.model, self.source),
+            **loading.model_fields(self.kind, self.model, self.source),
             "preprocess": name if self.kind == "dino" else f"{name}/mean-{self.mean}/std-{self.std}",
             "feature": "class token of last_hidden_state",
         }
@@ -179,24 +167,16 @@ class ViTEncoder(PixelEncoder):
         return self.model(pixel_values=x).last_hidden_state[:, 0]  # N T D => N D
 
 
-def load_vit(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32,
-    kind: str = "dino",
-) -> ViTEncoder:  # fmt: skip
+def load_vit(path_or_id: str, *, batch_size: int = 32, kind: str = "dino", **how: Any) -> ViTEncoder:
     from transformers import AutoImageProcessor, ViTModel
 
-    model, source = loading.load_model(
-        ViTModel, path_or_id, model_type="vit", revision=revision, device=device, dtype=dtype,
-        add_pooling_layer=False,
-    )  # fmt: skip
-    processor = loading.from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
-    _, mean, std = _published_numbers(processor, 224)
+    options = {"add_pooling_layer": False}
+    model, source = loading.load_model(ViTModel, path_or_id, "vit", options=options, **how)
+    _, mean, std = _published_numbers(source.part(AutoImageProcessor), 224)
     size = int(model.config.image_size)
     preprocess = ResizeCrop(round(size * 256 / 224), size, mean, std) if kind == "dino" else CleanResize(size)
     return ViTEncoder(kind, model, preprocess, mean, std, source, batch_size)
 
-
-# --- FID -------------------------------------------------------------------------------------------------
 
 INCEPTION_FILE = "inception-2015-12-05.pt"
 #: The file is TorchScript, that is a program, and clean-fid downloads and runs it unchecked. The digest is
@@ -264,16 +244,14 @@ def load_fid(
     return InceptionEncoder(model, loading.Source("inception", "2015-12-05", digest), device, batch_size)
 
 
-def fid_origins(path_or_id: str) -> list[Origin] | None:
+def fid_origins(path_or_id: str) -> list[Need] | None:
     """clean-fid's network; None for a ViT."""
     if path_or_id != "inception":
         return None
     from cleanfid.downloads_helper import inception_url
 
-    return [Origin("torch", inception_url, INCEPTION_SHA256)]
+    return [Need("torch", inception_url, INCEPTION_SHA256)]
 
-
-# --- LPIPS -----------------------------------------------------------------------------------------------
 
 NETS = ("alex", "vgg", "squeeze")
 _KEYS = {"net", "lpips", "version"}
@@ -351,9 +329,8 @@ def build_lpips(net: str, *, linear: bool, version: str, pretrained: bool) -> An
 def load_lpips(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16
 ) -> LpipsNetwork:
-    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder with `config.json`, exactly
-    {"net": ..., "lpips": true|false, "version": "0.1"|"0.0"}, and `model.safetensors`, the module's whole
-    state dictionary."""
+    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder with
+    model.safetensors and config.json, exactly {"net": ..., "lpips": true|false, "version": "0.1"|"0.0"}"""
     choose("dtype", dtype, DTYPES)
     if path_or_id in NETS:
         try:
@@ -382,12 +359,12 @@ def load_lpips(
             state = load_file(folder / "model.safetensors")
             module.load_state_dict({k: v.float() for k, v in state.items()})
         except loading.UNREADABLE as error:
-            raise MetricError(f"Cannot load LPIPS from '{folder}': {loading.first_line(error)}") from error
+            raise MetricError(f"Cannot load LPIPS from '{folder}': {first_line(error)}") from error
         source = loading.Source(path_or_id, None, folder_digest(folder))
     return LpipsNetwork(module.to(device, torch_dtype(dtype)), source, batch_size)
 
 
-def lpips_origins(path_or_id: str) -> list[Origin]:
+def lpips_origins(path_or_id: str) -> list[Need]:
     """The trunk, which torchvision publishes; the rest ships with the library."""
     if path_or_id not in NETS:
         return []
@@ -400,4 +377,4 @@ def lpips_origins(path_or_id: str) -> list[Origin]:
     }
     url = trunks[path_or_id].url
     # torchvision's files carry the beginning of their digest: alexnet-owt-7be5be79.pth.
-    return [Origin("torch", url, url.rpartition("-")[2].partition(".")[0])]
+    return [Need("torch", url, url.rpartition("-")[2].partition(".")[0])]

@@ -1,5 +1,4 @@
-"""The Frechet distance between two sets of features (Heusel et al., arXiv:1706.08500, eq. 6), with an
-interval.
+"""The Frechet distance of two sets of features (Heusel et al., arXiv:1706.08500, eq. 6), and an interval.
 
     d = |m_a - m_b|^2 + tr S_a + tr S_b - 2 tr (S_a S_b)^(1/2)
 
@@ -23,8 +22,7 @@ from nein.metrics.base import MetricError
 
 
 class FidInterval(NamedTuple):
-    """With a jackknife interval; None where there is none (one source image). left_out: the distances without
-    each group of source images."""
+    """low, high: None with one source image. left_out: distances without each group of source images."""
 
     value: float
     low: float | None
@@ -34,8 +32,7 @@ class FidInterval(NamedTuple):
 
     @classmethod
     def of(cls, value: float, left_out: Sequence[float] | np.ndarray, level: float = 0.95) -> FidInterval:
-        """Over G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), interval value -/+ t(G - 1)
-        times it."""
+        """Of G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), times t(G - 1)."""
         count = len(left_out)
         if count < 2:
             return cls(value, None, None, None)
@@ -59,8 +56,7 @@ LIMIT_IMAGES = 3
 
 def limit(distance: FidInterval) -> FidInterval:
     """For infinitely many pictures: G d - (G - 1) mean d_g takes off the part of the bias that falls as 1 /
-    N. Covers from `LIMIT_IMAGES` source images per column on. Source: Quenouille, Biometrika 43 (1956); Chong
-    & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
+    N. Source: Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
     count = len(distance.left_out)
     if count < 2:
         return FidInterval(distance.value, None, None, None)
@@ -99,8 +95,7 @@ class _Moments:
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """Between the rows of (N, D) and (M, D) arrays; >= 0. Statistics are float64 with the n - 1 denominator,
-    as clean-fid's. Raises MetricError."""
+    """Of the rows of (N, D) and (M, D), >= 0; float64, denominator n - 1 as clean-fid. Raises MetricError."""
     a, b = _check(features_a, "edited"), _check(features_b, "target")
     if a.shape[1] != b.shape[1]:
         raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")

@@ -25,7 +25,6 @@ EDITIONS: tuple[Edition, ...] = get_args(Edition)
 #: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
 
-
 #: What pandas takes for a missing value: the default `na_values` of `pandas.read_csv`, which VLMEvalKit uses.
 MISSING = frozenset(
     " #N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null".split(" ")
@@ -42,13 +41,11 @@ class Letter(NamedTuple):
 
 
 def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Letter:
-    """The option that an answer chooses.
+    """The option that an answer chooses. Raises MetricError for an unknown rule, or not 2 to 26 options.
 
     rule  "fixed": a letter at the beginning or in a statement ("the answer is B"), else the text of exactly
           one option. "A" before another word is the article unless something marks it. "vlmevalkit-YEAR-
           MONTH": see `vlmevalkit`; an option may be None (`without_missing`).
-
-    Raises MetricError for an unknown rule, fewer than two options, or more than 26.
     """
     choose("letter rule", rule, RULES)
     if not 2 <= len(options) <= len(LETTERS):
@@ -57,8 +54,7 @@ def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Le
 
 
 def without_missing(options: Sequence[str]) -> tuple[str | None, ...]:
-    """As VLMEvalKit reads options: None for those that pandas takes for missing. Others keep their
-    letters."""
+    """As VLMEvalKit reads options: None for those that pandas takes for missing."""
     return tuple(None if option in MISSING else option for option in options)
 
 
@@ -95,8 +91,7 @@ def vlmevalkit(answer: str, options: Sequence[str | None], *, at_the_end: bool, 
 
     at_the_end  The letter must stand among the last four words, and an answer that is matched with the
                 options' texts is at most twice as long as these together.
-    stated      Where that gives none, the first "answer is X" (any case, A to D) does: "answer is a dog" is
-                an A.
+    stated      Else the first "answer is X" (any case, A to D) counts: "answer is a dog" is an A.
 
     Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
     """
@@ -154,8 +149,7 @@ _DENIED = (
 )
 _LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"
 _MARK = r"[*_`\"'(\[{<$\s]*"  # what may stand between a lead word and its letter
-# A letter stands alone unless Latin letters, digits or an apostrophe with more behind it touch it: Chinese,
-# Japanese and Korean leave no blank.
+# A letter alone: no Latin letter, digit or apostrophe with more touches it. East Asian words leave no blank.
 _LATIN = r"0-9A-Za-z_\u00c0-\u024f"
 _OPEN, _SHUT = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
 _EAST = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -221,20 +215,22 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     if whole := _ALONE.fullmatch(text):
         letter = whole["letter"]
         if letter.upper() not in letters or (letter in map(_name, options) and letter.islower()):
-            for same in (_name, _literal):  # the one option that is that letter
-                exact = [k for k, option in enumerate(options) if same(option) == same(letter)]
-                if len(exact) == 1:
-                    return Letter(letters[exact[0]], "")
+            if one := _the_option(letter, options, _name) or _the_option(letter, options, _literal):
+                return one
         return _checked(letter.upper(), letters)
-    for same in (_literal, _plain):
-        exact = [k for k, option in enumerate(options) if same(option) == same(text)]
-        if len(exact) == 1:
-            return Letter(letters[exact[0]], "")
+    if one := _the_option(text, options, _literal) or _the_option(text, options, _plain):
+        return one
     text, excluded = _without_excluded(_without_list(text, letters, options), letters)
     read = _read(text, letters, options)
     if read.letter is None and excluded and read.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
     return read
+
+
+def _the_option(text: str, options: Sequence[str], form: Callable[[str], str]) -> Letter | None:
+    """The one option that is the text in that form."""
+    same = [k for k, option in enumerate(options) if form(option) == form(text)]
+    return Letter(LETTERS[same[0]], "") if len(same) == 1 else None
 
 
 def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
@@ -337,8 +333,7 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     if not inside:
         if not named:
             return None
-        texts = [k for k, option in enumerate(options) if _plain(option) == named[-1][0].lower()]
-        return Letter(letters[texts[0]], "") if len(texts) == 1 else _checked(named[-1][0], letters)
+        return _the_option(named[-1][0], options, _plain) or _checked(named[-1][0], letters)
     several = Letter(None, "several options are named")
     if _lists(text, letters):
         return several
@@ -371,8 +366,7 @@ def _plain(text: str) -> str:
 
 
 def _by_text(text: str, options: Sequence[str]) -> Letter:
-    """The one option whose text occurs as whole words and is not denied ("no dog"); the longer of two that
-    overlap."""
+    """The one option whose text occurs as whole words, undenied; the longer of two that overlap."""
     rest, named, denied = f" {_plain(text)} ", [], False
     plain = [_plain(option) for option in options]
     for k in sorted(range(len(options)), key=lambda k: -len(plain[k])):

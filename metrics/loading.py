@@ -9,12 +9,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, torch_dtype
+from nein.loading.errors import first_line
 from nein.loading.weights import aligned, read_checkpoint
 from nein.metrics.base import MetricError
 
@@ -31,6 +33,10 @@ class Source:
     reference: str
     revision: str | None
     digest: str
+
+    def part(self, cls: Any, **options: Any) -> Any:
+        """What stands beside the model: a tokenizer, a processor. Raises MetricError."""
+        return from_pretrained(cls, self.reference, revision=self.revision, **options)
 
 
 def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | None]:
@@ -90,8 +96,7 @@ def check_folder(path_or_id: str, revision: str | None = None) -> tuple[str, str
 
 
 def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
-    """`cls.from_pretrained`; code from the checkpoint never runs. Raises MetricError when the files are
-    missing, damaged or of another class."""
+    """`cls.from_pretrained`; code of the checkpoint never runs. Raises MetricError for unusable files."""
     from huggingface_hub.errors import StrictDataclassError
 
     place = {"revision": revision or "main", "trust_remote_code": False}
@@ -106,11 +111,6 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
         raise MetricError(
             f"Cannot load {name} from '{path_or_id}': {_why(error, path_or_id, revision)}"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the name of its class."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _why(error: BaseException, path_or_id: str, revision: str | None) -> str:
@@ -163,11 +163,11 @@ def type_of(path_or_id: str, revision: str | None) -> str | None:
 
 
 def load_model(
-    cls: Any, path_or_id: str, *, model_type: str | None, revision: str | None, device: str, dtype: str,
-    **kwargs: Any,
+    cls: Any, path_or_id: str, model_type: str | None = None, *, revision: str | None, device: str,
+    dtype: str, options: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Any, Source]:  # fmt: skip
     """A model from safetensors, in evaluation mode on `device`, and its source. model_type: of the
-    configuration; None for anything `cls` can load. Raises MetricError, also where weights are missing."""
+    configuration; None for any. options: of `from_pretrained`. Raises MetricError, also for lost weights."""
     number_type = torch_dtype(dtype)
     path_or_id, revision = check_folder(path_or_id, revision)
     if model_type is not None and (actual := type_of(path_or_id, revision)) != model_type:
@@ -178,14 +178,14 @@ def load_model(
     with torch.random.fork_rng(devices=[]), no_bar(Path(path_or_id).is_dir()):
         model, found = from_pretrained(
             cls, path_or_id, revision=revision, use_safetensors=True, dtype=number_type,
-            output_loading_info=True, **kwargs,
+            output_loading_info=True, **options,
         )  # fmt: skip
     if lacking := sorted(found["missing_keys"]):
         raise MetricError(
             f"'{path_or_id}' lacks {len(lacking)} of the weights of {type(model).__name__}, first "
             f"'{lacking[0]}'; it is of another class, or was saved by another version than {library()} reads."
         )
-    if "quantization_config" not in kwargs:
+    if "quantization_config" not in options:
         model = model.to(device)
     aligned(model).eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
@@ -214,9 +214,10 @@ def source_fields(source: Source) -> dict[str, Any]:
     return {"reference": source.reference, "revision": source.revision, "weights": source.digest}
 
 
-def model_fields(model: Any, source: Source) -> dict[str, Any]:
+def model_fields(kind: str, model: Any, source: Source) -> dict[str, Any]:
     """The part of `describe()` that all models of transformers share."""
     return {
+        "kind": kind,
         "class": type(model).__name__,
         **source_fields(source),
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -226,8 +227,7 @@ def model_fields(model: Any, source: Source) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to be filled, which gets its name once it is complete. Raises MetricError where `folder`
-    exists."""
+    """A folder to be filled, named once it is complete. Raises MetricError where `folder` exists."""
     if folder.exists():
         raise MetricError(f"'{folder}' exists already; give a folder that does not.")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as temporary:

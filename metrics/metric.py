@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from nein.loading.errors import choose, isolated
-from nein.loading.references import Origin
+from nein.loading.references import Need
 from nein.metrics.base import MetricError, Score
 from nein.metrics.batch import PICTURES, Batch, EditPair
 
@@ -42,7 +42,7 @@ class Metric:
     score: Callable[[Batch], Sequence[Score]]
     settings: tuple[str, ...] = ()
     source: str = ""
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[Need, ...] = ()
     corpus: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -86,9 +86,8 @@ class Metric:
 
 
 def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
-    """Metric name -> one Score per item, in item order. An item that lacks a picture, or that a metric fails
-    on, is unscored with the reason. Judges are asked as if the metrics of `batch.names` were wanted too.
-    Raises MetricError for a model not in `batch.models`."""
+    """Metric name -> one Score per item; one that lacks a picture, or that a metric fails on, is unscored.
+    Judges are asked as if the metrics of `batch.names` were wanted too. Raises MetricError."""
     rows: dict[str, list[Score]] = {}
     names = [*batch.names, *(metric.name for metric in wanted)]
     parts: dict[tuple[str, ...], tuple[list[str | None], Batch]] = {}  # metrics of the same pictures share it

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.loading.errors import choose
-from nein.loading.references import Origin, is_local, located
+from nein.loading.references import Need, is_local, located
 from nein.metrics import backends, judges
 from nein.metrics.base import MetricError
 
@@ -50,8 +50,7 @@ DUALS: dict[str, str] = {
     "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
 }
 
-#: Judges of whole edits: prefix of a reference -> (loader, check); None: a model of multiple choice, asked
-#: which of two edits obeys.
+#: Judges of whole edits: prefix of a reference -> (loader, check); None: a model of multiple choice.
 REWARDS: dict[str, tuple[str, str] | None] = {
     "editscore": ("nein.metrics.rewards.editscore:load", "nein.metrics.rewards.editscore:check"),
     "editreward": ("nein.metrics.rewards.editreward:load", "nein.metrics.rewards.editreward:check"),
@@ -74,8 +73,7 @@ REFERENCES: dict[str, str] = {
 
 
 def special_reference(path_or_id: str) -> str | None:
-    """The prefix of a judge's reference that is neither folder nor hub id ("openai", "vllm", "plugin"),
-    "module" for "module:attribute", or None."""
+    """ "openai", "vllm", "plugin", or "module" for "module:attribute"; None for a folder or hub id."""
     prefix, colon, _ = path_or_id.partition(":")
     if colon and prefix in REFERENCES:
         return prefix
@@ -95,16 +93,14 @@ def load_encoder(
     kind: str, path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Load the network behind an image metric.
+    """Load the network behind an image metric: something with `encode(images) -> (N, D) float32` ("lpips":
+    `distances`), `fingerprint` and `describe()`. Raises MetricError for an unusable checkpoint.
 
     kind        "clip", "dino", "lpips" or "fid".
     path_or_id  A folder in the transformers layout (safetensors), an installed package's model ("nano:clip"),
                 or a hub id, with or without `@revision`. "lpips": also "alex", "vgg", "squeeze"; "fid": also
                 "inception", the network of clean-fid.
     dtype       "float32", "float16" or "bfloat16".
-
-    The result has `encode(images) -> (N, D) float32` ("lpips": `distances`), `fingerprint` and `describe()`.
-    Raises MetricError, one sentence, for an unknown kind or an unusable checkpoint.
     """
     load = pkgutil.resolve_name(ENCODERS[choose("kind of encoder", kind, ENCODERS)])
     return load(located(path_or_id), revision=revision, device=device, dtype=dtype, **options)
@@ -114,7 +110,7 @@ def load_judge(
     kind: str, path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Load a model that answers about a picture.
+    """Load a model that answers about a picture. Raises MetricError.
 
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
@@ -123,8 +119,6 @@ def load_judge(
                 "module:attribute" (`metrics.judges`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
-
-    Raises MetricError, one sentence.
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = located(path_or_id)
@@ -152,14 +146,12 @@ def load_choices(
     path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Load a model that answers multiple-choice questions (`metrics.choices.ChoiceModel`).
+    """Load a model that answers multiple-choice questions (`metrics.choices`). Raises MetricError.
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
                 InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL".
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.backends.endpoint.Endpoint`.
-
-    Raises MetricError, one sentence.
     """
     path_or_id = located(path_or_id)
     load = pkgutil.resolve_name(CHOICES[backends.is_served(path_or_id)])
@@ -187,15 +179,12 @@ def load_reward(
     reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Load a judge of whole edits (`metrics.rewards.RewardJudge`).
+    """Load a judge of whole edits (`metrics.rewards.RewardJudge`). Raises MetricError.
 
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
                "editreward:FOLDER", EditReward's heads on Qwen2.5-VL (arXiv:2509.26346);
-               "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", a BLIP that reads
-               two pictures.
+               "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", BLIP with two pictures.
     options    editscore: `protocol`, `passes`, `reduction`, `temperature`.
-
-    Raises MetricError, one sentence.
     """
     kind, model = split_reward(reference)
     places = REWARDS[kind]
@@ -209,13 +198,11 @@ def load_dual(
     reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     batch_size: int = 32,
 ) -> Any:  # fmt: skip
-    """Load a model with an encoder for pictures and one for sentences (`metrics.dual.DualEncoder`).
+    """Load a model with an encoder for pictures and one for sentences. Raises MetricError.
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; the controls
                "random" and "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
-
-    Raises MetricError, one sentence.
     """
     reference = located(reference)
     prefix = dual_prefix(reference)
@@ -232,10 +219,9 @@ def dual_prefix(reference: str) -> str | None:
     return prefix if prefix in DUALS and bare else None
 
 
-def origins(kind: str, reference: str, revision: str | None = None) -> list[Origin]:
-    """What a model needs to download: empty for a folder, an endpoint and the like. kind: of an encoder or
-    judge, "dual", "text", or any other word for a model in transformers' layout. Raises MetricError as the
-    loader."""
+def origins(kind: str, reference: str, revision: str | None = None) -> list[Need]:
+    """What a model needs to download: empty for a folder or an endpoint. kind: of an encoder or judge,
+    "dual", "text", or any other word for a model in transformers' layout. Raises MetricError."""
     reference = located(reference)
     if backends.in_process(reference):
         reference = reference.removeprefix("vllm:")
@@ -259,5 +245,5 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Orig
         kind = prefix or kind
     if kind in ORIGINS and (found := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
         return found
-    origin = Origin.of(layout, reference, revision)
+    origin = Need.of(layout, reference, revision)
     return [origin] if origin else []

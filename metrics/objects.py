@@ -43,8 +43,7 @@ def caption_objects(
 
     protocol  "paper": the root of every noun chunk as written, pronouns and repetitions included ("A couple
               of dogs and their frisbee; it is red" -> couple, dogs, frisbee, it). "fixed": nouns only, as
-              lower-case lemmas with the compound before them ("fire hydrant"), each once, without
-              `NOT_OBJECTS`.
+              lower-case lemmas with their compound ("fire hydrant"), each once, without `NOT_OBJECTS`.
     excluded  One object per caption that is not to be retained under "fixed".
 
     Source: NeIn (CVPRW 2025), section 4; https://github.com/tanbuinhat/NeIn, check_obj.py.
@@ -81,8 +80,7 @@ def _parsed(caption: str) -> _Parsed:
 
 
 def _others(caption: _Parsed, excluded: str) -> list[str]:
-    """The nouns, each once, without the excluded name, which is also matched word by word: the parser does
-    not know every name of several words."""
+    """The nouns, each once, without the excluded name, also word by word: parsers miss long names."""
     words, name = caption.words, excluded.split()
     said: set[int] = set()
     for k in range(len(words) - len(name) + 1 if name else 0):

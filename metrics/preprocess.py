@@ -31,24 +31,21 @@ _WORTH_A_THREAD = 128 * 128
 
 
 def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """To (width, height) with PIL's bicubic filter, whatever the aspect ratio. Source: MagicBrush,
-    `image_eval.py`, before L1 and L2."""
+    """To (width, height) with PIL's bicubic filter: MagicBrush, `image_eval.py`, before L1 and L2."""
     if (image.shape[1], image.shape[0]) == size:
         return image
     return np.asarray(PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC))
 
 
 def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
-    """(width, height) that InstructPix2Pix's edit_cli.py gives to a source of that size; a few sizes depend
-    on how the floats round."""
+    """(width, height) by the rule of InstructPix2Pix's edit_cli.py; floats round as there."""
     factor = resolution / max(width, height)
     factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
     return int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
 
 
 def r64_fit(image: np.ndarray, resolution: int = 512) -> np.ndarray:
-    """Centre-crop and resize to `r64_size` with PIL's `ImageOps.fit` and the Lanczos filter. NeIn's samples
-    went through this."""
+    """Crop and resize to `r64_size` by PIL's `ImageOps.fit` (Lanczos), as NeIn's samples were."""
     size = r64_size(image.shape[1], image.shape[0], resolution)
     if min(size) < 64:
         # 98 * (64 / 98) is a hair below 64, so the rule rounds it down to nothing.
@@ -123,8 +120,7 @@ class CleanResize:
 def map_images(
     function: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None
 ) -> list[Result]:
-    """`[function(x) for x in items]`, in threads where the pictures are large; items: pictures, or tuples
-    that begin with one."""
+    """`[function(x) for x in items]`, large pictures in threads; items: pictures or tuples with one first."""
     workers = min(8, os.cpu_count() or 1) if workers is None else workers
     pictures: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
     if min(workers, len(items)) < 2 or max(p.shape[0] * p.shape[1] for p in pictures) < _WORTH_A_THREAD:

@@ -68,10 +68,8 @@ def _scored(judge: Kind, score: Callable[[_Judged, int], Score], batch: Batch) -
 class _Judged:
     """What one judge says about the items of a batch; lists hold one entry per item.
 
-    objects, others    What the caption names under the protocol, and under the other one where that is
-                       wanted.
-    before, after      Word -> reply about the sample, and about the edit; `unedited`: about the object to
-                       remove.
+    objects, others    What the caption names under the protocol, and under the other one if wanted.
+    before, after      Word -> reply about sample and edit; `unedited`: about the object to remove.
     in_sample, again   Those of `objects` seen in the sample; all that Retention asks about the edit.
     """
 
@@ -127,8 +125,6 @@ class _Judged:
     def _question(self, word: str) -> str:
         return template(self.judge.template).ask_presence(word, self.settings.article)
 
-    # ------------------------------------------------------------------------------------------- asking
-
     def _replies(self, pictures: Sequence[Any], words: Texts) -> list[dict[str, Reply]]:
         """One pass per picture."""
         asked = [i for i, row in enumerate(words) if row]
@@ -179,8 +175,6 @@ class _Judged:
                     store.put(space, keys[sample, word], dict(reply))
         rows = zip(seen, words, strict=True)
         return [{word: replies[key, word] for word in row} for (key, _), row in rows]
-
-    # ------------------------------------------------------------------------------------------ scoring
 
     def _about_object(self, i: int) -> tuple[Reply, dict[str, Any]]:
         """The reply about the object that should be gone, and what is kept beside its score."""

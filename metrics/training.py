@@ -27,12 +27,10 @@ Pictures = Sequence[Any] | torch.Tensor
 class EditingMetric(torchmetrics.Metric):
     """The mean of one of `METRICS` over all pictures seen, or the distance of a corpus metric (FID).
 
-    model     Of its encoder or judge (`load_encoder`, `load_judge`), kept out of checkpoints and pickles;
-              None for a metric of pixels.
+    model     Of its encoder or judge, kept out of checkpoints and pickles; None for a metric of pixels.
     data_range  Values of black and white in floating point tensors; others are refused, not clipped.
 
-    A picture that cannot be scored is counted in `unscored` and in no mean; `compute` is NaN before anything
-    is scored. Raises MetricError.
+    An unscored picture is counted in `unscored` alone; `compute` is NaN without scores. Raises MetricError.
     """
 
     full_state_update = False

@@ -98,7 +98,7 @@ def _editors() -> Iterator[Thing]:
             continue
         references = (row.checkpoint, *row.models.values())
         embedded = [name for name in references if name.startswith("nano:")]
-        needs = () if embedded else tuple(Need(*origin) for origin in editors.origins(row.name, None))
+        needs = () if embedded else tuple(editors.origins(row.name, None))
         files = [name for name in row.models.values() if name.endswith((".pth", ".ckpt", ".safetensors"))]
         lacking = f"no {files[0]}" if files and not (embedded or Path(files[0]).exists()) else ""
         yield _of(row.name, what, row.checkpoint, needs, lacking=lacking)

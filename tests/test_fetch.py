@@ -16,8 +16,7 @@ from nein.config.groups import OfflineOptions
 from nein.editors.presets import PRESETS
 from nein.engine import store
 from nein.engine.errors import UserError
-from nein.engine.store import Need
-from nein.loading.references import Origin
+from nein.loading.references import Need
 from nein.models import fetching, lineage, needs
 from nein.nano import zoo
 from tests.helpers.commands import exit_code, outcome
@@ -64,7 +63,7 @@ def test_every_kind_of_encoder_and_judge_comes_from_somewhere(kind):
 
 
 def test_a_network_of_a_metric_is_fetched_with_the_rest(monkeypatch):
-    origin = Origin("transformers", "owner/sharpness", "v2")
+    origin = Need("transformers", "owner/sharpness", "v2")
     metric = replace(metrics.METRICS["l1"], name="sharp", needs=("edited", "mine:load"), origins=(origin,))
     monkeypatch.setattr(metrics, "METRICS", {"sharp": metric})
     assert needs.of_metrics(["sharp"], None) == [Need("transformers", "owner/sharpness", "v2")]

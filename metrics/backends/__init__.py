@@ -28,8 +28,7 @@ def in_process(reference: str) -> bool:
 
 
 def check(reference: str, revision: str | None = None) -> None:
-    """Checks the reference of an image-text model, served or not; loads nothing and asks nobody. Raises
-    MetricError."""
+    """Checks the reference of an image-text model; loads nothing, asks nobody. Raises MetricError."""
     if is_endpoint(reference):
         split_endpoint(reference)
     elif in_process(reference):
@@ -54,12 +53,8 @@ def connect(
     reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
     **sending: Any,
 ) -> Endpoint | vllm.VllmEngine:  # fmt: skip
-    """What answers behind `openai:URL#MODEL`, `vllm:URL#MODEL` or `vllm:MODEL`.
-
-    sending  Options of `metrics.backends.endpoint.Endpoint`.
-
-    Raises MetricError where nobody answers, or the model is not served there or cannot be loaded.
-    """
+    """What answers behind `openai:URL#MODEL`, `vllm:URL#MODEL` or `vllm:MODEL`; sending: options of
+    `metrics.backends.endpoint.Endpoint`. Raises MetricError where the model does not answer."""
     if not is_endpoint(reference):
         name = reference.removeprefix("vllm:")
         return vllm.VllmEngine(name, revision=revision, device=device, dtype=dtype)

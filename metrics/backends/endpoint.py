@@ -85,8 +85,7 @@ class Turn:
 
 
 class Picture:
-    """A picture, (H, W, 3) uint8, encoded when it is first sent. `uuid` stands for shape and pixels; detail:
-    how closely the server is told to look."""
+    """A picture, (H, W, 3) uint8, encoded when it is first sent. `uuid` stands for shape and pixels."""
 
     def __init__(self, image: np.ndarray, detail: str = "") -> None:
         self._image, self._detail = image, {"detail": detail} if detail else {}
@@ -209,8 +208,7 @@ class Endpoint(Service):
     ) -> list[list[Any]]:  # fmt: skip
         """What is said to `asked[i]` about `images[i]`, (H, W, 3) uint8: a `Said` each, in the same shape.
 
-        Every question is a request of its own, at temperature 0; the first questions of all pictures go
-        first.
+        Every question is a request of its own, at temperature 0; first questions of all pictures go first.
 
         likeliest  The log-probabilities of the first token are asked for, too.
         failed     Gives what stands for a question without an answer; None: that raises NoAnswer.
@@ -232,8 +230,7 @@ class Endpoint(Service):
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
 
     def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
-        """What the model says to one question; without log-probabilities where a server knows none. Raises
-        NoAnswer."""
+        """The answer to one question. Raises NoAnswer."""
         optional = [LOGPROBS] if likeliest else []
         return self.chat(turn.around(picture.part), optional, max_tokens=max_tokens, temperature=0)
 
@@ -271,15 +268,13 @@ class Endpoint(Service):
         if likeliest and not entries and not self._without_logprobs:
             self._without_logprobs = True
             log.warning("%s gives no log-probabilities: P(yes) and letters by probability lack.", self.model)
-        self._note_version(said.version)
-        return said
-
-    def _note_version(self, version: str) -> None:
+        version = said.version
         with self._counting:
             known = list(self._versions)
             self._versions.update([version] if version else ())
         if version and known and version not in known:
             log.warning("%s answered as %s, and answers as %s now.", self.model, " and ".join(known), version)
+        return said
 
 
 def _completions(body: Mapping[str, Any]) -> Callable[[Any], Any]:

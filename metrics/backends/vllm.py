@@ -27,14 +27,7 @@ import numpy as np
 from nein.loading.errors import MODEL_ERRORS, reason
 from nein.loading.references import located
 from nein.loading.service import NoAnswer
-from nein.metrics.backends.endpoint import (
-    LOGPROBS,
-    Endpoint,
-    Picture,
-    Said,
-    Turn,
-    answer_place,
-)  # fmt: skip
+from nein.metrics.backends.endpoint import LOGPROBS, Endpoint, Picture, Said, Turn, answer_place
 from nein.metrics.base import MetricError, without_thoughts
 
 log = logging.getLogger(__name__)
@@ -50,8 +43,7 @@ _GREY = np.full((64, 64, 3), 128, np.uint8)
 
 
 class VllmServer(Endpoint):
-    """Chat completions of one model of a vLLM server; options as of `Endpoint`. `check` must have been
-    called: it finds out what the server says of itself."""
+    """Chat completions of one model of a vLLM server, as `Endpoint`; `check` must have been called."""
 
     def __init__(self, url: str, model: str, **sending: Any) -> None:
         super().__init__(url, model, **sending)
@@ -63,8 +55,7 @@ class VllmServer(Endpoint):
         self._before: tuple[float, float] | None = None
 
     def check(self) -> None:
-        """As `Endpoint.check`; also asks about a grey picture. Raises MetricError where the server takes no
-        picture, or gives no log-probabilities."""
+        """As `Endpoint.check`, and that the server takes a picture and gives log-probabilities."""
         super().check()
         try:
             said = self.about(Picture(_GREY), Turn("Is this image grey? Answer only yes or no"), 1, True)
@@ -96,8 +87,7 @@ class VllmServer(Endpoint):
         return {**super().facts(), **self._facts}
 
     def usage(self) -> dict[str, Any]:
-        """How many pictures were sent and how often one was only named; and the tokens looked up and found in
-        the prefix cache since `check`, of all who ask the server."""
+        """Also pictures sent and named, and tokens in the prefix cache since `check`, of all who ask."""
         usage = {**super().usage(), "pictures_sent": self._sent, "pictures_named": self._named}
         before, after = self._before, self._counters()
         if before is None or after is None or after[0] < before[0]:  # the server was started anew
@@ -105,8 +95,7 @@ class VllmServer(Endpoint):
         return {**usage, "prefix_cache": hit_rate(after[0] - before[0], after[1] - before[1])}
 
     def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
-        """See `Endpoint.about`: the first question about a picture brings it, the others wait for its
-        answer."""
+        """The first question about a picture brings it, the others wait for its answer."""
         more = LOGPROBS if likeliest else {}
 
         def ask(part: dict[str, Any]) -> Said:

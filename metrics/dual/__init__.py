@@ -70,6 +70,5 @@ def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
 
 
 def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """(..., D) and (..., D) -> (...) float32, rounded once: equal pairs get equal scores wherever they
-    stand."""
+    """(..., D) and (..., D) -> (...) float32, rounded once: equal pairs get equal scores everywhere."""
     return (images * texts).sum(-1).astype(np.float32)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from nein.loading.digests import folder_digest
+from nein.loading.errors import first_line
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, check_image
 from nein.metrics.encoders import TwoTowers, in_batches, load_clip, pooled
@@ -37,8 +38,7 @@ class HubDual(TwoTowers):
     def describe(self) -> dict[str, Any]:
         padding, case = ("max_length", ", lower case") if self._full else (True, "")
         return {
-            "kind": "dual",
-            **loading.model_fields(self.model, self.source),
+            **loading.model_fields("dual", self.model, self.source),
             "preprocess": f"{type(self.processor).__name__}, {loading.library()}",
             "text": f"padding {padding}, at most {self._limit} tokens{case}",
         }
@@ -69,27 +69,19 @@ class HubDual(TwoTowers):
         return pooled(self.model.get_text_features(**loading.on_device(self.model, self.tokens(texts))))
 
 
-def load(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
-) -> TwoTowers:
-    """Raises MetricError, one sentence."""
+def load(path_or_id: str, *, revision: str | None, batch_size: int = 32, **how: Any) -> TwoTowers:
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     if loading.type_of(path_or_id, revision) == "clip":
-        return load_clip(path_or_id, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
-    model, source = loading.load_model(
-        AutoModel, path_or_id, model_type=None, revision=revision, device=device, dtype=dtype
-    )
+        return load_clip(path_or_id, revision=revision, batch_size=batch_size, **how)
+    model, source = loading.load_model(AutoModel, path_or_id, revision=revision, **how)
     needed = ("get_image_features", "get_text_features", "logit_scale")
     if missing := [part for part in needed if not hasattr(model, part)]:
         raise MetricError(
             f"'{path_or_id}' is a '{model.config.model_type}' checkpoint, which has no {missing[0]}; "
             "choose a two-tower model such as CLIP or SigLIP."
         )
-    processor = loading.from_pretrained(
-        AutoImageProcessor, source.reference, revision=source.revision, backend="pil"
-    )
-    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    processor, tokenizer = source.part(AutoImageProcessor, backend="pil"), source.part(AutoTokenizer)
     return HubDual(model, processor, tokenizer, source, batch_size)
 
 
@@ -145,8 +137,8 @@ def load_sentences(
                 name, revision=revision, device=device, trust_remote_code=False, model_kwargs=options
             )
     except loading.UNREADABLE as error:
-        first = loading.first_line(error)
-        raise MetricError(f"Cannot load a sentence transformer from '{name}': {first}") from error
+        why = first_line(error)
+        raise MetricError(f"Cannot load a sentence transformer from '{name}': {why}") from error
     model.eval()
     source = (None, folder_digest(Path(name))) if local else (revision, name)
     return SentenceEncoder(model, loading.Source(path_or_id, *source), batch_size)

@@ -42,9 +42,7 @@ class ControlEncoder(Described):
         return rows
 
 
-def load_control(
-    reference: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
-) -> ControlEncoder:
+def load_control(reference: str, **how: Any) -> ControlEncoder:
     name, _, seed = reference.partition(":")
     if name == "constant" and seed:
         raise MetricError(f"'{reference}': the control 'constant' takes no seed.")
@@ -119,9 +117,8 @@ class ObjectDual:
 
 
 def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()) -> Any:
-    """A `DualEncoder` from what is in memory: one, an object with `encode_image` and `encode_text`, (model,
-    processor) of transformers, (model, transform, tokenizer) of open_clip. Raises MetricError for anything
-    else."""
+    """A `DualEncoder` from one, an object with `encode_image` and `encode_text`, (model, processor) of
+    transformers, or (model, transform, tokenizer) of open_clip. Raises MetricError for anything else."""
     if all(hasattr(thing, part) for part in _PARTS):
         return thing
     model, *parts = thing if isinstance(thing, tuple) and thing else (thing,)

@@ -23,8 +23,8 @@ import torch
 from safetensors import SafetensorError
 
 from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
-from nein.loading.errors import choose
-from nein.loading.references import Origin, expanded
+from nein.loading.errors import choose, first_line
+from nein.loading.references import Need, expanded
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image
 from nein.metrics.encoders import TwoTowers, in_batches
@@ -97,7 +97,6 @@ class OpenClipDual(TwoTowers):
 def load(
     path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
 ) -> OpenClipDual:
-    """Raises MetricError, one sentence."""
     choose("dtype", dtype, DTYPES)
     open_clip = _library()
     if revision is not None:
@@ -159,7 +158,7 @@ def load_conch(
         torch.load(path, map_location="cpu", weights_only=True)  # the package's own call sets nothing
         model, transform = create_model_from_pretrained(CONCH, str(path), device=device)
     except loading.UNREADABLE as error:
-        raise MetricError(f"Cannot load CONCH from '{path}': {loading.first_line(error)}") from error
+        raise MetricError(f"Cannot load CONCH from '{path}': {first_line(error)}") from error
     model.to(torch_dtype(dtype)).eval().requires_grad_(False)
     source = loading.Source(path_or_id, None, file_sha256(path))
     tokenizer = get_tokenizer()
@@ -179,37 +178,34 @@ def check(path_or_id: str) -> None:
     _parts(_library(), path_or_id)
 
 
-def origins(path_or_id: str) -> list[Origin]:
+def origins(path_or_id: str) -> list[Need]:
     """The repository of a tag's weights or of "hf-hub:OWNER/NAME", and what a text tower of transformers'
     needs. Raises MetricError as `load`."""
     open_clip = _library()
     name, tag, _ = _parts(open_clip, path_or_id)
     if name.startswith("hf-hub:"):
-        return [Origin("open_clip", name.removeprefix("hf-hub:"), None)]
+        return [Need("open_clip", name.removeprefix("hf-hub:"), None)]
     if tag is None or Path(tag).is_file():
         return []
     repository, _, file = open_clip.get_pretrained_cfg(name, tag)["hf_hub"].rpartition("/")
-    weights = Origin(f"open_clip:{file}" if file else "open_clip", repository, None)
+    weights = Need(f"open_clip:{file}" if file else "open_clip", repository, None)
     return [weights, *text_origins(open_clip.get_model_config(name))]
 
 
-def text_origins(config: Mapping[str, Any]) -> list[Origin]:
+def text_origins(config: Mapping[str, Any]) -> list[Need]:
     """What a text tower of transformers' is built from; no weights."""
     text = config["text_cfg"]
     names = dict.fromkeys(text.get(key) for key in ("hf_model_name", "hf_tokenizer_name"))
-    return [Origin("text", name, None) for name in names if name]
+    return [Need("text", name, None) for name in names if name]
 
 
 def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool = False) -> dict[str, Any]:
-    """Write a state dict of open_clip as a folder of safetensors; returns what it was made from.
+    """Write a state dict of open_clip as a folder of safetensors; returns its origin. Raises MetricError.
 
     source        A PyTorch pickle (nothing in it runs) or .safetensors; a state dict, or a training
-                  checkpoint with one (NegCLIP, CoN-CLIP, NegBench). OpenAI's `clip` (NegationCLIP) has the
-                  same keys.
+                  checkpoint with one (NegCLIP, CoN-CLIP, NegBench), or OpenAI's `clip` (NegationCLIP).
     architecture  Name in open_clip's table, such as "ViT-B-32", or a JSON file with such a configuration.
     quick_gelu    NegBench's released command line names "ViT-B-32", without, for all its files.
-
-    Raises MetricError for a file that is no such state dict; every tensor has to arrive.
     """
     from safetensors.torch import save_file
 

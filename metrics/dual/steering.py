@@ -194,8 +194,7 @@ class Norms:
 def loss(
     texts: torch.Tensor, affirmed: torch.Tensor, inverted: torch.Tensor, guessed: torch.Tensor
 ) -> torch.Tensor:
-    """The sum above, of (B, D) unit features of captions, what they affirm, inversions and guessed
-    pictures."""
+    """The sum above, of (B, D) unit features; guessed: of pictures."""
     by_picture = (texts @ guessed.T).T / SHARPNESS
     entropy = -(by_picture.softmax(1) * by_picture.log_softmax(1)).sum(1).mean()
     scores = inverted @ guessed.T
@@ -245,8 +244,7 @@ def cleaned(caption: str) -> str:
 
 
 def _step(encoder: Any, norms: Norms, readings: Sequence[Reading], gallery: np.ndarray) -> None:
-    """One step; the gradient for the features of the whole batch goes through the encoder `batch_size` at a
-    time."""
+    """One step; gradients go through the encoder `batch_size` sentences at a time."""
     with torch.inference_mode(False), torch.enable_grad(), norms.in_place():
         texts = [list(part) for part in zip(*map(astuple, readings), strict=True)]
         with torch.no_grad():

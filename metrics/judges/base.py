@@ -17,8 +17,7 @@ class Answer:
     """One answer of a VQA judge. Raises ValueError for a probability that is not finite.
 
     token_count  Tokens produced, without the end of the sequence.
-    p_yes, p_no  Probability that the answer begins with "yes" or "no" (any case); they need not add up to 1.
-                 None where the judge gives none.
+    p_yes, p_no  Probability that the answer begins with "yes" or "no" (any case); None where there is none.
     """
 
     text: str
@@ -35,11 +34,9 @@ class Answer:
 class Detection:
     """What a detector says about one label. Raises ValueError for numbers that are not finite.
 
-    score  Highest score over all boxes, or of presence (SAM 3), in [0, 1]; count: boxes above the detector's
-           threshold.
+    score  Highest over all boxes, or of presence (SAM 3), in [0, 1]; count: boxes above the threshold.
     box    (x0, y0, x1, y1) of the best box in pixels of the picture; not clipped to it.
-    named  Highest score over the boxes whose best label this is, among all asked together; 0 without one;
-           None where labels do not share boxes.
+    named  Highest over the boxes whose best label this is; 0 without one; None: labels share no boxes.
     """
 
     score: float
@@ -101,9 +98,6 @@ def check_batch(images: Images, strings: Texts, what: str) -> None:
             raise MetricError(f"Give a list of {what} for every picture, not {row!r}.")
 
 
-# --- wording ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PromptTemplate:
     """How a question reaches a model. wrapper: the model's dialogue format, with `{question}` and its image
@@ -115,8 +109,7 @@ class PromptTemplate:
     caption: str
 
     def ask_presence(self, name: str, article: str = "none") -> str:
-        """article: "none" as in NeIn's code ("contain car?"), "a_an" as in its paper, by the first letter
-        alone."""
+        """article: "none" as in NeIn's code ("contain car?"), "a_an" as in its paper, by the first letter."""
         choose("article", article, ("none", "a_an"))
         if article == "a_an":
             name = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
@@ -132,8 +125,7 @@ class PromptTemplate:
 _PRESENCE = "Does this image contain {object}? Answer only yes or no"
 _CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
 
-#: By name. The questions are NeIn's (https://github.com/tanbuinhat/NeIn, VQA scripts); the wrapper is the
-#: model's.
+#: By name. The questions are NeIn's (github.com/tanbuinhat/NeIn, VQA scripts), the wrapper the model's.
 TEMPLATES: dict[str, PromptTemplate] = {
     name: PromptTemplate(name, wrapper, _PRESENCE, _CAPTION)
     for name, wrapper in {

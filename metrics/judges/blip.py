@@ -31,8 +31,7 @@ class BlipMatcher(Described):
     def describe(self) -> dict[str, Any]:
         size = self.image_processor.size
         return {
-            "kind": "itm",
-            **loading.model_fields(self.model, self.source),
+            **loading.model_fields("itm", self.model, self.source),
             "library": loading.library(),
             "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
         }
@@ -90,28 +89,21 @@ class BlipMatcher(Described):
         return self.model.text_encoder(input_ids=ids, attention_mask=mask, **seen).last_hidden_state[:, 0]
 
 
-def load(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16, pictures: int = 1
-) -> BlipMatcher:
+def load(path_or_id: str, *, batch_size: int = 16, pictures: int = 1, **how: Any) -> BlipMatcher:
     """pictures: how many its text encoder reads side by side (2: a reward)."""
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
 
-    model, source = loading.load_model(
-        BlipForImageTextRetrieval, path_or_id, model_type="blip", revision=revision, device=device,
-        dtype=dtype,
-    )  # fmt: skip
+    model, source = loading.load_model(BlipForImageTextRetrieval, path_or_id, "blip", **how)
     if getattr(model.config, "pictures", 1) != pictures:
         raise MetricError(
             f"'{path_or_id}' is no BLIP whose text encoder reads {pictures} picture{'s' * (pictures > 1)}."
         )
-    images = loading.from_pretrained(AutoImageProcessor, source.reference, revision=source.revision)
-    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    images, tokenizer = source.part(AutoImageProcessor), source.part(AutoTokenizer)
     return BlipMatcher(model, images, tokenizer, source, batch_size)
 
 
 class Matching(SingleJudge):
-    """How well the picture before and the edit fit the instruction: the difference of the matching head's
-    logits.
+    """How well the edit fits instruction and picture before: the matching head's difference of logits.
 
     The text encoder is shown the vision tower's states of the edit, and their differences from those before.
     A checkpoint says `pictures: 2` in its configuration, as `nano:reward` does (research/nano/reward.py).
@@ -133,5 +125,5 @@ def joined(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     return torch.cat([after, after - before], -2)
 
 
-def load_matching(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Matching:
-    return Matching(load(path_or_id, revision=revision, device=device, dtype=dtype, pictures=2))
+def load_matching(path_or_id: str, **how: Any) -> Matching:
+    return Matching(load(path_or_id, pictures=2, **how))

@@ -34,9 +34,7 @@ from nein.metrics.preprocess import map_images
 BASE = "openai/clip-vit-base-patch16"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 #: Words with a column of their own, where a file says nothing else (run_evals.py).
-WORDS = (
-    "above", "below", "left", "right", "small", "big", "not", "no", "without", "but", "absent",
-)  # fmt: skip
+WORDS = ("above", "below", "left", "right", "small", "big", "not", "no", "without", "but", "absent")
 #: What the released evaluation replaces in every sentence, in this order (run_evals.py).
 REPLACED = ((" behind ", " above "), (" in front of ", " below "), (" bottom", " below"), (" top", " above"))
 
@@ -111,8 +109,7 @@ def replaced(text: str) -> str:
 
 
 def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
-    """Writes the authors' file as a folder; returns what it was made from. base: of the CLIP; "": the
-    authors'. Raises MetricError."""
+    """Writes the authors' file as a folder; returns its origin. base: the CLIP. Raises MetricError."""
     from safetensors.torch import save_file
 
     base = base or BASE

@@ -18,7 +18,35 @@ PADS = ("library", "gray")
 BACKENDS = ("torchvision", "pil")
 
 
-class Owlv2Detector(Described):
+class _Detector(Described):
+    model: Any
+    source: loading.Source
+
+    def facts(self, preprocess: str) -> dict[str, Any]:
+        shared = {"library": loading.library(), "preprocess": preprocess}
+        return {**loading.model_fields("ovd", self.model, self.source), **shared}
+
+    def check_length(self, label: str, ids: torch.Tensor, name: str) -> None:
+        """Raises MetricError for a label that the text model, if it has a limit, cannot hold."""
+        limit = getattr(getattr(self.model.config, "text_config", None), "max_position_embeddings", None)
+        if limit is not None and ids.shape[-1] > limit:
+            raise MetricError(f"The label '{label}' is longer than the {limit} tokens {name} can read.")
+
+
+class _OneByOne(_Detector):
+    """A detector that is shown one picture at a time."""
+
+    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
+        check_batch(images, labels, "labels")
+        pairs = zip(images, map(dict.fromkeys, labels), strict=True)
+        with loading.exact():
+            return [self._detect(image, list(row), threshold) if row else {} for image, row in pairs]
+
+    def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
+        raise NotImplementedError
+
+
+class Owlv2Detector(_Detector):
     """An `Owlv2ForObjectDetection`; bare object names are the queries. A picture is looked at once for all
     its labels, a label is read once; decisions equal those of transformers' pipeline.
 
@@ -39,14 +67,8 @@ class Owlv2Detector(Described):
 
     def describe(self) -> dict[str, Any]:
         size = self.image_processor.size
-        return {
-            "kind": "ovd",
-            **loading.model_fields(self.model, self.source),
-            "library": loading.library(),
-            "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
-            "pad": self.pad,
-            "backend": self.backend,
-        }
+        facts = self.facts(f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}")
+        return {**facts, "pad": self.pad, "backend": self.backend}
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """`labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score strictly above `threshold` count.
@@ -91,15 +113,11 @@ class Owlv2Detector(Described):
     def _read(self, labels: Sequence[str]) -> None:
         """Keeps of every new label its (D,) embedding, and whether the model counts it as a query. Each is
         read alone: the last bits of several depend on their company."""
-        limit = int(self.model.config.text_config.max_position_embeddings)
         for label in dict.fromkeys(labels):
             if label in self._queries:
                 continue
             ids = torch.tensor([self.tokenizer(label)["input_ids"]], device=self.model.device)
-            if ids.shape[1] > limit:
-                raise MetricError(
-                    f"The label '{label}' is longer than the {limit} tokens that OWLv2 can read."
-                )
+            self.check_length(label, ids, "OWLv2")
             output = self.model.owlv2.get_text_features(input_ids=ids)
             embedding = (output if isinstance(output, torch.Tensor) else output.pooler_output)[0]
             embedding = embedding / torch.linalg.norm(embedding, ord=2)
@@ -138,35 +156,25 @@ class Owlv2Detector(Described):
 
 def named_scores(logits: torch.Tensor) -> torch.Tensor:
     """(..., P, L) logits of P boxes and L labels -> (..., L) float32: each label's highest score over the
-    boxes whose best label it is. Of equal labels the first has the box, as in the library's
-    `post_process`."""
+    boxes whose best label it is; of equal labels the first, as in the library's `post_process`."""
     best = logits.max(-1)  # ..., P
     scores = torch.zeros((*logits.shape[:-2], logits.shape[-1]), device=logits.device)
     return scores.scatter_reduce(-1, best.indices, torch.sigmoid(best.values).float(), "amax")
 
 
 def load_owlv2(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, pad: str = "library",
-    backend: str = "torchvision", batch_size: int = 8,
-) -> Owlv2Detector:  # fmt: skip
+    path_or_id: str, *, pad: str = "library", backend: str = "torchvision", batch_size: int = 8, **how: Any
+) -> Owlv2Detector:
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
 
     choose("pad", pad, PADS)
     choose("backend", backend, BACKENDS)
-    model, source = loading.load_model(
-        Owlv2ForObjectDetection, path_or_id, model_type="owlv2", revision=revision, device=device, dtype=dtype
-    )
-    images = loading.from_pretrained(
-        AutoImageProcessor, source.reference, revision=source.revision, backend=backend
-    )
-    tokenizer = loading.from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
-    return Owlv2Detector(model, images, tokenizer, source, pad=pad, backend=backend, batch_size=batch_size)
+    model, source = loading.load_model(Owlv2ForObjectDetection, path_or_id, "owlv2", **how)
+    parts = source.part(AutoImageProcessor, backend=backend), source.part(AutoTokenizer), source
+    return Owlv2Detector(model, *parts, pad=pad, backend=backend, batch_size=batch_size)
 
 
-# --- SAM 3 --------------------------------------------------------------------------------
-
-
-class Sam3Detector(Described):
+class Sam3Detector(_OneByOne):
     """A `Sam3Model` (Carion et al., arXiv:2511.16719); bare object names are the prompts, each by itself.
 
     The score of a label is the model's own for "it is somewhere in this picture", the sigmoid of its presence
@@ -179,19 +187,8 @@ class Sam3Detector(Described):
         self._texts: dict[str, tuple[Any, torch.Tensor]] = {}  # label -> its features, and their mask
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "ovd",
-            **loading.model_fields(self.model, self.source),
-            "library": loading.library(),
-            "preprocess": f"{type(self.processor).__name__}-{self.processor.target_size}",
-            "score": "presence",
-        }
-
-    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        check_batch(images, labels, "labels")
-        pairs = zip(images, map(dict.fromkeys, labels), strict=True)
-        with loading.exact():
-            return [self._detect(image, list(row), threshold) if row else {} for image, row in pairs]
+        facts = self.facts(f"{type(self.processor).__name__}-{self.processor.target_size}")
+        return {**facts, "score": "presence"}
 
     def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
         from PIL import Image
@@ -213,23 +210,18 @@ class Sam3Detector(Described):
     def _read(self, label: str) -> tuple[Any, torch.Tensor]:
         if label not in self._texts:
             tokens = self._inputs(text=label, return_tensors="pt").to(self.model.device)
-            limit = int(self.model.config.text_config.max_position_embeddings)
-            if tokens["input_ids"].shape[1] > limit:
-                raise MetricError(f"The label '{label}' is longer than the {limit} tokens SAM 3 can read.")
+            self.check_length(label, tokens["input_ids"], "SAM 3")
             mask = tokens["attention_mask"]
             features = self.model.get_text_features(input_ids=tokens["input_ids"], attention_mask=mask)
             self._texts[label] = features, mask
         return self._texts[label]
 
 
-def load_sam3(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Sam3Detector:
+def load_sam3(path_or_id: str, **how: Any) -> Sam3Detector:
     from transformers import Sam3Model, Sam3Processor
 
-    model, source = loading.load_model(
-        Sam3Model, path_or_id, model_type=None, revision=revision, device=device, dtype=dtype
-    )
-    processor = loading.from_pretrained(Sam3Processor, source.reference, revision=source.revision)
-    return Sam3Detector(model, processor, source)
+    model, source = loading.load_model(Sam3Model, path_or_id, **how)
+    return Sam3Detector(model, source.part(Sam3Processor), source)
 
 
 # --- others -------------------------------------------------------------------------------
@@ -238,7 +230,7 @@ def load_sam3(path_or_id: str, *, revision: str | None, device: str, dtype: str)
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
 
 
-class ZeroShotDetector(Described):
+class ZeroShotDetector(_OneByOne):
     """An `AutoModelForZeroShotObjectDetection`; the score of a label is the highest sigmoid over boxes (and,
     for Grounding DINO, over its tokens), as the library has it. One forward pass per picture and label:
     models that mix text and picture score labels by their company."""
@@ -249,24 +241,13 @@ class ZeroShotDetector(Described):
         self._inputs = loading.SharedTokenizer(processor)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "ovd",
-            **loading.model_fields(self.model, self.source),
-            "library": loading.library(),
-            "preprocess": type(self.processor).__name__,
-            "query": "lower case with a full stop" if self.grounded else "bare name",
-        }
-
-    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        check_batch(images, labels, "labels")
-        pairs = zip(images, map(dict.fromkeys, labels), strict=True)
-        with loading.exact():
-            return [self._detect(image, list(row), threshold) for image, row in pairs]
+        query = "lower case with a full stop" if self.grounded else "bare name"
+        return {**self.facts(type(self.processor).__name__), "query": query}
 
     def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
         looks = [self._look(image, label) for label in labels]
         named: list[float | None] = [None] * len(looks)
-        if looks and not self.grounded:  # there the boxes of one label are not those of another
+        if not self.grounded:  # there the boxes of one label are not those of another
             named = named_scores(torch.stack([logits for logits, _ in looks], -1)).tolist()
         height, width = image.shape[:2]
         detections = {}
@@ -284,23 +265,16 @@ class ZeroShotDetector(Described):
 
         text: Any = f"{label.lower().rstrip('.')}." if self.grounded else [[label]]
         inputs = self._inputs(images=Image.fromarray(image), text=text, return_tensors="pt")
-        limit = getattr(getattr(self.model.config, "text_config", None), "max_position_embeddings", None)
-        if not self.grounded and limit is not None and inputs["input_ids"].shape[-1] > limit:
-            raise MetricError(
-                f"The label '{label}' is longer than the {limit} tokens this detector can read."
-            )
+        if not self.grounded:
+            self.check_length(label, inputs["input_ids"], "this detector")
         outputs = self.model(**loading.on_device(self.model, inputs))
         return outputs.logits[0].float().amax(-1).cpu(), outputs.pred_boxes[0].float().cpu()
 
 
-def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> ZeroShotDetector:
+def load(path_or_id: str, **how: Any) -> ZeroShotDetector:
     from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
 
-    model, source = loading.load_model(
-        AutoModelForZeroShotObjectDetection, path_or_id, model_type=None, revision=revision, device=device,
-        dtype=dtype,
-    )  # fmt: skip
+    model, source = loading.load_model(AutoModelForZeroShotObjectDetection, path_or_id, **how)
     if model.config.model_type == "owlv2":
         raise MetricError("OWLv2 pads its pictures; load it as the judge 'ovd', which knows that.")
-    processor = loading.from_pretrained(AutoProcessor, source.reference, revision=source.revision)
-    return ZeroShotDetector(model, processor, source)
+    return ZeroShotDetector(model, source.part(AutoProcessor), source)

@@ -17,19 +17,19 @@ from nein.metrics.letters import LETTERS, SCORINGS
 
 
 class ServedModel(Described):
-    """A chat model that answers questions about pictures, at temperature 0, with at most `max_new_tokens`
-    tokens.
+    """A chat model that is asked about pictures, at temperature 0, with at most `max_new_tokens` tokens.
 
     The fingerprint holds what `endpoint.facts` knows, not the address, for servers move.
     """
 
     kind: ClassVar[str]
+    max_new_tokens = 10
     #: What else decides an answer, for `describe`.
     facts: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int) -> None:
+    def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int | None = None) -> None:
         self.endpoint = endpoint
-        self.max_new_tokens = max_new_tokens
+        self.max_new_tokens = max_new_tokens or self.max_new_tokens
         self.concurrent = endpoint.concurrency
         self.stop, self.usage = endpoint.stop, endpoint.usage
 
@@ -55,9 +55,6 @@ class EndpointJudge(ServedModel):
     kind, template = "vqa", "question"
     facts: ClassVar[Mapping[str, str]] = {"template": "one user turn: picture, question"}
 
-    def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int = 10) -> None:
-        super().__init__(endpoint, max_new_tokens=max_new_tokens)
-
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """`questions[i]` are plain questions about `images[i]`. Raises NoAnswer."""
         check_batch(images, questions, "questions")
@@ -75,18 +72,15 @@ def _answer(said: Said) -> Answer:
     return Answer(said.text.strip(), tokens, p_yes, p_no, said.version)
 
 
-def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EndpointJudge:
-    return EndpointJudge(connect(path_or_id, revision=revision, device=device, dtype=dtype, **options))
+def load(path_or_id: str, **options: Any) -> EndpointJudge:
+    return EndpointJudge(connect(path_or_id, **options))
 
 
 class EndpointChoices(ServedModel):
     """Letters of options. Log-probabilities are those among the 20 alternatives of the first token; where a
     server gives none, every reply says so. A question without an answer is a reply with the error."""
 
-    kind, scorings = "choice", SCORINGS
-
-    def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int = 16) -> None:
-        super().__init__(endpoint, max_new_tokens=max_new_tokens)
+    kind, scorings, max_new_tokens = "choice", SCORINGS, 16
 
     def answer(
         self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
@@ -125,10 +119,6 @@ def _letters(first: Sequence[tuple[str, float]], options: int) -> tuple[float | 
     return tuple(math.log(p) if p > 0 else None for p in total.values()) if first else None
 
 
-def load_choices(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, max_new_tokens: int = 16,
-    **options: Any,
-) -> EndpointChoices:  # fmt: skip
+def load_choices(path_or_id: str, *, max_new_tokens: int = 16, **options: Any) -> EndpointChoices:
     options.pop("batch_size", None)  # of models that are loaded here
-    endpoint = connect(path_or_id, revision=revision, device=device, dtype=dtype, **options)
-    return EndpointChoices(endpoint, max_new_tokens=max_new_tokens)
+    return EndpointChoices(connect(path_or_id, **options), max_new_tokens=max_new_tokens)

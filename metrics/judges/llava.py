@@ -21,7 +21,7 @@ from nein.metrics.base import Images, MetricError, Texts, alike, chunks
 from nein.metrics.judges import vlm
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
 from nein.metrics.judges.vlm import yes_no_tokens
-from nein.metrics.loading import Source, exact, from_pretrained, load_model
+from nein.metrics.loading import Source, exact, load_model
 
 #: Questions asked together, per picture of a batch.
 _QUESTIONS = 2
@@ -73,8 +73,7 @@ class LlavaNextJudge(vlm.VisionChat):
         }
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """`questions[i]` are full prompts about `images[i]`. Raises MetricError for a prompt without exactly
-        one image placeholder."""
+        """`questions[i]`: full prompts about `images[i]`, each with one picture, else MetricError."""
         check_batch(images, questions, "questions")
         for prompt in (p for row in questions for p in row):
             if prompt.count(self._image_word) != 1 or prompt.endswith(self._image_word):
@@ -105,8 +104,7 @@ class LlavaNextJudge(vlm.VisionChat):
         return looked
 
     def _jobs(self, pixels: dict[int, _Pixels], questions: Texts) -> list[_Job]:
-        """Split every prompt into the beginning it shares with *every* prompt of the call, and the rest:
-        pictures of one size can run together."""
+        """Splits prompts into a beginning that all share and the rest: pictures of one size run together."""
         ids = {
             i: {prompt: self._tokens(prompt, look.tokens) for prompt in questions[i]}
             for i, look in pixels.items()
@@ -115,7 +113,8 @@ class LlavaNextJudge(vlm.VisionChat):
         heads = {tuple(row[: row.index(self._image_id)]) for row in all_rows}
         tails = [row[_after(row, self._image_id) :] for row in all_rows]
         # At least one token must be left to ask with.
-        shared = min(_common(tails), min(map(len, tails)) - 1) if len(heads) == 1 else None
+        common = list(itertools.takewhile(lambda column: len(set(column)) == 1, zip(*tails, strict=False)))
+        shared = min(len(common), min(map(len, tails)) - 1) if len(heads) == 1 else None
         jobs = []
         for i, rows in ids.items():
             if shared is not None:
@@ -138,8 +137,7 @@ class LlavaNextJudge(vlm.VisionChat):
             return tuple(self._tokenizer(prompt)["input_ids"])
 
     def _answers(self, jobs: Sequence[_Job]) -> Iterator[tuple[int, str, Answer]]:
-        """(image, prompt, answer). Prompts of one length go together: padding between the cache and a
-        question would count in a model's window."""
+        """(image, prompt, answer). Prompts of one length go together: padding would count in the window."""
         cache = self._prefill(jobs)
         asked = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
         size = self.batch_size * _QUESTIONS
@@ -176,14 +174,9 @@ def _after(row: Sequence[int], token: int) -> int:
     return len(row) - list(reversed(row)).index(token)
 
 
-def _common(rows: Sequence[Sequence[int]]) -> int:
-    """Length of the longest common beginning."""
-    return len(list(itertools.takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))))
-
-
 def load(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, template: str = "llava-mistral",
-    quantization: str = "none", batch_size: int = 8,
+    path_or_id: str, *, device: str, dtype: str, template: str = "llava-mistral", quantization: str = "none",
+    batch_size: int = 8, **how: Any,
 ) -> LlavaNextJudge:  # fmt: skip
     """quantization: "bnb-fp4", the paper's judge: 4-bit weights (fp4, no double quantisation) with the
     arithmetic in `dtype` (the paper: float16)."""
@@ -202,12 +195,10 @@ def load(
         )
         options = {"quantization_config": four_bit, "device_map": {"": device}}
     model, source = load_model(
-        LlavaNextForConditionalGeneration, path_or_id, model_type="llava_next", revision=revision,
-        device=device, dtype=dtype, **options,
+        LlavaNextForConditionalGeneration, path_or_id, "llava_next", device=device, dtype=dtype,
+        options=options, **how,
     )  # fmt: skip
     if quantization == "none" and getattr(model.config, "quantization_config", None):
         quantization = "checkpoint"
-    processor = from_pretrained(AutoProcessor, source.reference, revision=source.revision)
-    return LlavaNextJudge(
-        model, processor, source, template=template, quantization=quantization, batch_size=batch_size
-    )
+    options = {"template": template, "quantization": quantization, "batch_size": batch_size}
+    return LlavaNextJudge(model, source.part(AutoProcessor), source, **options)

@@ -14,8 +14,7 @@ import jinja2
 import numpy as np
 import torch
 
-from nein.loading.digests import DTYPES
-from nein.loading.errors import choose
+from nein.loading.errors import first_line
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, Texts, alike, check_images, without_thoughts
 from nein.metrics.choices import Asked, Prompt, Reply
@@ -60,8 +59,7 @@ class VisionChat(Described):
     def facts(self, kind: str) -> dict[str, Any]:
         """Everything that decides an answer but the prompt."""
         return {
-            "kind": kind,
-            **loading.model_fields(self.model, self.source),
+            **loading.model_fields(kind, self.model, self.source),
             "library": loading.library(),
             "preprocess": type(self.processor).__name__,
             "template": "the model's chat template" if self.templated else "the words alone (InstructBLIP)",
@@ -71,8 +69,7 @@ class VisionChat(Described):
     def generate(
         self, inputs: Mapping[str, Any], tokens: int, **drawing: Any
     ) -> tuple[list[list[int]], torch.Tensor]:
-        """Greedy unless `drawing` says otherwise (`do_sample`, `temperature`, ...): ids up to the end of each
-        answer, and the first step's logits, (N, V) float32."""
+        """Ids up to the end of each answer, and the first step's logits, (N, V) float32; greedy by itself."""
         with loading.exact():
             output = self.model.generate(
                 **loading.on_device(self.model, inputs), **{"do_sample": False, **drawing}, num_beams=1,
@@ -115,22 +112,16 @@ def rendered(processor: Any, parts: Sequence[Mapping[str, str]]) -> str:
         turn = [{"role": "user", "content": [dict(part) for part in parts]}]
         return str(processor.apply_chat_template(turn, add_generation_prompt=True))
     except _TEMPLATE_ERRORS as error:
-        raise MetricError(f"The chat template cannot be used: {loading.first_line(error)}") from error
+        raise MetricError(f"The chat template cannot be used: {first_line(error)}") from error
 
 
-def load_chat(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, bare: Sequence[str] = ()
-) -> tuple[Any, Any, loading.Source]:
+def load_chat(path_or_id: str, *, bare: Sequence[str] = (), **how: Any) -> tuple[Any, Any, loading.Source]:
     """(model, processor, source) of an image-text-to-text checkpoint. bare: model types that may lack a chat
     template. Raises MetricError, also for a chat template that does not take a picture and a question."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    choose("dtype", dtype, DTYPES)
-    model, source = loading.load_model(
-        AutoModelForImageTextToText, path_or_id, model_type=None, revision=revision, device=device,
-        dtype=dtype,
-    )  # fmt: skip
-    processor = loading.from_pretrained(AutoProcessor, source.reference, revision=source.revision)
+    model, source = loading.load_model(AutoModelForImageTextToText, path_or_id, **how)
+    processor = source.part(AutoProcessor)
     if not getattr(processor, "chat_template", None):
         if model.config.model_type in bare:
             return model, processor, source
@@ -153,8 +144,7 @@ def load_chat(
 
 
 class ChatJudge(VisionChat):
-    """Greedy answers of an `AutoModelForImageTextToText`, asked one at a time, so that no padding can change
-    one."""
+    """Greedy answers of an `AutoModelForImageTextToText`, one at a time: padding can change an answer."""
 
     template = "question"
 
@@ -188,14 +178,8 @@ class ChatJudge(VisionChat):
         return Answer(answer.strip(), len(tokens), p_yes, p_no)
 
 
-def load(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, max_new_tokens: int = 10
-) -> ChatJudge:
-    parts = load_chat(path_or_id, revision=revision, device=device, dtype=dtype)
-    return ChatJudge(*parts, max_new_tokens=max_new_tokens)
-
-
-# --- multiple choice ----------------------------------------------------------------------
+def load(path_or_id: str, *, max_new_tokens: int = 10, **how: Any) -> ChatJudge:
+    return ChatJudge(*load_chat(path_or_id, **how), max_new_tokens=max_new_tokens)
 
 
 class TransformersChoices(VisionChat):
@@ -207,16 +191,8 @@ class TransformersChoices(VisionChat):
     scorings = SCORINGS
     concurrent = 0
 
-    def __init__(
-        self,
-        model: Any,
-        processor: Any,
-        source: loading.Source,
-        *,
-        batch_size: int = 8,
-        max_new_tokens: int = 16,
-    ) -> None:
-        super().__init__(model, processor, source, max_new_tokens=max_new_tokens)
+    def __init__(self, *parts: Any, batch_size: int = 8, max_new_tokens: int = 16) -> None:
+        super().__init__(*parts, max_new_tokens=max_new_tokens)
         self.batch_size = batch_size
         self._letters = letter_tokens(self._tokenizer)
         self._in_order = self.templated and self._keeps_order()
@@ -297,8 +273,7 @@ def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
 
 
 def load_choices(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 8,
-    max_new_tokens: int = 16,
-) -> TransformersChoices:  # fmt: skip
-    parts = load_chat(path_or_id, revision=revision, device=device, dtype=dtype, bare=BARE)
+    path_or_id: str, *, batch_size: int = 8, max_new_tokens: int = 16, **how: Any
+) -> TransformersChoices:
+    parts = load_chat(path_or_id, bare=BARE, **how)
     return TransformersChoices(*parts, batch_size=batch_size, max_new_tokens=max_new_tokens)

@@ -39,8 +39,7 @@ class RewardJudge(Described, ABC):
     def prefer(
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
-        """One per pair of edits: 1 where the first has the higher score, 0 where the second, 0.5 where
-        neither; None with a reason."""
+        """One per pair: 1 where the first has the higher score, 0 the second, 0.5 neither; None: unscored."""
         n, said = len(sources), []
         both = self.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
         for one, other in zip(both[:n], both[n:], strict=True):
@@ -75,8 +74,7 @@ class SingleJudge(RewardJudge):
 
 
 def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
-    """A value for each of several edits of one picture; of a judge that compares the mean of its preferences
-    over all others, 0 to 1."""
+    """A value per edit of one picture; of a judge that compares, its mean preference over all others."""
     n = len(edits)
     if not judge.compares:
         return each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
@@ -116,8 +114,7 @@ def check_edits(pictures: Sequence[Images], instructions: Sequence[str]) -> None
 
 
 def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]:
-    """The texts that the Python files in `folder` assign to `names` at their top; nothing is run. source:
-    where the files come from. Raises MetricError."""
+    """The texts that Python files in `folder`, copied from `source`, assign to `names`; nothing is run."""
     texts: dict[str, Any] = {}
     for path in sorted(folder.glob("*.py")):
         try:

@@ -9,8 +9,7 @@ A folder holds what the authors give out:
     model.safetensors or model.pth    all weights
     *.yaml                            heads, pooling, token, and the base model, of which configuration and
                                       processor are read (from the folder itself where it has a config.json)
-    *.py                              dataset/prompts.py and dataset/data_collator_qwen_edit.py; their texts
-                                      are read, nothing is run
+    *.py                              prompts.py and data_collator_qwen_edit.py, read and not run
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import yaml
 from torch import nn
 
 from nein.loading.digests import DTYPES, file_sha256, torch_dtype
-from nein.loading.errors import choose
+from nein.loading.errors import choose, first_line
 from nein.loading.references import expanded
 from nein.metrics import loading
 from nein.metrics.base import MetricError, Score
@@ -85,8 +84,7 @@ class EditReward(SingleJudge):
     def describe(self) -> dict[str, Any]:
         texts = hashlib.sha256("\0".join(self.settings.questions).encode()).hexdigest()
         return {
-            **loading.model_fields(self.model, self.source),
-            "kind": "editreward",
+            **loading.model_fields("editreward", self.model, self.source),
             "library": loading.library(),
             "heads": self.settings.heads,
             "pooling": self.settings.pooling,
@@ -182,7 +180,7 @@ def settings(folder: Path) -> Settings:
     try:
         given = yaml.safe_load(files[0].read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise MetricError(f"'{files[0]}' cannot be read: {str(error).splitlines()[0]}") from None
+        raise MetricError(f"'{files[0]}' cannot be read: {first_line(error)}") from None
     if not isinstance(given, dict):
         raise MetricError(f"'{files[0]}' is no configuration of EditReward.")
     heads = choose("rm_head_type", str(given.get("rm_head_type")), HEADS)

@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -54,18 +54,9 @@ OWN = {
 }
 
 
-class Speaker(Protocol):
-    """An image-text model that answers in words; `each` works through items as `say` may be called."""
-
-    def describe(self) -> dict[str, Any]: ...
-
-    def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str: ...
-
-    def each(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[tuple[Any, Any]]: ...
-
-
 class LocalSpeaker(vlm.VisionChat):
-    """A model of transformers. One question at a time, so that no padding can change an answer."""
+    """A model of transformers that answers in words, one question at a time, so that no padding can change an
+    answer; `each` works through items as `say` may be called."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts, max_new_tokens=TOKENS)
@@ -130,7 +121,7 @@ class EditScore(RewardJudge):
     """
 
     def __init__(
-        self, speaker: Speaker, *, protocol: Literal["fixed", "paper"] = "fixed", passes: int = 1,
+        self, speaker: Any, *, protocol: Literal["fixed", "paper"] = "fixed", passes: int = 1,
         reduction: Literal["average_last", "average_first"] = "average_last",
         temperature: float = TEMPERATURE, texts: dict[str, str] | None = None,
     ) -> None:  # fmt: skip

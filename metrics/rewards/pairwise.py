@@ -43,8 +43,7 @@ class Pairwise(RewardJudge):
         return {**self.model.describe(), "kind": "pairwise", "prompt": QUESTION, "orders": 2}
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        """Against the picture as it was, from 0 to 1: the logistic function of the mean difference, else the
-        preference."""
+        """Against the picture before, 0 to 1: the logistic of the mean difference, else the preference."""
         scores = []
         for one in self.prefer(sources, edits, sources, instructions):
             if one.value is not None and (x := one.detail["difference"]) is not None:

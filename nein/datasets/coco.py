@@ -1,7 +1,6 @@
 """COCO's annotation files: which pictures there are, what their captions say, which objects they show.
 
-The format: https://cocodataset.org/#format-data. A file is read as a whole; of its entries those keys are
-needed that are named here, all others are ignored.
+The format: https://cocodataset.org/#format-data. Of entries the keys named here are needed, others ignored.
 """
 
 from __future__ import annotations
@@ -125,8 +124,7 @@ CAPTION_KEYS = ("captions", "caption", "text")
 
 
 def iter_pictures(path: Path) -> Iterator[Picture]:
-    """The picture of every line, read as it is asked for; file names are relative to the list's folder.
-    Raises UserError."""
+    """The picture of every line; file names are relative to the list's folder. Raises UserError."""
     for number, row in atomic.iter_lines(path):
         where = f"'{path}', line {number},"
         name = image_of(row)

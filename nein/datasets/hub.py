@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from nein.engine.errors import UserError
+from nein.loading.errors import first_line
 
 PREFIX = "hub:"
 #: Of benchmarks that have one, the data set on the hub: what results belong to where nobody says another.
@@ -20,14 +20,6 @@ class Reference(NamedTuple):
     revision: str | None
 
 
-class Table(Protocol):
-    """The rows of a split, each a mapping from column to value; a picture is {"bytes": ..., "path": ...}."""
-
-    column_names: list[str]
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
-
-
 def reference(source: str) -> Reference | None:
     """What "hub:OWNER/NAME@REVISION" names; None for a source of another kind."""
     if not source.startswith(PREFIX):
@@ -36,11 +28,9 @@ def reference(source: str) -> Reference | None:
     return Reference(name, revision or None)
 
 
-def read(data: Reference, split: str) -> Table:
-    """A split, downloaded on first use. Pictures are the bytes of their files, which nothing encodes again.
-
-    Raises UserError when it cannot be had, with the reason and what to do.
-    """
+def read(data: Reference, split: str) -> Any:
+    """A split, downloaded on first use: its `column_names`, and rows as mappings. A picture is {"bytes": ...,
+    "path": ...}, the file as it is. Raises UserError."""
     try:
         import datasets
         from datasets.exceptions import DatasetsError
@@ -58,7 +48,7 @@ def read(data: Reference, split: str) -> Table:
         )  # fmt: skip
         table = datasets.load_dataset(folder, split=split)
     except (OSError, ValueError, DatasetsError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        first = first_line(error).rstrip(".")
         offline = (
             " The machine has no network, or HF_HUB_OFFLINE is set, and the data set is not in the hub's "
             "cache; fetch it beforehand (nein fetch), or name a file or folder instead."

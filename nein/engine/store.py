@@ -12,39 +12,19 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.loading.digests import file_sha256
+from nein.loading.references import Need as Need
 from nein.loading.references import expanded
 
 HUB, TORCH, MANIFEST = "hub", "torch", "manifest.json"
 #: What tells the libraries where to look; worker processes need them too.
 VARIABLES = ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME", "HF_HUB_VERBOSITY")
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Need:
-    """Something that a run reads from elsewhere: as `nein.loading.references.Origin`, whose layouts are more
-    here: "pipeline and checker" and "dataset" of repositories, and "package", a module of the installation.
-    """
-
-    layout: str
-    reference: str
-    revision: str | None = None
-
-    @property
-    def key(self) -> str:
-        """In the manifest."""
-        return f"{self.layout} {self}"
-
-    def __str__(self) -> str:
-        at = f"@{self.revision}" if self.revision and self.layout != "torch" else ""
-        return f"{self.reference}{at}"
 
 
 def use(folder: str | Path) -> None:

@@ -35,8 +35,7 @@ class Credentials(NamedTuple):
 
 
 def split(url: str) -> tuple[str, Credentials]:
-    """An address without its credentials, and these. Nothing is refused: of an address that is none, all up
-    to the last "@" counts as the user."""
+    """An address without its credentials, and these: of a bad address all up to the last "@"."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return url, Credentials("", "")

@@ -74,15 +74,19 @@ Item = TypeVar("Item")
 MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError, ArithmeticError)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def reason(error: BaseException) -> str:
     """One line for an unscored sample: the kind of error and its first line."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    kind = type(error).__name__
+    return f"{kind}: {first_line(error)}" if str(error).strip() else kind
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of the machine or of a device. PyTorch's class is known by its name: this
-    package is imported without PyTorch."""
+    """Whether memory ran out; PyTorch's class is known by name, for it is not imported here."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
@@ -92,9 +96,8 @@ def isolated(
     failed: Callable[[BaseException], Any] = reason,
     errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
 ) -> list[Any]:
-    """`work(items)`, one result per item; where that raises, one item at a time: only the culprit has
-    `failed(error)`, by default a sentence, in place of a result. Only `errors` are caught; out of memory, and
-    a model that is not available, end the command."""
+    """`work(items)`, one result per item; where that raises one of `errors`, one item at a time: the culprit
+    has `failed(error)`. Out of memory, and a model that is not available, end the command."""
     if not items:
         return []
     try:

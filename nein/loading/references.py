@@ -27,10 +27,8 @@ def is_local(path: str | Path) -> bool:
 
 
 def located(reference: str) -> str:
-    """The folder of an installed package's model ("nano:clip"); any other reference as it is.
-
-    Raises UserError for a name that the package does not have.
-    """
+    """The folder of an installed package's model ("nano:clip"); any other reference as it is. Raises
+    UserError for a name that the package does not have."""
     scheme, colon, name = reference.partition(":")
     for point in _offered(scheme, tuple(sys.path)) if colon else ():
         try:
@@ -46,25 +44,36 @@ def _offered(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, .
     return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
-class Origin(NamedTuple):
-    """Where something comes from that a model is loaded from.
+class Need(NamedTuple):
+    """Something that a run reads from elsewhere.
 
     layout     Which of its files are read: "transformers", "text" (its configuration and tokenizer alone),
                "open_clip" or "open_clip:FILE", "sentence", "pipeline" (diffusers', without the safety
                checker), "settings" (its configurations and tokenizers), "file:NAME"; or "torch", a file at an
-               address.
+               address; "pipeline and checker", "dataset", and "package", a module of the installation.
     reference  OWNER/NAME of a repository on the hub; of "torch" the address.
     revision   Commit, branch or tag; None is the main branch. Of "torch" how its SHA-256 begins.
     """
 
     layout: str
     reference: str
-    revision: str | None
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"{self.reference}@{self.revision}"
+            if self.revision and self.layout != "torch"
+            else self.reference
+        )
+
+    @property
+    def key(self) -> str:
+        """In the manifest of a folder of models."""
+        return f"{self.layout} {self}"
 
     @classmethod
-    def of(cls, layout: str, path_or_id: str, revision: str | None = None) -> Origin | None:
-        """Of `owner/name` or `owner/name@revision`; None of an installed package's model and of what is on
-        this machine."""
+    def of(cls, layout: str, path_or_id: str, revision: str | None = None) -> Need | None:
+        """Of `owner/name[@revision]`; None of an installed package's model and of what is on this machine."""
         path_or_id = located(path_or_id)
         if is_local(path_or_id):
             return None

@@ -154,10 +154,9 @@ def hosted(address: str) -> str:
 
 
 class Service:
-    """One model at an address; threads may share one.
+    """One model at an address; threads may share one. Raises UserError for values out of range.
 
-    url          With or without user, password and query (`address` is without), or with those put aside for
-                 it.
+    url          With or without user, password and query; `address` is without.
     key          By default of the environment (`KEYS`).
     concurrency, timeout, retries: if None, what the command says (`use`), else `USUAL`.
     concurrency  Requests in flight at a time; fewer while the server says that they are too many (`Pace`).
@@ -165,8 +164,6 @@ class Service:
     retries      How often a request is sent again after a timeout, a broken connection, "too many requests"
                  or a server error: after 0.5, 1, 2, ... 8 seconds, or as long as the server says (up to
                  `LONGEST_WAIT`); no other request of this service is sent meanwhile.
-
-    Raises UserError for values out of range.
     """
 
     def __init__(
@@ -208,8 +205,7 @@ class Service:
         self.pace = Pace(concurrency)
 
     def check(self) -> None:
-        """Raises UserError when nobody answers, the key is lacking or refused, or the model is not in the
-        list of models, where there is one."""
+        """Raises UserError when nobody answers, the key is lacking or refused, or the model is not listed."""
         import openai
 
         variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
@@ -252,8 +248,7 @@ class Service:
         return side_by_side(work, items, self.concurrency, self.pace.go_on)
 
     def send(self, create: Callable[[Any], Any]) -> Any:
-        """The content (JSON) of the reply to `create(client)`, whose methods have raw responses. Raises
-        NoAnswer, and BudgetError."""
+        """The JSON content of the reply to `create(client)`. Raises NoAnswer and BudgetError."""
         with spending.request(self.model, self.address) as paid:
             content = self._reply(create)
             paid |= spending.tokens(content.get("usage") if isinstance(content, dict) else None)
@@ -289,8 +284,7 @@ class Service:
         raise AssertionError("the last attempt is answered, or raises")
 
     def download(self, link: str, most: int) -> bytes:
-        """The file behind a link of a reply, from this server or by https, at most `most` bytes in `timeout`
-        seconds. Raises NoAnswer."""
+        """The file behind a link of a reply, here or by https, at most `most` bytes. Raises NoAnswer."""
         url, end = urljoin(f"{self.address}/", link), clock() + self.timeout
         here = urlsplit(url)[:2] == urlsplit(self.address)[:2]
         if not here and urlsplit(url).scheme != "https":
@@ -337,8 +331,7 @@ class Service:
         return NoAnswer(refused, REFUSED, status=error.status_code, named=named)
 
     def cleared(self, text: str, shortest: int = 8) -> str:
-        """A text without the key and the credentials of this service of at least `shortest` letters: in an
-        answer, a password of a few letters is an ordinary word."""
+        """A text without credentials of at least `shortest` letters: a short one may be an ordinary word."""
         for secret in self._secrets:
             if len(secret) >= shortest:
                 text = text.replace(secret, "...")

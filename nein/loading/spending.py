@@ -55,8 +55,7 @@ def tokens(usage: Any) -> dict[str, int]:
 
 
 def price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
-    """Dollars by the table in genai-prices, of the provider at the address or of the model's own; None where
-    it has no row."""
+    """Dollars by genai-prices, of the provider at the address or the model's own; None without a row."""
     if (rate := _rate(model, address)) is None:
         return None
     known = {theirs: usage[ours] for ours, theirs in TOKENS.items() if usage.get(ours)}
@@ -115,8 +114,7 @@ class Ledger:
                 self._change.notify_all()
 
     def _hold(self, identity: str, model: str, address: str) -> None:
-        """Waits until the budget has room for a request as dear as the dearest of this model; the first goes
-        alone, since nobody knows what it costs."""
+        """Waits for room for a request as dear as the dearest of this model; the first goes alone."""
         with self._change:
             while self._budget is not None and price(model, {"input_tokens": 1}, address) is not None:
                 self.read()

@@ -55,14 +55,11 @@ def _stand_in(name: str) -> type:
 def read_checkpoint(
     file: Path, *, inert: bool = False, advice: str = "use a copy with safetensors"
 ) -> tuple[Any, list[str]]:
-    """(content, names of the classes left out) of a .safetensors file or a pickle of PyTorch.
-
-    Of a pickle nothing but tensors and plain containers is built, and nothing of it runs.
+    """(content, names of the classes left out) of a .safetensors file or of a pickle, of which nothing
+    but tensors and plain containers is built, and nothing runs. Raises UserError.
 
     inert   Every other class that the file names is replaced by an object that only holds what the file says
             of it; else such a file is refused, with the advice.
-
-    Raises UserError.
     """
     import torch
     from safetensors import SafetensorError

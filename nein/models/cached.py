@@ -51,9 +51,7 @@ class Questions:
 
     def answer(self, key: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The kept answer to the question `key`, or what `ask` returns, a JSON object, which is kept.
-
-        Raises NoAnswer where `ask` does, SilentError once nobody answers, and CancelledError after `stop`.
-        """
+        Raises NoAnswer where `ask` does, SilentError once nobody answers, CancelledError after `stop`."""
         if (kept := self._recall(key)) is not None:
             return kept
         with self._alone(key), self._seat():
@@ -68,8 +66,7 @@ class Questions:
                 self._go_on()
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """(item, work(item)) as they come, on threads of their own (`side_by_side`), or
-        one after the other where `at_once` is 0."""
+        """(item, work(item)) as they come, `at_once` side by side, or one after the other for 0."""
         if not self._at_once:
             return ((item, work(item)) for item in items)
         return side_by_side(work, items, self._at_once, self._go_on)
@@ -135,8 +132,7 @@ class Questions:
 
 
 class _Cached:
-    """A model whose questions are asked one by one, `concurrent` at a time. The address of an answer has the
-    model's name and not the URL: servers move."""
+    """A model asked one by one, `concurrent` at a time; an answer's address has its name and not the URL."""
 
     def __init__(self, model: Any, cache: RecordStore, space: str) -> None:
         self.model, self.concurrent, self.fingerprint = model, model.concurrent, space
@@ -157,8 +153,7 @@ class _Cached:
         self, images: Sequence[np.ndarray], rows: Sequence[Sequence[Item]],
         words: Callable[[Item], Sequence[Any]], ask: Callable[[np.ndarray, Item], dict[str, Any]],
     ) -> list[list[dict[str, Any] | NoAnswer]]:  # fmt: skip
-        """Per picture and question the kept answer, or what `ask` gives. `words`: all that decides an answer
-        besides the model and the picture."""
+        """Per picture and question the kept answer, or that of `ask`; `words` decide it with the picture."""
         keys: list[list[str]] = []
         for image, row in zip(images, rows, strict=True):
             picture = pixel_hash(image) if row else ""
@@ -178,8 +173,7 @@ class _Cached:
 
 
 class CachedModel(_Cached):
-    """A `metrics.choices.ChoiceModel` around another one: a question that it fails on has a reply with the
-    error, and only that one.
+    """A `metrics.choices.ChoiceModel` around another one: a question that fails has a reply with the error.
 
     A local model's questions (`concurrent` 0) go to it in the batches they come in and are not kept one by
     one: the last bits of an answer depend on the batch.
@@ -219,8 +213,7 @@ def _reply(kept: dict[str, Any] | NoAnswer) -> Reply:
 
 
 class CachedJudge(_Cached):
-    """A VQA judge behind an endpoint; a question without an answer raises NoAnswer for its whole call, whose
-    other answers are kept."""
+    """A VQA judge behind an endpoint; NoAnswer is raised for a whole call, whose other answers are kept."""
 
     def __init__(self, judge: Any, cache: RecordStore) -> None:
         super().__init__(judge, cache, judge.fingerprint)
@@ -248,7 +241,7 @@ class CachedSpeaker(_Cached):
         super().__init__(speaker, cache, json_digest(facts))
 
     def say(self, pictures: Sequence[np.ndarray], text: str, seed: int, temperature: float) -> str:
-        """See `metrics.rewards.editscore.Speaker`. Raises NoAnswer, and UserError for a silent endpoint."""
+        """See `metrics.rewards.editscore`. Raises NoAnswer, and UserError for a silent endpoint."""
         key = json.dumps([[pixel_hash(picture) for picture in pictures], text, seed, temperature])
         ask = lambda: {"text": self.model.say(pictures, text, seed, temperature)}  # noqa: E731
         return str(self._questions.answer(key, ask)["text"])

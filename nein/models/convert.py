@@ -5,15 +5,12 @@
 
 Training checkpoints of PyTorch Lightning hold callbacks, counters and optimizer state beside the tensors, as
 pickled objects. Here every such object is replaced by an inert placeholder: no class of the file is imported
-and no function of it is called, so that a file which would do harm when unpickled does none. What is written
-are safetensors and JSON only.
+and no function of it is called: a file that would do harm does none. Written are safetensors and JSON.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,41 +57,31 @@ def run(options: ConvertConfig) -> None:
 
 
 def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str | None = None) -> Path:
-    """Write `source` as a folder in diffusers' layout, all in float32; returns the folder.
+    """Write `source` as a folder in diffusers' layout, float32; returns it. Raises UserError, EditorError.
 
     source  .safetensors, .ckpt, .pt, .pth or .bin file in the original latent-diffusion format.
     folder  Must not exist; appears only once it is complete.
     ema     Which set of UNet weights, where the file holds both.
     config  Folder or hub id with the configurations and the tokenizer; default timbrooks/instruct-pix2pix.
-
-    Raises UserError for a wrong path, editors.EditorError for a file that cannot be converted.
     """
     if not source.is_file():
         raise UserError(f"There is no file '{source}'; give the checkpoint to convert.")
-    if folder.exists():
-        raise UserError(f"'{folder}' exists already; give a folder that does not.")
     if not folder.absolute().parent.is_dir():
         raise UserError(f"The parent of '{folder}' does not exist; make it first.")
     import torch
 
     from nein.editors import ldm
     from nein.editors.checkpoint import ORIGIN, quiet
+    from nein.metrics.loading import new_folder
 
     if source.suffix not in ldm.SUFFIXES:
         raise UserError(f"'{source}' is no checkpoint; expected one of {', '.join(ldm.SUFFIXES)}.")
-    with torch.random.fork_rng(devices=[]), quiet():
+    with torch.random.fork_rng(devices=[]), quiet(), new_folder(folder) as draft:
         pipeline, origin = ldm.read_pipeline(source, ema=ema, config=config, vouched=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
-        try:
-            draft.chmod(0o755)
-            pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
-            pipeline.save_pretrained(draft, safe_serialization=True)
-            facts = {**origin, "sha256": file_sha256(source)}
-            if config is not None and Path(config).exists():
-                facts["config"] = Path(config).name  # a path means nothing on another machine
-            (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-            draft.rename(folder)
-        finally:
-            if draft.exists():
-                shutil.rmtree(draft)
+        pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
+        pipeline.save_pretrained(draft, safe_serialization=True)
+        facts = {**origin, "sha256": file_sha256(source)}
+        if config is not None and Path(config).exists():
+            facts["config"] = Path(config).name  # a path means nothing on another machine
+        (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return folder

@@ -195,9 +195,7 @@ def every_editor(preset: str) -> list[str]:
 
 def spelled_editor(name: str) -> str:
     """What `--editor` takes, with the editor's name as our tables write it: "ip2p" of "InstructPix2Pix".
-
-    Raises EditorError for a name that is neither known nor a checkpoint.
-    """
+    Raises EditorError."""
     if name == "all" or references.offered(name) is not None:
         return name
     given, editor, checkpoint = split_editor(name)
@@ -206,8 +204,7 @@ def spelled_editor(name: str) -> str:
 
 
 def split_editor(name: str) -> tuple[str | None, str, str | None]:
-    """(name of the user's, editor or reference, checkpoint) from "mine=magicbrush=./folder"; None for what is
-    not there."""
+    """(name of the user's, editor or reference, checkpoint) of "mine=magicbrush=./folder", or None."""
     given, rest = references.named(name)
     if given is not None and not editors.is_known(rest):
         # An editor is no checkpoint: in "ip2p=hqedit" the first name is the user's.
@@ -277,8 +274,7 @@ class ExternalEdits:
         return self.method
 
     def of(self, samples: Sequence[Sample]) -> ExternalEdits:
-        """These pictures, of the samples of a data set. Warns of pictures that belong to none. Raises
-        UserError where all do."""
+        """These pictures, of the samples of a data set. Warns of others. Raises UserError without any."""
         one = replace(self, ids=tuple(sample.id for sample in samples[:LOOKED_AT]))
         if isinstance(samples, tuple):
             one, ids = self, {sample.id for sample in samples}
@@ -298,8 +294,7 @@ class ExternalEdits:
 
     @cached_property
     def files(self) -> dict[str, Path]:
-        """Sample id -> picture, of all or of the first. Of several files with one stem the first in sorted
-        order counts."""
+        """Sample id -> picture, of all or of the first; of several with one stem the first by name."""
         if self.ids:
             found = ((name, self.path(name, index)) for index, name in enumerate(self.ids))
             return {name: path for name, path in found if path is not None}
@@ -330,8 +325,7 @@ class ExternalEdits:
         return {**facts, "files": len(self.files), "content": self.fingerprint}
 
     def read(self, sample_id: str, index: int) -> tuple[EditResult, int]:
-        """The picture of a sample, (H, W, 3) uint8 RGB as the file has it, and its EXIF orientation as far as
-        that counts."""
+        """The picture of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""
         if (path := self.path(sample_id, index)) is None:
             why = f"there is no edited picture of {sample_id} in '{self.method}'"
             return EditResult(sample_id, None, why), 1

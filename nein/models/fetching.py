@@ -1,7 +1,6 @@
 """From what a run needs to files in a folder: which files of a repository, how many bytes, and the download.
 
-Downloading is huggingface_hub's. What is chosen of a repository is what its loader reads: weights once, as
-safetensors wherever there are any.
+Downloading is huggingface_hub's. Chosen is what a loader reads: weights once, as safetensors if it can be.
 """
 
 from __future__ import annotations
@@ -19,22 +18,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.error import URLError
 
-from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import HfApi, constants, errors, hf_hub_download, snapshot_download
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import httpx
 
 from nein.engine.errors import UserError
 from nein.engine.store import HUB, TORCH, Need, repository
 from nein.loading.digests import file_sha256
+from nein.loading.errors import first_line
 
 TIMEOUT = 30.0  # seconds until a silent hub has not answered
 #: Configurations, tokenizers, templates.
@@ -183,8 +174,7 @@ PATTERNS: dict[str, str] = {
 
 
 def expected(needs: Iterable[Need], folder: Path) -> Iterator[str]:
-    """A line for every need: the repository and its revision, its files in patterns, and where they go.
-    Nobody is asked."""
+    """A line for every need: repository, revision, files in patterns, place. Nobody is asked."""
     for need in dict.fromkeys(needs):
         base, _, file = need.layout.partition(":")
         if base == "package":
@@ -197,8 +187,7 @@ def expected(needs: Iterable[Need], folder: Path) -> Iterator[str]:
 
 
 def _conversion(api: HfApi, need: Need) -> list[File]:
-    """The safetensors that transformers takes for a repository without any: those of the hub's own service,
-    in a pull request."""
+    """The safetensors of the hub's conversion service, in a pull request, which transformers takes."""
     title, author = CONVERSION
     for one in api.get_repo_discussions(need.reference, author=author, discussion_type="pull_request"):
         if one.title == title and one.status == "open":
@@ -225,7 +214,7 @@ def _further(need: Need, found: Set, folder: Path) -> list[Need]:
     )
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))["model_cfg"]
-        return [Need(*origin) for origin in text_origins(config)]
+        return text_origins(config)
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(f"The configuration of '{need}' is none of open_clip: {error}.") from None
 
@@ -290,27 +279,27 @@ def _sentences(need: Need) -> Iterator[None]:
     """What the hub refuses is `Refused`; where it does not answer, or the disk is full, UserError."""
     try:
         yield
-    except GatedRepoError:
+    except errors.GatedRepoError:
         page = f"{constants.ENDPOINT}/{'datasets/' if need.layout == 'dataset' else ''}{need.reference}"
         raise Refused(
             f"'{need}' is gated: accept its licence at {page}, log in with `hf auth login` (or set "
             "HF_TOKEN), and fetch again."
         ) from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         raise Refused(
             f"There is no repository '{need.reference}' on the hub, or it is private: check the name, or log "
             "in with `hf auth login`."
         ) from None
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         raise Refused(f"'{need.reference}' has no revision '{need.revision}'.") from None
-    except HFValidationError:
+    except errors.HFValidationError:
         raise Refused(f"'{need.reference}' is no name of a repository; it must be OWNER/NAME.") from None
-    except LocalEntryNotFoundError as error:  # the connection broke between two files
+    except errors.LocalEntryNotFoundError as error:  # the connection broke between two files
         raise _silent(need, error.__cause__ or error) from None
-    except (EntryNotFoundError, HfHubHTTPError, httpx.HTTPStatusError) as error:
+    except (errors.EntryNotFoundError, errors.HfHubHTTPError, httpx.HTTPStatusError) as error:
         if getattr(getattr(error, "response", None), "status_code", 0) >= 500:
             raise _silent(need, error) from None
-        raise Refused(f"'{need}' cannot be downloaded: {_first(error)}.") from None
+        raise Refused(f"'{need}' cannot be downloaded: {first_line(error).rstrip('.')}.") from None
     except (httpx.HTTPError, URLError) as error:
         raise _silent(need, error) from None
     except OSError as error:
@@ -319,20 +308,15 @@ def _sentences(need: Need) -> Iterator[None]:
                 "The disk is full. What is complete stays; make room, or copy the folder to a larger disk, "
                 "and give the same command again."
             ) from None
-        raise UserError(f"'{need}' cannot be written: {_first(error)}.") from None
+        raise UserError(f"'{need}' cannot be written: {first_line(error).rstrip('.')}.") from None
 
 
 def _silent(need: Need, error: BaseException) -> UserError:
     where = need.reference if need.layout == "torch" else constants.ENDPOINT
     return UserError(
-        f"{where} does not answer ({_first(error)}). What is complete stays; give the same command again "
-        "when there is a network, or set HF_ENDPOINT to a mirror."
+        f"{where} does not answer ({first_line(error).rstrip('.')}). What is complete stays; give the same "
+        "command again when there is a network, or set HF_ENDPOINT to a mirror."
     )
-
-
-def _first(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 def left(sets: Iterable[Set], known: Mapping[str, Any], folder: Path) -> int:

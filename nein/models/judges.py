@@ -16,10 +16,8 @@ from nein.models.cached import CachedJudge
 from nein.models.references import resolve
 
 OBJECT, CAPTION, QUESTION = "object", "caption", "question"
-#: "Is it there?", by the rule each protocol has for it; NeIn's scripts have one for Removal and another for
-#: Retention.
+#: "Is it there?", by each protocol's rule; NeIn's scripts have one for Removal, another for Retention.
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
-
 
 #: How a VQA judge is asked otherwise -> what stands in place of which words of its question.
 REWORDED = {"negated": (" contain ", " not contain "), "reversed": ("yes or no", "no or yes")}
@@ -56,8 +54,7 @@ def check(reference: str) -> None:
 
 
 def load(kind: str, reference: str, *, cache: Path | None, device: str, dtype: str, **options: Any) -> Any:
-    """A judge of a kind of `metrics.JUDGES`; answers of one behind an endpoint are kept in `cache`.
-    Raises UserError or MetricError."""
+    """A judge of `metrics.JUDGES`; `cache` keeps an endpoint's answers. Raises UserError or MetricError."""
     from nein import metrics
 
     where, revision = resolve(reference)

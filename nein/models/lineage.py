@@ -103,8 +103,7 @@ def of_cache(references: Sequence[str]) -> list[Tower]:
 
 
 def notes(towers: Sequence[Tower]) -> list[str]:
-    """A sentence for every model that is plain CLIP under another name, and for every one whose weights were
-    trained with QuickGELU and whose configuration says GELU."""
+    """A sentence for every model that is plain CLIP renamed, or computes OpenAI's weights with GELU."""
     found = []
     for tower in (tower for tower in towers if not tower.plain):
         apart = ((other, _distance(tower, other)) for other in towers if other.plain)

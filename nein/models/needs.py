@@ -1,6 +1,6 @@
 """What a command reads from elsewhere, by the tables that load it: for `nein fetch` and `--models-from`.
 
-Every function gives `nein.engine.store.Need`s of references as they stand in options, and none for what is on
+Every function gives `Need`s of references as they stand in options, and none for what is on
 this machine, embedded, or behind an endpoint. Nothing is loaded.
 """
 
@@ -13,13 +13,11 @@ from typing import Any
 from nein import editors, metrics
 from nein.datasets import hub
 from nein.editors.presets import DEFAULT_ROWS, PAPER_EDITORS
-from nein.engine.store import Need
-from nein.loading.references import Origin, is_local
+from nein.loading.references import Need, is_local
 from nein.metrics.objects import MODELS as ENGLISH
 from nein.models import references, rewards
 from nein.models.editor_choice import choose_editor
-from nein.models.remedies import best_of
-from nein.models.remedies.editors import LLM
+from nein.models.remedies.editors import BEST_OF, LLM, parse_best_of
 
 
 def of_model(kind: str, reference: str | None) -> list[Need]:
@@ -28,20 +26,19 @@ def of_model(kind: str, reference: str | None) -> list[Need]:
     if not reference or references.offered(reference) is not None:
         return []
     where, revision = references.resolve(reference)
-    return [Need(*origin) for origin in metrics.origins(kind, where, revision)]
+    return metrics.origins(kind, where, revision)
 
 
 def of_metrics(names: Sequence[str], models: Any) -> list[Need]:
     """Of the encoders, judges and own networks that metrics ask; `models` has a reference per kind."""
     kinds = dict.fromkeys(kind for name in names for kind in metrics.METRICS[name].models)
     needs = [need for kind in kinds for need in of_model(kind, getattr(models, kind, None))]
-    needs += [Need(*origin) for name in names for origin in metrics.METRICS[name].origins]
+    needs += [need for name in names for need in metrics.METRICS[name].origins]
     return [*needs, *english()] if any(kind in metrics.JUDGES for kind in kinds) else needs
 
 
 def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] | None = None) -> list[Need]:
-    """Of editors as `--editor` names them. `all` is every editor of the paper that has a checkpoint to
-    download."""
+    """Of editors as `--editor` names them; `all`: the paper's that have a checkpoint to download."""
     needs: list[Need] = []
     for name in names:
         if name == "all":
@@ -57,8 +54,7 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
                 if choice.options.get(key)
             ]
             models = {key: choice.options[key] for key in keys}
-            origins = editors.origins(choice.row, choice.checkpoint, choice.revision, **models)
-            needs += [Need(*origin) for origin in origins]
+            needs += editors.origins(choice.row, choice.checkpoint, choice.revision, **models)
     return needs
 
 
@@ -68,8 +64,8 @@ def of_remedies(names: Sequence[str], vqa: str) -> list[Need]:
     for name in names:
         if name.startswith(LLM):
             needs += of_model("llm", name.removeprefix(LLM))
-        elif name.startswith(best_of.PREFIX):
-            _, judge = best_of.parse(name)
+        elif name.startswith(BEST_OF):
+            _, judge = parse_best_of(name)
             needs += [*of_model("vqa", vqa), *english()] if judge == rewards.REMOVAL else of_reward(judge)
     return needs
 
@@ -88,8 +84,8 @@ def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:
 
 def of_settings(reference: str | None) -> list[Need]:
     """Of the configurations and the tokenizer that a single file is read with."""
-    origin = Origin.of("settings", reference or editors.DEFAULT_CONFIG, None)
-    return [Need(*origin)] if origin is not None else []
+    need = Need.of("settings", reference or editors.DEFAULT_CONFIG, None)
+    return [need] if need is not None else []
 
 
 def of_data(source: str | None) -> list[Need]:

@@ -62,8 +62,7 @@ def check_name(name: str, names: Iterable[str]) -> None:
 
 
 def slug(reference: str) -> str:
-    """A folder name for a model: the name that was given to it; a plain name as it is; any other reference by
-    its end and a hash."""
+    """A folder name for a model: the given or a plain name; else the reference's end and a hash."""
     given, name = named(reference)
     if given is not None:
         return given
@@ -108,6 +107,5 @@ def place(reference: str) -> str:
 
 
 def moved(reference: str) -> str | None:
-    """A folder's name for a model behind an endpoint, which is known by its own name and not by its address;
-    None for any other."""
+    """A folder's name for a model behind an endpoint, which may move; None for any other."""
     return slug(identity(reference).replace(":#", "-")) if is_endpoint(reference) else None

@@ -11,7 +11,6 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.metrics.base import MemoryRecords, MetricError, Score
 from nein.models import editor_choice, rewards
-from nein.models.remedies import best_of
 from nein.models.remedies import editors as remedies
 from tests.loopback import say
 from tests.rehearsal import ScriptedJudge
@@ -55,7 +54,7 @@ def requests(n):
 
 
 def best(judge, count=4):
-    return best_of.Best(Seeded(), judge, count, f"best-of:{count}:test")
+    return remedies.Best(Seeded(), judge, count, f"best-of:{count}:test")
 
 
 def shades(results):
@@ -65,11 +64,11 @@ def shades(results):
 def test_the_candidate_that_the_judge_likes_best_is_taken_and_the_first_is_the_plain_edit():
     asked = requests(5)
     results = best(Brightest()).edit(asked)
-    every = [[best_of.seed_of(one, k) % 251 for k in range(4)] for one in asked]
+    every = [[remedies.seed_of(one, k) % 251 for k in range(4)] for one in asked]
     assert shades(results) == [max(row) for row in every]
     assert [row[0] for row in every] == shades(Seeded().edit(asked))
     assert results[0].note.startswith(f"best-of:4:test: candidate {every[0].index(max(every[0])) + 1} of 4 (")
-    assert len({seed for one in asked for seed in (best_of.seed_of(one, k) for k in range(4))}) == 20
+    assert len({seed for one in asked for seed in (remedies.seed_of(one, k) for k in range(4))}) == 20
 
 
 def test_a_choice_depends_neither_on_the_batch_nor_on_the_order_and_of_equals_the_first_is_taken():
@@ -86,7 +85,7 @@ def test_a_choice_depends_neither_on_the_batch_nor_on_the_order_and_of_equals_th
 
 def test_what_cannot_be_judged_is_counted_and_never_taken():
     asked = requests(1)
-    every = sorted(best_of.seed_of(asked[0], k) % 251 for k in range(4))
+    every = sorted(remedies.seed_of(asked[0], k) % 251 for k in range(4))
     editor = best(Brightest(unreadable=every[2]))
     [result] = editor.edit(asked)
     assert shades([result]) == [every[3]]
@@ -106,10 +105,10 @@ def test_a_candidate_without_a_picture_is_not_judged():
                 for one, request in zip(made, requests, strict=True)
             ]
 
-    [result] = best_of.Best(Half(), Brightest(), 2, "arm").edit(requests(1))
-    assert shades([result]) == [best_of.seed_of(requests(1)[0], 1) % 251]
+    [result] = remedies.Best(Half(), Brightest(), 2, "arm").edit(requests(1))
+    assert shades([result]) == [remedies.seed_of(requests(1)[0], 1) % 251]
     [plain, arm] = editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=["best-of:4:removal"])
-    assert [best_of.asks_the_run(choice.remedy) for choice in (plain, arm)] == [False, True]
+    assert [remedies.asks_the_run(choice.remedy) for choice in (plain, arm)] == [False, True]
 
 
 def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it():

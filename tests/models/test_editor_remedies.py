@@ -70,6 +70,15 @@ def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_
     assert (results[2].image == PICTURE).all()
 
 
+def test_what_the_remedy_takes_is_added_to_what_the_editor_takes():
+    editor, arm = Listening(), remedies.load("rewrite", cache=None, device="cpu")
+    mended = remedies.WithRemedy(editor, arm, "rewrite")
+    editor.usage = lambda: {"requests": 2, "versions": {"a": 2}, "adapted": {"size": ""}}
+    object.__setattr__(arm, "usage", lambda: {"requests": 3, "versions": {"a": 1, "b": 2}, "retries": 1})
+    total = {"requests": 5, "versions": {"a": 3, "b": 2}, "adapted": {"size": ""}, "retries": 1}
+    assert mended.usage() == total
+
+
 def test_what_is_absent_is_what_guidance_goes_away_from():
     [beside], _ = edit("negative-prompt", CUP)
     [alone], _ = edit("negative-prompt-alone", CUP)

@@ -38,7 +38,6 @@ from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.references import identity as identity_of
 from nein.models.references import resolve
-from nein.models.remedies import best_of
 from nein.models.remedies import editors as remedies
 from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
@@ -137,7 +136,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)
             scored += [Step(folder, stage) for stage in stages if stage.model is scorer]
-            asks = best_of.asks_the_run(choice.remedy)
+            asks = remedies.asks_the_run(choice.remedy)
             identity = choice.identity() | ({"mend.judge": identity_of(config.models.vqa)} if asks else {})
             identity |= {"track": track, "seed": config.seed, "data": plan.dataset.records_sha256}
             identity |= runner.machine_identity(config, device)

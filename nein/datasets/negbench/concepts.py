@@ -15,7 +15,6 @@ from nein.datasets.negbench.polarity import mentions
 NEGATIVES = 3  # absent objects kept per image, as published
 IN_CAPTION = "object not annotated but in a caption, not taken for absent"
 
-
 #: A row of a list of images (`Concepts.row`).
 ROW = {
     "id": str, "path?": str, "problem?": str, "source_id?": str,
@@ -79,8 +78,7 @@ def with_negatives(
     images: Sequence[Concepts], count: int = NEGATIVES, *, screened: bool = True
 ) -> Iterator[Concepts]:
     """The images of an annotated set with absent objects, by the statistics of this set. screened: an object
-    not annotated but named in a caption is passed over, and noted; the released files deny some of these (162
-    of COCO's 5,000 images)."""
+    named in a caption and not annotated is passed over; released files deny it in 162 of COCO's 5,000."""
     seen = CoOccurrence(image.positives for image in images if not image.problem)
     for image in images:
         if image.problem:

@@ -126,9 +126,8 @@ def negmcq(
     wordings: Sequence[str] = ("code",),
     hard: bool = False,
 ) -> tuple[Question, ...]:
-    """One question per scene with shuffled options, as CC12M-NegMCQ, each scene in one of the wordings at
-    random; of several wordings every other question has options without a full stop, as in evaluation files.
-    hard: a second question per scene (`caption_question`)."""
+    """One question per scene with shuffled options, as CC12M-NegMCQ, in one of the wordings at random; of
+    several, every other question has no full stops. hard: a second question (`caption_question`)."""
     made: list[Question | None] = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         wording = stream(seed, image.id, "wording").choice(list(wordings))
@@ -143,9 +142,8 @@ def negmcq(
 
 
 def caption_question(image: Concepts, seed: int, wording: str) -> Question | None:
-    """Which of four captions is true? One caption, each time with another sentence that affirms or denies an
-    object; the true one is a denial or an affirmation by equal chances. None where no object is present or
-    fewer than two are absent."""
+    """Which of four captions is true? One caption with four sentences that affirm or deny an object; the
+    right one does either by equal chances. None without a present or two absent objects."""
     if not image.captions or not image.positives or len(image.negatives) < 2:
         return None
     rng = stream(seed, image.id, "caption-question")

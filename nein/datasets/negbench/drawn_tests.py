@@ -142,8 +142,7 @@ def coco(root: Path, split: str, count: int) -> None:
 
 
 def beaf(root: Path, split: str, count: int) -> None:
-    """Scenes with two things and more, and copies without one; questions about all of them and about four
-    things that are nowhere."""
+    """Scenes with two or more things, copies without one, questions about all and four absent ones."""
     items: list[dict[str, Any]] = []
     for index, one, rng in _scenes(split, count, "beaf", things=2):
         gone = one.categories[:2]
@@ -206,8 +205,7 @@ def naturalbench(root: Path, split: str, count: int) -> None:
 
 
 def simpleneg(root: Path, split: str, count: int) -> None:
-    """A caption for every scene, which affirms a thing that is there and denies one that is not; questions
-    are those that the miniature judge knows."""
+    """A caption per scene, which affirms one thing and denies another; questions the nano judge knows."""
     rows = []
     for index, one, rng in _scenes(split, count, "simpleneg"):
         _save(root / "images" / f"{index:05d}.png", one)

@@ -27,8 +27,7 @@ GALLERY = 25_000
 
 @dataclass(frozen=True)
 class DataSet:
-    """Tasks over the same pictures: all that were found, so that the selection cannot decide which pictures
-    share a batch."""
+    """All tasks found over the same pictures: the selection must not decide who shares a batch."""
 
     name: str
     title: str
@@ -249,8 +248,7 @@ def _count(row: Row, part: Part, path: Path | None, rows: int) -> None:
 
 
 def _same_names(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks with one reference per picture, the first of those with its file name, unless a file uses a
-    name for two pictures."""
+    """The tasks with one reference per picture, the first, unless a file has two pictures of one name."""
     first: dict[str, str] = {}
     for task in tasks:
         names = {reference: official.file_name(reference) for reference in task.references}

@@ -24,18 +24,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from sys import intern
 from typing import IO, Any, NamedTuple
 
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    HYBRID,
-    NEGATION,
-    ORIGINAL,
-    TEMPLATES,
-    Option,
-    Question,
-    RetrievalItem,
-    check_items,
-    check_questions,
-)
+from nein.datasets.negbench import records
+from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, Option, Question, RetrievalItem
 from nein.engine import atomic
 from nein.engine.errors import UserError, near_match
 
@@ -45,8 +35,7 @@ LIMIT = 10_000_000  # characters a cell may hold
 MODIFIED = "modified_positive"
 WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
 THEIRS = {AFFIRMATION: "positive", NEGATION: "negative", HYBRID: "hybrid"}
-#: Columns that hold captions, of which the first is read: lists, or one text each (`--csv-caption-key` of the
-#: released scripts and of open_clip).
+#: Columns that hold captions, the first is read: lists, or one text each (as released, and open_clip).
 LISTS = ("negative_captions", "captions")
 CAPTIONS = (*LISTS, "caption", "title")
 #: Templates of the wrong options by position. In the released files about photographs ("real") the right
@@ -156,7 +145,7 @@ _same: Callable[[Any], Any] = functools.lru_cache(2**16)(lambda value: value)
 
 
 def read_retrieval(
-    path: Path, kind: str = ORIGINAL, *, allow_empty: bool = False
+    path: Path, kind: str = records.ORIGINAL, *, allow_empty: bool = False
 ) -> tuple[RetrievalItem, ...]:
     """The items of a retrieval file. Raises UserError. allow_empty: also items without a caption or with an
     empty one: the released script for paraphrasing loses some."""
@@ -167,13 +156,12 @@ def read_retrieval(
         )
         for where, row, image, name, source in _rows(path, ("filepath", "captions"))
     )  # fmt: skip
-    check_items(items, str(path), allow_empty=allow_empty)
+    records.check_items(items, str(path), allow_empty=allow_empty)
     return items
 
 
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
-    """The questions of a multiple-choice or binary file. layout: of `POSITIONS`, where the file has no
-    `template_0` .. of its own."""
+    """Of a multiple-choice or binary file. layout: of `POSITIONS`, for a file without `template_0` ..."""
     questions = []
     needed = ("image_path", "correct_answer", "caption_0", "caption_1")
     for where, row, image, name, source in _rows(path, needed):
@@ -184,7 +172,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
         options = tuple(_same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True))
         from_ = intern(row.get("source") or source)
         questions.append(Question(name, image, options, correct, type_, *_objects(row, where), from_))
-    check_questions(questions, str(path))
+    records.check_questions(questions, str(path))
     return tuple(questions)
 
 
@@ -263,12 +251,12 @@ def text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: b
 
 
 def write_retrieval(path: Path, items: Sequence[RetrievalItem], form: Form = RETRIEVAL) -> None:
-    check_items(items, str(path))
+    records.check_items(items, str(path))
     atomic.write_text(path, text(form.columns, (row for item in items for row in form.rows(item))))
 
 
 def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
-    check_questions(questions, str(path))
+    records.check_questions(questions, str(path))
     form = questions_of(max((len(question.options) for question in questions), default=2), single)
     atomic.write_text(path, text(form.columns, (row for one in questions for row in form.rows(one))))
 
@@ -362,7 +350,7 @@ def _template(word: str, where: str) -> str | None:
     """Our name for a template, from the file's or our own."""
     word = word.strip().lower()
     template = WORDS.get(word, word)
-    if template and template not in TEMPLATES:
+    if template and template not in records.TEMPLATES:
         raise UserError(f"{where}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
     return template or None
 

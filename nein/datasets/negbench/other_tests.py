@@ -9,23 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nein.datasets.negbench import official, polarity
+from nein.datasets.negbench import official, polarity, records
 from nein.datasets.negbench.media import region
 from nein.datasets.negbench.polarity import NO, YES, Pair, denies
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    NEGATED,
-    NEGATION,
-    Group,
-    Option,
-    Question,
-    RetrievalItem,
-    check_questions,
-)
+from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question, RetrievalItem
 from nein.datasets.nein.samples import load_folder
 from nein.engine import atomic, shapes
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
+from nein.loading.errors import first_line
 from nein.wording import families
 from nein.wording.languages.base import DEPTH, OTHERS
 
@@ -56,7 +48,7 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
     questions = tuple(cc_neg(path, protocol) if reader == "cc-neg" else READERS[reader](path))
     if not questions:
         raise UserError(f"'{path}' holds no item that this test asks about.")
-    check_questions(questions, str(path))
+    records.check_questions(questions, str(path))
     return questions
 
 
@@ -64,8 +56,7 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
 
 
 def valse(path: Path) -> Iterator[Question]:
-    """VALSE, existence: as its authors do, those 505 of 534 items whose caption two of three annotators took
-    for the only true one."""
+    """VALSE, existence: the 505 of 534 items whose caption two of three annotators called true."""
     for name, item in _items(path, dict, _VALSE):
         if item["mturk"]["caption"] >= VALID:
             yield _captions(name, item["image_file"], (item["caption"], item["foil"]))
@@ -85,7 +76,7 @@ def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
         raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {why}") from None
     if said := shapes.fault(content, _CC_NEG):
         raise UserError(f"'{path}': {said}.")
@@ -121,8 +112,7 @@ def negrefcocog(path: Path) -> Iterator[Question]:
 
 
 def neat(path: Path) -> Iterator[Question]:
-    """NEAT's copies of NegBench's negated captions. An inversion denies what the caption affirms and affirms
-    what it denies."""
+    """NEAT's copies of NegBench's negated captions; an inversion swaps affirmed and denied."""
     seen: Counter[str] = Counter()
     for row in official.Records(path, ("filepath", "captions", "inverted_captions")):
         where = f"'{path}', line {row.line}"
@@ -231,8 +221,7 @@ def nein_pairs(path: Path) -> Iterator[Pair]:
 
 
 def beaf_pairs(path: Path) -> Iterator[Pair]:
-    """`beaf`'s file: a picture and its copy without a thing, "There is a car in the image.", "There is no
-    ..."."""
+    """Of `beaf`'s file: "There is a car in the image." of a picture, "There is no car ..." of its copy."""
     items = [item for _, item in _items(path, list, _BEAF)]
     whole = {_original(item): item["image"] for item in items if item["orig_img"]}
     for item in items:
@@ -263,14 +252,13 @@ def _each(
 
 
 def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
-    """SimpleNeg: [caption, is what it denies there?, is what it affirms there?]; no picture belongs to a
-    caption. Raises UserError."""
+    """SimpleNeg: [caption, question about the denied, about the affirmed]. Raises UserError."""
     items = []
     for name, row in _items(path, list, [str]):
         if len(row) != 3 or not all(text.strip() for text in row):
             wanted = "[caption, question about what it denies, about what it affirms]"
             raise UserError(f"'{path}', row {name} is not {wanted}.")
-        items.append(RetrievalItem(name, "", (row[0],), NEGATED, asked=(row[1], row[2])))
+        items.append(RetrievalItem(name, "", (row[0],), records.NEGATED, asked=(row[1], row[2])))
     if not items:
         raise UserError(f"'{path}' holds no caption.")
     return tuple(items)

@@ -67,8 +67,7 @@ def mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
 
 
 def polarity(sentence: str, noun: str) -> Polarity:
-    """How a sentence speaks of a noun; "both" when one mention affirms and another denies, "unclear" when one
-    does neither plainly.
+    """How a sentence speaks of a noun; "both" where mentions differ, "unclear" where one is neither plainly.
 
     >>> polarity("A dog runs on the beach, without a cat in sight.", "cat")
     'denied'

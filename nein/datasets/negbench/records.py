@@ -38,8 +38,7 @@ class RetrievalItem:
     positives: tuple[str, ...] | None = None  # objects that the captions affirm, where known
     negatives: tuple[str, ...] | None = None  # those that they deny
     source: str = ""  # what resampling treats as one unit
-    #: Without an `image` of its own, two questions to a judge of what is found: is what the caption denies
-    #: there, and is what it affirms?
+    #: Without an `image`, two questions to a judge of what is found, about what is denied and affirmed.
     asked: tuple[str, str] | None = None
 
     @property

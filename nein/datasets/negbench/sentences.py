@@ -6,8 +6,7 @@ process_video_tasks.py, generate_negative_captions.py). Both wordings are in `WO
 
 Rules that a file shows go by `protocol`: "paper" is the released code, "fixed" ours.
 
-    objects of an evaluation question   paper: two, drawn once per image, a video's as they are listed;
-                                        fixed: drawn for every question
+    objects of an evaluation question   paper: two, drawn once per image (video: as listed); fixed: for each
     hybrid options of a training set    paper: the object that the wrong negation denies; fixed: the other one
     an image without an object          paper: a training question about "None"; fixed: none
     too few absent objects for the      paper: each caption's is drawn anew, so that all may deny one object;
@@ -25,18 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from nein.datasets.negbench import records
 from nein.datasets.negbench.concepts import Concepts
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    HYBRID,
-    NEGATED,
-    NEGATION,
-    ORIGINAL,
-    TEMPLATES,
-    Option,
-    Question,
-    RetrievalItem,
-)
+from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, Option, Question, RetrievalItem
 from nein.engine.blocks import sample_seed
 
 Protocol = Literal["paper", "fixed"]
@@ -156,8 +146,7 @@ def options(
     thing: str = "image",
     stop: str = "",
 ) -> list[Option]:
-    """The right option of `template`, then three wrong ones: "features N, but not B", "features N", "does not
-    feature A".
+    """The right option of `template`, then three wrong ones: N and not B, N, not A.
 
     first, second  Present objects; second None where an image shows one thing only (training sets).
     hybrid         The present object of the hybrid options; default `second`, where there is one.
@@ -191,9 +180,8 @@ def evaluation_questions(
     protocol: Protocol = "fixed",
     single: bool = False,
 ) -> list[Question]:
-    """Up to `count` questions about one image, one per absent object; the right option, of a template drawn
-    evenly, stands first, as released. An image needs two positives or, if `single` (medical pictures), one,
-    which is affirmed alone."""
+    """Up to `count` questions about one image, one per absent object; the right option stands first, as
+    released. An image needs two positives or, if `single` (medical pictures), one, affirmed alone."""
     if len(image.positives) < (1 if single else 2):
         return []
     rng = stream(seed, image.id, "mcq")
@@ -203,7 +191,7 @@ def evaluation_questions(
         if not pair or protocol == "fixed":
             pair = tuple(rng.sample(image.positives, min(2, len(image.positives))))
         second = pair[1] if len(pair) > 1 else None
-        made = options(pair[0], second, absent, rng.choice(TEMPLATES), wording=wording, thing=thing)
+        made = options(pair[0], second, absent, rng.choice(records.TEMPLATES), wording=wording, thing=thing)
         questions.append(_question(image, f"{image.id}#{number}", made, (absent,)))
     return questions
 
@@ -220,7 +208,7 @@ def questions_as_filed(
     for number in range(count):
         pair, absent = rng.sample(image.positives, min(2, len(image.positives))), rng.choice(image.negatives)
         second = pair[1] if len(pair) > 1 else None
-        template = rng.choice(TEMPLATES if second else (NEGATION, HYBRID))
+        template = rng.choice(records.TEMPLATES if second else (NEGATION, HYBRID))
         made = options(pair[0], second, absent, template, hybrid=pair[0], wording=wording, thing=thing)
         questions.append(_question(image, f"{image.id}#{number}", made, (absent,)))
     return questions
@@ -284,7 +272,7 @@ def training_question(
     absent = rng.choice(image.negatives)
     pair = rng.sample(shown, min(2, len(shown)))
     made = options(
-        pair[0], pair[1] if len(pair) > 1 else None, absent, rng.choice(TEMPLATES), stop=STOP,
+        pair[0], pair[1] if len(pair) > 1 else None, absent, rng.choice(records.TEMPLATES), stop=STOP,
         hybrid=pair[0] if protocol == "paper" else None, wording=wording, thing=thing,
     )  # fmt: skip
     return _question(image, image.id, made, (absent,), shuffled(len(made), rng))
@@ -327,8 +315,8 @@ def retrieval_items(
     negated = tuple(one.text(thing, stop) for one in place(chosen, absent, rng, order))
     shown, denied, source = image.positives, tuple(dict.fromkeys(absent)), image.source_id or image.id
     return (
-        RetrievalItem(image.id, image.path, tuple(chosen), ORIGINAL, shown, source=source),
-        RetrievalItem(image.id, image.path, negated, NEGATED, shown, denied, source),
+        RetrievalItem(image.id, image.path, tuple(chosen), records.ORIGINAL, shown, source=source),
+        RetrievalItem(image.id, image.path, negated, records.NEGATED, shown, denied, source),
     )
 
 
@@ -341,7 +329,7 @@ def training_captions(
         return None
     captions = tuple(one.text(thing, "where missing") for one in negations)
     absent, source = tuple(dict.fromkeys(one.absent for one in negations)), image.source_id or image.id
-    return RetrievalItem(image.id, image.path, captions, NEGATED, image.positives, absent, source)
+    return RetrievalItem(image.id, image.path, captions, records.NEGATED, image.positives, absent, source)
 
 
 def training_negations(

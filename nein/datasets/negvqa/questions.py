@@ -1,7 +1,6 @@
 """NegVQA's questions: the embedded miniature ones, a data set on the hub, or a JSON-lines file.
 
-Pictures in records (base64, or image cells of the hub) are put into files of the user's cache: thousands of
-them would fill the memory.
+Pictures in records (base64, or image cells of the hub) go into the user's cache, not into memory.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from nein.nano import data as nano
 from nein.nano.scenes import NANO, World, is_nano, render, rng_for, world
 from nein.nano.sentences import KINDS, iter_questions
 
+Row = Mapping[str, Any]
 #: Our name of a field -> its name in NegVQA's files.
 FIELDS = {
     name: name
@@ -43,8 +43,7 @@ SPLIT = "val"
 FILE = "questions.jsonl"
 AVERAGE = "Average"
 OTHER = "Other"
-#: Category -> its subsets. Source: NegVQA (arXiv:2505.22946), section 4 and its released notebook; the nano
-#: kinds are our own.
+#: Category -> its subsets: NegVQA (arXiv:2505.22946), section 4 and its notebook; nano kinds are ours.
 CATEGORIES: dict[str, tuple[str, ...]] = {
     "General": (
         "A-OKVQA", "VQAv2", "SEEDBench", "OKVQA", "MMStar", "VizWiz", "MMVet", "presence", "colour",
@@ -112,15 +111,12 @@ def load(
     questions: int = 640,
     cache: Path | None = None,
 ) -> Questions:
-    """Reads "nano" or "nano:WORLD", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file.
+    """Reads "nano" or "nano:WORLD", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file. Raises UserError.
 
     negated   The second of two files that hold `question` and `answer` only; joined by `index`.
     pictures  Folder of the pictures; beside the file by default.
-    columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name in the file. Naming C (as "C") makes it
-              an option.
+    columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name; one named "C" becomes an option.
     questions How many are drawn for "nano".
-
-    Raises UserError naming the first bad records.
     """
     columns = dict(columns or {})
     names = {**FIELDS, **{letter: letter for letter in LETTERS}, **columns}
@@ -129,7 +125,7 @@ def load(
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if is_nano(source):
         folder = drawn(questions, cache, world(source))
-        rows: Iterable[Mapping[str, Any]] = atomic.checked_lines(folder / FILE)
+        rows: Iterable[Row] = atomic.checked_lines(folder / FILE)
         origin: dict[str, Any] = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
         folder, rows = None, hub.read(reference, split)
@@ -180,11 +176,7 @@ def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
 
 
 def _items(
-    rows: Iterable[Mapping[str, Any]],
-    names: Mapping[str, str],
-    possible: Sequence[str],
-    folder: Path | None,
-    where: str,
+    rows: Iterable[Row], names: Mapping[str, str], possible: Sequence[str], folder: Path | None, where: str
 ) -> tuple[Item, ...]:
     items: dict[str, Item] = {}
     problems = Problems()
@@ -203,9 +195,7 @@ def _items(
     return tuple(items.values())
 
 
-def _item(
-    row: Mapping[str, Any], names: Mapping[str, str], possible: Sequence[str], folder: Path | None
-) -> Item:
+def _item(row: Row, names: Mapping[str, str], possible: Sequence[str], folder: Path | None) -> Item:
     """Raises ValueError saying what is wrong."""
     absent = [names[key] for key in (*FIELDS, "A", "B") if row.get(names[key]) in (None, "")]
     if absent:
@@ -272,12 +262,8 @@ def _named(cell: Any) -> str | None:
 
 
 def _joined(
-    originals: Iterable[Mapping[str, Any]],
-    negations: Iterable[Mapping[str, Any]],
-    names: Mapping[str, str],
-    one: str,
-    other: str,
-) -> Iterator[Mapping[str, Any]]:
+    originals: Iterable[Row], negations: Iterable[Row], names: Mapping[str, str], one: str, other: str
+) -> Iterator[Row]:
     """Records of two files with `question` and `answer`, joined by index."""
     by_index = {str(row.get(names["index"])): row for row in negations}
     for row in originals:
@@ -297,12 +283,8 @@ def _hash(items: Iterable[Item]) -> str:
     return digest.hexdigest()
 
 
-# --- drawn questions ---------------------------------------------------------------------------
-
-
 def drawn(count: int, parent: Path | None = None, world: World = NANO) -> Path:
-    """A folder with `count` drawn questions in NegVQA's layout (`FILE`, images/), made on first use; below
-    `parent`, or in the user's cache."""
+    """A folder with `count` drawn questions in NegVQA's layout, made once below `parent` or the cache."""
     name = f"negvqa-{world.name.replace(':', '-')}-{count}"
 
     def write(draft: Path) -> None:
@@ -312,8 +294,7 @@ def drawn(count: int, parent: Path | None = None, world: World = NANO) -> Path:
 
 
 def _drawn_rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]]:
-    """A row per question, once its picture is there. Options are in random order, each letter right for half
-    of the questions of a kind."""
+    """A row per question; options in random order, each letter right for half of a kind's questions."""
     asked = dict.fromkeys(KINDS, 0)
     for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
         name = f"images/{index:05d}.png"

@@ -158,12 +158,11 @@ def load_folder(
     source_images: Path | None = None, nein_images: Path | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Dataset:  # fmt: skip
-    """Reads the official layout under `root`; each of the three paths may be given instead of guessed.
+    """Reads the official layout under `root`; each of the three paths may be given instead of guessed. Raises
+    UserError naming every problem of the records at once; images are not looked at.
 
     root     Folder with `<split>.json`, `coco_for_<split>/` and `nein_<split>/`, or other names of `GUESSES`.
     columns  Official field name -> name in this file, for files that call a field something else.
-
-    Raises UserError naming every problem of the records at once; images are not looked at.
     """
     if root is not None and not root.is_dir():
         raise UserError(
@@ -327,15 +326,13 @@ def load_large(
 
         with tqdm(total=state[0], desc=f"look through {file.name}", unit="B", unit_scale=True) as bar:
             digest = records_hash(samples())
-        numbers, counts = np.unique(np.frombuffer(ids, np.uint64), return_counts=True)
-        if twice := set(numbers[counts > 1].tolist()):
-            namer = Reader(Path(), Path(), columns, listed=False)  # whose problems are known already
-            for _, _, record in _records(file):
-                sample = namer.sample(record, 0, find=False)
-                if sample is not None and _number(sample) in twice:
-                    reader.problems.add("duplicate id", sample.id)
+        found = np.frombuffer(places, np.uint64).reshape(-1, 2)
+        numbers = np.frombuffer(ids, np.uint64)
+        _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+        for index in np.flatnonzero(counts[inverse] > 1):
+            reader.problems.add("duplicate id", Records(file, found, reader, state)[index].id)
         reader.problems.raise_if_any(f"'{file}'")
-        np.save(draft / "places.npy", np.frombuffer(places, np.uint64).reshape(-1, 2))
+        np.save(draft / "places.npy", found)
         atomic.write_json(draft / "facts.json", {"records_sha256": digest})
 
     folder = atomic.made_once(atomic.cache_root() / "records" / name, look_through, "facts.json")
@@ -349,8 +346,7 @@ def _number(sample: Sample) -> int:
 
 
 def _records(file: Path) -> Iterator[tuple[int, int, Any]]:
-    """(first byte, the one behind the last, value) of each object of a JSON array, a part of which is held.
-    Raises UserError where it is none."""
+    """(first byte, end, value) of each object of a JSON array, read in parts. Raises UserError."""
     decoder = json.JSONDecoder()
     text, base, sign = "", 0, "["  # the text at hand, where it begins, and what must come before a record
     with file.open("rb") as opened:
@@ -386,8 +382,7 @@ def _broken(file: Path, place: int) -> UserError:
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
-    """SHA-256 hex over the five official fields of every sample in order, its object where these do not say
-    it, and its family and things if it has any."""
+    """SHA-256 hex over the official fields of every sample in order, and what it says besides."""
     digest = hashlib.sha256()
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
@@ -399,9 +394,8 @@ def records_hash(samples: Iterable[Sample]) -> str:
 
 
 def validate_images(samples: Iterable[Sample], where: str, full: bool = False) -> None:
-    """Raises UserError naming every missing, empty or unreadable image, by opening its header, or with `full`
-    by decoding all of it; for training and `nein data check`. An evaluation finds such images in its blocks:
-    their samples are unscored."""
+    """Raises UserError naming every missing or unreadable image, by its header or, with `full`, by decoding
+    it; for training and `nein data check`. In an evaluation their samples are unscored."""
     from nein.engine.images import ImageError, decode, probe
 
     problems, checked = Problems(), set[Path]()

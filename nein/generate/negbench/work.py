@@ -37,6 +37,7 @@ from nein.generate.negbench.published import Published
 from nein.generate.negbench.sources import Listing
 from nein.generate.nein.sources import COCO
 from nein.loading.digests import folder_digest, json_digest
+from nein.loading.errors import first_line
 from nein.models import editor_choice, references
 from nein.models.llm import client as llm
 
@@ -353,7 +354,7 @@ def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, An
             where, revision=revision, use_safetensors=True, torch_dtype=torch_dtype(dtype)
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         raise UserError(f"Cannot load a text-to-image pipeline from '{name}': {first}") from None
     pipeline.set_progress_bar_config(disable=True)
     if getattr(pipeline, "safety_checker", None) is not None:

@@ -9,9 +9,9 @@ for outcome in client.complete([Request("...", seed=7)], Verdict):
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -49,34 +49,19 @@ class Outcome(Generic[Schema]):
     reason: str = ""
 
 
-class Backend(Protocol):
-    """A model. `answer` raises `NoAnswer` where there is no answer.
-
-    identity    What decides an answer besides prompt, temperature and seed; part of every cache key.
-    concurrent  Calls of `answer` that may run at once, in threads; 0: one, in the thread that asks.
-    """
-
-    @property
-    def identity(self) -> Mapping[str, Any]: ...
-
-    @property
-    def concurrent(self) -> int: ...
-
-    def answer(
-        self, prompt: str, *, schema: type[Any], temperature: float, max_tokens: int, seed: int
-    ) -> Answer: ...
-
-
 class Client:
     """Asks a backend and remembers its answers.
 
+    backend   `EndpointModel`, `local.LocalModel` or alike: `answer` raises NoAnswer where there is none,
+              `identity` decides an answer besides prompt, temperature and seed, and `concurrent` calls run at
+              once, in threads; 0: one, in the thread that asks.
     cache     Where answers are kept (`nein.engine.answers.AnswerCache`), or None. Failures to answer (a
               timeout, a refusal) are asked again; unusable answers are kept, being the model's answers.
     attempts  How often a request is asked, with further seeds, until an answer can be used.
     """
 
     def __init__(
-        self, backend: Backend, *, cache: RecordStore | None = None, temperature: float = 0.0,
+        self, backend: Any, *, cache: RecordStore | None = None, temperature: float = 0.0,
         max_tokens: int = 512, attempts: int = 1,
     ) -> None:  # fmt: skip
         self.backend = backend
@@ -110,7 +95,7 @@ class Client:
         """Ends all calls, for the program ends; no request is sent again."""
         self._questions.stop()
         if self.backend.concurrent:
-            self.backend.stop()  # type: ignore[attr-defined]  # those that wait for a server have it
+            self.backend.stop()
 
     def usage(self) -> dict[str, Any]:
         """What an endpoint has taken so far: requests, retries, tokens; nothing of a local model."""
@@ -163,7 +148,7 @@ def load(options: LlmOptions, *, cache: RecordStore | None, device: str = "cpu")
     )  # fmt: skip
 
 
-def backend(options: LlmOptions, device: str) -> Backend:
+def backend(options: LlmOptions, device: str) -> Any:
     """The model itself. Raises MetricError when it is not there."""
     reference = options.model or ""
     check(reference)
@@ -243,8 +228,7 @@ class AnswerError(ValueError):
 
 
 def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
-    """The one JSON object of an answer, checked against `schema` without any conversion of types; or what a
-    `Plain` schema reads.
+    """The one JSON object of an answer, checked strictly against `schema`; or what a `Plain` schema reads.
 
     finished  Whether the model ended the answer itself; an unusable one is otherwise CUT_OFF.
 

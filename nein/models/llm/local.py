@@ -9,11 +9,10 @@ import jinja2
 import torch
 from pydantic import BaseModel
 
-from nein.loading.digests import DTYPES
-from nein.loading.errors import MODEL_ERRORS, choose, reason
+from nein.loading.errors import MODEL_ERRORS, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import MetricError
-from nein.metrics.loading import exact, from_pretrained, library, load_model
+from nein.metrics.loading import exact, library, load_model
 from nein.models.llm import MODEL_FAILED, Answer
 
 
@@ -66,15 +65,12 @@ class LocalModel:
         return Answer(text.strip(), end is not None)
 
 
-def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> LocalModel:
+def load(path_or_id: str, **how: Any) -> LocalModel:
     """An instruction-tuned causal language model. Raises MetricError for a missing or unsuitable one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    choose("dtype", dtype, DTYPES)
-    model, source = load_model(
-        AutoModelForCausalLM, path_or_id, model_type=None, revision=revision, device=device, dtype=dtype
-    )
-    tokenizer = from_pretrained(AutoTokenizer, source.reference, revision=source.revision)
+    model, source = load_model(AutoModelForCausalLM, path_or_id, **how)
+    tokenizer = source.part(AutoTokenizer)
     if not getattr(tokenizer, "chat_template", None):
         raise MetricError(
             f"'{path_or_id}' has no chat template, which says how a question becomes a prompt; "

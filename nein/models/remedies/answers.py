@@ -57,8 +57,7 @@ def _other(reply: Reply, asked: Asked) -> Reply:
 
 
 def _consistent(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
-    """A question and its negation, which follow each other, get different letters: of the two ways to do that
-    the likelier, by the product of the probabilities."""
+    """A question and its negation get different letters: the likelier of the two ways."""
     replies = model.answer(images, asked, sorted({*scorings, "logprob"}))
     return [
         [

@@ -7,24 +7,28 @@ read from the sentence, by rule (`nein.wording.denials`) or by a language model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from nein import editors
+from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, chosen
 from nein.loading.digests import json_digest
-from nein.metrics.base import RecordStore
+from nein.metrics.base import RecordStore, Score
+from nein.metrics.rewards import RewardJudge, rank
 from nein.models import rewards
 from nein.models.llm import client as llm
-from nein.models.remedies import best_of
 from nein.wording import denials
 from nein.wording.families import removal
 
 #: `rewrite:llm:MODEL` is the arm "rewrite" by a language model.
 LLM = "rewrite:llm:"
+#: `best-of:N:JUDGE` is the arm that chooses among several edits, N at most MOST.
+BEST_OF, MOST = "best-of:", 64
 AS_IT_IS = "the sentence denies nothing: sent as it is"
 AFFIRMED = "the sentence denies a denial: the picture stays as it is"
 #: Factor of the attention to what is absent: the far end of what Prompt-to-Prompt uses.
@@ -118,11 +122,11 @@ def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
 
 def check(arm: str, row: str) -> None:
     """Raises UserError or MetricError for a remedy that this editor cannot have; loads nothing."""
-    if arm.startswith(best_of.PREFIX):
-        return best_of.check(arm)
+    if arm.startswith(BEST_OF):
+        return rewards.check(parse_best_of(arm)[1])
     if arm.startswith(LLM):
         return llm.check(arm.removeprefix(LLM))
-    _, needs = BY_RULE[chosen("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{best_of.PREFIX}N:JUDGE"])]
+    _, needs = BY_RULE[chosen("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
     if needs and not editors.can(row, needs):
         what = "weights of attention" if needs == "weights" else "negative prompt"
         raise UserError(
@@ -131,25 +135,18 @@ def check(arm: str, row: str) -> None:
 
 
 def with_remedy(
-    editor: editors.Editor,
-    name: str,
-    *,
-    cache: RecordStore | None,
-    device: str,
-    dtype: str,
-    removal: Callable[[], rewards.RewardJudge],
+    editor: editors.Editor, name: str, *, cache: RecordStore | None, device: str, **judge: Any
 ) -> editors.Editor:
     """`editor` with a remedy before it or, of `best-of`, behind it; "": as it is.
 
-    cache    Where answers of a language model, or of a judge behind an endpoint, are kept.
-    dtype, removal  Of the judge that chooses: see `nein.models.rewards.load`.
+    cache  Where answers of a language model, or of a judge behind an endpoint, are kept.
+    judge  Of the one that chooses: see `nein.models.rewards.load`.
     """
     if not name:
         return editor
-    if name.startswith(best_of.PREFIX):
-        count, reference = best_of.parse(name)
-        judge = rewards.load(reference, cache=cache, device=device, dtype=dtype, removal=removal)
-        return best_of.Best(editor, judge, count, name)
+    if name.startswith(BEST_OF):
+        count, reference = parse_best_of(name)
+        return Best(editor, rewards.load(reference, cache=cache, device=device, **judge), count, name)
     return WithRemedy(editor, load(name, cache=cache, device=device), name)
 
 
@@ -161,8 +158,7 @@ def load(name: str, *, cache: RecordStore | None, device: str) -> ByRule | ByLan
 
 
 class WithRemedy:
-    """An `editors.Editor`: another one that is sent what an arm makes of each request. The note of a result
-    says what that was."""
+    """Another editor that is sent what an arm makes of each request; notes say what that was."""
 
     def __init__(self, editor: editors.Editor, arm: ByRule | ByLanguageModel, name: str) -> None:
         self.name = f"{editor.name}+{name}"
@@ -187,8 +183,7 @@ class WithRemedy:
 
     def usage(self) -> dict[str, Any]:
         """What endpoints behind the editor and the remedy have taken so far."""
-        parts: list[dict[str, Any]] = [getattr(part, "usage", dict)() for part in (self._editor, self._arm)]
-        return {**parts[0], **parts[1]}
+        return added(*(getattr(part, "usage", dict)() for part in (self._editor, self._arm)))
 
     def stop(self) -> None:
         for part in (self._editor, self._arm):
@@ -211,3 +206,98 @@ class WithRemedy:
         for number, result in edit(asked) if asked else ():
             note = "; ".join(filter(None, (sent[places[number]].note, result.note)))
             yield places[number], dataclasses.replace(result, note=note)
+
+
+# --- the best of several edits: several times the work -----------------------------------------
+
+
+def parse_best_of(arm: str) -> tuple[int, str]:
+    """(candidates, judge) of "best-of:4:removal". Raises UserError for another form."""
+    count, _, judge = arm.removeprefix(BEST_OF).partition(":")
+    if not (count.isascii() and count.isdigit() and 2 <= int(count) <= MOST) or not judge:
+        raise UserError(
+            f"'{arm}' is no arm; expected {BEST_OF}N:JUDGE, N from 2 to {MOST} and JUDGE one of "
+            f"{', '.join(rewards.FORMS)}."
+        )
+    return int(count), judge
+
+
+def asks_the_run(arm: str) -> bool:
+    """Whether the judge that chooses is the run's own judge of Removal."""
+    return arm.startswith(BEST_OF) and parse_best_of(arm)[1] == rewards.REMOVAL
+
+
+class Best:
+    """An `editors.Editor`: another one that edits every request `count` times, of which a judge chooses one.
+
+    Candidate 1 is the edit of the editor as it is. The candidates of a sample are judged together and apart
+    from all other samples: no batch and no order changes a choice. Of equals the first is taken. A candidate
+    that cannot be judged is counted; where none can be, the sample has no edit. The note has all scores.
+    """
+
+    def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, arm: str) -> None:
+        self.name = f"{editor.name}+{arm}"
+        self._editor, self._judge, self._count, self._arm = editor, judge, count, arm
+        self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
+        self._facts = {"arm": "best-of", "candidates": count, "judge": judge.fingerprint}
+        self._took = {"edits": 0, "judged": 0, "unscored": 0}
+        self._seconds = 0.0
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._editor.describe(), "mended": {**self._judge.describe(), **self._facts}}
+
+    @property
+    def fingerprint(self) -> str:
+        return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
+
+    def usage(self) -> dict[str, Any]:
+        """How many edits were made, how many of them were judged or could not be, and the judge's time."""
+        judged = {**self._took, "judge_seconds": round(self._seconds, 1), **self._judge.usage()}
+        return added(getattr(self._editor, "usage", dict)(), judged)
+
+    def stop(self) -> None:
+        """Of a judge behind an endpoint: ends all waiting."""
+        self._judge.stop()
+
+    def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
+        made = [
+            self._editor.edit([dataclasses.replace(one, seed=seed_of(one, k)) for one in requests])
+            for k in range(self._count)
+        ]
+        self._took["edits"] += self._count * len(requests)
+        return [self._chosen(one, [row[i] for row in made]) for i, one in enumerate(requests)]
+
+    def _chosen(
+        self, request: editors.EditRequest, results: Sequence[editors.EditResult]
+    ) -> editors.EditResult:
+        pictures = {k: one.image for k, one in enumerate(results) if one.image is not None}
+        if not pictures:
+            return results[0]
+        start = time.perf_counter()
+        said = rank(self._judge, request.image, list(pictures.values()), request.instruction)
+        self._seconds += time.perf_counter() - start
+        scores: dict[int, Score] = dict(zip(pictures, said, strict=True))
+        values = {k: one.value for k, one in scores.items() if one.value is not None}
+        self._took["judged"] += len(values)
+        self._took["unscored"] += len(scores) - len(values)
+        if not values:
+            why = next(iter(scores.values())).reason
+            return editors.EditResult(request.id, None, f"none of {len(scores)} edits could be judged: {why}")
+        best = max(values, key=lambda k: values[k])  # the first of equals
+        shown = ", ".join(f"{values[k]:.4g}" if k in values else "unscored" for k in range(len(results)))
+        note = f"{self._arm}: candidate {best + 1} of {len(results)} ({shown})"
+        return dataclasses.replace(results[best], note="; ".join(filter(None, (note, results[best].note))))
+
+
+def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What two models have taken: numbers of one name are added, as those of one version."""
+    total = {**one, **other}
+    for name in one.keys() & other.keys():
+        a, b = one[name], other[name]
+        total[name] = added(a, b) if isinstance(a, Mapping) else a + b if isinstance(a, int | float) else b
+    return total
+
+
+def seed_of(request: editors.EditRequest, candidate: int) -> int:
+    """Of candidate 0 the sample's own seed, of others one that follows from it and the sample's id."""
+    return request.seed if candidate == 0 else sample_seed(int(request.seed), request.id, candidate)
