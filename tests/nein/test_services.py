@@ -123,6 +123,19 @@ def test_what_costs_money_is_made_of_the_selected_samples_alone_and_completed_la
     assert SENT == NAMES[:4]
 
 
+def test_pictures_of_another_aspect_ratio_are_counted_and_what_compares_them_is_named(edit, monkeypatch):
+    def edit_one(self, request):
+        height = len(request.image)
+        kept = height * 2 // 3 if request.id == NAMES[1] else height - 1
+        return EditResult(request.id, 255 - request.image[:kept])
+
+    monkeypatch.setattr(Service, "edit_one", edit_one)
+    run, done = edit()
+    assert [row["id"] for row in run.read_edits() if row.get("reshaped")] == [NAMES[1]]
+    said = "Service/negative: 1 of 6 pictures came back with another aspect ratio and are"
+    assert f"{said} stretched to the target's size for L1." in " ".join(done.stdout.split())
+
+
 def test_what_was_paid_before_a_kill_is_kept(service, edit, monkeypatch):
     service(paid=True, s1_1=REFUSED)
     whole, _ = edit(out="whole")

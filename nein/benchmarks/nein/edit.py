@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nein import editors
-from nein.benchmarks.nein.runs import AGAIN, EDIT, EDIT_ROW, REFUSED, SCORES, SKIPPED, RunDir
+from nein.benchmarks.nein.runs import AGAIN, EDIT, EDIT_ROW, REFUSED, RESHAPED, SCORES, SKIPPED, RunDir
 from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import sample_seed
@@ -21,6 +21,8 @@ from nein.models.editor_choice import ExternalEdits
 #: Pixels of a map in its sheet.
 CELL = 144
 UNUSABLE = "the NeIn image is unusable"
+#: How far an aspect ratio may be from another: editors round sides to multiples.
+ASPECT = 1.05
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ def editing(
                 row |= {"image": run.image_name(one.index, one.sample.id), "width": width, "height": height}
                 row["sha256"] = images.pixel_hash(result.image)
                 row |= {"orientation": turned} if turned != 1 else {}
+                row |= {RESHAPED: True} if _reshaped(result.image, one.image) else {}
                 pictures.append((run.image_path(row), result.image))
             rows[one.sample.id] = row
             if paid and hasattr(editor, "as_made"):
@@ -180,6 +183,11 @@ def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
         **dict.fromkeys(("sample_sha256", "image", "width", "height", "sha256", "error")),
         "note": "",
     }  # fmt: skip
+
+
+def _reshaped(edited: np.ndarray, sent: np.ndarray) -> bool:
+    (height, width), (high, wide) = edited.shape[:2], sent.shape[:2]
+    return not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
 
 
 def _decode(sample: Sample) -> np.ndarray | str:

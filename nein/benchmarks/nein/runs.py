@@ -38,12 +38,13 @@ from nein.wording.languages.base import DEPTH, OTHERS
 
 EDIT, SCORES = "edit", "scores"
 #: In a row: an endpoint or the machine failed, and the same command tries again. In one of edits also: a
-#: service declined the request; it was not sent, since the sample was not selected and edits cost money.
-AGAIN, REFUSED, SKIPPED = "again", "refused", "skipped"
+#: service declined the request; it was not sent, since the sample was not selected and edits cost money; the
+#: picture came back with another aspect ratio.
+AGAIN, REFUSED, SKIPPED, RESHAPED = "again", "refused", "skipped", "reshaped"
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
     "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
-    "orientation?": int, **{f"{flag}?": bool for flag in (AGAIN, REFUSED, SKIPPED)},
+    "orientation?": int, **{f"{flag}?": bool for flag in (AGAIN, REFUSED, SKIPPED, RESHAPED)},
     "difficulty?": {f"{axis}?": int for axis in (OTHERS, DEPTH)},
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")

@@ -18,7 +18,7 @@ from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.reporting import comparisons, judge_tables, protocols, sections
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
-from nein.benchmarks.nein.runs import DECLINED, EDIT, NOT_EDITED, REMOVALS, Records
+from nein.benchmarks.nein.runs import DECLINED, EDIT, NOT_EDITED, REMOVALS, RESHAPED, Records
 from nein.benchmarks.runs import Finished
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
@@ -158,7 +158,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
             said.append(f"the rows differ in {what}; they are not comparable with each other.")
     for name, rows in _by_run(results):
         said += _losses(name, rows)
-    said += _idle(loaded)
+    said += [*_idle(loaded), *_reshaped(loaded)]
     for run in loaded:
         if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
             calls = [one["command"] for one in run.manifest.get("invocations", []) if one.get("command")]
@@ -179,6 +179,17 @@ def _idle(loaded: Sequence[Records]) -> Iterator[str]:
             yield (
                 f"{run.label}: --mend {mend} did not act: all {len(shared)} pictures are byte for byte those "
                 f"of {plain}. This is not the figure of a remedy that did not help."
+            )
+
+
+def _reshaped(loaded: Sequence[Records]) -> Iterator[str]:
+    """Runs whose pictures came back with another aspect ratio, which metrics of targets do not see."""
+    for run in loaded:
+        stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
+        if stretched and (count := sum(RESHAPED in edit for edit in run.edits)):
+            yield (
+                f"{run.label}: {count} of {len(run.edits)} pictures came back with another aspect ratio and "
+                f"are stretched to the target's size for {', '.join(stretched)}."
             )
 
 
