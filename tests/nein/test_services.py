@@ -130,10 +130,12 @@ def test_pictures_of_another_aspect_ratio_are_counted_and_what_compares_them_is_
         return EditResult(request.id, 255 - request.image[:kept])
 
     monkeypatch.setattr(Service, "edit_one", edit_one)
-    run, done = edit()
+    run, _ = edit()
     assert [row["id"] for row in run.read_edits() if row.get("reshaped")] == [NAMES[1]]
     said = "Service/negative: 1 of 6 pictures came back with another aspect ratio and are"
-    assert f"{said} stretched to the target's size for L1." in " ".join(done.stdout.split())
+    assert f"{said} stretched to the target's size for L1." in " ".join(
+        (run.out / "table.md").read_text().split()
+    )
 
 
 def test_what_was_paid_before_a_kill_is_kept(service, edit, monkeypatch):
