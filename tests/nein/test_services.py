@@ -70,6 +70,10 @@ def edit(make_data, evaluate, tmp_path):
     return run
 
 
+def notes_of(run):
+    return " ".join((run.out / "table.md").read_text().split())
+
+
 def contents(run):
     kept = (path for path in run.path.rglob("*") if path.suffix in (".png", ".csv", ".jsonl"))
     return {str(path.relative_to(run.path)): path.read_bytes() for path in kept if "costs" not in path.parts}
@@ -133,9 +137,7 @@ def test_pictures_of_another_aspect_ratio_are_counted_and_what_compares_them_is_
     run, _ = edit()
     assert [row["id"] for row in run.read_edits() if row.get("reshaped")] == [NAMES[1]]
     said = "Service/negative: 1 of 6 pictures came back with another aspect ratio and are"
-    assert f"{said} stretched to the target's size for L1." in " ".join(
-        (run.out / "table.md").read_text().split()
-    )
+    assert f"{said} stretched to the target's size for L1." in notes_of(run)
 
 
 def test_what_was_paid_before_a_kill_is_kept(service, edit, monkeypatch):
@@ -161,8 +163,8 @@ def test_what_was_paid_before_a_kill_is_kept(service, edit, monkeypatch):
 
 def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_again(service, edit, tmp_path):
     service(s1_1=REFUSED, s3_1=REFUSED)
-    run, done = edit()
-    assert "2 of 6 samples were refused by the service, for instance: moderation_blocked" in done.stdout
+    run, _ = edit()
+    assert "2 of 6 samples were refused by the service, for instance: moderation_blocked" in notes_of(run)
     sheet = sections.results()[1].sheet(frames.read(tmp_path / "out" / "figures.csv"))
     assert sheet.rows[0][sheet.columns.index("refused")] == "2 of 6"
     found = frames.records(frames.select(frames.read(run.path / "figures.csv"), task="refusals"))
