@@ -15,7 +15,6 @@ from nein.config import groups, options
 from nein.config.groups import (
     Batches,
     DtypeOptions,
-    FittedBatches,
     Formats,
     Limit,
     OnDevice,
@@ -30,7 +29,7 @@ from nein.engine.errors import UserError
 from tests.helpers.commands import exit_code, outcome
 from tests.loopback import Server
 
-#: Field -> the group that declares it; batches that find their size are a group of their own.
+#: Field -> the group that declares it.
 SHARED = {
     **dict.fromkeys(("concurrency", "timeout", "retries"), Sending),
     "preset": Preset, "limit": Limit, "overwrite": Output, "seed": Seed, "device": OnDevice,
@@ -100,8 +99,7 @@ def test_options_that_commands_share_are_declared_in_one_place(name: str) -> Non
     configuration = pkgutil.resolve_name(place)
     for item in options.fields(configuration):
         if item.name in SHARED and (place, item.name) not in OWN:
-            fitted = item.name == "batch_size" and issubclass(configuration, FittedBatches)
-            group = FittedBatches if fitted else SHARED[item.name]
+            group = SHARED[item.name]
             assert issubclass(configuration, group), item.name
             declared = options.metadata(group, group.__dataclass_fields__[item.name])
             assert options.metadata(configuration, item) == declared

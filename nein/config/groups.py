@@ -128,26 +128,6 @@ class Batches(Options):
 
 
 @dataclass(kw_only=True)
-class FittedBatches(Batches):
-    """A number, or what memory holds. Stands before `RuntimeOptions` among the bases."""
-
-    batch_size: PositiveInt | Literal["auto"] = option(  # type: ignore[assignment]  # one value more
-        16, "batch size; auto: the largest up to the default that fits, probed per machine", "Machine"
-    )
-
-    @property
-    def fits(self) -> bool:
-        """Whether what is computed together follows from the memory that is free."""
-        return self.batch_size == "auto"
-
-    @property
-    def block_size(self) -> int:
-        """With "auto" the command's default, however much of it fits at once."""
-        default: Any = type(self).__dataclass_fields__["batch_size"].default
-        return int(default if self.fits else self.batch_size)
-
-
-@dataclass(kw_only=True)
 class DtypeOptions(Options):
     """The dtype that models compute in."""
 

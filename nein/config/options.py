@@ -37,7 +37,6 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 Device = Annotated[str, Field(pattern=f"^({DEVICES})$")]
 
 EXPECTED: dict[Any, str] = {
-    PositiveInt | Literal["auto"]: "a whole number above 0, or auto",
     Device: DEVICES_SAID,
     PositiveInt: "a whole number above 0",
     NonNegativeInt: "a whole number, 0 or above",

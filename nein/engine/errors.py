@@ -82,9 +82,7 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, UserError | EditorError | MetricError):
         return str(error)
     if out_of_memory(error):
-        return (
-            "Memory ran out; lower --batch-size (auto does) or choose a smaller --dtype (and another --out)."
-        )
+        return "Memory ran out; lower --batch-size or choose a smaller --dtype (and another --out)."
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         part = ascii(error.object[max(0, error.start - 30) : error.end + 30])
         return f"The text {part} holds half a character (an unpaired surrogate); mend it where it comes from."

@@ -85,7 +85,7 @@ class Folder:
     def manifest(self) -> dict[str, Any]:
         """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
         `peak_memory` (by stage), `usage` (by model and worker), `spent` (by model, of all runs of its OUT),
-        `batch` (by stage, the size of `--batch-size auto`) and `invocations` (in order of time).
+        and `invocations` (in order of time).
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
@@ -107,7 +107,6 @@ class Folder:
             "peak_memory": self.notes("peak_memory"),
             "usage": self.notes("usage"),
             "spent": spending.spent(self.path),
-            "batch": self.notes("batch"),
             "invocations": [invocations[name] for name in sorted(invocations)],
         }
 

@@ -23,8 +23,6 @@ class Model:
     describe  The loaded thing -> kind -> (fingerprint, description), noted in every folder it is used for.
     place     Where it works: "device", "host" (functions of pixels and texts), or "remote" (an endpoint).
     usage     The loaded thing -> kind -> what its work has taken since it was loaded, for the manifest.
-    fits      The loaded thing -> its parts whose `batch_size` follows from the free memory
-              (`nein.engine.executors.memory`); None: they stay as they were made.
     """
 
     name: str
@@ -32,16 +30,15 @@ class Model:
     describe: Callable[[Any], Mapping[str, tuple[str, Mapping[str, Any]]]]
     place: str = "device"
     usage: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda loaded: {}
-    fits: Callable[[Any], Iterable[Any]] | None = None
 
     @classmethod
-    def one(cls, name: str, load: Callable[[], Any], place: str = "device", fits: Any = None) -> Model:
+    def one(cls, name: str, load: Callable[[], Any], place: str = "device") -> Model:
         """A single model that has `fingerprint` and `describe()` itself."""
 
         def describe(loaded: Any) -> dict[str, tuple[str, Any]]:
             return {"model": (loaded.fingerprint, loaded.describe())}
 
-        return cls(name, load, describe, place, lambda loaded: usage_of({"model": loaded}), fits)
+        return cls(name, load, describe, place, lambda loaded: usage_of({"model": loaded}))
 
 
 def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -245,10 +245,3 @@ class CachedSpeaker(_Cached):
         key = json.dumps([[pixel_hash(picture) for picture in pictures], text, seed, temperature])
         ask = lambda: {"text": self.model.say(pictures, text, seed, temperature)}  # noqa: E731
         return str(self._questions.answer(key, ask)["text"])
-
-
-def batched(loaded: Any) -> list[Any]:
-    """The model behind wrappers that has a `batch_size`, if any has."""
-    while loaded is not None and not hasattr(loaded, "batch_size"):
-        loaded = getattr(loaded, "model", getattr(loaded, "_model", None))
-    return [] if loaded is None else [loaded]

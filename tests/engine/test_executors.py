@@ -14,6 +14,7 @@ from nein.engine.executors.threads import Threads
 from nein.engine.executors.worker import Loaded
 from nein.engine.processes import read_ahead
 from nein.engine.stages import Model, Stage, Step
+from nein.loading.weights import ALIGNMENT, aligned
 from tests.engine import squares
 from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results
 
@@ -237,3 +238,15 @@ def test_segments_hold_every_wanted_block_once_and_a_thousand_at_most():
         segments = blocks.segments
         assert [number for numbers in segments.values() for number in numbers] == list(blocks.numbers)
         assert all(number // 1000 == segment for segment, part in segments.items() for number in part)
+
+
+def test_weights_that_begin_anywhere_are_moved_and_keep_their_values():
+    layer = torch.nn.Linear(3, 2)
+    values = torch.arange(7.0)
+    layer.weight.data = values[1:].view(2, 3)  # as in a mapped file: 4 bytes off
+    assert layer.weight.data_ptr() % ALIGNMENT
+    before = layer.bias.data_ptr()
+    assert aligned(layer) is layer
+    assert layer.weight.data_ptr() % ALIGNMENT == 0
+    assert layer.weight.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert layer.bias.data_ptr() == before  # what lies right stays

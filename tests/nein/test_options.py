@@ -201,7 +201,7 @@ def test_lists_are_commas_or_repeats_and_overrides_only_those_given():
 @pytest.mark.parametrize(("given", "sentence"), [
     ("--preset papr", "Unknown preset 'papr'; did you mean 'paper'?"),
     ("--metrics clip-ii", "Unknown metric 'clip-ii'; did you mean 'clip_i'?"),
-    ("--batch-size foo", "--batch-size is 'foo'; it must be a whole number above 0, or auto."),
+    ("--batch-size foo", "--batch-size is 'foo'; it must be a whole number above 0."),
     ("--editor", "--editor needs a value"),
     ("limit 3", "'limit' stands without an option; did you mean --limit?"),
     ("--preset paper", "The paper preset needs NeIn's data: --data FOLDER"),

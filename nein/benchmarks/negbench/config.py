@@ -11,7 +11,6 @@ from pydantic import PositiveInt
 from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Blind,
-    FittedBatches,
     Limit,
     OnDevice,
     Output,
@@ -29,13 +28,11 @@ from nein.metrics.letters import Rule
 
 
 @dataclass(kw_only=True)
-class EvalConfig(
-    Preset, Limit, Seed, FittedBatches, Blind, RuntimeOptions, Output, ScoreOptions, TrackerOptions
-):
+class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOptions, TrackerOptions):
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"
-    batch_size: PositiveInt | Literal["auto"] = 32  # type: ignore[assignment]
+    batch_size: PositiveInt = 32
     model: Names = option(
         ["nano:clip"],
         "two-tower models: names (clip, negclip=FOLDER, ...), folders, hub ids, open_clip:ARCH/TAG, "

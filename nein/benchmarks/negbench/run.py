@@ -28,7 +28,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import judges, references
-from nein.models.cached import CachedModel, batched
+from nein.models.cached import CachedModel
 from nein.models.remedies.encoders import Remedy
 
 
@@ -136,7 +136,7 @@ def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]
             return load()
         return Remedy.parse(choice.remedy).around(load(), config.protocol, config.seed)
 
-    model = Model(choice.slug, with_remedy, describe, fits=batched if config.fits else None)
+    model = Model(choice.slug, with_remedy, describe)
     encodings = [asked.pictures(), *map(asked.sentences, asked.tasks)]
     judging = [_judging(asked, task, device) for task in asked.tasks if task.asked]
     return [*(encoding.stage(model) for encoding in encodings), *judging]
@@ -212,7 +212,7 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
         def remembered() -> CachedModel:
             return CachedModel(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
 
-        model = Model.one(choice.slug, remembered, place, batched if config.fits else None)
+        model = Model.one(choice.slug, remembered, place)
         stage: Callable[..., Stage] = functools.partial(asking.asking, config=config, model=model)
     else:
         stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, place))

@@ -11,7 +11,6 @@ from pydantic import NonNegativeInt, PositiveInt
 from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Blind,
-    FittedBatches,
     Formats,
     Limit,
     Output,
@@ -29,15 +28,13 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(
-    Preset, Limit, FittedBatches, Blind, RuntimeOptions, Output, Formats, ScoreOptions, TrackerOptions
-):
+class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreOptions, TrackerOptions):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"
     default_out = "runs/negvqa-PRESET"
     counted = "questions (rounded up to whole blocks)"
-    batch_size: PositiveInt | Literal["auto"] = 8  # type: ignore[assignment]
+    batch_size: PositiveInt = 8
     model: Names = option(
         [],
         "nano:NAME, a hub id owner/name[@revision], a folder, openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL, "

@@ -33,7 +33,7 @@ from nein.metrics.backends.endpoint import is_endpoint
 from nein.metrics.choices import Asked, Reply
 from nein.metrics.letters import MISSING, SCORINGS, without_missing
 from nein.models import references
-from nein.models.cached import CachedModel, batched
+from nein.models.cached import CachedModel
 from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 
@@ -251,7 +251,6 @@ def _asking(
         f"{reference}+{cure}" if cure else reference,
         (lambda: remedies.WithRemedy(load(), cure, wording)) if cure else load,
         references.place(_behind(reference, config)),
-        batched if config.fits else None,
     )
 
     def stage(output: str, askings: Sequence[Asking], blocks: Blocks, feeds: tuple[str, ...] = ()) -> Stage:

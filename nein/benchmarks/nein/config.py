@@ -12,7 +12,6 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Dtype,
-    FittedBatches,
     Limit,
     Output,
     Preset,
@@ -48,9 +47,7 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(
-    Preset, Limit, Seed, Sampler, FittedBatches, RuntimeOptions, Output, ScoreOptions, TrackerOptions
-):
+class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOptions, TrackerOptions):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"

@@ -157,16 +157,13 @@ def _edited(
     yield from ((place, result, 1) for place, result in enumerate(results))
 
 
-def editor_model(
-    name: str, load: Callable[[], editors.Editor], *, place: str = "device", fits: bool = False
-) -> Model:
-    """An editor as the engine loads it. fits: its batch size follows from the memory that is free."""
+def editor_model(name: str, load: Callable[[], editors.Editor], *, place: str = "device") -> Model:
+    """An editor as the engine loads it."""
     return Model(
         name,
         load,
         lambda editor: {"editor": (getattr(editor, "fingerprint", ""), editor.describe())},
         place,
-        fits=(lambda editor: (editor,)) if fits else None,
         usage=lambda editor: usage_of({"editor": editor}),
     )
 

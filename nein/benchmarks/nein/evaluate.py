@@ -131,7 +131,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
         plain = loaders.setdefault(choice.plain, shared(load))
         made_by = functools.partial(_load, config, choice, device, plain)
-        editor = editor_model(name, made_by, place=choice.place, fits=config.fits)
+        editor = editor_model(name, made_by, place=choice.place)
         for track in [choice.external.track] if choice.external else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)

@@ -5,7 +5,6 @@ One decode per picture: a block is read once and handed to all metrics.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -47,15 +46,6 @@ class Scorer:
         self._features = cache / "features"
         self._answers = AnswerCache(cache / "answers.sqlite")
 
-    @property
-    def batch_size(self) -> int:
-        """Pictures that go through an encoder together."""
-        return self._settings.batch_size
-
-    @batch_size.setter
-    def batch_size(self, size: int) -> None:
-        self._settings = dataclasses.replace(self._settings, batch_size=size)
-
     def score(
         self, items: Sequence[metrics.EditPair], names: Sequence[str], among: Iterable[str]
     ) -> dict[str, list[metrics.Score]]:
@@ -90,7 +80,6 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
         place="device" if model_kinds(config.metrics) else "host",
         usage=lambda scorer: usage_of(scorer.loaded),
-        fits=(lambda scorer: (scorer, *scorer.loaded.values())) if config.fits else None,
     )
 
 

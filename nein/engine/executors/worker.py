@@ -12,7 +12,6 @@ from nein.engine import atomic
 from nein.engine.attempts import new_name
 from nein.engine.environment import peak_memory
 from nein.engine.executors import memory
-from nein.engine.executors.memory import Fitting
 from nein.engine.stages import Model, Step, Task, made_elsewhere, put
 
 
@@ -82,7 +81,6 @@ class Worker:
         self._noted: set[tuple[Any, str]] = set()
         self._measured: str | None = None
         self._said: Counter[str] = Counter()
-        self._fittings: dict[str, tuple[Any, Fitting]] = {}
         self.loaded.leaving = self._note_usage
         self.peaks: dict[int, dict[str, Any]] = {}
 
@@ -99,27 +97,13 @@ class Worker:
             return False
         model = self._model(step)
         start = time.perf_counter()
-        made = self._work(step, model, lambda: stage.work(model, inputs, task.missing))
-        put(step, task.number, made, task.missing)
+        put(step, task.number, stage.work(model, inputs, task.missing), task.missing)
         seconds = round(time.perf_counter() - start, 3)
         cost = {"seconds": seconds, "at": round(time.time(), 1), "peak_memory": peak_memory()}
         folder.cost(stage.name, task.number, cost, self.name)
         if (peak := memory.peak(self._device)) is not None:
             self.peaks[task.step] = peak
         return True
-
-    def _work(self, step: Step, model: Any, work: Callable[[], Any]) -> Any:
-        """What `work` gives, with as many records at a time as fit where the model leaves that open."""
-        kind = step.stage.model
-        if kind is None or kind.fits is None:
-            return work()
-        with self._mutex:
-            if kind.name not in self._fittings or self._fittings[kind.name][0] is not model:
-                self._fittings[kind.name] = model, Fitting(kind.fits(model), self._device)
-            fitting = self._fittings[kind.name][1]
-        made = fitting.run(work)
-        step.folder.note("batch", step.stage.name, {"size": fitting.size, "most": fitting.most})
-        return made
 
     def close(self) -> None:
         """Notes the peaks of memory and what models say of their work."""

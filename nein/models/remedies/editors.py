@@ -165,15 +165,6 @@ class WithRemedy:
         self._editor, self._arm = editor, arm
         self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
 
-    @property
-    def batch_size(self) -> int:
-        return getattr(self._editor, "batch_size", 1)
-
-    @batch_size.setter
-    def batch_size(self, size: int) -> None:
-        if hasattr(self._editor, "batch_size"):
-            self._editor.batch_size = size
-
     def describe(self) -> dict[str, Any]:
         return {**self._editor.describe(), "mended": self._arm.facts()}
 
