@@ -297,7 +297,7 @@ class Result:
         return f"{shown}<p>{html.escape(str(self.out))}</p>"
 
     def __repr__(self) -> str:
-        return "\n\n".join(tables.plain(sheet) for sheet in self._sheets()) + f"\n{self.out}"
+        return "\n\n".join(tables.plain(sheet, 20) for sheet in self._sheets()) + f"\n{self.out}"
 
 
 @dataclass(frozen=True, repr=False)

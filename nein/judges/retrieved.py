@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from typing import Any
 
@@ -71,6 +72,10 @@ def _retrievals(run: Asked) -> list[RetrievalTask]:
     return [t for t in run.tasks if isinstance(t, RetrievalTask) and t.negated and not t.asked]
 
 
+def _first_frame(task: RetrievalTask, name: str) -> Any:
+    return task.media.frames(name)[0]
+
+
 def _judge(
     options: RetrievedConfig, run: Asked, judge: Any, how: JudgeOptions, protocol: str, rates: Rates,
     flag: str,
@@ -81,7 +86,7 @@ def _judge(
         asked = judged.queries(task, *run.features(task), most=options.queries, seed=run.config.seed)
         # Every picture that was found once, with all that is asked about it.
         cases = [
-            Case("retrieved", image, image, lambda t=task, name=image: t.media.frames(name)[0], tuple(words))
+            Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
             for image, words in judged.words(asked).items()
         ]
         said = ask_all(options.kind, judge, cases, how, folder.path / "judged", options.batch_size)

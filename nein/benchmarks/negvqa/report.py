@@ -190,8 +190,8 @@ def questions(
         return read[0]["value"] if read else None
 
     def outcome(model: str, name: str) -> str:
-        pair = tuple(value(model, name, variant) for variant in VARIANTS)
-        return OUTCOMES.get(pair, "unscored")
+        original, negated = (value(model, name, variant) for variant in VARIANTS)
+        return OUTCOMES.get((original, negated), "unscored")
 
     def said(model: str, name: str) -> cards.Said:
         cells, rows = [], []
