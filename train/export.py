@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,20 @@ MODEL = "model"  # the folder in OUT
 
 
 @contextlib.contextmanager
-def finished_model(out: Path, facts: Mapping[str, Any], card: str) -> Iterator[Path]:
+def finished_model(
+    out: Path, facts: Mapping[str, Any], describe: Callable[[Mapping[str, Any]], str]
+) -> Iterator[Path]:
     """A folder to write a model into; when the block ends well it becomes OUT/model, with `facts` as
-    training.json and the card. Raises UserError."""
-    target = out / MODEL
+    training.json and the card that `describe` makes of them, without paths of this machine. Raises
+    UserError."""
+    target, facts = out / MODEL, portable(facts)
     draft = Path(tempfile.mkdtemp(prefix=".model-", dir=out))
     try:
         draft.chmod(0o755)
         yield draft
+        without_paths(draft)
         (draft / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        (draft / "README.md").write_text(card, encoding="utf-8")
+        (draft / "README.md").write_text(describe(facts), encoding="utf-8")
         if target.exists():
             shutil.rmtree(target)
         draft.replace(target)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
 
     from nein.train import loop
     from nein.train.clip_finetuning import data, towers
+    from nein.train.export import finished_model
     from nein.train.features import reseed
     from nein.train.loop import State
     from nein.train.record import Record
@@ -113,7 +115,6 @@ def train(config: ContrastConfig, session: Session) -> Path:
     if config.words:
         tower.teach(config.words)
     corpus = data.load(config)
-    reader = data.Reader(config, corpus)
     steps = towers.steps(config, corpus)
     record = Record(config, session, corpus.facts, tower.dual.source.digest, steps)
     record.open()
@@ -130,7 +131,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     if config.trainable == "text":
         features = data.Features(corpus, tower.dual, Path(config.features) if config.features else None)
         features.make(world, config.workers)
-        reader = data.Reader(config, corpus, features)
+    reader = data.Reader(config, corpus, features)
 
     # ---------------------------------------------------------------------------------------------- optimiser
     tower.learn(config.trainable)
@@ -195,7 +196,8 @@ def train(config: ContrastConfig, session: Session) -> Path:
 
     # ------------------------------------------------------------------------------------------------ export
     if world.is_main:
-        towers.export(config, tower, record.facts())
+        with finished_model(config.out_dir, record.facts(), partial(towers.describe, config)) as draft:
+            tower.save(draft)
         record.complete()
         record.say(f"Result: {folder}")
     world.barrier()

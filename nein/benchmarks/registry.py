@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nein.engine.errors import UserError, unknown
-from nein.engine.folder import COMPLETE, Folder, runs_below
+from nein.engine.folder import COMPLETE, Folder, runs_at
 
 if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark
@@ -64,21 +64,13 @@ def known(folder: Path) -> Benchmark | None:
     return get(name) if name in names() else None
 
 
-def runs(paths: Sequence[Path]) -> list[Path]:
-    """The run folders at or below the paths. Raises UserError without any."""
-    folders = list(dict.fromkeys(folder for path in paths for folder in runs_below(path)))
-    if not folders:
-        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
-    return folders
-
-
 def complete(folder: Path) -> bool:
     return bool(Folder(folder).manifest().get("status") == COMPLETE)
 
 
 def finished(paths: Sequence[Path]) -> list[Path]:
     """The run folders at or below the paths, all of which must be complete. Raises UserError."""
-    folders = runs(paths)
+    folders = runs_at(paths)
     if open_ := next((folder for folder in folders if not complete(folder)), None):
         raise UserError(
             f"The run '{open_}' is not complete; give its command again (progress: nein status {open_})."
@@ -88,7 +80,7 @@ def finished(paths: Sequence[Path]) -> list[Path]:
 
 def of_runs(paths: Sequence[Path]) -> Benchmark:
     """The one benchmark of all runs at or below the paths. Raises UserError."""
-    kinds = sorted({of_run(folder).name for folder in runs(paths)})
+    kinds = sorted({of_run(folder).name for folder in runs_at(paths)})
     if len(kinds) > 1:
         raise UserError(f"These runs are of {' and '.join(kinds)}; name runs of one benchmark.")
     return get(kinds[0])

@@ -10,6 +10,7 @@ from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.benchmarks.runner import Benchmark
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import runs_at
 from nein.reporting import figures as frames
 
 
@@ -40,7 +41,7 @@ def write(benchmark: Benchmark, options: ReportConfig) -> str:
     """Writes the report of the complete runs of one benchmark; what is printed."""
     options = _own(benchmark, options, benchmark.report_config)
     atomic.check_writable(options.out.parent)
-    out, folders = options.out.with_suffix(".html"), registry.runs(options.runs)
+    out, folders = options.out.with_suffix(".html"), runs_at(options.runs)
     complete = [path for path in folders if registry.complete(path)] or registry.finished(folders)
     finished = runner.of_folders(benchmark, complete)
     unfinished = [path for path in folders if path not in complete]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -301,6 +301,14 @@ def runs_below(out: Path) -> list[Path]:
         return [out]
     depths = ("*", "*/*", "*/*/*")
     return sorted(path.parent for depth in depths for path in out.glob(f"{depth}/{MANIFEST}"))
+
+
+def runs_at(paths: Sequence[Path]) -> list[Path]:
+    """The runs at or below the paths, each once. Raises UserError without any."""
+    found = {run.resolve(): run for path in paths for run in runs_below(path)}
+    if not found:
+        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
+    return list(found.values())
 
 
 def _file_name(name: str) -> str:

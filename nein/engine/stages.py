@@ -32,13 +32,13 @@ class Model:
     usage: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda loaded: {}
 
     @classmethod
-    def one(cls, name: str, load: Callable[[], Any], place: str = "device") -> Model:
-        """A single model that has `fingerprint` and `describe()` itself."""
+    def one(cls, name: str, load: Callable[[], Any], place: str = "device", kind: str = "model") -> Model:
+        """A single model that has `describe()` itself and, if anything, `fingerprint`."""
 
         def describe(loaded: Any) -> dict[str, tuple[str, Any]]:
-            return {"model": (loaded.fingerprint, loaded.describe())}
+            return {kind: (getattr(loaded, "fingerprint", ""), loaded.describe())}
 
-        return cls(name, load, describe, place, lambda loaded: usage_of({"model": loaded}))
+        return cls(name, load, describe, place, lambda loaded: usage_of({kind: loaded}))
 
 
 def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -129,14 +129,11 @@ class ScoreTable:
         reasons = self.unscored()
         return frames.figure(estimate, unit=unit, unscored=reasons.total(), reasons=reasons, **what)
 
-    def figures(
-        self, *by: str, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any
-    ) -> pd.DataFrame:
+    def figures(self, *by: str, **what: Any) -> pd.DataFrame:
         """A figure of every group of rows that share metric, variant and the columns `by`."""
         columns = tuple(dict.fromkeys(("metric", "variant", *by)))
-        options: dict[str, Any] = {"unit": unit, "low": low, "high": high, **what}
         return frames.frame(
-            part.figure(**{**options, **dict(zip(columns, map(str, key), strict=True))})
+            part.figure(**{**what, **dict(zip(columns, map(str, key), strict=True))})
             for key, part in self.groups(*columns)
         )
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from nein.config.groups import Runs
 from nein.engine import attempts, scheduler
-from nein.engine.errors import UserError
 from nein.engine.executors import progress
-from nein.engine.folder import Folder, runs_below
+from nein.engine.folder import Folder, runs_at
 from nein.loading.spending import sentences, spent
 
 
 def status(config: Runs) -> str:
-    folders = (Folder(folder) for path in config.runs for folder in _below(path))
+    folders = (Folder(folder) for path in config.runs for folder in runs_at([path]))
     costs = dict.fromkeys(line for path in config.runs for line in sentences(spent(path)))
     return "\n".join([*(line for folder in folders for line in _lines(folder)), *costs]) + "\n"
 
@@ -26,7 +25,7 @@ def retry(config: Runs) -> str:
     come from anybody."""
     lines: list[str] = []
     commands: dict[str, None] = {}
-    for folder in (Folder(folder) for path in config.runs for folder in _below(path)):
+    for folder in (Folder(folder) for path in config.runs for folder in runs_at([path])):
         blocks = scheduler.try_again(folder)
         lines.append(f"{folder.path}: {blocks} block{'s' * (blocks != 1)} set aside, to be tried again.")
         for latest in folder.manifest()["invocations"][-1:] if blocks else ():
@@ -38,13 +37,6 @@ def retry(config: Runs) -> str:
     if commands:
         lines += ["They are made when the command of the run is given again:", *commands]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _below(path: Path) -> list[Path]:
-    """The runs at or below a path. Raises UserError without any."""
-    if not (below := runs_below(path)):
-        raise UserError(f"There is no run in '{path}'; name the --out of a command, or a run in it.")
-    return below
 
 
 def _lines(folder: Folder) -> Iterator[str]:

@@ -27,9 +27,9 @@ def estimate(interval: format.Interval = "ends", digits: int | None = None) -> S
     return lambda figures: format.text(figures[0], interval=interval, digits=digits)
 
 
-def value(digits: int | None = None, *, sign: bool = False) -> Show:
+def value(digits: int | None = None) -> Show:
     """The first figure without its interval: "88.4"."""
-    return lambda figures: format.number(figures[0]["value"], figures[0]["unit"], digits=digits, sign=sign)
+    return lambda figures: format.number(figures[0]["value"], figures[0]["unit"], digits=digits)
 
 
 def count(column: str = "n") -> Show:

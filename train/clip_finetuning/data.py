@@ -267,12 +267,12 @@ class Reader:
         return random_crop(picture, rng) if self._config.augment == "crop" else picture
 
 
-def random_crop(picture: np.ndarray, rng: random.Random, low: float = 0.9) -> np.ndarray:
-    """A crop of `low` to 100 % of the area with a side ratio of 3/4 to 4/3, squashed to a square with the
+def random_crop(picture: np.ndarray, rng: random.Random) -> np.ndarray:
+    """A crop of 90 to 100 % of the area with a side ratio of 3/4 to 4/3, squashed to a square with the
     length of the shorter side: torchvision's RandomResizedCrop with scale (0.9, 1), as open_clip trains."""
     height, width = picture.shape[:2]
     for _ in range(10):
-        area = height * width * rng.uniform(low, 1.0)
+        area = height * width * rng.uniform(0.9, 1.0)
         ratio = float(np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3))))
         w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
         if 0 < w <= width and 0 < h <= height:

@@ -30,7 +30,7 @@ from nein.nano.scenes import is_nano
 from nein.train import loop
 from nein.train.clip_finetuning.data import Corpus
 from nein.train.clip_finetuning.options import ContrastConfig
-from nein.train.export import MODEL, card, finished_model, portable, teach, without_paths
+from nein.train.export import card, teach
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
 VISION = ("vision_model.", "visual_projection.", "visual.")
@@ -181,14 +181,6 @@ NANO = (
     "Drawn scenes of 64x64 pixels are all it has learned: its figures are real measurements of a miniature "
     "model and not comparable with a paper's."
 )
-
-
-def export(config: ContrastConfig, tower: Tower, facts: Mapping[str, Any]) -> Path:
-    facts = portable(facts)
-    with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
-        tower.save(draft)
-        without_paths(draft)
-    return config.out_dir / MODEL
 
 
 def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:

@@ -144,23 +144,18 @@ def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = Fals
     return max(offered, key=clearance, default=None)
 
 
-def sample_pair(
-    rng: random.Random,
-    weights: dict[str, float],
-    categories: tuple[str, ...] = CATEGORIES,
-    usual: bool = False,
-) -> Pair:
+def sample_pair(rng: random.Random, weights: dict[str, float], usual: bool = False) -> Pair:
     """One pair, its kind drawn by `weights` (keys: add, double, keep, remove, replace, recolour, scenery,
     mark, restore). With `usual`, what is added has its category's usual look (see `roomiest`)."""
     kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
     while True:
-        source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), categories)
+        source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), CATEGORIES)
         present = source.categories
         category = rng.choice(present)
         if kind in ("add", "double", "keep"):
             target = source
             if kind == "add":
-                category = rng.choice([c for c in categories if c not in present])
+                category = rng.choice([c for c in CATEGORIES if c not in present])
             else:
                 form = rng.choice(ADD) if rng.random() < 0.35 else rng.choice(DESCRIBE)
             if kind != "keep":
@@ -174,19 +169,19 @@ def sample_pair(
         if kind == "remove":
             text = filled(rng, rng.choice(REMOVE), category)
             return Pair(source, source.without(category), text, kind, category)
-        if kind == "replace":
-            if sum(i.category == category for i in source.items) > 1:
+        if kind in ("replace", "recolour"):
+            old, *more = (i for i in source.items if i.category == category)
+            if more:
                 continue
-            old = next(i for i in source.items if i.category == category)
-            other = rng.choice([c for c in categories if c not in present])
+        if kind == "replace":
+            other = rng.choice([c for c in CATEGORIES if c not in present])
             new = _refit(rng, old, other)
             items = tuple(new if i is old else i for i in source.items)
             text = filled(rng, rng.choice(REPLACE), category, other=other)
             return Pair(source, replace(source, items=items), text, kind, category)
         if kind == "recolour":
-            old = next(i for i in source.items if i.category == category)
             others = [c for c in LOOKS[category].colours if c != old.colour]
-            if not others or sum(i.category == category for i in source.items) > 1:
+            if not others:
                 continue
             colour = rng.choice(others)
             items = tuple(replace(i, colour=colour) if i is old else i for i in source.items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import logging
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from nein.loading.references import expanded
 from nein.models import references
 from nein.train.editor_finetuning.batches import Batch, placed
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.export import MODEL, card, finished_model, portable, without_paths
+from nein.train.export import MODEL, card, finished_model
 
 log = logging.getLogger(__name__)
 ADAPTER = "nein"
@@ -177,8 +178,7 @@ ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "em
 def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Mapping[str, Any]) -> Path:
     """Writes OUT/model, whole or not at all: a plain diffusers folder with a card. Matrices of LoRA are
     merged into the UNet, and written apart as well, in `lora/`."""
-    facts = portable(facts)
-    with finished_model(config.out_dir, facts, describe(config, facts)) as draft:
+    with finished_model(config.out_dir, facts, functools.partial(describe, config)) as draft:
         save_pipeline(pipeline, averaged_copy(unet, average), draft)
         if config.trainable == "lora":  # for `pipeline.load_lora_weights(folder)`
             from peft.utils import get_peft_model_state_dict
@@ -202,7 +202,6 @@ def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
         for part, module in (("unet", unet), ("vae", pipeline.vae), ("text_encoder", pipeline.text_encoder)):
             setattr(made, part, placed(module, "cpu", torch.float32))
         made.save_pretrained(folder, safe_serialization=True)
-    without_paths(folder)
     index = folder / "model_index.json"
     parts = json.loads(index.read_text()) | {"_class_name": "StableDiffusionInstructPix2PixPipeline"}
     index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")

@@ -17,7 +17,7 @@ from nein import editors
 from nein.benchmarks import runner
 from nein.benchmarks.nein import score
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
-from nein.benchmarks.nein.edit import editing, editor_model
+from nein.benchmarks.nein.edit import editing
 from nein.benchmarks.nein.evaluate import estimates, scores
 from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
@@ -32,7 +32,7 @@ from nein.engine.executors import Executor
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
-from nein.engine.stages import Step
+from nein.engine.stages import Model, Step
 from nein.reporting import figures as frames
 from nein.train.editor_finetuning.batches import Batch, Encoder, changed
 from nein.train.editor_finetuning.data import prepare
@@ -85,7 +85,7 @@ def assess(
             )
     executor.barrier()  # no process reads a folder that another is about to remove
     stages = (
-        editing(run, plan, editor_model("editor", lambda: editor), run_seed=config.seed),
+        editing(run, plan, Model.one("editor", lambda: editor, kind="editor"), run_seed=config.seed),
         scoring(run, plan, names, scorer_model(config, executor.device, lambda: names)),
     )
     with quiet():

@@ -41,30 +41,25 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     """Rows for answers without a letter: id, variant, `said` by the matcher, `letter` or the `reason` why it
     found none, and `error` where it failed, for which it is asked again."""
 
-    def read(number: int) -> list[Row]:
-        return folder.read(ANSWERS, number)
-
-    def work(client: Any, rows: list[Row], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {MATCHES: matched(client, rows, config.letters)}
-
     def load() -> Any:
         options = llm.LlmOptions(model=config.matching, max_tokens=MAX_TOKENS, dtype=config.dtype)
         cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
         return llm.load(options, cache=cache, device=device)
 
-    def describe(client: Any) -> dict[str, Any]:
-        return {"matcher": (fingerprint(client.describe()), client.describe())}
-
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        open_ = (row for row in read(number) if _unread(row, config.letters))
+        open_ = (row for row in folder.read(ANSWERS, number) if _unread(row, config.letters))
         return {MATCHES: [{**_blank((row["id"], row["variant"])), "error": reason} for row in open_]}
 
-    def usable(_: str, number: int, rows: list[Row]) -> bool:
-        return not any(row["error"] for row in rows)
-
-    place = references.place(str(config.matching))
-    model = Model(config.matcher, load, describe, place, lambda client: usage_of({"matcher": client}))
-    return Stage(MATCHES, (MATCHES,), blocks, read, work, lost, model, usable, depends_on=ANSWERS)
+    model = Model(
+        config.matcher, load,
+        lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
+        references.place(str(config.matching)), lambda client: usage_of({"matcher": client}),
+    )  # fmt: skip
+    return Stage(
+        MATCHES, (MATCHES,), blocks, lambda number: folder.read(ANSWERS, number),
+        lambda client, rows, missing: {MATCHES: matched(client, rows, config.letters)}, lost, model,
+        lambda output, number, rows: not any(row["error"] for row in rows), depends_on=ANSWERS,
+    )  # fmt: skip
 
 
 def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:

@@ -32,7 +32,8 @@ from nein.reporting.interchange import Exported, Sample, public
 from nein.reporting.page import Page
 
 SIDE = 256
-OUTCOMES = {scores.OUTCOMES[name]: title for name, title in sections.OUTCOME_TITLES.items()}
+_TITLES = sections.OUTCOME_TITLES.items()
+OUTCOMES: dict[tuple[float | None, ...], str] = {scores.OUTCOMES[name]: title for name, title in _TITLES}
 MARKS = {1.0: "right", 0.0: "wrong", None: "none"}
 MEASURES = tuple(cards.Measure(variant, f"{variant} question") for variant in VARIANTS)
 COLUMNS = ("question", "answer", "read as", "log p")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
-from nein.engine.stages import Model, Stage, usage_of
+from nein.engine.stages import Model, Stage
 from nein.models.editor_choice import ExternalEdits
 
 #: Pixels of a map in its sheet.
@@ -155,17 +155,6 @@ def _edited(
         if [result.id for result in results] != [request.id for request in requests]:
             raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
     yield from ((place, result, 1) for place, result in enumerate(results))
-
-
-def editor_model(name: str, load: Callable[[], editors.Editor], *, place: str = "device") -> Model:
-    """An editor as the engine loads it."""
-    return Model(
-        name,
-        load,
-        lambda editor: {"editor": (getattr(editor, "fingerprint", ""), editor.describe())},
-        place,
-        usage=lambda editor: usage_of({"editor": editor}),
-    )
 
 
 def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:

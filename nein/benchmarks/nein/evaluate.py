@@ -16,7 +16,7 @@ from nein.benchmarks import runner
 from nein.benchmarks.nein import figures, paper_numbers, score
 from nein.benchmarks.nein import runs as folders
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
-from nein.benchmarks.nein.edit import editing, editor_model
+from nein.benchmarks.nein.edit import editing
 from nein.benchmarks.nein.reporting import report
 from nein.benchmarks.nein.reporting.comparisons import compare
 from nein.benchmarks.nein.runs import EDIT, Records, RunDir, of_folder, scores_of
@@ -131,7 +131,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
         plain = loaders.setdefault(choice.plain, shared(load))
         made_by = functools.partial(_load, config, choice, device, plain)
-        editor = editor_model(name, made_by, place=choice.place)
+        editor = Model.one(name, made_by, choice.place, "editor")
         for track in [choice.external.track] if choice.external else config.tracks:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)

@@ -29,7 +29,7 @@ from nein.datasets.nein.samples import TRACKS
 from nein.engine import atomic, shapes
 from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Folder, Row, runs_below
+from nein.engine.folder import COMPLETE, Folder, Row, runs_at, runs_below
 from nein.engine.shapes import Shape
 from nein.metrics import METRICS
 from nein.reporting.scores import ScoreTable
@@ -346,10 +346,7 @@ def load(paths: Sequence[Path]) -> tuple[list[Records], list[str]]:
 
 def below(paths: Sequence[Path]) -> list[RunDir]:
     """Every run at or below the paths, once. Raises UserError without any."""
-    found = {run.path.resolve(): run for path in paths for run in find(path)}
-    if not found:
-        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
-    return list(found.values())
+    return [of_folder(Folder(path)) for path in runs_at(paths)]
 
 
 def in_order(loaded: Sequence[Records]) -> list[Records]:

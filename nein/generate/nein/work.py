@@ -13,7 +13,7 @@ from nein import editors, metrics
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Row
-from nein.engine.stages import Model, usage_of
+from nein.engine.stages import Model
 from nein.generate import job
 from nein.generate.nein import algorithms
 from nein.generate.nein.config import STAGES
@@ -104,10 +104,7 @@ class Job(job.Job):
                 kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
             )
 
-        def describe(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
-            return {kind: (getattr(model, "fingerprint", ""), model.describe())}
-
-        return Model(kind, load, describe, usage=lambda model: usage_of({kind: model}))
+        return Model.one(kind, load, kind=kind)
 
 
 def _clauses(job: Job, shard: int, matcher: Any) -> list[Row]:
