@@ -18,7 +18,6 @@ Every figure is measured. Nothing here says anything about the published data se
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -43,7 +42,7 @@ from nein.engine.errors import exit_with
 from nein.engine.executors.threads import Threads
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
-from nein.train.clip_finetuning.options import ContrastConfig, parse, spelled
+from nein.train.clip_finetuning.options import ContrastConfig, spelled
 from research import generalise
 from research.generalise import BEFORE, HEADLINE, Model, check_seeds, command_line, spread
 
@@ -133,7 +132,7 @@ def recipe_of(given: StudyConfig, recipe: str, seed: str) -> ContrastConfig:
     words = ["--preset", recipe, "--device", "cpu", "--base", given.base, "--seed", seed]
     words += ["--out", str(given.out_dir / recipe / f"seed-{seed}"), "--alpha", ",".join(given.alpha)]
     words += ["--steps", str(given.steps)] if given.steps else []
-    config, _ = parse([*words, *(["--overwrite"] if given.overwrite else [])])
+    config, _ = ContrastConfig.from_line([*words, *(["--overwrite"] if given.overwrite else [])])
     return config
 
 
@@ -211,7 +210,7 @@ def findings(figures: pd.DataFrame) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch("python -m research.negbench_nano", COMMAND, sys.argv[1:] if argv is None else argv)
+    return launch("python -m research.negbench_nano", COMMAND, argv)
 
 
 if __name__ == "__main__":

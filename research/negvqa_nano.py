@@ -9,7 +9,6 @@ where it stopped.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +120,7 @@ def study(given: GeneraliseConfig) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch("python -m research.negvqa_nano", COMMAND, sys.argv[1:] if argv is None else argv)
+    return launch("python -m research.negvqa_nano", COMMAND, argv)
 
 
 if __name__ == "__main__":

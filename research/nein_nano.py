@@ -13,7 +13,6 @@ of pictures whose truth is known: the sample as it is, from which nothing was ta
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,7 +190,7 @@ def study(given: GeneraliseConfig) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch("python -m research.nein_nano", COMMAND, sys.argv[1:] if argv is None else argv)
+    return launch("python -m research.nein_nano", COMMAND, argv)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError, exit_with  # noqa: E402
-from nein.train.clip_finetuning.options import ContrastConfig, parse, spelled  # noqa: E402
+from nein.train.clip_finetuning.options import ContrastConfig, spelled  # noqa: E402
 
 if TYPE_CHECKING:
     from nein.train.record import Session
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Raises UserError for anything the user can mend."""
-    config, dry_run = parse(sys.argv[1:] if argv is None else argv)
+    config, dry_run = ContrastConfig.from_line(sys.argv[1:] if argv is None else argv)
     if dry_run:
         print(dump(config), end="")
         return 0

@@ -93,13 +93,14 @@ class Learning(RunOptions):
     )
     features: str | None = setting(None, "folder of stored features; default: the user's cache", "Machine")
 
-    #: What `--help` says.
+    #: What is typed, and what `--help` says.
+    PROG: ClassVar[str] = ""
     DESCRIPTION: ClassVar[str] = ""
 
     @classmethod
-    def from_line(cls, argv: Sequence[str], prog: str) -> tuple[Any, bool]:
+    def from_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
         """The options of a command line, and whether `--dry-run` was given. Raises UserError."""
-        config, dry_run = options.read(cls, argv, prog=prog, description=cls.DESCRIPTION)
+        config, dry_run = options.read(cls, argv, prog=cls.PROG, description=cls.DESCRIPTION)
         config._set_length(argv)
         return config, dry_run
 

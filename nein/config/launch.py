@@ -22,7 +22,9 @@ from nein.config.options import Options
 from nein.engine.errors import UserError
 
 
-def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[str] = ()) -> int:
+def launch(
+    prog: str, command: Command, words: Sequence[str] | None = None, others: Sequence[str] = ()
+) -> int:
     """Reads the options of `PROG WORDS`, does the work, prints the text it returns; the exit code.
 
     prog    What is typed before the options: "nein negbench eval", "python -m research.nano".
@@ -30,6 +32,7 @@ def launch(prog: str, command: Command, words: Sequence[str], others: Sequence[s
 
     The function that works is imported only when the options are in order, and not at all for `--dry-run`.
     """
+    words = sys.argv[1:] if words is None else words
     configuration = pkgutil.resolve_name(command.configuration)
     description = command.help[0].upper() + command.help[1:] + "."
     if others:

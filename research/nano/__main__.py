@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +149,7 @@ def train(config: ZooConfig) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch("python -m research.nano", COMMAND, sys.argv[1:] if argv is None else argv)
+    return launch("python -m research.nano", COMMAND, argv)
 
 
 if __name__ == "__main__":

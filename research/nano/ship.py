@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,7 +169,7 @@ def run(config: ShipConfig) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch("python -m research.nano.ship", COMMAND, sys.argv[1:] if argv is None else argv)
+    return launch("python -m research.nano.ship", COMMAND, argv)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/cli
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,6 @@ from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
 from nein.train.options import Learning, option, setting
 
-COMMAND = "train/finetune_clip.py"
 PRESETS = ("nano", "varied", "paper")
 #: Wordings that a training may use.
 TAUGHT = ("code", *VARIED)
@@ -29,6 +27,7 @@ TAUGHT = ("code", *VARIED)
 class ContrastConfig(Learning):
     """Everything that decides a run. Field names are the keys of a configuration file."""
 
+    PROG = "train/finetune_clip.py"
     DESCRIPTION = "Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench)."
     presets = "train/clip-"
     preset_names = PRESETS
@@ -108,7 +107,6 @@ class ContrastConfig(Learning):
     )
 
     def check(self) -> None:
-        """Everything that can be wrong with the options themselves. Raises UserError."""
         if self.protocol == "paper" and self.schedule == "linear":
             raise UserError("--protocol paper knows the schedules constant and cosine; take one of them.")
         if not self.alpha:
@@ -160,8 +158,3 @@ class ContrastConfig(Learning):
 def spelled(alpha: float) -> str:
     """A weight as short as it can be said without becoming another: "0", "0.99", "0.1234567"."""
     return f"{alpha:g}" if float(f"{alpha:g}") == alpha else repr(alpha)
-
-
-def parse(argv: Sequence[str]) -> tuple[ContrastConfig, bool]:
-    """The options of a command line, see `Learning.from_line`."""
-    return ContrastConfig.from_line(argv, COMMAND)

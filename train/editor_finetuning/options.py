@@ -21,7 +21,6 @@ from nein.engine.store import Need
 from nein.loading.references import expanded
 from nein.train.options import Learning, option, setting
 
-COMMAND = "train/finetune_ip2p.py"
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
 NANO_RECIPES = ("nano", "nano-varied")
 #: A command line that has one of these says what is trained on what; another one is of the recipe "nano".
@@ -32,6 +31,7 @@ SAYS_WHAT = ("--recipe", "--config", "--base", "--data")
 class TuneConfig(Learning):
     """Everything that decides a fine-tuning run. Field names are the keys of a configuration file."""
 
+    PROG = "train/finetune_ip2p.py"
     DESCRIPTION = "Fine-tune an instruction editor on NeIn, so that it understands what should be absent."
     presets = "train/"
     preset_option = "recipe"
@@ -106,7 +106,6 @@ class TuneConfig(Learning):
     push: str | None = setting(None, "hub id OWNER/NAME to upload the result to", "Files")
 
     def check(self) -> None:
-        """Everything that can be wrong with the options themselves. Raises UserError."""
         for key, limit in {"flip": 1.0, "dropout": 1 / 3, "mix_affirmative": 0.99}.items():
             if (value := getattr(self, key)) > limit:
                 raise UserError(
@@ -192,4 +191,4 @@ def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:
     """The options of a command line, see `Learning.from_line`."""
     if not any(word.partition("=")[0] in SAYS_WHAT for word in argv):
         argv = ["--recipe", "nano", *argv]
-    return TuneConfig.from_line(argv, COMMAND)
+    return TuneConfig.from_line(argv)

@@ -10,7 +10,6 @@ paired.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -202,9 +201,7 @@ def report(config: ReportConfig, executor: Executor) -> str | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch(
-        "python -m nein.train.editor_finetuning.report", COMMAND, sys.argv[1:] if argv is None else argv
-    )
+    return launch("python -m nein.train.editor_finetuning.report", COMMAND, argv)
 
 
 if __name__ == "__main__":

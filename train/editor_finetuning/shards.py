@@ -16,7 +16,6 @@ import io
 import itertools
 import json
 import re
-import sys
 import tarfile
 import threading
 import urllib.request
@@ -206,9 +205,7 @@ def run(config: ShardsConfig) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return launch(
-        "python -m nein.train.editor_finetuning.shards", COMMAND, sys.argv[1:] if argv is None else argv
-    )
+    return launch("python -m nein.train.editor_finetuning.shards", COMMAND, argv)
 
 
 if __name__ == "__main__":

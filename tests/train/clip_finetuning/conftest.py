@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nein.train import finetune_clip
-from nein.train.clip_finetuning.options import parse
+from nein.train.clip_finetuning.options import ContrastConfig
 from tests.metrics import tiny
 from tests.negbench.conftest import open_clip_checkpoint, open_clip_folder  # noqa: F401 - fixtures
 from tests.negbench.test_dual import fixed_folder as siglip_folder  # noqa: F401 - a fixture
@@ -45,7 +45,7 @@ def line(clip_folder, tmp_path):
 @pytest.fixture
 def tune(line):
     def run(**options):
-        config, _ = parse(line(**options))
+        config, _ = ContrastConfig.from_line(line(**options))
         finetune_clip.run(config)
         return config.out_dir
 

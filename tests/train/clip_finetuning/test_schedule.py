@@ -10,7 +10,7 @@ from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.engine.errors import UserError
 from nein.train.clip_finetuning import towers
 from nein.train.clip_finetuning.data import Corpus, Reader
-from nein.train.clip_finetuning.options import ContrastConfig, parse
+from nein.train.clip_finetuning.options import ContrastConfig
 
 
 def corpus(captions, questions):
@@ -80,9 +80,9 @@ def test_a_number_of_steps_is_taken_as_it_is_and_spans_what_as_many_passes_would
 
 def test_the_papers_preset_takes_the_papers_schedule_and_a_linear_one_is_refused():
     given = ["--preset", "paper", "--captions", "a.csv", "--questions", "b.csv"]
-    assert parse(given)[0].protocol == "paper"
+    assert ContrastConfig.from_line(given)[0].protocol == "paper"
     with pytest.raises(UserError, match="constant and cosine"):
-        parse([*given, "--schedule", "linear"])
+        ContrastConfig.from_line([*given, "--schedule", "linear"])
     flat = rates(settings("paper", schedule="constant"), corpus(3000, 2000))
     assert flat[20:] == [1.0] * 50
 
