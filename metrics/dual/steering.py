@@ -1,9 +1,9 @@
 """Text encoders that are changed while they read: steered along a direction, or adapted to the test (NEAT).
 
-Steering: Sammani et al., arXiv:2603.20554, github.com/fawazsammani/negation-steering (steer.py): the state at
-the end of a sentence is moved after each layer. NEAT: Han et al., arXiv:2507.19064, github.com/hhc1997/NEAT
-(train_TTA.py, open_clip/factory.py, main_TTA.py). A caption t comes with what it affirms, p, what it denies,
-n, and its inversion, v, which swaps the two. Among the pictures i of the search the caption's own is guessed,
+Steering: Sammani et al., arXiv:2603.20554, github.com/fawazsammani/negation-steering (steer.py). NEAT: Han et
+al., arXiv:2507.19064, github.com/hhc1997/NEAT (train_TTA.py, open_clip/factory.py, main_TTA.py).
+A caption t comes with what it affirms, p, what it denies, n, and its inversion, v, which swaps the two. Among
+the pictures i of the search the caption's own is guessed,
 
     i* = argmax over i of cos(p, i) (1 - max(0, cos(n, i))),
 

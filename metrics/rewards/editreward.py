@@ -4,12 +4,8 @@ Source: arXiv:2509.26346; github.com/TIGER-AI-Lab/EditReward, EditReward/inferen
 model/qwen2_5_vl_trainer.py and config/ at 246ab58. A head gives (mean, logarithm of the deviation); the mean
 is the reward. "ranknet_multi_head" has two heads, for instruction and quality, each with its own question.
 
-A folder holds what the authors give out:
-
-    model.safetensors or model.pth    all weights
-    *.yaml                            heads, pooling, token, and the base model, of which configuration and
-                                      processor are read (from the folder itself where it has a config.json)
-    *.py                              prompts.py and data_collator_qwen_edit.py, read and not run
+A folder holds the authors' model.safetensors or model.pth, *.yaml (heads, pooling, token, base model), and
+prompts.py and data_collator_qwen_edit.py, which are read and not run.
 """
 
 from __future__ import annotations

@@ -9,14 +9,11 @@ pasted     source images with an annotated object of another picture pasted in; 
 Pairs, for judges of edits, of which one obeys an instruction:
 
 unedited   the sample of NeIn as it is against its target, in which the object is not there
-other      two objects are pasted into a picture; the edit without the one against the edit without the other.
-           Both are asked for in turn, so that a judge which does not hear the instruction is right in half of
-           the cases
-along      the same pictures; the edit without the one against the edit without both, which takes something
-           along that was not to go: a judge that likes the emptier picture is right in none
+other      two objects are pasted into a picture; each edit lacks one, and both are asked for in turn: a judge
+           that ignores the instruction is right in half of the cases
+along      the same; the wrong edit lacks both: a judge that likes the emptier picture is never right
 
-Every pair is asked about with an affirmative sentence ("Remove the X.") and with a negative one, so that what
-a judge loses by the negation is a difference between the same pictures.
+Every pair is asked about with an affirmative sentence ("Remove the X.") and a negative one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """`nein convert`: a checkpoint in the original format, once, into a folder of tensors and configurations.
 
-    nein convert MagicBrush-epoch-52-step-4999.ckpt magicbrush-ema --ema
-    nein eval --preset paper --editor magicbrush=magicbrush-ema ...
-
 Training checkpoints of PyTorch Lightning hold callbacks, counters and optimizer state beside the tensors, as
 pickled objects. Here every such object is replaced by an inert placeholder: no class of the file is imported
 and no function of it is called: a file that would do harm does none. Written are safetensors and JSON.

@@ -1,7 +1,5 @@
 """The tidy frame of figures: a pandas DataFrame with one row per figure, which every table and plot reads.
 
-A row says what the figure is of in columns of text, then what it is in columns of numbers:
-
 benchmark, model, task, metric, variant   What it is of; a benchmark adds columns of its own (category, kind).
 n, unscored           Values that entered, and samples that have none: counted, never zero.
 value, low, high      The figure and its 95 % interval, in the unit of the data, not scaled.

@@ -3,10 +3,7 @@
 A generative model is shown the picture with all options and answers with a letter, as the paper asks LLaVA
 (appendix A; its wording is not published). A `metrics.judges.base.Matcher` scores every option.
 
-| quirk | `protocol="paper"` | `protocol="fixed"` |
-|---|---|---|
-| order | the file's: in nearly all released files the right option first | by the seed of the question |
-| ties | the first of the best, so a model that scores all alike is always right | shared evenly |
+Order of options and ties go by `protocol`: docs/reference/quirks.md.
 
 Baselines: "text only" shows a grey picture in place of each (Goyal et al., CVPR 2017, arXiv:1612.00837), each
 distinct question once; "picture only" tells a caption, or asks a question, that says nothing.

@@ -1,12 +1,6 @@
-"""The files of one run, a model on a data set; what it asked, and what came of that.
+"""One run, a model on a data set: its files (docs/reference/files.md), its questions and their results.
 
-OUT/<model>/<data set>/
-  manifest.json, pictures/, {sentences,answers,scores,verdicts}/<task>/*.jsonl   see `nein.engine.folder`
-  scores.csv, figures.csv    a row per caption, picture or question and metric; every figure
-OUT/cache/                   features, and answers of endpoints, shared by all runs
-OUT/table.md, figures.csv, report.html, *.png
-
-<task> is its name and its wording: "mcq.rephrased".
+<task> in a path is its name and its wording: "mcq.rephrased".
 """
 
 from __future__ import annotations

@@ -3,10 +3,7 @@
 Recall does not see what else a caption finds. Beside the negated caption stand the original one of the same
 picture and pictures drawn at random. Captions of a test that a judge's answers define (SimpleNeg) bring two
 questions and are asked in the evaluation itself, after all pictures have features. The others are asked by
-`nein negbench judge`, which has a calibrated judge:
-
-OUT/<model>/<data set>/judged/<task>.jsonl   a line per caption, denied thing and picture found
-OUT/<model>/<data set>/judged.csv            the figures, which every later report shows
+`nein negbench judge`, which has a calibrated judge; every later report shows their figures (judged.csv).
 """
 
 from __future__ import annotations

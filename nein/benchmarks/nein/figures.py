@@ -4,17 +4,11 @@ Columns besides the usual (`model` is the editor, `variant` the instruction trac
 statistic (of a gap), source ("printed": by the paper's authors).
 
 task              metric
-results           every metric of a run
 limit             FID as of infinitely many pictures, or in `refused` why not
-families          by family of negation, in `group`; below a denial of the whole it is another one
-minimal_pairs     what decides an edit, by judge: see `minimal_pairs`
-difficulty        by family, and of all together, where a sample is as difficult as level says in what axis
-                  names; Removal of those whose object must go
+families, difficulty, minimal_pairs   by family of negation, level of difficulty, and part of a minimal pair
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
-refusals          share of requests that a service declined, of all ("all") and by negative instruction, in
-                  `group`; only where there are some
-gap_by_template   the gap per template of the negative instruction, in `group`
-by_template, by_object, by_size   Removal and Retention in parts of the samples, in `group`
+refusals          share of requests that a service declined: of all, and by negative instruction (`group`)
+by_template, by_object, by_size, gap_by_template   Removal, Retention and the gap in parts of the samples
 
 Where the object must stay, Removal is a mistake: such samples are left out of the figures of the whole run
 and have a row of their own, where lower is better. Their target is the sample itself.

@@ -1,14 +1,6 @@
 """One run, an editor on an instruction track: its files, and what they say, read once.
 
-    OUT/<editor>/<track>/
-      manifest.json            status, configuration, data, selection: see `nein.engine.folder`
-      edit/000/000012.jsonl    a block of edits
-      scores/<metric>/000/000012.jsonl         a block of scores
-      scores/<metric>/000/000012.safetensors   beside it, of a corpus metric: what samples add to the whole
-      images/000/<id>.png      the edits, a thousand samples to a folder (images/<id>.png in older runs)
-      maps/<id>.png            intermediate pictures of an edit, where they were asked for
-      corpus.json              FID of the selection, which takes minutes: kept for the same features
-      figures.csv              figures with intervals
+Files: docs/reference/files.md.
 
 Blocks are the record. The identity of the folder decides the images, that of `scores/<metric>` one metric.
 Stages, limits and metrics may be added at any time; another identity is refused with the key that differs.

@@ -4,14 +4,7 @@ Sources: the paper (its section on templates and the appendix) and the released 
 (github.com/m1k2zoo/negbench @ 2ac009b: create_mcq.py for evaluation and for fine-tuning,
 process_video_tasks.py, generate_negative_captions.py). Both wordings are in `WORDINGS`.
 
-Rules that a file shows go by `protocol`: "paper" is the released code, "fixed" ours.
-
-    objects of an evaluation question   paper: two, drawn once per image (video: as listed); fixed: for each
-    hybrid options of a training set    paper: the object that the wrong negation denies; fixed: the other one
-    an image without an object          paper: a training question about "None"; fixed: none
-    too few absent objects for the      paper: each caption's is drawn anew, so that all may deny one object;
-    captions of a training image        fixed: every object once before one comes again
-    caption and denial of a video       paper: a full stop is always added; fixed: where there is none
+Rules that a file shows go by `protocol`: docs/reference/quirks.md.
 
 Options and negated captions of evaluation files about images get no full stop; training files have one.
 """

@@ -11,10 +11,8 @@ negated, optionally after sentences of background or a leading condition, which 
     What color is the car on the left?  What color isn't the car on the left?
     How many dogs are there?            What is not the number of dogs?     a number stays the answer
 
-Everything else is refused with the reason: yes-no questions, why and how, questions with a negation, a
-quantifier or "only", shares of a whole, embedded questions, co-ordinated verbs, clauses before the place of
-the "not". The grammar comes from spaCy's small English model; where it errs, so do the rules, hence the check
-sheet.
+Everything else is refused with the reason. The grammar comes from spaCy's small English model; where it errs,
+so do the rules, hence the check sheet.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
 """The paper's two algorithms: which objects are not in an image, sentences that say so, and the filters.
 
 Source: github.com/tanbuinhat/NeIn @ 22fafb0, generation_phase/ and filtering_phase/. "paper" does as that
-code does, "fixed" mends it:
-
-    captions   with fewer than objects, "paper" makes as many candidates as captions; "fixed" goes round them
-    article    by sound ("an hour"), none for plurals ("Add some skis."), where the code goes by the letter
-    joining    a full stop is added after a caption that does not end with one, where the code looks for a dot
-               anywhere, so that "Two men at 5 p.m" runs into the next sentence
-    answers    "paper" keeps a sample only if both are "Yes" to the letter; "fixed" reads the first word,
-               whatever its case and punctuation
+code does, "fixed" mends captions, article, joining and answers: docs/reference/quirks.md.
 
 With fewer absent objects than `kept`, where that code fails, both make what they can and count what is
 missing. An answer that is neither yes nor no is never kept, and counted apart.
