@@ -6,6 +6,7 @@ import base64
 import concurrent.futures
 import contextlib
 import email.utils
+import itertools
 import json
 import os
 import queue
@@ -353,28 +354,25 @@ class Service:
 def side_by_side(
     work: Callable[[Item], Result], items: Sequence[Item], at_once: int, go_on: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
-    """(item, work(item)) as they come, `at_once` at a time.
+    """(item, work(item)) as they come, `at_once` at a time with those that the caller has not taken in yet: a
+    program that dies loses no more.
 
     The first exception is raised here, and nothing more is begun; `go_on` is called several times a second
     and may raise, too. The threads are daemons: whoever interrupts the program waits for none of them.
     """
-    waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[tuple[Item] | None] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
-    left = threading.Event()
-    for item in items:
-        waiting.put(item)
+    rest, seats = iter(items), min(at_once, len(items))
 
     def run() -> None:
-        with contextlib.suppress(queue.Empty):
-            while not left.is_set():
-                item = waiting.get_nowait()
-                try:
-                    done.put((item, work(item), None))
-                except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                    done.put((item, None, error))
-                    return
+        while (one := waiting.get()) is not None:
+            try:
+                done.put((*one, work(*one), None))
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                done.put((*one, None, error))
 
-    for _ in range(min(at_once, len(items))):
+    for item in itertools.islice(rest, seats):
+        waiting.put((item,))
         threading.Thread(target=run, daemon=True, name="question").start()
     try:
         open_ = len(items)
@@ -388,8 +386,11 @@ def side_by_side(
                 raise error
             yield item, result
             open_ -= 1
+            for item in itertools.islice(rest, 1):
+                waiting.put((item,))
     finally:
-        left.set()
+        for _ in range(seats):
+            waiting.put(None)
 
 
 def backoff(attempt: int) -> float:
