@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from nein.metrics import METRICS
+
 
 class Colours:
     """An encoder that can be worked out by hand: mean and spread of each channel, (N, 6) float32."""
@@ -18,3 +20,6 @@ class Colours:
 
 
 NETWORK = "tests.nein.outside:Colours"
+
+#: Has the name of one of ours.
+TAKEN = METRICS["dino"]
