@@ -59,8 +59,7 @@ def own(size: Size) -> Size:
 
 
 def _in_sixteens(width: float, height: float) -> Size:
-    """Sides in multiples of 16, within a tenth of these where there are any, with the nearest aspect
-    ratio."""
+    """Sides in multiples of 16, within a tenth of these if there are any; the nearest aspect ratio."""
     around = range(math.ceil(0.9 * width / 16), math.floor(1.1 * width / 16) + 1) or [
         max(1, round(width / 16))
     ]
