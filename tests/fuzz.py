@@ -85,7 +85,6 @@ FURTHER = {
     "nein.train.finetune_ip2p": "nein.train.editor_finetuning.options:TuneConfig",
     "nein.train.finetune_clip": "nein.train.clip_finetuning.options:ContrastConfig",
     "nein.train.editor_finetuning.shards": "nein.train.editor_finetuning.options:ShardsConfig",
-    "nein.train.editor_finetuning.report": "nein.train.editor_finetuning.options:ReportConfig",
 }
 LINES |= {
     "slurm eval": "--editor identity --data {w}/data --out {w}/out/jobs --dry-run",
@@ -97,7 +96,6 @@ LINES |= {
     "--questions-per-step 4 --device cpu --workers 1 --alpha 0.5 --out {w}/out/clip "
     "--features {w}/out/features",
     "nein.train.editor_finetuning.shards": "{w}/pairs {w}/out/shards --per-shard 2",
-    "nein.train.editor_finetuning.report": "{w}/editor {w}/editor --dry-run",
 }
 VALUES = (
     "", " ", "-1", "0", "1", "3.5", "nan", "inf", "1e999", "99999999999999999999", "x", "None", "null",

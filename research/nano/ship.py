@@ -36,10 +36,12 @@ class ShipConfig(Options):
 
     run: Path = argument("RUN", "finished folder of train/finetune_ip2p.py")
     name: str = argument("NAME", f"one of {', '.join(NAMES)}")
-    report: Path | None = option(None, "figures.csv of train.editor_finetuning.report, for the card")
+    report: Path | None = option(
+        None, "for the card: nein compare EVAL --track all --baseline BEFORE --format csv"
+    )
 
 
-METRICS = tuple(f"{what}_{judge}" for what in ("removal", "added", "retention") for judge in ("vqa", "ovd"))
+METRICS = tuple(f"{what}_{judge}" for what in ("removal", "retention") for judge in ("vqa", "ovd"))
 COMMAND = Command(
     "put a fine-tuned nano editor into the zoo", "research.nano.ship:ShipConfig", "research.nano.ship:run"
 )
@@ -147,16 +149,16 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(report: Path, name: str) -> dict[str, Any]:
-    """The figures of a report for the card: "task, group: metric" -> before and after."""
+    """The figures of a comparison with the editor before it, for the card: "track: metric" -> both."""
     told: dict[str, Any] = {}
-    figures = frames.select(frames.read(report), metric=METRICS)
-    for after in frames.records(frames.select(figures, statistic="after")):
-        task, group, metric = (after[key] for key in ("task", "group", "metric"))
-        before = frames.pick(figures, statistic="before", task=task, group=group, metric=metric)
-        if before is not None and None not in (before["value"], after["value"]):
-            told[f"{task}, {group}: {metric}"] = (
-                f"{format.text(before, interval='none')} before, {format.text(after)} after, n {after['n']}"
-            )
+    figures = frames.select(frames.read(report), task="comparisons", metric=METRICS)
+    for gain in frames.records(frames.select(figures, statistic="difference")):
+        pair = {key: gain[key] for key in ("first", "second", "metric")}
+        sides = (frames.pick(figures, statistic=side, **pair) for side in ("second", "first"))
+        before, after = (format.text(side, interval="none") for side in sides if side is not None)
+        told[f"{gain['first'].rpartition('/')[2]}: {gain['metric']}"] = (
+            f"{before} before, {after} after, difference {format.text(gain)}, n {gain['n']}"
+        )
     if not told:
         raise UserError(f"'{report}' has no figures for {name}.")
     return told

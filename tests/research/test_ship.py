@@ -66,23 +66,20 @@ def test_only_changed_tensors_are_kept_and_the_whole_is_put_together(shelf):
     assert zoo.path("nein-ip2p") != whole  # of another base
 
 
-def test_the_card_takes_its_figures_from_the_report(shelf, tmp_path):
+def test_the_card_takes_its_figures_from_a_comparison(shelf, tmp_path):
     root, run = shelf
     report = tmp_path / "figures.csv"
+    what = {"task": "comparisons", "first": "new/remove", "second": "ip2p/remove", "metric": "removal_vqa"}
+    values = {"first": (0.9, "%"), "second": (0.1, "%"), "difference": (0.8, "points")}
     figures = [
-        frames.figure(Estimate(value, value - 0.1, 0.95, 0.05, n, n), unit="%", statistic=statistic, **what)
-        for what, n, values in (
-            ({"task": "add", "group": "seen objects", "metric": "added_vqa"}, 50, (0.9, 0.88)),
-            ({"task": "negative", "group": "in distribution", "metric": "removal_vqa"}, 40, (0.1, 0.9)),
-        )
-        for statistic, value in zip(("before", "after"), values, strict=True)
+        frames.figure(Estimate(v, v - 0.1, v + 0.1, 0.05, 40, 40), unit=unit, statistic=statistic, **what)
+        for statistic, (v, unit) in values.items()
     ]
     frames.write(report, frames.frame(figures))
     folder = shipping.ship(run, "nein-ip2p", report, root=root)
-    card = (folder / "README.md").read_text()
-    assert "add, seen objects: added vqa | 90.0 before, 88.0 [78.0, 95.0] after, n 50" in card
-    assert "negative, in distribution: removal vqa | 10.0 before, 90.0 [80.0, 95.0] after, n 40" in card
-    frames.write(report, frames.frame(figures[:1]))
+    told = "remove: removal vqa | 10.0 before, 90.0 after, difference 80.0 [70.0, 90.0], n 40"
+    assert told in (folder / "README.md").read_text()
+    frames.write(report, frames.frame(figures[:2]))
     with pytest.raises(UserError, match="has no figures"):
         shipping.ship(run, "nein-ip2p", report, root=root)
 

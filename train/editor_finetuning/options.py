@@ -14,7 +14,6 @@ from typing import Literal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
-from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, Options, argument
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
@@ -152,29 +151,6 @@ class TuneConfig(Learning):
             stages=["score"],
         )
         return [*base, *needs.of_data(self.data), *judged.needs()]
-
-
-@dataclass(kw_only=True)
-class ReportConfig(Limit, OnDevice):
-    """What `train.editor_finetuning.report` compares."""
-
-    before: str = argument("BEFORE", "the editor as it was: name, folder or hub id")
-    after: Names = argument("AFTER", "what became of it, by one recipe or several")
-    preset: Literal["nano", "paper"] = options.option(
-        "nano", "judges, encoders and sampler of this preset of nein eval", "How"
-    )
-    data: str = options.option("nano", "as in nein eval", "Data")
-    split: str = options.option("val", "which split of the data", "Data")
-    out: str = options.option("runs/finetune-report", "folder of the report", "Output")
-
-    @property
-    def out_dir(self) -> Path:
-        return Path(self.out)
-
-    def needs(self) -> list[Need]:
-        from nein.benchmarks.nein.config import EvalConfig
-
-        return EvalConfig.of(preset=self.preset, data=self.data, editor=[self.before, *self.after]).needs()
 
 
 @dataclass(kw_only=True)
