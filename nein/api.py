@@ -246,7 +246,7 @@ def _run(
     make: Callable[[str, Any, str], Any],
 ) -> tuple[str, ...]:
     """Makes models of the objects, does the work in this process, and gives the names of its runs."""
-    if objects and config.on in executors.ELSEWHERE:
+    if objects and config.on == "ray":
         raise UserError(
             f"on='{config.on}' computes in other processes, where {', '.join(objects)} of this one is not."
         )

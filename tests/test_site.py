@@ -14,6 +14,7 @@ from markdown.extensions.toc import slugify
 from nein import cli, editors
 from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
+from nein.config.groups import SlurmJobs
 from nein.datasets.negbench import registry
 from nein.metrics import JUDGES, METRICS
 from nein.nano import scenes, zoo
@@ -84,8 +85,7 @@ def flags():
     for typed, place in places.items():
         parser = options.make_parser(pkgutil.resolve_name(place), typed, "")
         known[typed] = {flag for action in parser._actions for flag in action.option_strings}
-        # `nein slurm COMMAND` and `nein fetch COMMAND` take them without the prefix.
-        known[typed] |= {flag.replace("--slurm.", "--") for flag in known[typed]}
+        known[typed] |= {f"--{item.name}" for item in options.fields(SlurmJobs)}  # of `nein slurm COMMAND`
     return known
 
 

@@ -53,14 +53,10 @@ class ExportConfig(Runs):
         "every-eval-ever", "one of every-eval-ever, hf, csv, parquet, bundle", "What"
     )
     out: Path = option(Path("export"), "folder to write", "Output")
-    push: str | None = option(
-        None, "hf: OWNER/NAME of a model's repository, to which the files are uploaded if you are logged in",
-        "Hub",
-    )  # fmt: skip
     dataset: str | None = option(
         None, "hf: the benchmark's data set on the hub, OWNER/NAME, if not the run's own", "Hub"
     )
 
     def check(self) -> None:
-        if self.format != "hf" and (self.push or self.dataset):
-            raise UserError("--push and --dataset are for --format hf.")
+        if self.format != "hf" and self.dataset:
+            raise UserError("--dataset is for --format hf.")

@@ -2,7 +2,7 @@
 
 nein export runs/nano --format every-eval-ever     schema 0.3.0, with a line per sample
 nein export runs/nano --format csv                 all rows as tables; parquet alike
-nein export runs/mine/ip2p --format hf --push OWNER/NAME
+nein export runs/mine/ip2p --format hf            the hub's evaluation results, for hf upload
 nein export runs/nano --format bundle              a folder with the report, to put on a server
 """
 
@@ -42,10 +42,7 @@ def run(config: ExportConfig) -> str:
         return _listing(bundle(config.runs, config.out))
     exported = [read(folder) for folder in folders]
     if config.format == "hf":
-        if config.push is None:
-            return _listing(list(write_hub(exported, config.out, dataset=config.dataset).values()))
-        return publish(exported, config.push, config.out, dataset=config.dataset) + "\n"
-
+        return _listing(list(write_hub(exported, config.out, dataset=config.dataset).values()))
     text = _listing([file for one in exported for file in interchange.every_eval_ever(one, config.out)])
     unscored = sum(result.figure["unscored"] or 0 for one in exported for result in one.results)
     more = f"{unscored} unscored values have no line, since the schema has none; their figures count them.\n"
@@ -225,37 +222,6 @@ def _pyarrow() -> Any:
 
 
 # https://huggingface.co/docs/hub/eval-results (`.eval_results/*.yaml` of a model's repository)
-
-
-def publish(runs: Sequence[Exported], repository: str, out: Path, *, dataset: str | None = None) -> str:
-    """Writes the files below `out` and, if logged in, uploads them to `repository`, of one model; a sentence
-    that says so."""
-    if repository.count("/") != 1 or not all(repository.split("/")):
-        raise UserError(f"--push is '{repository}'; it must be OWNER/NAME of a model repository.")
-    names = list(dict.fromkeys(run.name for run in runs))
-    if len(names) > 1:
-        raise UserError(
-            f"--push writes the results of one model into its repository, but {len(names)} are exported "
-            f"({', '.join(names)}); name the runs of one."
-        )
-    files = write_hub(runs, out, dataset=dataset)
-    listing = ", ".join(str(path) for path in files.values())
-    import huggingface_hub
-
-    token = huggingface_hub.get_token()
-    if token is None:
-        return f"{listing} (not pushed: nobody is logged in; hf auth login)"
-    api = huggingface_hub.HfApi(token=token)
-    try:
-        for place, path in files.items():
-            api.upload_file(path_or_fileobj=path, path_in_repo=place, repo_id=repository, repo_type="model",
-                            commit_message=f"Add results of {names[0]} on {runs[0].title}")  # fmt: skip
-    except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:  # offline: a ConnectionError
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"The results could not be pushed to '{repository}': {first} The files are written."
-        ) from None
-    return f"{listing} (pushed to {repository})"
 
 
 def write_hub(runs: Sequence[Exported], out: Path, *, dataset: str | None = None) -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -160,25 +160,25 @@ class Budget(Sending):
     )
 
 
-@dataclass
-class SlurmConfig:
-    """Jobs of --on slurm, and of `nein slurm`, which takes them without the "slurm."."""
+@dataclass(kw_only=True)
+class SlurmJobs(Options):
+    """The jobs of `nein slurm COMMAND`, beside the command's own options."""
 
-    partition: str | None = option(None, "where the jobs run")
-    gres: str | None = option(None, "what each needs: gpu:1")
-    array: PositiveInt = option(4, "how many there are")
-    time: str = option("4:00:00", "how long each runs before it begins again")
-    options: dict[str, str] = option({}, "further ones of sbatch: --slurm.options.account NAME")
+    partition: str | None = option(None, "where the jobs run", "Slurm")
+    gres: str | None = option(None, "what each needs: gpu:1", "Slurm")
+    array: PositiveInt = option(4, "number of jobs", "Slurm")
+    time: str = option("4:00:00", "how long each runs before it begins again", "Slurm")
+    options: dict[str, str] = option({}, "further options of sbatch: --options.account NAME", "Slurm")
 
 
 @dataclass(kw_only=True)
 class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
     """Everything about the machine, and which processes share the work (`nein.engine.executors`)."""
 
-    on: Literal["threads", "ranks", "ray", "slurm", "debug"] | None = option(
+    on: Literal["threads", "ranks", "ray", "debug"] | None = option(
         None,
-        "backend: threads (default), ranks (automatic under accelerate launch and torchrun), ray, slurm, "
-        "debug (one block after the other)",
+        "backend: threads (default), ranks (automatic under accelerate launch and torchrun), ray, debug "
+        "(one block after the other)",
         "Machine",
     )
     address: str | None = option(
@@ -188,7 +188,6 @@ class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
         None, "ray: at most so many (default: what there is room for)", "Machine"
     )
     gpus_per_worker: PositiveFloat = option(1.0, "ray: 0.25 puts four workers on a GPU", "Machine")
-    slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import logging
 import pkgutil
-import re
 import sys
 import typing
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import shtab
 
 from nein.config import options
 from nein.config.commands import Command
+from nein.config.groups import SlurmJobs
 from nein.config.options import Options
 from nein.engine.errors import UserError
 
@@ -50,9 +50,7 @@ def launch(
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     aside = {}
-    if command.shared and config.on == "slurm":
-        answer = _wait_for_jobs(prog.removeprefix("nein "), config, words)
-    elif command.shared:
+    if command.shared:
         with contextlib.closing(executors.start(config)) as executor:
             answer = work(config, executor)
             aside = executor.set_aside() if executor.is_main else {}
@@ -70,56 +68,33 @@ def launch(
 
 
 def submit(name: str, command: Command, words: Sequence[str]) -> int:
-    """`nein slurm NAME WORDS`: an array of jobs, each of which is the command. Options of the jobs stand
-    without their "slurm."; `--dry-run` prints the batch script."""
-    slurm_words = [
-        re.sub(r"^--(partition|gres|array|time|options\.\S+?)(=|$)", r"--slurm.\1\2", w) for w in words
-    ]
-    configuration: Any = pkgutil.resolve_name(command.configuration)
-    config, dry_run = options.read(configuration, slurm_words, prog=f"nein slurm {name}")
-    if dry_run:
-        from nein.engine.executors import slurm
-
-        print(slurm.script(config.slurm, config.out_dir / "slurm"), end="")
-        return 0
-    submitted = _submitted(name, config, ["slurm", *name.split(), *words])
-    print(f"{submitted[0]}\nHow far they are: nein status {config.out_dir}")
-    return 0
-
-
-def _wait_for_jobs(name: str, config: Any, words: Sequence[str]) -> str:
-    """`--on slurm`: the same, and what a job prints when all blocks are there."""
-    from nein.engine.executors import slurm
-
-    said, submitted = _submitted(name, config, [*name.split(), *words])
-    print(said, file=sys.stderr, flush=True)
-    try:
-        return slurm.wait_for_one(submitted).stdout() or ""
-    finally:
-        for job in submitted:
-            if not job.done():
-                job.cancel(check=False)
-
-
-def _submitted(name: str, config: Any, given: Sequence[str]) -> tuple[str, list[Any]]:
-    """The jobs of a command, and a sentence about them."""
-    if config.overwrite:
-        raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
+    """`nein slurm NAME WORDS`: an array of jobs, each of which is the command; `--dry-run` prints the batch
+    script."""
     from nein.engine import atomic
     from nein.engine.executors import slurm
     from nein.loading import credentials
 
+    own: Any = pkgutil.resolve_name(command.configuration)
+    both = dataclasses.make_dataclass(own.__name__, [], bases=(SlurmJobs, own), kw_only=True)
+    config, dry_run = options.read(both, words, prog=f"nein slurm {name}")
     folder = config.out_dir / "slurm"
-    slurm.executor(config.slurm, folder, "slurm")  # what is missing is said before anything is written
+    if dry_run:
+        print(slurm.script(config, folder), end="")
+        return 0
+    if config.overwrite:
+        raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
+    slurm.executor(config, folder, "slurm")  # what is missing is said before anything is written
     file = (folder / "command.yaml").resolve()
-    atomic.write_text(file, options.dump(dataclasses.replace(config, on=None)))
-    job = slurm.Whole(
-        (*name.split(), "--config", str(file)), tuple(credentials.without(word) for word in given)
-    )
-    submitted = slurm.submit([job] * config.slurm.array, config.slurm, folder)
+    values = {item.name: getattr(config, item.name) for item in options.fields(own)}
+    atomic.write_text(file, options.dump(own(**{**values, "on": None})))
+    given = tuple(credentials.without(word) for word in ("slurm", *name.split(), *words))
+    job = slurm.Whole((*name.split(), "--config", str(file)), given)
+    submitted = slurm.submit([job] * config.array, config, folder)
     ids = " to ".join(dict.fromkeys(str(one.job_id) for one in (submitted[0], submitted[-1])))
     count = f"{len(submitted)} job{'s' * (len(submitted) > 1)}"
-    return f"Submitted {count}, {ids}; scripts and logs: {folder}", submitted
+    print(f"Submitted {count}, {ids}; scripts and logs: {folder}")
+    print(f"How far they are: nein status {config.out_dir}")
+    return 0
 
 
 SHELLS = ("bash", "zsh")

@@ -198,7 +198,7 @@ def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]
                 raise UserError(f"{flag} needs a value; see {prog} --help.")
             of_text = typing.get_args(hints(cls)[mappings[start]])[1:] == (str,)
             text = value if equals else items.pop(0)
-            outer, _, inner = mappings[start].rpartition(".")  # --slurm.options.account NAME
+            outer, _, inner = mappings[start].rpartition(".")  # --models.vqa_options.detail low
             place = typed.setdefault(outer, {}) if outer else typed
             place.setdefault(inner, {})[entry] = text if of_text else _load(text, flag)
         else:

@@ -1,8 +1,7 @@
 """The command `nein check`: does an editor or a judge keep its contract? A plain list, passed or failed.
 
 nein check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
-nein check --judge vqa REF    a reference as `--models.vqa` takes it, or module:attribute; with
-                              `--against REF` also whether it gives another judge's verdicts
+nein check --judge vqa REF    a reference as `--models.vqa` takes it, or module:attribute
 """
 
 from __future__ import annotations
@@ -15,25 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-import tabulate
 
 from nein.engine import images
 from nein.judges.config import CheckConfig
 from nein.loading.errors import MODEL_ERRORS
 from nein.metrics.base import MetricError, parse_yes_no
 from nein.nano.data import source_scene
-from nein.nano.draw import CATEGORIES
-from nein.nano.scenes import render, rng_for
-from nein.statistics.estimates import bounded_mean
+from nein.nano.scenes import render
 
 FLAWS = (*MODEL_ERRORS, AssertionError, TypeError, AttributeError, KeyError)
 SIZES = ((1, 1), (17, 64), (64, 33), (127, 65))  # (width, height)
 INSTRUCTIONS = (
     "Remove the cat.", "The image doesn't have any dog.", "No apple in the image.", "Add a clock.",
 )  # fmt: skip
-THRESHOLD = 0.1  # of a detector's score, as `nein eval --threshold`
-VERDICTS = {True: "yes", False: "no", None: "neither"}
 Check = tuple[str, Callable[[], str]]
 
 
@@ -54,15 +47,10 @@ def run(options: CheckConfig) -> int:
     from nein.engine.processes import Processes
     from nein.models import editor_choice, judges
 
-    kind, against, shown = options.judge, options.against, ""
     how: dict[str, Any] = {"device": Processes().device(options.device), "dtype": options.dtype}
-    if kind:
-        subject = judges.load(kind, options.subject, cache=None, **how)
-        outcomes = check_judge(kind, subject, options.number)
-        if against:
-            pairs = compare(kind, subject, judges.load(kind, against, cache=None, **how), options.number)
-            outcomes = itertools.chain(outcomes, agreement(pairs, against))
-            shown = f"\n{table(pairs, options.subject, against)}\n"
+    if options.judge:
+        subject = judges.load(options.judge, options.subject, cache=None, **how)
+        outcomes = check_judge(options.judge, subject, options.number)
     else:
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
         subject = choice.load(batch_size=4, **how)
@@ -72,7 +60,7 @@ def run(options: CheckConfig) -> int:
         word = {True: "pass", False: "FAIL", None: "info"}[passed]
         failed += passed is False
         print(f"{word}  {name}{': ' if reason else ''}{reason}", flush=True)
-    print(f"{shown}{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
+    print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
     return 1 if failed else 0
 
 
@@ -337,58 +325,3 @@ def _same_answers(first: Sequence[Sequence[Any]], second: Sequence[Sequence[Any]
     if worst > 1e-3:
         raise Failed(f"soft scores differ by up to {worst:.4f}")
     return f"soft scores differ by at most {worst:.1e}"
-
-
-def compare(kind: str, judge: Any, other: Any, number: int) -> pd.DataFrame:
-    """What both judges of a kind say about everything in the first `number` scenes of the split "dev", and
-    about as much that is not there: `picture`, `word`, and of either (`_1`, `_2`) the `verdict`, the answer
-    as it is `shown`, and P(yes) or the score (`soft`)."""
-    words = []
-    for index in range(number):
-        there = list(source_scene("dev", index).categories)
-        others = [name for name in CATEGORIES if name not in there]
-        words.append([*there, *rng_for("dev", index, "parity").sample(others, len(there))])
-    asked = [(index, word) for index, row in enumerate(words) for word in row]
-    said = pd.DataFrame(asked, columns=["picture", "word"])
-    for place, one in ((1, judge), (2, other)):
-        answers = [*itertools.chain(*ask_about(kind, one, [picture(k) for k in range(number)], words))]
-        if kind == "ovd":
-            soft = [float(answer.score) for answer in answers]
-            verdicts = ["yes" if score > THRESHOLD else "no" for score in soft]
-            shown = [f"{score:.3f}" for score in soft]
-        else:
-            soft = [answer.p_yes for answer in answers]
-            verdicts = [VERDICTS[parse_yes_no(answer.text)] for answer in answers]
-            shown = [repr(answer.text) for answer in answers]
-        said[f"verdict_{place}"], said[f"shown_{place}"] = verdicts, shown
-        said[f"soft_{place}"] = pd.Series(soft, dtype=float)
-    return said.assign(same=said["verdict_1"] == said["verdict_2"])
-
-
-def agreement(said: pd.DataFrame, against: str) -> Iterator[Outcome]:
-    """One check, and what is only reported: the agreement, and how far apart soft answers are."""
-    flips = int((~said["same"]).sum())
-    yield Outcome(f"gives the verdicts of {against}", not flips, f"{flips} of {len(said)} differ")
-    share = bounded_mean(said["same"].to_numpy(), said["picture"].tolist())
-    if share is not None:
-        ends = "" if share.low is None else f" [{share.low:.1%}, {share.high:.1%}]"
-        yield Outcome("agreement", None, f"{share.value:.1%}{ends}, {share.clusters} pictures")
-    apart = (said["soft_1"] - said["soft_2"]).abs().dropna()
-    if len(apart):
-        reason = f"differ by {apart.mean():.1e} on average, {apart.max():.1e} at most"
-        yield Outcome("soft answers", None, reason)
-
-
-def table(said: pd.DataFrame, subject: str, against: str) -> str:
-    """How often which verdict met which, and below it every flip; Markdown."""
-    names = list(VERDICTS.values())
-    met = pd.crosstab(said["verdict_1"], said["verdict_2"]).reindex(index=names, columns=names, fill_value=0)
-    text = tabulate.tabulate(met, [f"{subject} \\ {against}", *names], tablefmt="pipe")
-    flips = said.loc[~said["same"], ["picture", "word", "shown_1", "soft_1", "shown_2", "soft_2"]]
-    if flips.empty:
-        return f"{text}\n"
-    for soft in ("soft_1", "soft_2"):
-        flips[soft] = flips[soft].map("{:.4f}".format, na_action="ignore").fillna("")
-    heads = ["picture", "asked about", subject, "soft", against, "soft"]
-    listed = tabulate.tabulate(flips, heads, "pipe", showindex=False, disable_numparse=True)
-    return f"{text}\n\n{listed}\n"

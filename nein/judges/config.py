@@ -104,9 +104,6 @@ class CheckConfig(DtypeOptions, OnDevice, Sending):
     judge: Literal["vqa", "ovd"] | None = option(
         None, "check a judge of this kind instead of an editor", "What"
     )
-    against: str | None = option(
-        None, "with --judge: another judge, whose verdicts it must give; every flip is listed", "What"
-    )
     number: PositiveInt = option(6, "samples to try", "What")
     editor_options: dict[str, Any] = option({}, "options of the editor: --editor-options.steps 4", "What")
 
@@ -118,8 +115,6 @@ class CheckConfig(DtypeOptions, OnDevice, Sending):
         return needs.of_editors([self.subject], "nano", self.editor_options)
 
     def check(self) -> None:
-        if self.against is not None and self.judge is None:
-            raise UserError(f"--against {self.against} compares judges; say --judge vqa or --judge ovd.")
         if self.number < 3:
             raise UserError(f"--number is {self.number}; the checks need at least 3 samples.")
         if self.number > 1000:

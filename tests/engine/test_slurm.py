@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.config.groups import SlurmConfig
+from nein.config.groups import SlurmJobs
 from nein.engine import attempts
 from nein.engine.errors import UserError
 from nein.engine.executors import slurm
@@ -60,36 +60,24 @@ def cluster(tmp_path, monkeypatch):
 def importable(monkeypatch):
     path = os.pathsep.join([str(commands.ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
-    monkeypatch.setattr(slurm, "PATIENCE", 0.05)
 
 
 def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(tmp_path):
     data = write_data(tmp_path / "data", 40, 2)
     words = ("eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
              "--batch-size", "1", "--control", "none", "--out", str(tmp_path / "out"))  # fmt: skip
-    [job] = slurm.submit([slurm.Whole(words, words)], SlurmConfig(), tmp_path / "slurm", "local")
+    [job] = slurm.submit([slurm.Whole(words, words)], SlurmJobs(), tmp_path / "slurm", "local")
     folder = Folder(tmp_path / "out" / "identity" / "negative")
     while not folder.done("edit"):
         assert not job.done(), job.stderr()
         time.sleep(0.02)
     children = Path(f"/proc/{job.job_id}/task/{job.job_id}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGUSR1)
-    slurm.wait_for_one([job])  # submitit itself looks once a second
+    job.result()
     assert "Caught signal SIGUSR1" in (job.stderr() or "")
     assert len(folder.manifest()["invocations"]) == 2
     assert folder.manifest()["status"] == "complete"
     assert attempts.attempts(folder.path) == []
-
-
-def test_on_slurm_waits_for_the_jobs_and_prints_what_one_prints(tmp_path, cluster, capsys):
-    words = arguments(tmp_path)
-    words = ["eval", "--on", "slurm", "--slurm.array", "2", *words[words.index("--editor") :]]
-    done = commands.outcome(capsys, *words)
-    assert done.code == 0, done.stderr
-    assert "Submitted 2 jobs, 12_0 to 12_1" in done.stderr
-    assert "identity  " in done.stdout
-    folder = Folder(tmp_path / "out" / "identity" / "negative")
-    assert sum(len(path.read_text().splitlines()) for path in folder.cost_files("edit")) == 2  # none twice
 
 
 def test_what_slurm_says_is_said_and_what_is_missing(tmp_path, cluster, monkeypatch, capsys):
@@ -137,6 +125,9 @@ def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(tmp_path
     while not (tmp_path / "out" / "table.md").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert (run / "scores.csv").exists(), (tmp_path / "out" / "slurm" / "12_0_0_log.err").read_text()[-2000:]
+    assert (
+        sum(len(path.read_text().splitlines()) for path in Folder(run).cost_files("edit")) == 2
+    )  # none twice
     assert "edit: 2 of 2 blocks" in commands.outcome(capsys, "status", run).stdout
     command = Folder(run).manifest()["invocations"][0]["command"]
     for script in (tmp_path / "out" / "slurm").glob("*.sh"):

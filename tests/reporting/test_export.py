@@ -165,8 +165,8 @@ def test_a_bundle_is_a_folder_to_put_on_a_server(runs, tmp_path):
 def test_what_cannot_be_exported_is_a_sentence(out, tmp_path, capsys):
     nothing = outcome(capsys, "export", tmp_path)
     assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
-    format_ = outcome(capsys, "export", out, "--push", "me/model")
-    assert (format_.code, "--push and --dataset are for --format hf" in format_.stderr) == (2, True)
+    format_ = outcome(capsys, "export", out, "--dataset", "o/d")
+    assert (format_.code, "--dataset is for --format hf" in format_.stderr) == (2, True)
     atomic.write_json(tmp_path / "manifest.json", {"format": 5, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)

@@ -1,7 +1,5 @@
 from pathlib import Path
-from unittest import mock
 
-import huggingface_hub
 import pytest
 import yaml
 from huggingface_hub import EvalResultEntry
@@ -42,35 +40,6 @@ def test_the_entries_are_the_hubs_own_format(one, out, tmp_path):
     assert [f["task_id"] for f in summary["figures"]] == [f"negative/{name}" for name in metrics]
     assert str(tmp_path.parent) not in str(summary)
     assert "command" not in str(summary["manifest"]["invocations"])
-
-
-def test_nothing_is_pushed_unless_somebody_is_logged_in_and_a_refusal_is_a_sentence(
-    one, tmp_path, monkeypatch
-):
-    sent = []
-    monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", lambda self, **kwargs: sent.append(kwargs))
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    assert "nobody is logged in" in export.publish(one, "me/model", tmp_path, dataset="o/d")
-    assert sent == []
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
-    assert "pushed to me/model" in export.publish(one, "me/model", tmp_path, dataset="o/d")
-    assert {item["path_in_repo"] for item in sent} == {
-        ".eval_results/nein.yaml",
-        "nein/magicbrush-negative.json",
-    }
-    assert {item["repo_id"] for item in sent} == {"me/model"}
-    refuse = mock.Mock(side_effect=OSError("offline\nmore"))
-    monkeypatch.setattr(huggingface_hub.HfApi, "upload_file", refuse)
-    with pytest.raises(UserError, match="could not be pushed to 'me/model': offline The files are written"):
-        export.publish(one, "me/model", tmp_path, dataset="o/d")
-    assert (tmp_path / ".eval_results" / "nein.yaml").exists()
-
-
-def test_a_repository_holds_the_results_of_one_model(out, tmp_path):
-    with pytest.raises(UserError, match="results of one model"):
-        export.publish(read(out), "me/model", tmp_path, dataset="o/d")
-    with pytest.raises(UserError, match="must be OWNER/NAME"):
-        export.publish(read(out / "ip2p")[:1], "model", tmp_path, dataset="o/d")
 
 
 def test_miniature_results_are_not_filed_under_a_published_data_set(one, tmp_path):

@@ -229,21 +229,6 @@ def test_what_vllm_cannot_load_is_one_sentence(installed, model, device, said):
         metrics.load_judge("vqa", f"vllm:{model}", device=device)
 
 
-def test_check_against_another_judge_lists_every_flip(served, capsys):
-    done = commands.outcome(
-        capsys, "check", "--judge", "vqa", reference(served), "--against", "nano:llava", "--number", "3"
-    )
-    assert done.code == 0, done.stdout
-    assert "gives the verdicts of nano:llava: 0 of " in done.stdout
-    done = commands.outcome(
-        capsys, "check", "--judge", "vqa", "nano:llava", "--against", "tests.rehearsal:no", "--number", "3"
-    )
-    assert done.code == 1
-    flips = [line for line in done.stdout.splitlines() if line.startswith("|") and "'No'" in line]
-    assert f"FAIL  gives the verdicts of tests.rehearsal:no: {len(flips)} of" in done.stdout
-    assert commands.outcome(capsys, "check", "identity", "--against", "nano:llava").code == 2
-
-
 def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process():
     def shares(reply):
         return [math.exp(-99 if value is None else value) for value in reply.logprobs or ()]

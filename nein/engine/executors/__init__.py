@@ -9,9 +9,6 @@ from nein.engine import processes
 from nein.engine.errors import UserError
 from nein.engine.stages import Plan
 
-#: Those that compute in processes which they start.
-ELSEWHERE = ("ray", "slurm")
-
 
 class Executor(Protocol):
     """Something that computes what folders lack.
@@ -54,8 +51,6 @@ def start(options: Any) -> Executor:
         return Ray(options.device, options.address, options.workers, options.gpus_per_worker)
     from nein.engine.executors.threads import Debug, Threads
 
-    if on == "slurm":
-        raise UserError("--on slurm is for the command line, whose command every job gives again.")
     if on == "debug":
         return Debug(options.device)
     if on == "threads":

@@ -1,4 +1,4 @@
-"""Jobs of Slurm: `nein slurm COMMAND`, and `--on slurm`, which waits for one of them.
+"""Jobs of Slurm: `nein slurm COMMAND`.
 
 submitit writes the batch script and requeues a job that is pre-empted or runs out of time (SIGUSR1).
 """
@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from nein.engine import environment
 from nein.engine.errors import UserError
 
 SIGNAL = "USR1"
-PATIENCE = 1.0  # seconds between two looks at the jobs
 
 
 @dataclass(frozen=True)
@@ -131,20 +129,3 @@ def minutes(text: str) -> int:
     units = (60.0, 1.0, 1 / 60) if dash or len(parts) == 3 else (1.0, 1 / 60)
     total = 1440 * int(days or 0) + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
     return max(1, math.ceil(total))
-
-
-def wait_for_one(jobs: Sequence[Any]) -> Any:
-    """The first job that has ended well: there are no more blocks then. UserError when none has."""
-    left = list(jobs)
-    while left:
-        for job in list(left):
-            if job.done():
-                left.remove(job)
-                if job.exception() is None:
-                    return job
-        time.sleep(PATIENCE)
-    why = next((line for line in reversed(str(jobs[-1].exception()).splitlines()) if line.strip()), "")
-    raise UserError(
-        f"All {len(jobs)} jobs ended before the work did ({why.strip()}); see {jobs[-1].paths.stderr}, and "
-        "give the same command again to go on."
-    )
