@@ -8,7 +8,6 @@ nowhere but into the request; so do user, password and query of the address (`ne
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import logging
 import threading
@@ -85,15 +84,10 @@ class Turn:
 
 
 class Picture:
-    """A picture, (H, W, 3) uint8, encoded when it is first sent. `uuid` stands for shape and pixels."""
+    """A picture, (H, W, 3) uint8, encoded when it is first sent."""
 
     def __init__(self, image: np.ndarray, detail: str = "") -> None:
         self._image, self._detail = image, {"detail": detail} if detail else {}
-
-    @cached_property
-    def uuid(self) -> str:
-        shape = f"{self._image.shape}".encode()
-        return hashlib.sha256(shape + np.ascontiguousarray(self._image).tobytes()).hexdigest()
 
     @cached_property
     def part(self) -> dict[str, Any]:

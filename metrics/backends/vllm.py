@@ -1,10 +1,8 @@
 """Models that vLLM runs: behind its server (`vllm:URL#MODEL`), or in this process (`vllm:MODEL`).
 
-Its prefix cache keeps a picture that comes first and has one name. So the first question about a picture
-brings the picture and a name made of its pixels; the others wait for its answer and bring the name only.
+Its prefix cache keeps a picture between questions: the first questions of all pictures go before the others.
 
-Source: vLLM 0.33, docs/features/multimodal_inputs.md ("uuid"; since vLLM 0.11 media may be left out that the
-server has), docs/design/metrics.md (`vllm:prefix_cache_queries`, `vllm:prefix_cache_hits`, in tokens) and
+Source: vLLM 0.33, docs/design/metrics.md (`vllm:prefix_cache_queries`, `vllm:prefix_cache_hits`, in tokens),
 docs/features/batch_invariance.md.
 """
 
@@ -16,7 +14,6 @@ import logging
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +31,6 @@ log = logging.getLogger(__name__)
 
 #: 1 makes answers independent of what else is asked (NVIDIA, compute capability 8.0 or higher; beta).
 INVARIANT = "VLLM_BATCH_INVARIANT"
-#: Pictures that a server is taken to have still; one that it has not is sent again.
-REMEMBERED = 4096
-#: So many names that a server does not know, and none that it does, end the attempts to leave pictures out.
-STRANGE = 4
 _COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)_total(?:\{(.*)\})? ([0-9.eE+]+)", re.MULTILINE)
 _GREY = np.full((64, 64, 3), 128, np.uint8)
 
@@ -48,9 +41,6 @@ class VllmServer(Endpoint):
     def __init__(self, url: str, model: str, **sending: Any) -> None:
         super().__init__(url, model, **sending)
         self._root = self.address.removesuffix("/v1")
-        self._change, self._on_its_way = threading.Condition(), set[str]()
-        self._there: OrderedDict[str, None] = OrderedDict()
-        self._sent = self._named = self._strange = 0
         self._facts: dict[str, Any] = {}
         self._before: tuple[float, float] | None = None
 
@@ -62,13 +52,13 @@ class VllmServer(Endpoint):
         except NoAnswer as error:
             hint = "vLLM's address ends in /v1" if error.status == 404 else "or give openai:URL#MODEL"
             raise MetricError(
-                f"'{self.address}' does not answer a question about a picture with log-probabilities "
-                f"({error}); start vLLM with a model that sees, and with --max-logprobs 20 or more; {hint}."
+                f"'{self.address}' does not answer a question about a picture ({error}); start vLLM with a "
+                f"model that sees; {hint}."
             ) from None
         if not said.first and not said.thought:
             raise MetricError(
-                f"'{self.address}' gives no log-probabilities, from which P(yes) comes; is it vLLM? "
-                "Give openai:URL#MODEL for a server that does without."
+                f"'{self.address}' gives no log-probabilities, from which P(yes) comes; start vLLM with "
+                "--max-logprobs 20 or more, or give openai:URL#MODEL for a server that does without."
             )
         environment = self._said_of_itself("server_info").get("vllm_env")
         invariant = environment.get(INVARIANT) if isinstance(environment, dict) else None
@@ -79,7 +69,7 @@ class VllmServer(Endpoint):
             "batch_invariant": "not said" if invariant is None else str(invariant) in ("1", "True", "true"),
         }
         _warn(self._facts["batch_invariant"])
-        self._before, self._sent = self._counters(), 0
+        self._before = self._counters()
 
     def facts(self) -> dict[str, Any]:
         """Model, version, configuration, and whether answers depend on the batch: "not said" unless the
@@ -87,63 +77,14 @@ class VllmServer(Endpoint):
         return {**super().facts(), **self._facts}
 
     def usage(self) -> dict[str, Any]:
-        """Also pictures sent and named, and tokens in the prefix cache since `check`, of all who ask."""
-        usage = {**super().usage(), "pictures_sent": self._sent, "pictures_named": self._named}
+        """Also tokens in the prefix cache since `check`, of all who ask."""
         before, after = self._before, self._counters()
         if before is None or after is None or after[0] < before[0]:  # the server was started anew
-            return usage
-        return {**usage, "prefix_cache": hit_rate(after[0] - before[0], after[1] - before[1])}
+            return super().usage()
+        return {**super().usage(), "prefix_cache": hit_rate(after[0] - before[0], after[1] - before[1])}
 
     def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
-        """The first question about a picture brings it, the others wait for its answer."""
-        more = LOGPROBS if likeliest else {}
-
-        def ask(part: dict[str, Any]) -> Said:
-            return without_end(self.chat(turn.around(part), max_tokens=max_tokens, temperature=0, **more))
-
-        while not self._brings(picture.uuid):
-            try:
-                said = ask({"type": "image_url", "image_url": None, "uuid": picture.uuid})
-            except NoAnswer as error:
-                if not error.of_a_part:
-                    raise
-                with self._change:  # the server has not that picture any more, or takes no names
-                    self._strange += 1
-                    self._there.pop(picture.uuid, None)
-            else:
-                with self._change:
-                    self._named += 1
-                return said
-        try:
-            said = ask({**picture.part, "uuid": picture.uuid})
-        except BaseException:
-            self._arrived(picture.uuid, there=False)
-            raise
-        self._arrived(picture.uuid, there=True)
-        return said
-
-    def _brings(self, uuid: str) -> bool:
-        """Whether the picture goes with the caller's question; waits while it goes with another one."""
-        with self._change:
-            while uuid in self._on_its_way:
-                self._change.wait(0.2)
-                self.pace.go_on()
-            if uuid in self._there and (self._named or self._strange < STRANGE):
-                self._there.move_to_end(uuid)
-                return False
-            self._on_its_way.add(uuid)
-            return True
-
-    def _arrived(self, uuid: str, *, there: bool) -> None:
-        with self._change:
-            self._on_its_way.discard(uuid)
-            self._there.pop(uuid, None)
-            self._sent += there
-            if there:
-                self._there[uuid] = None
-                if len(self._there) > REMEMBERED:
-                    self._there.popitem(last=False)
-            self._change.notify_all()
+        return without_end(super().about(picture, turn, max_tokens, likeliest))
 
     def _counters(self) -> tuple[float, float] | None:
         """(tokens looked up, tokens found) of the model since the server was started; None for no account."""
@@ -236,10 +177,7 @@ class VllmEngine:
         """As `Endpoint.ask`. What the engine raises is about the whole call."""
         from PIL import Image
 
-        shown = [
-            {"type": "image_pil", "image_pil": Image.fromarray(image), "uuid": Picture(image).uuid}
-            for image in images
-        ]
+        shown = [{"type": "image_pil", "image_pil": Image.fromarray(image)} for image in images]
         sampling = self._sampling(
             temperature=0.0, max_tokens=max_tokens, logprobs=LOGPROBS["top_logprobs"] if likeliest else None
         )

@@ -1,5 +1,5 @@
 """What vLLM has behind its protocol, with a model of transformers in its place: real answers with their
-log-probabilities, pictures remembered by name, and a prefix cache of blocks of 16 tokens."""
+log-probabilities, and a prefix cache of blocks of 16 tokens."""
 
 import hashlib
 import threading
@@ -31,7 +31,7 @@ class Completion:
 
 
 class Brain:
-    """One model; threads may share it. `seen` counts pictures that came with their pixels."""
+    """One model; threads may share it."""
 
     def __init__(self, reference, dtype="float32"):
         from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -42,28 +42,16 @@ class Brain:
         )
         self._chat = vlm.VisionChat(model, from_pretrained(AutoProcessor, folder), source, max_new_tokens=10)
         self._lock = threading.Lock()
-        self._pictures = {}
-        self._blocks = set()
-        self.queries = self.hits = self.seen = 0
+        self.forget()
 
     def forget(self):
-        """Empties the caches, as a server that is short of memory does."""
-        with self._lock:
-            self._pictures, self._blocks = {}, set()
+        self._blocks, self.queries, self.hits = set(), 0, 0
 
-    def complete(self, turn, image, uuid, max_tokens, top):
-        """The answer to a turn: its texts, and None where the picture stands.
-
-        Raises ValueError where no picture came and none is remembered under the name.
-        """
-        name = uuid or hashlib.sha256(image.tobytes() if image is not None else b"").hexdigest()
+    def complete(self, turn, image, max_tokens, top):
+        """The answer to a turn: its texts, and None where the picture stands."""
+        name = hashlib.sha256(image.tobytes()).hexdigest()
         with self._lock:
-            self.seen += image is not None
-            if image is None and name not in self._pictures:
-                raise ValueError("Cache miss for image at index 0 but data is not provided.")
-            if image is not None:
-                self._pictures.setdefault(name, Image.fromarray(image))
-            inputs = self._inputs(self._pictures[name], turn)
+            inputs = self._inputs(Image.fromarray(image), turn)
             prompt = inputs["input_ids"][0].tolist()
             blocks = _blocks(prompt, name)
             cached = BLOCK * sum(block in self._blocks for block in blocks)

@@ -1,7 +1,7 @@
-"""vLLM's server, as far as a judge sees it: chat completions with pictures by name, log-probabilities, and
-what it tells of itself.
+"""vLLM's server, as far as a judge sees it: chat completions with log-probabilities, and what it tells of
+itself.
 
-Written from vLLM 0.33: docs/features/multimodal_inputs.md, docs/design/metrics.md,
+Written from vLLM 0.33: docs/design/metrics.md,
 vllm/entrypoints/openai/chat_completion/protocol.py and vllm/entrypoints/serve/instrumentator/server_info.py.
 """
 
@@ -16,10 +16,9 @@ from tests.loopback import Server
 VERSION = "0.33.0"
 
 
-def serve(brain, name="nano-judge", *, named=True, tells=True):
+def serve(brain, name="nano-judge", *, tells=True):
     """A server of `brain` under a name.
 
-    named  Whether pictures may be left out, as since 0.11.
     tells  Whether it runs with VLLM_SERVER_DEV_MODE=1, here with VLLM_BATCH_INVARIANT=1.
     """
     server = Server()
@@ -29,12 +28,7 @@ def serve(brain, name="nano-judge", *, named=True, tells=True):
         [message] = body["messages"]
         turn = [part.get("text") for part in message["content"]]
         [part] = [part for part in message["content"] if part["type"] == "image_url"]
-        if part["image_url"] is None and not named:
-            return _refused("image_url: Input should be a valid dictionary")
-        try:
-            made = brain.complete(turn, _pixels(part), part.get("uuid"), body["max_tokens"], top)
-        except ValueError as error:
-            return _refused(str(error))
+        made = brain.complete(turn, _pixels(part), body["max_tokens"], top)
         return 200, _completion(made, name, top), {}
 
     server.rule = rule
@@ -50,14 +44,8 @@ def serve(brain, name="nano-judge", *, named=True, tells=True):
 
 
 def _pixels(part):
-    if part["image_url"] is None:
-        return None
     data = part["image_url"]["url"].partition("base64,")[2]
     return np.array(Image.open(io.BytesIO(base64.b64decode(data))))
-
-
-def _refused(text):
-    return 400, {"error": {"message": text, "type": "BadRequestError", "param": None, "code": 400}}, {}
 
 
 def _completion(made, name, top):

@@ -58,7 +58,7 @@ class LLM:
         [picture] = [part for part in turn["content"] if part["type"] == "image_pil"]
         texts = [part.get("text") for part in turn["content"]]
         top, image = sampling.logprobs or 0, np.array(picture["image_pil"])
-        made = self.brain.complete(texts, image, picture["uuid"], sampling.max_tokens or 16, top)
+        made = self.brain.complete(texts, image, sampling.max_tokens or 16, top)
         likely = {
             index: Logprob(value, rank, token) for rank, (index, token, value) in enumerate(made.first, 1)
         }
