@@ -71,6 +71,10 @@ class EditorChoice:
         """The editor as it was asked for, without its remedy."""
         return self.asked.removesuffix(f"+{self.remedy}") if self.remedy else self.asked
 
+    @property
+    def plain_slug(self) -> str:
+        return self.slug.removesuffix(f"+{_as_folder(self.remedy)}") if self.remedy else self.slug
+
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, without its remedy, with its weights in memory. Raises EditorError."""
         if self.made is not None:

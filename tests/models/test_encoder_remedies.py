@@ -12,7 +12,7 @@ from nein.datasets.negbench.polarity import denies
 from nein.engine.errors import UserError
 from nein.metrics.dual import normalise, prepare, products
 from nein.metrics.dual.objects import ControlEncoder
-from nein.models.remedies.encoders import Decomposed, Remedy, Steered, direction
+from nein.models.remedies.encoders import Capped, Decomposed, Remedy, Steered, direction, outside
 from nein.nano import zoo
 from nein.nano.scenes import HELD_OUT
 from nein.wording import denials
@@ -45,6 +45,26 @@ def test_the_score_is_that_of_what_is_affirmed_less_that_of_what_is_denied(weigh
     np.testing.assert_allclose(scores.T, expected, atol=1e-6)  # features are float32
 
 
+def test_a_caption_is_the_middle_of_its_cap_outside_the_denied_one():
+    """The published formula, on the plane: angles from n in degrees; caps of half-angle 25.8."""
+    cap = np.degrees(np.arccos(0.9))
+    unit = lambda degrees: np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], 1)  # noqa: E731
+    angles = np.array([10.0, 51.0, 52.0, 120.0, 0.0, 180.0])  # of a
+    expected = np.array([cap + 5, cap + 25.5, 52.0, 120.0, 0.0, 180.0])
+    n = np.tile([[1.0, 0.0]], (6, 1))
+    np.testing.assert_allclose(outside(unit(angles), n, 0.9), unit(expected), atol=1e-6)
+
+
+def test_only_what_denies_is_moved_off_its_denied_part():
+    texts = ["A cat on a mat. There is no dog.", "There is no dog and no bus.", "A cat on a mat."]
+    parts = ["A cat on a mat.", "A photo of something", "A photo of a dog", "A photo of a dog and a bus"]
+    cat, something, dog, both = MODEL.encode_text(parts)
+    moved = Capped(MODEL, 0.1).encode_text(texts)
+    expected = outside(normalise(np.stack([cat, something])), normalise(np.stack([dog, both])), 0.1)
+    np.testing.assert_allclose(moved[:2], expected, atol=1e-6)
+    np.testing.assert_array_equal(moved[2], cat)
+
+
 def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_row():
     half, whole = Decomposed(MODEL, 0.5), Decomposed(MODEL, 1.0)
     assert len({MODEL.fingerprint, half.fingerprint, whole.fingerprint}) == 3
@@ -56,7 +76,9 @@ def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_
     assert mended.identity == plain.identity  # the identity of the run names the remedy
 
 
-@pytest.mark.parametrize("arm", "decomposed decompose: decompose:-1 decompose:11 steer:2 decompose@a".split())
+@pytest.mark.parametrize(
+    "arm", "decomposed decompose: decompose:-1 decompose:11 spacevlm:2 steer:2 decompose@a".split()
+)
 def test_an_arm_that_there_is_not_is_a_sentence(arm):
     with pytest.raises(UserError, match=r"takes decompose\[:LAMBDA\].*, steer\[:ALPHA\].*, or neat\["):
         models.with_remedy(models.choose("random"), arm)

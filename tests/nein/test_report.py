@@ -100,14 +100,17 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
         of_runs.read(run)
 
 
-def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evaluate):
+def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evaluate, caplog):
     line = ["--data", make_data(2, 1), "--out", tmp_path, "--metrics", "l1", "--control", "none"]
     done = evaluate("--editor", "identity", "--mend", "rewrite", *line, "--device", "cpu")
     assert done.code == 0, done.stderr
     said = "identity+rewrite/negative: --mend rewrite did not act: all 2 pictures are byte for byte those of"
     assert said in (tmp_path / "table.md").read_text()
+    assert "+rewrite/negative: the remedy did not act on the first block: its 2 pictures are" in caplog.text
+    caplog.clear()
     done = evaluate("--editor", "ip2p", "--mend", "negative-prompt", "--steps", "2", *line)
     assert done.code == 0, done.stderr
+    assert "did not act" not in caplog.text
     assert "ip2p+negative-prompt/negative: --mend" not in (tmp_path / "table.md").read_text()
 
 

@@ -42,7 +42,7 @@ class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOption
     mend: Names = option(
         [],
         "remedies without training, beside each two-tower model as it is: decompose[:LAMBDA], "
-        "steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]", "What",
+        "spacevlm[:THRESHOLD], steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]", "What",
     )  # fmt: skip
     vlm: Names = option(
         [],

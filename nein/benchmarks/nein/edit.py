@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.models.editor_choice import ExternalEdits
+from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
 
+log = logging.getLogger(__name__)
 #: Pixels of a map in its sheet.
 CELL = 144
 UNUSABLE = "the NeIn image is unusable"
@@ -36,13 +39,26 @@ class Member:
     kept: Row | None
 
 
+def idle(mended: Sequence[Row], plain: Sequence[Row]) -> int:
+    """How many pictures of a remedy that changed requests equal those of the editor without it; 0 where any
+    picture differs."""
+    changed = [row for row in mended if not (row.get("note") or "").startswith((AFFIRMED, AS_IT_IS))]
+    before = {row["id"]: row.get("sha256") for row in plain}
+    same = [
+        row["sha256"] == before[row["id"]] for row in changed if row.get("sha256") and before.get(row["id"])
+    ]
+    return len(same) if all(same) else 0
+
+
 def editing(
-    run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False, retry_refused: bool = False
-) -> Stage:
+    run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False, retry_refused: bool = False,
+    without: RunDir | None = None,
+) -> Stage:  # fmt: skip
     """The stage that makes the images of a run.
 
     maps           Also draw the editor's intermediate pictures.
     retry_refused  Also send again what a service refused.
+    without        The run of the same editor without this one's remedy: the first block is compared with it.
 
     A batch has the same members whatever the selection, and a block that lacks a picture is made again as a
     whole. Not so with an editor that costs money (`paid`): it gets the selected samples that lack a picture.
@@ -50,6 +66,7 @@ def editing(
     an editor gives as it comes (`as_made`) is kept at once: a block that is cut short is not paid twice.
     """
     selected = plan.selected if isinstance(plan.selected, range) else frozenset(plan.selected)
+    compared: list[int] = []  # the block that was compared with the run without the remedy
 
     def failed(index: int, row: Row) -> bool:
         """Whether its request has to be sent (again)."""
@@ -115,7 +132,15 @@ def editing(
                 _write(pictures)
                 atomic.write_lines(run.part_path(number), rows.values())
         _write(pictures)
-        return {EDIT: [rows[one.sample.id] for one in members]}
+        made = [rows[one.sample.id] for one in members]
+        if without is not None and not compared and number in without.done(EDIT):
+            compared.append(number)
+            if count := idle(made, without.read(EDIT, number)):
+                log.warning(
+                    "%s: the remedy did not act on the first block: its %d pictures are those of %s.",
+                    run.label, count, without.label,
+                )  # fmt: skip
+        return {EDIT: made}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         rows = [_row(sample, run.track, run_seed) for sample in plan.members(number)]

@@ -170,7 +170,8 @@ def _stages(
     if "edit" in config.stages:
         maps = config.debug_zone and choice.has_maps
         stages.append(editing(
-            run, plan, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused
+            run, plan, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused,
+            without=RunDir(config.out_dir, choice.plain_slug, run.track) if choice.remedy else None,
         ))  # fmt: skip
     elif missing := sum(index // plan.batch_size not in done for index in plan.selected):
         raise UserError(

@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 #: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
 #: Alpha: the published one (steer.py), for there none is better than another.
 LAMBDA, ALPHA = 0.25, 0.13
-_ARM = re.compile(r"(?P<kind>decompose|steer|neat)(?::(?P<number>\d+(?:\.\d+)?))?(?P<file>@.+)?")
+#: Threshold of SpaceVLM: default of its published commands for retrieval and multiple choice (@ d37fec2).
+CAP = 0.92
+_ARM = re.compile(r"(?P<kind>decompose|spacevlm|steer|neat)(?::(?P<number>\d+(?:\.\d+)?))?(?P<file>@.+)?")
 #: Kind -> the largest number that it takes, its default, and the reader of the file that it takes.
 _KINDS: dict[str, tuple[float, float, Callable[[Path], Any] | None]] = {
     "decompose": (10.0, LAMBDA, None),
+    "spacevlm": (1.0, CAP, None),
     "steer": (1.0, ALPHA, remedy_texts.read_pairs),
     "neat": (0.0, 0.0, remedy_texts.read_inversions),
 }
@@ -38,8 +41,8 @@ _KINDS: dict[str, tuple[float, float, Callable[[Path], Any] | None]] = {
 
 @dataclass(frozen=True)
 class Remedy:
-    """`number`: lambda or alpha. `file`: of the sentences that steering learns from (None: drawn ones), or of
-    captions taken apart, for NEAT (None: by `remedy_texts.invert`)."""
+    """`number`: lambda, alpha or a threshold. `file`: of the sentences that steering learns from (None: drawn
+    ones), or of captions taken apart, for NEAT (None: by `remedy_texts.invert`)."""
 
     kind: str
     number: float
@@ -56,8 +59,8 @@ class Remedy:
         if match is None or wrong or not 0 <= number <= most:
             raise UserError(
                 f"There is no remedy '{text}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
-                f"from 0 to 10 (default {LAMBDA}), steer[:ALPHA][@PAIRS.json], ALPHA from 0 to 1 (default "
-                f"{ALPHA}), or neat[@CAPTIONS.csv]."
+                f"from 0 to 10 (default {LAMBDA}), spacevlm[:THRESHOLD], from 0 to 1 (default {CAP}), "
+                f"steer[:ALPHA][@PAIRS.json], ALPHA from 0 to 1 (default {ALPHA}), or neat[@CAPTIONS.csv]."
             )
         return cls(kind, number, expanded(match["file"][1:]) if match["file"] else None)
 
@@ -77,6 +80,8 @@ class Remedy:
         """The model with the remedy. NEAT alone has a protocol, and a seed under "paper"."""
         if self.kind == "decompose":
             return Decomposed(model, self.number)
+        if self.kind == "spacevlm":
+            return Capped(model, self.number)
         content = self._content() if self.file else None
         if self.adapts:
             return Adapted(model, protocol, seed, content)
@@ -143,6 +148,40 @@ class Decomposed(_Around):
         ])  # fmt: skip
         lengths = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)
         return np.concatenate([vectors, np.sqrt(lengths.clip(0))], axis=1).astype(np.float32)
+
+
+class Capped(_Around):
+    """SpaceVLM (arXiv:2511.12331): a caption that denies something becomes the middle of what the cap around
+    its affirmed part a has outside the cap around its denied part n, both of half-angle arccos(threshold).
+    Where nothing is affirmed, a is "A photo of something", as in the published code.
+    """
+
+    def __init__(self, model: DualEncoder, threshold: float) -> None:
+        super().__init__(model, {"arm": "spacevlm", "threshold": threshold})
+        self.threshold = threshold
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        features = self._model.encode_text(texts)
+        reads = denials.read(texts)
+        denying = [k for k, read in enumerate(reads) if read.absent]
+        if denying:
+            told = [reads[k].affirmed or "A photo of something" for k in denying]
+            denied = [f"A photo of {' and '.join(map(with_article, reads[k].absent))}" for k in denying]
+            a, n = np.split(normalise(self._model.encode_text([*told, *denied])), 2)
+            features[denying] = outside(a, n, self.threshold)
+        return features
+
+
+def outside(a: np.ndarray, n: np.ndarray, threshold: float) -> np.ndarray:
+    """(N, D) of length 1: on the arc from n through a, at half their angle plus the caps' from n; a itself
+    where the caps do not meet, or a is n, from which no arc leads away."""
+    a, n = a.astype(np.float64), n.astype(np.float64)
+    cosine = (a * n).sum(1, keepdims=True).clip(-1, 1)
+    cap, between = np.arccos(threshold), np.arccos(cosine)
+    angle = cap + between / 2
+    meet = (between < 2 * cap) & (np.sin(between) > 1e-6)
+    side = (a - cosine * n) / np.where(meet, np.sin(between), 1)  # of length 1, at right angles to n
+    return np.where(meet, np.cos(angle) * n + np.sin(angle) * side, a).astype(np.float32)
 
 
 class Steered(_Around):

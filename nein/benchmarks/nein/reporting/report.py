@@ -16,6 +16,7 @@ import pandas as pd
 from nein.benchmarks import controls
 from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
+from nein.benchmarks.nein.edit import idle
 from nein.benchmarks.nein.reporting import comparisons, judge_tables, protocols, sections
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
 from nein.benchmarks.nein.runs import DECLINED, EDIT, NOT_EDITED, REMOVALS, RESHAPED, Records
@@ -171,14 +172,13 @@ def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
 
 def _idle(loaded: Sequence[Records]) -> Iterator[str]:
     """Runs with a remedy whose pictures are all those of the editor without it."""
-    pictures = {run.label: {e["id"]: e["sha256"] for e in run.edits if e.get("sha256")} for run in loaded}
+    plain = {run.label: run.edits for run in loaded}
     for run in loaded:
-        mend, plain = run.manifest["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
-        shared = pictures[run.label].keys() & pictures.get(plain, {}).keys()
-        if mend and shared and all(pictures[run.label][key] == pictures[plain][key] for key in shared):
+        mend, name = run.manifest["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
+        if mend and (count := idle(run.edits, plain.get(name, ()))):
             yield (
-                f"{run.label}: --mend {mend} did not act: all {len(shared)} pictures are byte for byte those "
-                f"of {plain}. This is not the figure of a remedy that did not help."
+                f"{run.label}: --mend {mend} did not act: all {count} pictures are byte for byte those "
+                f"of {name}. This is not the figure of a remedy that did not help."
             )
 
 
