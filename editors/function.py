@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import logging
 import pkgutil
 import re
 import sys
@@ -25,6 +26,8 @@ from nein.loading.service import RETRIED, backoff, retry_after
 
 if TYPE_CHECKING:
     import numpy as np
+
+log = logging.getLogger(__name__)
 
 #: "module:attribute" and "path/file.py:attribute".
 _PLACE = re.compile(r"(?P<home>[^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):(?P<name>[^\W\d]\w*)")
@@ -71,7 +74,7 @@ class FunctionEditor(RemoteEditor):
         }
 
     def hopeless(self, result: EditResult) -> bool:
-        return result.error is not None and result.error.startswith(f"{self.name} raised ")
+        return str(result.error).startswith((f"{self.name} raised ", f"{self.name} gave "))
 
     def edit_one(self, request: EditRequest) -> EditResult:
         if fault := find_fault(request):
@@ -233,8 +236,13 @@ def as_editor(
     if _is_pipeline(thing):
         row = class_options(type(thing).__name__, preset)
         values = {key: value for key, value in row.items() if key != "pipeline"}
-        # It keeps the number type it has: whoever made it chose that.
-        machine["dtype"] = str(thing.dtype).removeprefix("torch.")
+        machine["dtype"] = str(thing.dtype).removeprefix("torch.")  # whoever made it chose that
+        dtypes = sorted({str(part.dtype) for part in thing.components.values() if hasattr(part, "dtype")})
+        if len(dtypes) > 1:
+            mixed = " and ".join(dtypes)
+            log.warning(
+                "'%s' mixes %s, which is slow: pipeline.to(%s) makes it one.", label, mixed, dtypes[0]
+            )
         if type(thing).__name__ == "StableDiffusionInstructPix2PixPipeline":
             from nein.editors.checkpoint import in_memory
             from nein.editors.instruct_pix2pix import InstructPix2Pix
@@ -306,6 +314,8 @@ def _takes_seed(function: Callable[..., Any], name: str) -> bool:
     """Whether it has a parameter `seed`. Raises EditorError."""
     parameters = _parameters(function)
     seeded = any(p.name == "seed" for p in parameters)
+    if parameters and parameters[0].name in ("prompt", "instruction", "text"):
+        raise EditorError(f"{name} takes '{parameters[0].name}' first; an editor is edit(image, instruction)")
     try:
         inspect.Signature(parameters).bind(None, None, **({"seed": 0} if seeded else {}))
     except TypeError:

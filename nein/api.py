@@ -363,11 +363,11 @@ class EditingResult(Result):
             return picture.convert("RGB")
 
     def report(self, file: str | Path = "report.html", **options: Any) -> Path:
-        """Writes the page of `nein report`, whose options it takes, and the tables beside it."""
+        """Writes the page of `nein report`, whose options it takes: `formats=["html", "csv"]` adds files."""
         from nein.benchmarks.nein.config import ReportConfig
         from nein.benchmarks.report import run
 
-        run(ReportConfig(runs=self.runs, out=Path(file), **options))
+        run(ReportConfig(runs=self.runs, out=Path(file), **{"formats": ["html"], **options}))
         return Path(file)
 
     def _repr_html_(self) -> str:
@@ -405,6 +405,7 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
         if isinstance(thing, str | Path):
             asked.append(f"{safe}={thing}" if safe else str(thing))
         else:
+            safe = f"my-{safe}" if safe in ("all", "none") else safe  # words that a list of names reserves
             endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
             free = next(f"{safe}{end}" for end in endings if f"{safe}{end}" not in objects)
             asked.append(free)

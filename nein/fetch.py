@@ -55,7 +55,9 @@ class FetchConfig(Options):
     preset: Literal["nano", "paper"] = option(
         "paper", "which setting of these commands: the published one, or the miniature world", "What"
     )
-    benchmarks: Names = option(list(registry.OURS), f"of which commands: {', '.join(names())}", "What")
+    benchmarks: Names = option(
+        [], f"of these: {', '.join(names())} (default: the first three; with --editor nein)", "What"
+    )
     editor: Names = option([], "editors of nein, if not the preset's; or all", "What")
     data: Names = option([], "data sets on the hub besides: hub:OWNER/NAME[@REVISION]", "What")
     out: Path = option(Path(OUT), "folder to fill or to check", "Output")
@@ -65,9 +67,10 @@ class FetchConfig(Options):
     )  # fmt: skip
 
     def check(self) -> None:
-        if not self.benchmarks:
-            raise UserError(f"No benchmark was named; --benchmarks takes some of {', '.join(names())}.")
-        self.benchmarks = [chosen("benchmark", name, names()) for name in self.benchmarks]
+        if self.out.is_file():
+            raise UserError(f"'{self.out}' is a file; --out takes a folder.")
+        given = self.benchmarks or (["nein"] if self.editor else registry.OURS)
+        self.benchmarks = [chosen("benchmark", name, names()) for name in given]
         for name in self.data:
             if not name.startswith("hub:"):
                 raise UserError(f"--data is '{name}'; only hub:OWNER/NAME can be fetched.")

@@ -169,7 +169,8 @@ def _data() -> Iterator[Thing]:
     for row in ROWS.values():
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
         origin = row.pictures if row.suite == NEGBENCH else row.files_at
-        yield Thing(row.name, f"{row.suite}, {row.title}: {tasks}", origin, row.licence, lacking="by hand")
+        what, lacking = f"{row.suite}, {row.title}: {tasks}", "" if origin.startswith("drawn") else "by hand"
+        yield Thing(row.name, what, origin, row.licence, lacking=lacking)
 
 
 def _benchmarks() -> Iterator[Thing]:

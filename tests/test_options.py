@@ -204,3 +204,4 @@ def test_a_page_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -
     done = outcome(capsys, *command.split(), "runs", "--out", "/")
     assert done.code == 2
     assert "'/' is a folder; --out takes a file" in done.stderr
+    assert "takes a page" in outcome(capsys, *command.split(), "runs", "--out", "r.docx").stderr

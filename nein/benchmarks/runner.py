@@ -125,6 +125,9 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     )
     if not executor.is_main:
         return None
+    if made and not any(made):
+        text = f"Nothing was computed: results read from '{config.out_dir}'; remove it to compute them again."
+        print(text, file=sys.stderr, flush=True)
     peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
     for step, blocks in zip(steps, made, strict=True):
         if blocks and step.stage.model is not None:

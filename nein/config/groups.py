@@ -217,3 +217,7 @@ class Page(Formats):
             raise UserError(
                 f"'{self.out}' is a folder; --out takes a file, for example {self.out / 'report.html'}."
             )
+        if self.out.suffix not in ("", ".html", ".htm"):
+            raise UserError(
+                f"--out is '{self.out}'; it takes a page (report.html), which names the other files."
+            )

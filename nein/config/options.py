@@ -180,7 +180,7 @@ def read(
 
 def _flag(name: str) -> str:
     """An option as it is typed; in a group (`models.vqa_options`) underscores stay."""
-    return "--" + (name if "." in name else name.replace("_", "-"))
+    return name if name.isupper() else "--" + (name if "." in name else name.replace("_", "-"))
 
 
 def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
             value = {one: _checked(inner[one], given, f"{name}.{one}") for one, given in value.items()}
             made[field] = nested[field](**value)
         else:
-            made[field] = _checked(types[field], value, name)
+            made[field] = _checked(types[field], value, metadata(cls, by_key[name]).get("metavar", name))
     needed = [
         item for item in fields(cls) if "metavar" in item.metadata and item.default is dataclasses.MISSING
     ]
@@ -274,7 +274,7 @@ def _check_keys(values: Mapping[str, Any], allowed: Mapping[str, Any], prog: str
         if name not in allowed:
             near = near_match(str(name), allowed)
             guess = f"; did you mean '{start}{near}'?" if near else f"; see {prog} --help for the keys."
-            raise UserError(f"Unknown key '{start}{name}' in the configuration file{guess}")
+            raise UserError(f"Unknown key '{start}{name}'{guess}")
 
 
 def _checked(hint: Any, value: Any, name: str) -> Any:
@@ -356,8 +356,10 @@ class _Parser(argparse.ArgumentParser):
             word = match.group(1).partition("=")[0]
             near = near_match(word.replace("_", "-"), flags)
             if not word.startswith("-"):
-                guess = f"; did you mean --{word.replace('_', '-')}?" if f"--{word}" in flags else ""
-                raise UserError(f"'{word}' stands without an option{guess or f'; see {self.prog} --help.'}")
+                main = next((flag for flag in ("--editor", "--model") if flag in flags), "")
+                meant = f"--{word}" if f"--{word}" in flags else f"{main} {word}" if main else ""
+                guess = f"did you mean {meant}?" if meant else f"see {self.prog} --help."
+                raise UserError(f"'{word}' stands without an option; {guess}")
             raise UserError(
                 f"Unknown option {word}"
                 + (f"; did you mean {near}?" if near else f"; see {self.prog} --help.")

@@ -202,7 +202,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "↑": r"$\uparrow$", "↓": r"$\downarrow$",
-    "±": r"$\pm$", "–": "--", "×": r"$\times$", "<": r"$<$", ">": r"$>$", '"': r"''",
+    "±": r"$\pm$", "–": "--", "×": r"$\times$", "<": r"$<$", ">": r"$>$",
 }  # fmt: skip
 
 
@@ -259,7 +259,8 @@ def latex(sheets: Iterable[Sheet], title: str) -> str:
 
 
 def latex_text(text: str) -> str:
-    return "".join(_LATEX.get(char, char) for char in _one_line(text))
+    text = "".join(_LATEX.get(char, char) for char in _one_line(text))
+    return re.sub(r'"([^"]*)"', r"``\1''", text)
 
 
 def markdown_cell(text: str) -> str:

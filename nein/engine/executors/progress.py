@@ -32,6 +32,7 @@ class Bars:
         # Seen as it comes in a terminal, or in a notebook.
         self._quiet = quiet or not (sys.stderr.isatty() or "ipykernel" in sys.modules)
         self._bars: dict[int, tqdm[Any]] = {}
+        self.look([index for index in range(len(steps)) if scheduler.unfinished(index)][:1])
 
     def one(self, index: int, *, made: bool) -> None:
         """A block of a step is there; `made` for this command."""
