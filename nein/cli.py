@@ -24,23 +24,23 @@ EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "lis
 # fmt: off
 COMMANDS: dict[str, Command] = {
     "eval": Command(
-        "edit, score and report: how image editors follow instructions that say what is absent",
+        "evaluate image editors on negative instructions (NeIn)",
         "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.evaluate:evaluate", shared=True,
     ),
     "grid": Command(
-        "draw samples (rows) and what each editor made of them (columns) into one picture",
+        "draw samples and their edits into one picture",
         "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.reporting.grid:grid",
     ),
     "report": Command(
-        "write a report of finished runs: one page, tables, plots",
+        "write a page, tables and plots of finished runs",
         "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.report:run",
     ),
     "compare": Command(
-        "compare runs sample by sample: differences, intervals, tests, power",
+        "compare runs: paired differences, intervals, tests, power",
         "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.report:compare",
     ),
     "export": Command(
-        "write finished runs for other programs: every-eval-ever, the hub, CSV, parquet, a page to host",
+        "export runs: every-eval-ever, hub, CSV, parquet, a site",
         "nein.benchmarks.config:ExportConfig", "nein.benchmarks.export:run",
     ),
     "leaderboard": Command(
@@ -48,11 +48,11 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.config:LeaderboardConfig", "nein.benchmarks.leaderboard:run",
     ),
     "calibrate": Command(
-        "measure the error rates of a run's judges on pictures whose truth is known",
+        "measure the error rates of a run's judges",
         "nein.judges.config:CalibrateConfig", "nein.judges.calibrate:run",
     ),
     "check": Command(
-        "check that an editor or a judge keeps its contract, from determinism to error handling",
+        "check that an editor or a judge keeps its contract",
         "nein.judges.config:CheckConfig", "nein.judges.check:run",
     ),
     "data nano": Command(
@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command] = {
         "nein.datasets.nein.command:DrawConfig", "nein.datasets.nein.command:draw",
     ),
     "data check": Command(
-        "validate annotations and every image of a folder in NeIn's layout",
+        "validate annotations and images of a NeIn folder",
         "nein.datasets.nein.command:CheckConfig", "nein.datasets.nein.command:check",
     ),
     "status": Command(
@@ -72,67 +72,67 @@ COMMANDS: dict[str, Command] = {
         "nein.config.groups:Runs", "nein.reporting.status:retry",
     ),
     "list": Command(
-        "list editors, metrics, judges, models, data or benchmarks, and what is installed",
+        "list editors, metrics, judges, models, data, benchmarks",
         "nein.listing:ListConfig", "nein.listing:run",
     ),
     "fetch": Command(
-        "download the models and data of runs into a folder for machines without internet",
+        "download models and data for machines without internet",
         "nein.fetch:FetchConfig", "nein.fetch:run",
     ),
     "reproduce": Command(
-        "measure a published table again, print published values beside ours, and write a file to send back",
+        "measure a published table and compare it with the paper",
         "nein.reproduce:ReproduceConfig", "nein.reproduce:run",
     ),
     "convert": Command(
-        "write a checkpoint in the original format as safetensors, without running anything in it",
+        "convert an original checkpoint to safetensors",
         "nein.models.convert:ConvertConfig", "nein.models.convert:run",
     ),
     "generate": Command(
-        "make a NeIn data set from captioned images: clauses, pictures, filters, split, card",
+        "make a NeIn data set from captioned images",
         "nein.generate.nein.config:BuildConfig", "nein.generate.nein.build:build", shared=True,
     ),
     "stats": Command(
-        "count the negative sentences of a caption set, by word lists, with false positives",
+        "count negative sentences in a caption set",
         "nein.generate.nein.config:StatsConfig", "nein.generate.nein.stats:run",
     ),
     "negbench eval": Command(
-        "measure how well two-tower and generative models understand negated captions",
+        "evaluate CLIP-like and generative models (NegBench)",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
     ),
     "negbench report": Command(
-        "write the report of finished runs of nein negbench eval, of several folders too",
+        "write the report of finished NegBench runs",
         "nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.report:run",
     ),
     "negbench judge": Command(
-        "check whether images retrieved by negated captions really lack the object",
+        "check whether retrieved images really lack the object",
         "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run",
     ),
     "negbench analyse": Command(
-        "show how text encoders place affirmed and negated templates: numbers, and the paper's plots",
+        "plot embeddings of affirmed and negated templates",
         "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis:run",
     ),
     "negbench generate": Command(
-        "make NegBench data: negated captions, multiple-choice questions, hard pairs",
+        "make NegBench data: captions, questions, hard pairs",
         "nein.generate.negbench.config:BuildConfig", "nein.generate.negbench.build:build", shared=True,
     ),
     "negbench convert": Command(
-        "write a checkpoint file of open_clip as safetensors; nothing in it is run",
+        "convert an open_clip checkpoint to safetensors",
         "nein.benchmarks.negbench.config:ConvertConfig", "nein.benchmarks.negbench.run:convert",
     ),
     "negvqa": Command(
-        "ask vision-language models questions and their negations, and report what is lost",
+        "evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:NEGVQA", shared=True,
     ),
     "negvqa report": Command(
-        "write the report of finished runs of nein negvqa",
+        "write the report of finished NegVQA runs",
         "nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.report:run",
     ),
     "negvqa generate": Command(
-        "make two-choice questions and their negations out of a multiple-choice file",
+        "make negated two-choice questions from a VQA data set",
         "nein.generate.negvqa.config:ConversionConfig", "nein.generate.negvqa.run:build",
     ),
     "negvqa check": Command(
-        "read the ticks of a check sheet: accuracy of a conversion, with its interval",
+        "estimate a conversion's accuracy from review sheets",
         "nein.generate.negvqa.config:CheckConfig", "nein.generate.negvqa.check:run",
     ),
 }
@@ -277,19 +277,22 @@ def _unknown(name: str, allowed: Sequence[str]) -> UserError:
 
 def _overview(start: str, table: Mapping[str, Command]) -> str:
     """What `nein --help` and, for the commands whose name begins with `start`, `nein negbench --help` say."""
-    shown = [name for name in table if name.startswith(start)]
-    first = [] if start else [name for name in EVERYDAY if name in table]
-    rest = [name for name in shown if name not in first]
-    width = max(map(len, shown))
-
-    def lines(names: Sequence[str]) -> str:
-        return "\n".join(f"  nein {name:<{width}}  {table[name].help}" for name in names)
-
+    groups = {} if start else {name.partition(" ")[0]: "" for name in table if " " in name}
+    rows = {name: command.help for name, command in table.items() if name.startswith(start)}
+    first = {} if start else {name: rows.pop(name) for name in EVERYDAY}
+    for group in groups:  # one line each
+        below = [name.removeprefix(f"{group} ") for name in _below(group, rows)]
+        groups[group] = ", ".join(below)
+        rows = {name: text for name, text in rows.items() if not name.startswith(f"{group} ")}
+    width = max(map(len, [*first, *rows, *groups]))
+    parts = (
+        "\n".join(f"  nein {k:<{width}}  {v}" for k, v in part.items()) for part in (first, rows, groups)
+    )
     return (
         f"usage: nein {start}COMMAND [OPTIONS]\n\n"
-        "How well image editors and vision-language models understand what is not there.\n\n"
-        + "\n\n".join(filter(None, (lines(first), lines(rest))))
-        + "\n\nnein slurm COMMAND submits one as an array of jobs.\n"
-        f"nein {start}COMMAND --help says more. Documentation: README.md.\n"
-        f"Completion in a shell: nein {COMPLETION} bash, or zsh."
+        "Measure how image editors and vision-language models understand negation.\n\n"
+        + "\n\n".join(filter(None, parts))
+        + "\n\nnein slurm COMMAND submits a command as an array of jobs.\n"
+        f"nein {start}COMMAND --help lists its options. Documentation: README.md.\n"
+        f"Shell completion: nein {COMPLETION} bash, or zsh."
     )

@@ -52,19 +52,14 @@ class FetchConfig(Options):
         "Then: nein COMMAND OPTIONS --models-from FOLDER."
     )
 
-    preset: Literal["nano", "paper"] = option(
-        "paper", "which setting of these commands: the published one, or the miniature world", "What"
-    )
+    preset: Literal["nano", "paper"] = option("paper", "fetch the models of this preset", "Main")
     benchmarks: Names = option(
-        [], f"of these: {', '.join(names())} (default: the first three; with --editor nein)", "What"
+        [], f"{', '.join(names())} (default: the first three; with --editor nein)", "Main"
     )
-    editor: Names = option([], "editors of nein, if not the preset's; or all", "What")
-    data: Names = option([], "data sets on the hub besides: hub:OWNER/NAME[@REVISION]", "What")
+    editor: Names = option([], "editors (default: the preset's), or all", "Main")
+    data: Names = option([], "also fetch data sets: hub:OWNER/NAME[@REVISION]", "Main")
     out: Path = option(Path(OUT), "folder to fill or to check", "Output")
-    only_check: bool = option(
-        False, "download nothing: read every file of the folder, and say what is missing or altered",
-        "Output", typed="check",
-    )  # fmt: skip
+    only_check: bool = option(False, "verify the folder; download nothing", "Output", typed="check")
 
     def check(self) -> None:
         if self.out.is_file():

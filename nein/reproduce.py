@@ -94,26 +94,22 @@ class ReproduceConfig(OnDevice):
         "Tables of trainings (NegBench's over alpha) are not among them: docs/reference/papers.md."
     )
 
-    table: str | None = argument("[TABLE]", f"which table: {', '.join(TABLES)}", None)
+    table: str | None = argument("[TABLE]", f"one of {', '.join(TABLES)}", None)
     preset: Literal["nano", "paper"] = option(
-        "paper", "the published models, or the same path with the miniature ones", "What"
+        "paper", "paper: published models; nano: the same path in miniature", "Main"
     )
-    samples: PositiveInt | None = option(None, "only the first N samples of the data", "What")
+    samples: PositiveInt | None = option(None, "only the first N samples of the data", "Main")
     model: Names = option(
-        [], "editors or models, as the benchmark's command names them: rows of the table with weights of "
-        "yours too, negclip=FOLDER (default: those that can be downloaded)", "What",
-    )  # fmt: skip
-    data: str | None = option(None, "the published data, where they are not on the hub", "Data")
+        [], "rows to measure, LABEL=FOLDER for own weights (default: all downloadable)", "Main"
+    )
+    data: str | None = option(None, "published data, if not on the hub", "Data")
     run: dict[str, str] = option(
-        {}, "further options of the benchmark's command: --run.image-root coco=FOLDER", "How"
+        {}, "other options of the benchmark's command: --run.image-root coco=FOLDER", "Method"
     )
     out: str | None = option(
-        None, f"folder of the runs and of {FILE}; default runs/reproduce-TABLE-PRESET", "Output"
+        None, f"folder of the runs and {FILE} (default: runs/reproduce-TABLE-PRESET)", "Output"
     )
-    file: Path | None = option(
-        None, f"compute nothing: check the form of a {FILE} and work out again what agrees", "What",
-        typed="check",
-    )  # fmt: skip
+    file: Path | None = option(None, f"check a {FILE}; compute nothing", "Main", typed="check")
 
     def check(self) -> None:
         if (self.table is None) == (self.file is None):

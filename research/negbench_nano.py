@@ -54,14 +54,14 @@ class StudyConfig(Output):
     default_out = "runs/negbench-study"
 
     recipe: Names = option(
-        ["nano", "varied"], "how CLIP is fine-tuned, configs/train/clip-RECIPE.yaml", "What",
+        ["nano", "varied"], "how CLIP is fine-tuned, configs/train/clip-RECIPE.yaml", "Main",
         among=("nano", "varied"), what="recipe",
     )  # fmt: skip
-    seed: Names = option(["0", "1", "2"], "training seeds", "What")
-    alpha: Names = option(["0.5"], "weights of the contrastive loss", "What")
-    scenes: PositiveInt = option(300, "held-out scenes of every world", "What")
-    steps: PositiveInt | None = option(None, "steps per model (default: the recipe's)", "What")
-    base: str = option("nano:clip", "model to start from", "What")
+    seed: Names = option(["0", "1", "2"], "training seeds", "Main")
+    alpha: Names = option(["0.5"], "weights of the contrastive loss", "Main")
+    scenes: PositiveInt = option(300, "held-out scenes of every world", "Main")
+    steps: PositiveInt | None = option(None, "steps per model (default: the recipe's)", "Main")
+    base: str = option("nano:clip", "model to start from", "Main")
 
     def check(self) -> None:
         check_seeds(self.seed)

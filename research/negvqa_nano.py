@@ -40,9 +40,9 @@ from research.nano.negvqa import negvqa_job
 class GeneraliseConfig(Options):
     """What the study of the VLM varies."""
 
-    seed: Names = option(["0", "1", "2"], "training seeds", "What")
-    scale: PositiveFloat = option(1.0, "share of the recipes' steps", "How")
-    questions: PositiveInt = option(320, "questions of every world", "How")
+    seed: Names = option(["0", "1", "2"], "training seeds", "Main")
+    scale: PositiveFloat = option(1.0, "share of the recipes' steps", "Method")
+    questions: PositiveInt = option(320, "questions of every world", "Method")
     out: Path = option(Path("runs/generalise-negvqa"), "folder of the study", "Output")
 
     def check(self) -> None:

@@ -55,11 +55,11 @@ class GeneraliseConfig(Options):
     """What the study of the nano editor varies."""
 
     recipe: Names = option(
-        list(NANO_RECIPES), "how it is fine-tuned, configs/train/RECIPE.yaml", "What",
+        list(NANO_RECIPES), "how it is fine-tuned, configs/train/RECIPE.yaml", "Main",
         among=NANO_RECIPES, what="recipe",
     )  # fmt: skip
-    seed: Names = option(["0", "1", "2"], "training seeds", "What")
-    steps: PositiveInt | None = option(None, "steps per editor (default: the recipe's)", "What")
+    seed: Names = option(["0", "1", "2"], "training seeds", "Main")
+    steps: PositiveInt | None = option(None, "steps per editor (default: the recipe's)", "Main")
     samples: PositiveInt = option(80, "samples of every world", "Data")
     out: Path = option(Path("runs/generalise-editors"), "folder of the study", "Output")
 

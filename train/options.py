@@ -53,8 +53,8 @@ class RunOptions(OfflineOptions, TrackerOptions):
     workers: PositiveInt = setting(4, "threads that read ahead", "Machine")
     threads: PositiveInt | None = setting(None, "CPU threads of PyTorch per process", "Machine")
 
-    log_every: PositiveInt = setting(10, "steps between logged figures", "Watching")
-    trackers: Names = setting([], "tensorboard, wandb, trackio, ... or none", "Watching")
+    log_every: PositiveInt = setting(10, "steps between logged figures", "Logging")
+    trackers: Names = setting([], "tensorboard, wandb, trackio, ... or none", "Logging")
 
     out: str = setting("runs", "folder of the run", "Files")
     save_every: PositiveInt = setting(500, "steps between checkpoints", "Files")

@@ -28,20 +28,18 @@ class Comparing(Options):
     """Which runs are compared, and for what p is corrected."""
 
     family: Literal["metric", "all"] = option(
-        "metric", "p is corrected for the comparisons of one metric, or for all of the table", "Tests"
+        "metric", "correct p within one metric, or over the whole table", "Tests"
     )
-    baseline: str | None = option(
-        None, "compare every run with this one only: its editor, or EDITOR/TRACK", "Tests"
-    )
+    baseline: str | None = option(None, "compare every run with this one: EDITOR or EDITOR/TRACK", "Tests")
 
 
 @dataclass(kw_only=True)
 class CompareConfig(Runs, Comparing):
     """What is compared."""
 
-    metrics: Names = option([], "only these metrics", "What")
+    metrics: Names = option([], "only these metrics", "Main")
     format: Literal["text", "md", "csv", "tex"] = option(
-        "text", "text: the first rows, on one screen; md, csv, tex: everything", "Output"
+        "text", "text: one screen; md, csv, tex: every row", "Output"
     )
 
 
@@ -50,12 +48,10 @@ class ExportConfig(Runs):
     """What is written, and where to."""
 
     format: Literal["every-eval-ever", "hf", "csv", "parquet", "bundle"] = option(
-        "every-eval-ever", "one of every-eval-ever, hf, csv, parquet, bundle", "What"
+        "every-eval-ever", "every-eval-ever, hf, csv, parquet, or bundle (a site to host)", "Main"
     )
     out: Path = option(Path("export"), "folder to write", "Output")
-    dataset: str | None = option(
-        None, "hf: the benchmark's data set on the hub, OWNER/NAME, if not the run's own", "Hub"
-    )
+    dataset: str | None = option(None, "hf: data set on the hub, OWNER/NAME (default: the run's own)", "Hub")
 
     def check(self) -> None:
         if self.format != "hf" and self.dataset:

@@ -19,16 +19,14 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 class Preset(Options):
     """Values of a published setting, or of the miniature world."""
 
-    preset: Literal["nano", "paper"] = option(
-        "nano", "which configs/<presets>PRESET.yaml fills what is not given", "What"
-    )
+    preset: Literal["nano", "paper"] = option("nano", "defaults: configs/<presets>PRESET.yaml", "Main")
 
 
 @dataclass(kw_only=True)
 class Limit(Options):
     """A part of the data. `counted`: what the limit counts."""
 
-    limit: PositiveInt | None = option(None, "only the first N <counted>", "Data")
+    limit: PositiveInt | None = option(None, "only the first N <counted>", "Main")
     counted: ClassVar[str] = "samples"
 
 
@@ -36,8 +34,8 @@ class Limit(Options):
 class Output(Options):
     """A folder of results that is resumed. `default_out`: where they go; PRESET is filled in."""
 
-    out: str | None = option(None, "folder of the results; default <default_out>", "Output")
-    overwrite: bool = option(False, "discard what another configuration left in OUT", "Output")
+    out: str | None = option(None, "result folder, resumed if it exists (default: <default_out>)", "Main")
+    overwrite: bool = option(False, "discard results of another configuration in OUT", "Output")
     default_out: ClassVar[str]
 
     @property
@@ -58,39 +56,34 @@ class ScoreOptions(Options):
 class Blind(Options):
     """Accuracy without the image, or without the question, beside accuracy."""
 
-    blind: NonNegativeInt = option(
-        500,
-        "questions, evenly spread, that a model is also asked without the image (and of NegVQA without the "
-        "question); 0 for none. Encoders are measured on all and asked nothing",
-        "How",
-    )
+    blind: NonNegativeInt = option(500, "ask this many questions also without the image; 0: none", "Method")
 
 
 @dataclass(kw_only=True)
 class TrackerOptions(Options):
     """Figures that other programs show while work goes on."""
 
-    trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Watching")
+    trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Logging")
 
 
 @dataclass(kw_only=True)
 class Seed(Options):
     """Everything drawn can be drawn again."""
 
-    seed: NonNegativeInt = option(0, "run seed; everything drawn derives its own from it", "How")
+    seed: NonNegativeInt = option(0, "random seed", "Method")
 
 
 @dataclass(kw_only=True)
 class Sampler(Options):
     """What an editor may be told."""
 
-    steps: PositiveInt | None = option(None, "sampling steps, if not the editor's own", "Editor")
-    guidance_scale: PositiveFloat | None = option(None, "text guidance, if not the editor's own", "Editor")
+    steps: PositiveInt | None = option(None, "sampling steps (default: the editor's)", "Editor")
+    guidance_scale: PositiveFloat | None = option(None, "text guidance (default: the editor's)", "Editor")
     image_guidance_scale: PositiveFloat | None = option(
-        None, "image guidance, if not the editor's own", "Editor"
+        None, "image guidance (default: the editor's)", "Editor"
     )
     editor_options: dict[str, Any] = option(
-        {}, "more of the editor: --editor-options.attention math, .compile, .offload, .ema, .resize", "Editor"
+        {}, "other settings: --editor-options.attention math, .compile, .offload, .ema", "Editor"
     )
 
     def editor_overrides(self) -> dict[str, Any]:
@@ -104,7 +97,7 @@ class OfflineOptions(Options):
     """Models and data that were fetched beforehand."""
 
     models_from: str | None = option(
-        None, "folder that nein fetch filled: models and data are read from it, offline", "Machine"
+        None, "read models and data from this nein fetch folder, offline", "Machine"
     )
 
 
@@ -112,7 +105,7 @@ class OfflineOptions(Options):
 class OnDevice(OfflineOptions):
     """Where models run."""
 
-    device: Device = option("auto", "auto, cpu, cuda, cuda:1, mps", "Machine")
+    device: Device = option("auto", "auto, cpu, cuda, cuda:1, mps", "Main")
 
 
 @dataclass(kw_only=True)
@@ -138,14 +131,12 @@ class DtypeOptions(Options):
 class Sending(Options):
     """How models behind an address are asked."""
 
-    concurrency: PositiveInt | None = option(
-        None, "endpoints: requests in flight at a time, default 8", "Machine"
-    )
+    concurrency: PositiveInt | None = option(None, "endpoints: concurrent requests (default: 8)", "Machine")
     timeout: PositiveFloat | None = option(
-        None, "endpoints: seconds to wait for an answer, default 120 (for an edit 300)", "Machine"
+        None, "endpoints: seconds until timeout (default: 120, for an edit 300)", "Machine"
     )
     retries: NonNegativeInt | None = option(
-        None, "endpoints: how often a failed request is sent again, default 5", "Machine"
+        None, "endpoints: retries of a failed request (default: 5)", "Machine"
     )
 
 
@@ -154,9 +145,7 @@ class Budget(Sending):
     """What models behind an address may cost."""
 
     budget: PositiveFloat | None = option(
-        None,
-        "dollars that requests of all commands in OUT may cost (prices: genai-prices); give more to go on",
-        "Machine",
+        None, "endpoints: stop at this many dollars, summed over commands in OUT", "Machine"
     )
 
 
@@ -194,7 +183,7 @@ class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
 class Runs(Options):
     """Finished runs to read."""
 
-    runs: Paths = argument("RUN", "output folders, or single runs in them")
+    runs: Paths = argument("RUN", "result folders, or single runs in them")
 
 
 @dataclass(kw_only=True)
@@ -210,7 +199,7 @@ class Formats(Options):
 class Page(Formats):
     """Where a report goes."""
 
-    out: Path = option(Path("report.html"), "page to write; the other files lie beside it", "Output")
+    out: Path = option(Path("report.html"), "page to write; other formats get the same name", "Output")
 
     def check(self) -> None:
         if self.out.is_dir():

@@ -52,11 +52,10 @@ EXPECTED: dict[Any, str] = {
 
 
 class Options:
-    """The options of a command. Subclasses are dataclasses whose fields are made by `option` and `argument`;
-    a field that a shared group declares keeps its help where a subclass changes the default only."""
+    """The options of a command: a dataclass of fields by `option` and `argument`. A subclass that changes a
+    default keeps the help."""
 
-    #: Start of the names of its presets below `configs` ("negbench/eval-"), or None where it has none; the
-    #: option that names one of them, which there are, and the default.
+    #: Prefix of its presets below `configs` ("negbench/eval-") or None; their option, names and default.
     presets: ClassVar[str | None] = None
     preset_option: ClassVar[str] = "preset"
     preset_names: ClassVar[Sequence[str]] = PRESETS
@@ -88,7 +87,7 @@ class Options:
 
     @classmethod
     def of(cls: type[Given], **values: Any) -> Given:
-        """The checked options of a call in Python: what is None or not named comes from the preset."""
+        """The checked options of a call in Python; what is None or not given comes from the preset."""
         known = [key(cls, item) for item in fields(cls)]
         given = _written({name: value for name, value in values.items() if value is not None})
         for name, value in given.items():
@@ -125,10 +124,9 @@ def _without_credentials(value: Any) -> Any:
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     """A field of a command's dataclass: `--name VALUE`.
 
-    text   What `--help` says; `<presets>`, `<counted>` and `<default_out>` stand for class attributes.
-    group  The heading of `--help` under which it stands.
-    more   `typed`: its name on the command line, where Python needs another. `negatable`: --no-NAME is a flag
-           too. `among`: the words a list may hold, and `what` one of them is called.
+    text   For `--help`, under the heading `group`; `<presets>`, `<counted>`, `<default_out>` are filled in.
+    more   `typed`: another name on the command line. `negatable`: adds --no-NAME. `among`: the words a list
+           may hold, each called `what`.
     """
     metadata = {"help": text, "group": group, **more}
     if isinstance(default, list | dict):
@@ -137,13 +135,12 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
 
 
 def argument(metavar: str, text: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of a command's dataclass that is given by its place; of a list, at least one. With a default it
-    may be left out."""
+    """A positional field; of a list, at least one. Optional if it has a default."""
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar})
 
 
 def names(value: Any) -> Names:
-    """["a", "b"] from "a,b" or from a list; "none" and "" are the empty list."""
+    # ["a", "b"] from "a,b" or from a list; "none" and "" are the empty list.
     items = value if isinstance(value, list | tuple | set) else str(value).split(",")
     words = [str(item).strip() for item in items if str(item).strip()]
     return [] if words == ["none"] else list(dict.fromkeys(words))
@@ -160,13 +157,12 @@ def read(
     description: str = "",
     to_fetch: bool = False,
 ) -> tuple[Given, bool]:
-    """The checked options of a command line, and whether `--dry-run` was given. `--models-from` is in force
-    from here on.
+    """The checked options of a command line, and whether `--dry-run` was given; sets up `--models-from`.
 
-    prog      What is typed before the options, for `--help` and complaints.
-    to_fetch  What the command needs is about to be downloaded: nothing has to be on this machine yet.
+    prog      The command, for `--help` and errors.
+    to_fetch  Accept what is not on this machine yet.
 
-    Raises UserError for anything wrong; prints and raises SystemExit(0) for `--help`.
+    Raises UserError; for `--help` prints and raises SystemExit(0).
     """
     typed = _typed(cls, argv, prog)
     files = [_read_yaml(Path(file)) for file in typed.pop("config", [])]
@@ -178,8 +174,7 @@ def read(
     return _build(cls, values, prog, to_fetch), dry_run
 
 
-def _flag(name: str) -> str:
-    """An option as it is typed; in a group (`models.vqa_options`) underscores stay."""
+def _flag(name: str) -> str:  # underscores of `models.vqa_options` stay
     return name if name.isupper() else "--" + (name if "." in name else name.replace("_", "-"))
 
 
@@ -372,7 +367,6 @@ class _Parser(argparse.ArgumentParser):
 def make_parser(
     cls: type[Options], prog: str, description: str, preset: Mapping[str, Any] | None = None
 ) -> argparse.ArgumentParser:
-    """The parser of a command; `--help` shows the values of a preset as defaults."""
     source = "--config, then the preset" if cls.presets is not None else "--config"
     parser = _Parser(
         prog=prog,
@@ -380,6 +374,7 @@ def make_parser(
         description=description,
         epilog=f"{cls.epilog} Precedence: command line, then {source}. Documentation: README.md.".strip(),
         argument_default=argparse.SUPPRESS,
+        formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=30),
         allow_abbrev=False,
         add_help=False,
     )
@@ -388,7 +383,6 @@ def make_parser(
 
 
 def add_options(parser: argparse.ArgumentParser, cls: type[Options], preset: Mapping[str, Any]) -> None:
-    """Adds every option of a command, and --help, --config and --dry-run."""
     parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
     parser.add_argument("--config", action="append", help="YAML file with any of these options")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and stop")
@@ -418,7 +412,8 @@ def _add(
         return
     flag = _flag(name)[2:]
     words = ",".join(literals(hint))
-    more: dict[str, Any] = {"metavar": f"{{{words}}}" if words else name.rpartition(".")[2].upper()}
+    value = "N" if "number" in _expected(hint, "") else re.sub(r".*(\.|_(?!from$|by$))", "", name).upper()
+    more: dict[str, Any] = {"metavar": f"{{{words}}}" if words else value}
     if facts.get("negatable") or hint == bool | None:
         more = {"action": argparse.BooleanOptionalAction}
     elif hint is bool:
@@ -430,6 +425,7 @@ def _add(
     default = preset.get(name.rpartition(".")[2], default)
     if default not in (None, False, [], {}, ""):
         shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
+        shown = shown if len(shown) <= 40 else f"{shown[:36]}..."
         text += f" (default: {shown.replace('%', '%%')})"
     group.add_argument(f"--{flag}", *([SHORT[flag]] if flag in SHORT else []), dest=name, help=text, **more)
 

@@ -33,23 +33,19 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
 
     counted = "pictures of each set"
 
-    run: Path = argument("RUN", "an output folder or one run in it: says which judges, and how asked")
+    run: Path = argument("RUN", "result folder, or one run in it")
     judges: Names = option(
-        list(KINDS), "which of them: vqa, ovd, or reward, judges of edits", "What", among=(*KINDS, REWARD),
-        what="judge",
-    )  # fmt: skip
-    judge: Names = option(
-        [], "another judge than the run's: vqa=nano:llava; a judge of edits: reward=editscore:MODEL", "What"
+        list(KINDS), "judges to calibrate: vqa, ovd, or reward", "Main", among=(*KINDS, REWARD), what="judge"
     )
+    judge: Names = option([], "use another judge: vqa=nano:llava, reward=editscore:MODEL", "Main")
     sets: Names = option(
-        [], f"kinds of pictures: {', '.join(SETS)} (default: all that the data allow)", "Data",
-        among=SETS, what="set",
-    )  # fmt: skip
+        [], f"image sets: {', '.join(SETS)} (default: all available)", "Data", among=SETS, what="set"
+    )
     instances: Path | None = option(
         None, "COCO instance annotations (default: instances.json of the data)", "Data"
     )
-    images: Path | None = option(None, "folder of their pictures (default: the file's own)", "Data")
-    data: str | None = option(None, "the NeIn data, if they are no longer where the run found them", "Data")
+    images: Path | None = option(None, "image folder of --instances (default: the file's own)", "Data")
+    data: str | None = option(None, "NeIn data, if moved", "Data")
     device: Device | None = option(None, "auto, cpu, cuda, cuda:1, mps (default: the run's)", "Machine")
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
 
@@ -98,14 +94,10 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
 class CheckConfig(DtypeOptions, OnDevice, Sending):
     """What is checked."""
 
-    subject: str = argument(
-        "EDITOR", "editor (or, with --judge, judge): a name, folder, hub id or module:attribute"
-    )
-    judge: Literal["vqa", "ovd"] | None = option(
-        None, "check a judge of this kind instead of an editor", "What"
-    )
-    number: PositiveInt = option(6, "samples to try", "What")
-    editor_options: dict[str, Any] = option({}, "options of the editor: --editor-options.steps 4", "What")
+    subject: str = argument("EDITOR", "editor (with --judge: judge): name, folder, hub id, module:attribute")
+    judge: Literal["vqa", "ovd"] | None = option(None, "check a judge of this kind", "Main")
+    number: PositiveInt = option(6, "samples to try", "Main")
+    editor_options: dict[str, Any] = option({}, "options of the editor: --editor-options.steps 4", "Main")
 
     def needs(self) -> list[Need]:
         from nein.models import needs
@@ -125,12 +117,10 @@ class CheckConfig(DtypeOptions, OnDevice, Sending):
 class RetrievedConfig(Batches, OnDevice, Budget):
     """Which retrieval is judged, by which judge."""
 
-    run: Path = argument("OUT", "the folder of a nein negbench eval")
-    judged_by: Path = option(
-        Path("runs/nano"), "a run of nein eval whose judge is calibrated: says which, and how asked", "What"
-    )
-    kind: Literal["vqa", "ovd"] = option("vqa", "which of its judges", "What")
-    queries: PositiveInt = option(200, "negated captions of a task, evenly spread", "Data")
+    run: Path = argument("OUT", "folder of nein negbench eval")
+    judged_by: Path = option(Path("runs/nano"), "nein eval run with a calibrated judge", "Main")
+    kind: Literal["vqa", "ovd"] = option("vqa", "judge to use", "Main")
+    queries: PositiveInt = option(200, "negated captions per task", "Data")
 
     def needs(self) -> list[Need]:
         from nein.judges.asking import needs_of

@@ -26,12 +26,8 @@ class ConvertConfig(OfflineOptions):
 
     source: Path = argument("IN", "file you vouch for: .ckpt, .pt, .safetensors")
     folder: Path = argument("OUT", "folder to write; must not exist")
-    ema: bool | None = option(
-        None, "averaged weights, as the official scripts use, or not; needed where the file has both"
-    )
-    base: str | None = option(
-        None, "folder or hub id with configurations and tokenizer (default: timbrooks/instruct-pix2pix)"
-    )
+    ema: bool | None = option(None, "take averaged weights (or not); required if the file has both")
+    base: str | None = option(None, "folder or hub id of configurations and tokenizer")
 
     def needs(self) -> list[Need]:
         from nein.models import needs

@@ -40,7 +40,7 @@ class ZooConfig(OnDevice, Seed):
     """What is trained, how long, and where it goes."""
 
     models: Names = argument("MODEL", "names of models, or all")
-    scale: PositiveFloat = option(1.0, "share of the full number of steps, and of the data", "How")
+    scale: PositiveFloat = option(1.0, "share of the full number of steps, and of the data", "Method")
     seed: NonNegativeInt = SEED
     work: Path = option(Path(".train"), "resumable state of the training", "Output")
     zoo: Path | None = option(

@@ -33,22 +33,22 @@ class ContrastConfig(Learning):
     preset_names = PRESETS
 
     preset: Literal["nano", "varied", "paper"] = setting(
-        "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "What"
+        "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "Main"
     )
     base: str = option(
         "nano:clip",
         "model to start from: nano:clip, OWNER/NAME[@REVISION], a folder, or open_clip:NAME/TAG",
-        "What",
+        "Main",
     )
     alpha: Names = option(
-        ["0.99"], "weight of the contrastive loss; several values make a sweep: --alpha 0,0.5,0.99,1", "What"
+        ["0.99"], "weight of the contrastive loss; several values make a sweep: --alpha 0,0.5,0.99,1", "Main"
     )
     trainable: Literal["all", "text"] = option(
-        "all", "which weights learn; text: the vision tower is frozen and its features are kept", "What"
+        "all", "which weights learn; text: the vision tower is frozen and its features are kept", "Main"
     )
 
     words: Names = option(
-        [], "words that become tokens of their own, in a CLIP of transformers: --words no,not,without", "What"
+        [], "words that become tokens of their own, in a CLIP of transformers: --words no,not,without", "Main"
     )
 
     captions: str = option(
@@ -103,7 +103,7 @@ class ContrastConfig(Learning):
     evaluate: str | None = setting(
         None,
         "nano, or a folder with NegBench's CSV files: evaluates the base and the models at the end",
-        "Watching",
+        "Logging",
     )
 
     def check(self) -> None:

@@ -39,21 +39,21 @@ class TuneConfig(Learning):
     epilog = "Recipes and their sources: configs/train/*.yaml."
 
     recipe: str | None = setting(
-        None, f"{', '.join(RECIPES)}; nano where no --base, --data and --config is given", "What"
+        None, f"{', '.join(RECIPES)}; nano where no --base, --data and --config is given", "Main"
     )
     base: str = option(
         "nano:ip2p",
         "editor: nano:NAME, OWNER/NAME[@REVISION], a folder, or an LDM .ckpt/.safetensors",
-        "What",
+        "Main",
     )
-    base_config: str = option("timbrooks/instruct-pix2pix", "of an LDM file: id or folder", "What")
+    base_config: str = option("timbrooks/instruct-pix2pix", "of an LDM file: id or folder", "Main")
     trainable: Literal["all", "transformer", "cross_attention", "lora"] = option(
-        "all", "weights of the UNet that learn; cross_attention: those that read the sentence", "What"
+        "all", "weights of the UNet that learn; cross_attention: those that read the sentence", "Main"
     )
-    lora_rank: PositiveInt = option(16, "rank of the LoRA matrices", "What")
-    lora_alpha: PositiveFloat | None = option(None, "scale of LoRA; default: the rank", "What")
-    lora_dropout: NonNegativeFloat = option(0.0, "dropout inside LoRA", "What")
-    lora_targets: Names = option(["to_q", "to_k", "to_v", "to_out.0"], "layers with LoRA", "What")
+    lora_rank: PositiveInt = option(16, "rank of the LoRA matrices", "Main")
+    lora_alpha: PositiveFloat | None = option(None, "scale of LoRA; default: the rank", "Main")
+    lora_dropout: NonNegativeFloat = option(0.0, "dropout inside LoRA", "Main")
+    lora_targets: Names = option(["to_q", "to_k", "to_v", "to_out.0"], "layers with LoRA", "Main")
 
     data: str = option(
         "nano", "nano, nano:WORLD, a NeIn folder, hub:OWNER/NAME[@REVISION], or shards:FOLDER_OR_URL", "Data"
@@ -92,14 +92,14 @@ class TuneConfig(Learning):
 
     gradient_checkpointing: bool = setting(False, "less memory, a third more time", "Machine")
 
-    validate_every: NonNegativeInt = setting(0, "steps between validations; 0 is none", "Watching")
-    validation_data: str = setting("nano", "data of the validation, as --data", "Watching")
-    validation_split: str = setting("dev", "split of the validation", "Watching")
-    validation_samples: PositiveInt = setting(32, "how many samples", "Watching")
-    validation_metrics: Names = setting(["l1", "removal_vqa", "retention_vqa"], "of nein eval", "Watching")
-    validation_preset: Literal["nano", "paper"] = setting("nano", "preset of nein eval to use", "Watching")
+    validate_every: NonNegativeInt = setting(0, "steps between validations; 0 is none", "Logging")
+    validation_data: str = setting("nano", "data of the validation, as --data", "Logging")
+    validation_split: str = setting("dev", "split of the validation", "Logging")
+    validation_samples: PositiveInt = setting(32, "how many samples", "Logging")
+    validation_metrics: Names = setting(["l1", "removal_vqa", "retention_vqa"], "of nein eval", "Logging")
+    validation_preset: Literal["nano", "paper"] = setting("nano", "preset of nein eval to use", "Logging")
 
-    trackers: Names = setting(["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Watching")
+    trackers: Names = setting(["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Logging")
 
     out: str = "runs/finetune"
     push: str | None = setting(None, "hub id OWNER/NAME to upload the result to", "Files")

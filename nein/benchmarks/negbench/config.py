@@ -35,67 +35,57 @@ class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOption
     batch_size: PositiveInt = 32
     model: Names = option(
         ["nano:clip"],
-        "two-tower models: names (clip, negclip=FOLDER, ...), folders, hub ids, open_clip:ARCH/TAG, "
-        "nano:clip, random, each as NAME=... under a name of yours; none for none",
-        "What",
+        "two-tower models: clip, negclip=FOLDER, folder, hub id, open_clip:ARCH/TAG, LABEL=MODEL, none",
+        "Main",
     )
     mend: Names = option(
         [],
         "remedies without training, beside each two-tower model as it is: decompose[:LAMBDA], "
-        "spacevlm[:THRESHOLD], steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]", "What",
+        "spacevlm[:THRESHOLD], steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]", "Main",
     )  # fmt: skip
     vlm: Names = option(
-        [],
-        "generative models asked the multiple-choice questions: folders, hub ids, openai:URL#MODEL; "
-        "judge:REFERENCE for a VQA judge in its own template", "What",
-    )  # fmt: skip
-    match: Names = option(
-        [],
-        "models that score a picture with a sentence by a head of their own: BLIP folders and hub ids, "
-        "plugin:NAME, module:attribute", "What",
-    )  # fmt: skip
-    data: str = option(
-        NANO, "nano, nano:WORLD, a folder with the files of a test anywhere in it, or one such file", "Data"
+        [], "generative models for MCQ: folder, hub id, openai:URL#MODEL, judge:MODEL", "Main"
     )
+    match: Names = option(
+        [], "image-text matching models: BLIP folder or hub id, plugin:NAME, module:attribute", "Main"
+    )
+    data: str = option(NANO, "nano, nano:WORLD, or a folder or file of released data", "Main")
     datasets: Names = option(
-        ["all"], f"data sets, or all that are there: {', '.join(ROWS)}", "Data",
-        among=(*ROWS, NANO, "all"), what="data set",
-    )  # fmt: skip
+        ["all"],
+        "data sets, or all that are there (nein list data)",
+        "Data",
+        among=(*ROWS, NANO, "all"),
+        what="data set",
+    )
     tasks: Names = option(
-        ["all"], f"tasks, or all: {', '.join(TASKS)}", "Data", among=(*TASKS, "all"), what="task"
+        ["all"], f"tasks: {', '.join(TASKS)}, or all", "Data", among=(*TASKS, "all"), what="task"
     )
     variants: Names = option(
-        ["all"], f"wordings, or all that are there: {', '.join(VARIANTS)}", "Data",
-        among=(*VARIANTS, "all"), what="variant",
-    )  # fmt: skip
-    image_root: Names = option([], "folder of the pictures, matched by file name; or NAME=FOLDER,...", "Data")
-    split: Literal["val", "dev", "train"] = option("val", "split of --data nano", "Data")
-    scenes: PositiveInt | None = option(
-        None, "scenes drawn for --data nano, if not the split's own number", "Data"
+        ["all"], f"wordings: {', '.join(VARIANTS)}, or all", "Data", among=(*VARIANTS, "all"), what="variant"
     )
+    image_root: Names = option([], "image folder, matched by file name; or NAME=FOLDER,...", "Data")
+    split: Literal["val", "dev", "train"] = option("val", "split of --data nano", "Data")
+    scenes: PositiveInt | None = option(None, "scenes drawn for --data nano (default: the split's)", "Data")
     protocol: Literal["fixed", "paper"] = option(
-        "fixed", "options shuffled and ties shared, or the right option first and ties to the first", "How"
+        "fixed", "fixed: shuffled options, shared ties; paper: answer first, ties to it", "Method"
     )
     features: Literal["normalised", "unnormalised"] = option(
-        "normalised", "unnormalised: multiple choice as first published", "How"
+        "normalised", "unnormalised: MCQ as first published", "Method"
     )
     pooling: Literal["normalise-first", "average-first"] = option(
-        "normalise-first", "how frames of a video become one feature", "How"
+        "normalise-first", "average video frames after or before normalising", "Method"
     )
     prompt: Literal["paper", "vlmevalkit"] = option(
-        "paper", "wording of the questions to --vlm: NegVQA's, or the toolkit's", "How"
+        "paper", "question wording for --vlm: NegVQA's, or VLMEvalKit's", "Method"
     )
     scoring: Literal["generated", "logprob"] = option(
-        "generated", "--vlm: the letter it writes, or the likeliest letter as its first token", "How"
+        "generated", "--vlm: generated letter, or likeliest first token", "Method"
     )
     judge: str = option(
-        "nano:llava",
-        "VQA judge of the tests that are defined by its answers (simpleneg): a folder, a hub id, "
-        "openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL",
-        "How",
+        "nano:llava", "VQA judge of simpleneg: folder, hub id, openai:URL#MODEL, vllm:MODEL", "Method"
     )
-    letters: Rule = option("fixed", "how the letter of an answer is read", "How")
-    cache: str | None = option(None, "folder of features, can be shared; default OUT/cache", "Output")
+    letters: Rule = option("fixed", "rule that reads a letter from an answer", "Method")
+    cache: str | None = option(None, "feature cache, can be shared (default: OUT/cache)", "Output")
 
     @property
     def cache_dir(self) -> Path:
@@ -140,12 +130,10 @@ class ReportConfig(benchmarks.ReportConfig):
 @dataclass(kw_only=True)
 class AnalyseConfig(OnDevice):
     model: Names = option(
-        ["nano:clip", "random"],
-        "names, folders, hub ids, open_clip:ARCH/TAG, nano:clip, random, or sentence:FOLDER_OR_ID",
-        "What",
+        ["nano:clip", "random"], "name, folder, hub id, open_clip:ARCH/TAG, sentence:MODEL, random", "Main"
     )
-    objects: Names = option([], "pairs of objects, A/B (default: dog/cat and others)", "What")
-    article: Literal["a_an", "none"] = option("a_an", '"a dog" or "dog" in the templates', "How")
+    objects: Names = option([], "object pairs, A/B (default: dog/cat and others)", "Main")
+    article: Literal["a_an", "none"] = option("a_an", '"a dog" or "dog" in the templates', "Method")
     out: Path = option(Path("runs/negbench-templates"), "output folder", "Output")
 
     def needs(self) -> list[Need]:
@@ -186,16 +174,10 @@ class ConvertConfig(Options):
     source: Path = argument("IN", ".pt, .pth, .bin, .ckpt (tensors only) or .safetensors")
     folder: Path = argument("OUT", "folder to write; must not exist")
     architecture: str = option(
-        "",
-        "open_clip's name for it, such as ViT-B-32, a JSON file with its configuration, or a method: dcsm; "
-        "needed",
+        "", "open_clip architecture (ViT-B-32), a JSON configuration, or dcsm; required"
     )
-    quick_gelu: bool = option(
-        False,
-        "the model computes with QuickGELU, as OpenAI's do; the released scripts run the checkpoint files "
-        "without",
-    )
-    base: str = option("", "of a method: folder or hub id of the CLIP it stands on (default: its authors')")
+    quick_gelu: bool = option(False, "use QuickGELU, as OpenAI's weights do")
+    base: str = option("", "dcsm: folder or hub id of its CLIP (default: the authors')")
 
     def check(self) -> None:
         if not self.architecture:

@@ -36,78 +36,54 @@ class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreO
     counted = "questions (rounded up to whole blocks)"
     batch_size: PositiveInt = 8
     model: Names = option(
-        [],
-        "nano:NAME, a hub id owner/name[@revision], a folder, openai:URL#MODEL, vllm:URL#MODEL, vllm:MODEL, "
-        "or judge: the VQA judge that decides Removal; each as NAME=... under a name of yours (repeatable, "
-        "or a,b)",
-        "What",
+        [], "hub id, folder, openai:URL#MODEL, vllm:MODEL, nano:NAME, judge, LABEL=MODEL", "Main"
     )
     answers_from: Names = option(
-        [],
-        "answers of people or of another program: FILE or NAME=FILE, a .csv with the columns index, original "
-        "and negated; read and scored as a model's",
-        "What",
+        [], "score existing answers: [NAME=]FILE.csv with index, original, negated", "Main"
     )
-    data: str = option(
-        "nano", "nano, nano:WORLD, hub:OWNER/NAME[@REVISION], or a .jsonl file in NegVQA's layout", "Data"
-    )
-    negated: str | None = option(
-        None, "the second of two files with question and answer: *-negated.jsonl", "Data"
-    )
-    images: str | None = option(None, "folder of the pictures, if not beside the file", "Data")
+    data: str = option("nano", "nano, nano:WORLD, hub:OWNER/NAME[@REVISION], or a .jsonl file", "Main")
+    negated: str | None = option(None, "second of two files: *-negated.jsonl", "Data")
+    images: str | None = option(None, "image folder (default: next to the file)", "Data")
     split: str = option("test", "split of a data set on the hub", "Data")
-    columns: dict[str, str] = option({}, "fields by other names: --columns.category subset", "Data")
+    columns: dict[str, str] = option({}, "renamed fields: --columns.category subset", "Data")
     questions: PositiveInt = option(640, "questions drawn for --data nano", "Data")
     mend: Names = option(
         [],
-        "cures without training, beside the model as it is: flip, consistent, chain-of-thought",
-        "What",
+        "add remedies: flip, consistent, chain-of-thought",
+        "Main",
         among=("flip", "consistent", "chain-of-thought"),
         what="cure",
     )
     prompt: Literal["paper", "vlmevalkit"] = option(
-        "paper",
-        "wording of the question: as the paper prints it, or as VLMEvalKit puts it to each model",
-        "How",
+        "paper", "question wording: the paper's, or VLMEvalKit's for each model", "Method"
     )
     scoring: Names = option(
         list(SCORINGS),
-        "generated (the letter that is written), logprob (the likeliest letter)",
-        "How",
+        "generated letter, logprob (likeliest letter)",
+        "Method",
         among=SCORINGS,
         what="scoring",
     )
     protocol: Literal["paper", "fixed"] = option(
-        "fixed", "reading and averaging: as published, or mended; the report shows both", "How"
+        "fixed", "reading and averaging: as published, or corrected", "Method"
     )
-    letters: Edition = option(
-        EDITIONS[0],
-        "how --protocol paper reads a letter: VLMEvalKit's rule of NegVQA's time, or as it changed since",
-        "How",
-    )
-    matcher: str = option(
-        EXACT,
-        "what reads an answer in which --letters finds none: exact (nothing, it is wrong) or llm:MODEL, a "
-        "language model as VLMEvalKit has one (openai:URL#MODEL, a hub id, a folder)",
-        "How",
-    )
+    letters: Edition = option(EDITIONS[0], "paper protocol: VLMEvalKit's letter rule, then or now", "Method")
+    matcher: str = option(EXACT, "read answers without a letter: exact (wrong), or llm:MODEL", "Method")
     max_new_tokens: PositiveInt | None = option(
-        None, "longest answer; default: what VLMEvalKit gives the model, 200 to 4,096 tokens", "How"
+        None, "answer length (default: VLMEvalKit's per model, 200 to 4,096)", "Method"
     )
     model_options: dict[str, Any] = option(
-        {}, "of a model behind an endpoint: --model-options.reasoning_effort none", "How"
+        {}, "endpoint settings: --model-options.reasoning_effort none", "Method"
     )
-    judge: str = option("nano:llava", "which judge --model judge is", "Judge")
+    judge: str = option("nano:llava", "VQA judge of --model judge", "Judge")
     judge_asking: Literal["options", "letters"] = option(
-        "options",
-        "options: its own yes/no question once per option; letters: --prompt, as other models are asked",
-        "Judge",
+        "options", "options: yes/no per option; letters: as other models", "Judge"
     )
     judge_quantization: Literal["none", "bnb-fp4"] = option(
-        "none", "bnb-fp4: 4 bit, as in the NeIn paper (needs CUDA)", "Judge"
+        "none", "bnb-fp4: 4 bit, as in the NeIn paper (CUDA)", "Judge"
     )
     formats: Names = field(default_factory=lambda: ["html", "md", "csv"])
-    samples: NonNegativeInt = option(400, "questions shown with their answers in the page", "Output")
+    samples: NonNegativeInt = option(400, "questions shown in the page", "Output")
 
     @property
     def matching(self) -> str | None:
@@ -145,6 +121,6 @@ class ReportConfig(benchmarks.ReportConfig):
 
     out: Path = option(Path("negvqa.html"), "page to write; the other files lie beside it", "Output")
     samples: NonNegativeInt = option(400, "questions shown in the page", "Output")
-    data: str | None = option(None, "the questions, if they are not nano's (for their pictures)", "Data")
-    negated: str | None = option(None, "the second of two files with the questions", "Data")
-    images: str | None = option(None, "folder of the pictures, if not beside the file", "Data")
+    data: str | None = option(None, "the questions, for their images (not nano's)", "Data")
+    negated: str | None = option(None, "second of two question files", "Data")
+    images: str | None = option(None, "image folder (default: next to the file)", "Data")

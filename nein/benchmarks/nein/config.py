@@ -37,13 +37,15 @@ class ModelsConfig:
     clip: str = option("nano:clip", "CLIP, for CLIP-I and CLIP-T")
     dino: str = option("nano:dino", "DINO")
     lpips: str = option("nano:lpips", "LPIPS network: alex, vgg, squeeze, or a folder")
-    fid: str = option("nano:fid", "network of the Frechet distance: inception, or a folder")
-    vqa: str = option("nano:llava", "visual question answering; also openai:URL#MODEL, vllm:[URL#]MODEL")
+    fid: str = option("nano:fid", "FID network: inception, or a folder")
+    vqa: str = option("nano:llava", "VQA judge; also openai:URL#MODEL, vllm:[URL#]MODEL")
     ovd: str = option("nano:owlv2", "open-vocabulary detector")
     vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit, as in the paper (CUDA)")
-    vqa_options: dict[str, Any] = option({}, "of an endpoint: --models.vqa_options.reasoning_effort none")
-    ovd_pad: Literal["library", "gray"] = option("library", "padding; gray: as in the paper's time")
-    ovd_backend: Literal["torchvision", "pil"] = option("torchvision", "resize; pil: as in the paper's time")
+    vqa_options: dict[str, Any] = option({}, "endpoint settings: --models.vqa_options.reasoning_effort none")
+    ovd_pad: Literal["library", "gray"] = option("library", "padding; gray: as when the paper was written")
+    ovd_backend: Literal["torchvision", "pil"] = option(
+        "torchvision", "resizing; pil: as when the paper was written"
+    )
 
 
 @dataclass(kw_only=True)
@@ -55,51 +57,54 @@ class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOpti
     formats = ("md", "csv", "plots")  # of its report
 
     editor: Names = option(
-        ["magicbrush"], "names, hub ids, folders, files, EDITOR=CHECKPOINT, NAME=... for a name of yours; "
-        "a,b or all", "What",
-    )  # fmt: skip
-    edited: str | None = option(
-        None, "score pictures made elsewhere, FOLDER/<method>/<NeIn id>.jpg, instead of --editor", "What"
+        ["magicbrush"], "NAME, hub id, folder, file.py:function; a,b; LABEL=EDITOR; all", "Main"
     )
-    data: str = option(
-        "nano", "nano, nano:WORLD, nano:scope[-LANGUAGE], a folder in NeIn's layout, or "
-        "hub:OWNER/NAME[@REVISION]", "Data",
-    )  # fmt: skip
-    split: str = option("val", "which split of the data", "Data")
+    edited: str | None = option(None, "score existing edits: FOLDER/METHOD/<NeIn id>.jpg", "Main")
+    data: str = option("nano", "nano, nano:WORLD, nano:scope, NeIn folder, hub:OWNER/NAME", "Main")
+    split: str = option("val", "split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
     source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
     nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(
-        [], f"other sentences in place of the data's own, drawn evenly: {', '.join(LABELS)}; or "
-        f"{MINIMAL_PAIRS}: affirmed and denied, the object there and not",
-        "Data", among=(*LABELS, MINIMAL_PAIRS), what="negation family",
-    )  # fmt: skip
-    control: Names = option(
-        [], "affirmative twins to run as well: remove, add, or none", "What", among=("remove", "add"),
-        what="control",
-    )  # fmt: skip
-    mend: Names = option(
-        [], "cures without training, beside the editor as it is: rewrite, rewrite:llm:MODEL, "
-        "negative-prompt, negative-prompt-alone, attention, best-of:N:JUDGE", "What",
-    )  # fmt: skip
-    metrics: Names = option([], "metrics to compute, or all (which leaves out obeyed)", "What")
-    stages: Names = option(list(STAGES), "stages to run", "What", among=STAGES, what="stage")
-    protocol: Literal["paper", "fixed"] = option(
-        "fixed", "answers read as by the paper's code, or mended", "How"
+        [],
+        f"replace the sentences: {MINIMAL_PAIRS}, or {', '.join(LABELS)}",
+        "Data",
+        among=(*LABELS, MINIMAL_PAIRS),
+        what="negation family",
     )
-    align: Literal["stretch", "crop"] = option("stretch", "the target is stretched, or cropped", "How")
-    align_resolution: PositiveInt = option(512, "pixels of the crop rule of --align crop", "How")
-    threshold: NonNegativeFloat = option(0.1, "detection threshold", "How")
-    article: Literal["none", "a_an"] = option("none", "article in the judge's question", "How")
+    control: Names = option(
+        [],
+        "run affirmative twins as well: remove, add, or none",
+        "Main",
+        among=("remove", "add"),
+        what="control",
+    )
+    mend: Names = option(
+        [],
+        "add remedies: rewrite, rewrite:llm:MODEL, negative-prompt, negative-prompt-alone, attention, "
+        "best-of:N:JUDGE",
+        "Main",
+    )
+    metrics: Names = option([], "metrics to compute, or all (nein list metrics)", "Main")
+    stages: Names = option(list(STAGES), "stages to run", "Main", among=STAGES, what="stage")
+    protocol: Literal["paper", "fixed"] = option(
+        "fixed", "paper: as in the published code, quirks included; fixed: as in the papers", "Method"
+    )
+    align: Literal["stretch", "crop"] = option(
+        "stretch", "fit the target by stretching or by cropping", "Method"
+    )
+    align_resolution: PositiveInt = option(512, "resolution of --align crop", "Method")
+    threshold: NonNegativeFloat = option(0.1, "detection threshold", "Method")
+    article: Literal["none", "a_an"] = option("none", "article in the judge's question", "Method")
     evidence: Literal["both", "own"] = option(
-        "both", "what judges are asked for the record: both protocols' questions, or only these", "How"
+        "both", "ask the judges the questions of both protocols, or only this one's", "Method"
     )
     judge_dtype: Dtype = option("float32", "dtype of the judges (encoders measure in float32)", "Machine")
     cache: str | None = option(None, "folder of cached target features; default OUT/cache", "Output")
-    retry_refused: bool = option(False, "send again what a service refused to edit", "How")
-    debug_zone: bool = option(False, "draw ZONE's maps, a picture per sample, into RUN/maps", "Output")
+    retry_refused: bool = option(False, "resend edits that a service refused", "Method")
+    debug_zone: bool = option(False, "write ZONE's intermediate maps to RUN/maps", "Output")
     models: ModelsConfig = field(default_factory=ModelsConfig)
 
     @property
@@ -168,28 +173,23 @@ class Elsewhere(Options):
 class GridConfig(Runs, Elsewhere, Seed):
     """Which samples are drawn."""
 
-    ids: Names = option([], "draw these samples, in this order", "What")
+    ids: Names = option([], "draw these samples, in this order", "Main")
     select: Literal["random", "worst", "best"] = option(
-        "random", "which samples otherwise: random by --seed, or worst or best by --metric", "What"
+        "random", "choose samples: random, or worst or best by --metric", "Main"
     )
-    metric: str | None = option(
-        None, "the metric of --select, averaged over the runs (default: removal_vqa)", "What"
-    )
-    number: PositiveInt = option(6, "how many samples", "What")
+    metric: str | None = option(None, "metric of --select (default: removal_vqa)", "Main")
+    number: PositiveInt = option(6, "how many samples", "Main")
     tracks: Names = option(
-        [], "only these instruction tracks", "What", among=("negative", "remove", "add"), what="track"
+        [], "only these instruction tracks", "Main", among=("negative", "remove", "add"), what="track"
     )
     size: PositiveInt = option(192, "long side of a picture in pixels", "Output")
     columns: Names = option(
-        [], "only these, in this order: sample, target, EDITOR or EDITOR/TRACK, each with =CAPTION", "Output"
+        [], "columns in order: sample, target, EDITOR[/TRACK], each with =CAPTION", "Output"
     )
-    captions: Literal["all", "instruction", "none"] = option("all", "what stands above a row", "Output")
-    verdicts: bool = option(True, "the judges' verdicts below every edit", "Output", negatable=True)
-    highlight: Names = option([], "columns, by their names, and samples, by their ids, to mark", "Output")
-    out: Path | None = option(
-        None, ".png, .pdf or .svg to write, the latter two with letters (default: grid.png in the first RUN)",
-        "Output",
-    )  # fmt: skip
+    captions: Literal["all", "instruction", "none"] = option("all", "text above a row", "Output")
+    verdicts: bool = option(True, "print the judges' verdicts below every edit", "Output", negatable=True)
+    highlight: Names = option([], "mark these columns and sample ids", "Output")
+    out: Path | None = option(None, ".png, .pdf or .svg file (default: grid.png in the first RUN)", "Output")
 
     def check(self) -> None:
         from nein import metrics
@@ -209,18 +209,14 @@ class GridConfig(Runs, Elsewhere, Seed):
 class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
     """What a report is made of."""
 
-    protocols: bool = option(False, "add what each quirk of the published protocol changes", "What")
-    calibration: Paths = option(
-        [], "folders of the judges' calibration (default: RUN/calibration where it exists)", "What"
-    )
-    judge_grade: Paths = option([], "folders that nein negvqa --model judge wrote", "What")
-    labels: Path | None = option(
-        None, "people's labels of some samples: CSV with editor,track,id,gone", "What"
-    )
+    protocols: bool = option(False, "show the effect of each quirk of the published protocol", "Main")
+    calibration: Paths = option([], "calibration folders (default: RUN/calibration)", "Main")
+    judge_grade: Paths = option([], "folders of nein negvqa --model judge", "Main")
+    labels: Path | None = option(None, "human labels: CSV with editor,track,id,gone", "Main")
     title: str | None = option(None, "title of the page", "Output")
-    thumbnails: NonNegativeInt = option(128, "longer side of a picture; 0 for none", "Output")
+    thumbnails: NonNegativeInt = option(128, "longer side of an image in pixels; 0 for none", "Output")
     budget: NonNegativeInt = option(
-        24, "MiB of pictures and answers inside the page; beyond it they go into files beside it", "Output"
+        24, "MiB of images inside the page; the rest goes into files next to it", "Output"
     )
 
 
@@ -228,7 +224,7 @@ class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
 class CompareConfig(benchmarks.CompareConfig):
     """What is compared."""
 
-    track: Literal["negative", "remove", "add", "all"] = option("negative", "which instructions", "What")
+    track: Literal["negative", "remove", "add", "all"] = option("negative", "which instructions", "Main")
 
     def check(self) -> None:
         from nein import metrics

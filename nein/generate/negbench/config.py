@@ -26,16 +26,16 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     counted = "images"
 
     source: Literal["nano", "coco", "voc", "captions", "pairs", "chexpert", "ham10000"] = option(
-        "nano", "data: nano, coco, voc, captions, pairs (HardNeg-Syn), chexpert, ham10000", "What"
+        "nano", "data: nano, coco, voc, captions, pairs (HardNeg-Syn), chexpert, ham10000", "Main"
     )
     form: Literal["evaluation", "training"] = option(
-        "evaluation", "evaluation (captions, MCQs) or training (NegCap, NegMCQ)", "What"
+        "evaluation", "evaluation (captions, MCQs) or training (NegCap, NegMCQ)", "Main"
     )
     protocol: Literal["paper", "fixed"] = option(
-        "fixed", "sampling and verification rules: paper (released code) or fixed (ours)", "What"
+        "fixed", "paper: as in the released code; fixed: corrected", "Main"
     )
     instances: str | None = option(
-        None, "annotations: COCO instances .json, VOC folder, CheXpert or HAM10000 table, or nano", "Source"
+        None, "annotations: COCO .json, VOC folder, medical table, or nano", "Source"
     )
     captions: str | None = option(
         None, "captions: COCO .json, .jsonl, or a folder with a .txt per image", "Source"
@@ -46,13 +46,13 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     split: Literal["train", "dev", "val"] = option("val", "split of the nano world", "Source")
 
     concepts: Literal["annotations", "llm"] = option(
-        "annotations", "objects from annotations, or extracted from captions by --llm.model", "Concepts"
+        "annotations", "take objects from annotations, or ask --llm.model", "Concepts"
     )
     negatives: PositiveInt | None = option(
-        None, "absent objects per image (default: 3; with --concepts llm 5, of a video 1)", "Concepts"
+        None, "absent objects per image (default: 3; with llm 5, for video 1)", "Concepts"
     )
     verify: Literal["none", "negatives", "both"] = option(
-        "none", "drop absent objects the detector finds; both: also present ones it misses", "Concepts"
+        "none", "drop absent objects that the detector finds; both: also missed ones", "Concepts"
     )
     detector: str = option("nano:owlv2", "OWL-ViT or OWLv2: nano:NAME, hub id or folder", "Concepts")
     query: str = option("{object}", "detector prompt", "Concepts")
@@ -62,11 +62,11 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         False, "drop images whose object lists --llm.model rejects (temperature 0)", "Concepts"
     )
     prompts: Path | None = option(
-        None, "use the released prompts: folder of a clone of github.com/m1k2zoo/negbench", "Concepts"
+        None, "released prompts: folder of a clone of github.com/m1k2zoo/negbench", "Concepts"
     )
 
     wording: Literal["code", "paper"] = option(
-        "code", "MCQ template: features (released code) or includes (paper)", "Sentences"
+        "code", "MCQ template: features (code) or includes (paper)", "Sentences"
     )
     thing: Literal["image", "video"] = option("image", "media type", "Sentences")
     order: Literal["either", "prefix", "suffix"] = option(
@@ -76,20 +76,16 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         None, "evaluation: max captions per image; training has three", "Sentences"
     )
     questions: PositiveInt | None = option(
-        None, "evaluation: max MCQs per image (default: 3; of a video, and with --mcq files, 1)", "Sentences"
+        None, "evaluation: MCQs per image (default: 3; video or --mcq files: 1)", "Sentences"
     )
     mcq: Literal["script", "files"] = option(
-        "script", "evaluation: sample MCQs as the released script does, or as the released files are",
-        "Sentences",
-    )  # fmt: skip
-    paraphrase: bool = option(
-        False, "rephrase captions and options with --llm.model, training captions from their parts",
-        "Sentences",
-    )  # fmt: skip
+        "script", "evaluation: sample MCQs as the script does, or as in the files", "Sentences"
+    )
+    paraphrase: bool = option(False, "rephrase captions and options with --llm.model", "Sentences")
     affneg: bool = option(False, "keep the order of affirmation and negation in paraphrases", "Sentences")
 
     maker: str = option(
-        "editor:magicbrush", "pairs: editor:NAME adds the object to an image; text:ID generates both", "Pairs"
+        "editor:magicbrush", "pairs: editor:NAME adds the object; text:ID generates both", "Pairs"
     )
     attempts: PositiveInt = option(3, "pairs: max seeds to try until the detector agrees", "Pairs")
     resolution: PositiveInt = option(512, "pairs: image size of text:ID", "Pairs")

@@ -24,9 +24,7 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     counted = "questions"
     seed: NonNegativeInt = 1234
     source: str = option(
-        "nano",
-        "multiple-choice VQA data: nano, hub:OWNER/NAME[@REVISION], .jsonl, .json, .csv or .tsv",
-        "Source",
+        "nano", "multiple-choice VQA: nano, hub:OWNER/NAME, .jsonl, .json, .csv, .tsv", "Source"
     )
     images: str | None = option(None, "image folder (default: beside the file)", "Source")
     split: str = option("dev", "split of a hub data set", "Source")
@@ -35,15 +33,13 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     )
     questions: PositiveInt = option(200, "number of questions to draw for --source nano", "Source")
     negator: Literal["rules", "llm"] = option(
-        "rules", "negate by rules (offline, refuse what they do not cover) or by --llm.model", "How"
+        "rules", "negate by rules (offline), or ask --llm.model", "Method"
     )
     instruction: Literal["ours", "paper"] = option(
-        "ours", "prompt of the language model: ours (with both answers) or the paper's", "How"
+        "ours", "LLM prompt: ours (with both answers) or the paper's", "Method"
     )
     letters: Literal["balanced", "drawn", "notebook"] = option(
-        "balanced",
-        "answer letters: balanced per subset, drawn (as in the paper), or as the authors' notebook",
-        "How",
+        "balanced", "answer letters: balanced, drawn (paper), or as the notebook", "Method"
     )
     sheet: PositiveInt = option(100, "random items on the sheet for human review", "Output")
     llm: LlmOptions = field(default_factory=LlmOptions)

@@ -42,27 +42,29 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     )
     images: str | None = option(None, "image folder (default: beside SOURCE)", "Source")
     scenes: PositiveInt = option(160, "number of scenes to draw for --source nano", "Source")
-    objects: str = option("coco", "object vocabulary: coco, nano, or a file with one per line", "Clauses")
+    objects: str = option("coco", "object vocabulary: coco, nano, or a file", "Clauses")
     queried: PositiveInt = option(15, "categories to sample per image", "Clauses")
     kept: PositiveInt = option(5, "keep the lowest-scoring ones, one sample each", "Clauses")
     absent_below: float = option(0.4, "take a category as absent below this image-text cosine", "Clauses")
     families: Names = option(
-        ["plain"], f"negation families, sampled evenly: {', '.join(FAMILIES)}, or all", "Clauses",
-        among=(*FAMILIES, "all"), what="negation family",
-    )  # fmt: skip
-    editor: str = option("magicbrush", "editor that adds the objects: name, hub id or folder", "Generation")
+        ["plain"],
+        f"negation families: {', '.join(FAMILIES)}, or all",
+        "Clauses",
+        among=(*FAMILIES, "all"),
+        what="negation family",
+    )
+    editor: str = option("magicbrush", "editor that adds the objects", "Generation")
     image_format: Literal["png", "jpg"] = option(
         "png", "image format of the samples; jpg: as the released scripts", "Generation"
     )
     match_above: float = option(0.4, "filter 1: keep samples above this cosine", "Filters")
     protocol: Literal["paper", "fixed"] = option(
-        "fixed", "wording, seeds and answer parsing: paper (released code) or fixed", "How"
+        "fixed", "paper: as in the released code; fixed: corrected", "Method"
     )
     evaluation_share: UnitInterval = option(0.0659, "fraction of source images in the val split", "Output")
     formats: Names = option(
-        list(FORMATS), "output formats: official (JSON, folders), parquet (datasets library)", "Output",
-        among=FORMATS, what="format",
-    )  # fmt: skip
+        list(FORMATS), "official (JSON, folders), parquet", "Output", among=FORMATS, what="format"
+    )
     stages: Names = option(
         [*STAGES, "finish"], "stages to run", "Output", among=(*STAGES, "finish"), what="stage"
     )
@@ -102,6 +104,6 @@ class StatsConfig(Options):
     """Which captions are counted, and by which words."""
 
     captions: Paths = argument("CAPTIONS", "COCO captions .json, .jsonl, or text lines")
-    words: Paths = option([], "extra word lists: files with one word per line", "What")
+    words: Paths = option([], "extra word lists: files with one word per line", "Main")
     examples: NonNegativeInt = option(5, "example sentences to print per category", "Output")
     json: Path | None = option(None, "write all counts to this JSON file", "Output")
