@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import inspect
 import io
 import math
 from collections.abc import Sequence
@@ -18,28 +17,18 @@ import numpy as np
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.editors.presets import model_of, split_address
 from nein.editors.remote import RemoteEditor
-from nein.loading.service import WITHHELD, NoAnswer, Service, setting
+from nein.loading.service import WAITING, WITHHELD, NoAnswer, Service, setting
 
 #: Options that decide how requests are sent, and no picture.
 SENDING = ("concurrency", "timeout", "retries")
-#: Arguments of `images.edit` that are no user's: what is edited, and how the reply comes.
-OURS = (
-    "self", "image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images", "extra_headers",
-    "extra_query", "extra_body",
-)  # fmt: skip
+#: Fields of a request that are no user's: what is edited, and how the reply comes.
+OURS = ("image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images")
 LARGEST = 64 * 2**20  # bytes of a picture in a reply
 MOST_PIXELS = 64_000_000
 #: The sizes of GPT image models before gpt-image-2. Source: openai-python, types/image_edit_params.py.
 THREE_SIZES = ((1024, 1024), (1536, 1024), (1024, 1536))
 
 Size = tuple[int, int]
-
-
-def arguments() -> list[str]:
-    """The options that the client's `images.edit` has by name."""
-    from openai.resources.images import Images
-
-    return [name for name in inspect.signature(Images.edit).parameters if name not in (*OURS, *SENDING)]
 
 
 def nearest_of_three(size: Size) -> Size:
@@ -81,7 +70,7 @@ class ServedEditor(RemoteEditor):
     size     WIDTHxHEIGHT, "auto", or a rule of `SIZES`; None: the rule of the model.
     seed     A number, "sample" (modulo 2**31) or "none"; None: "none" for hosted services, which have none.
     concurrency, timeout, retries   Of `nein.loading.service.Service`.
-    options  Arguments of `images.edit`; any other goes into the body of the request.
+    options  Further fields of the request.
 
     Raises EditorError where nobody answers, or the model is not served there.
     """
@@ -109,9 +98,6 @@ class ServedEditor(RemoteEditor):
             raise EditorError(f"seed is {seed!r}; expected a whole number, sample or none")
         self.seeded = self.seed == "sample"
         self._service.check()
-        named = arguments()
-        self._named = {name: value for name, value in options.items() if name in named}
-        self._body = {name: value for name, value in options.items() if name not in named}
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -126,6 +112,9 @@ class ServedEditor(RemoteEditor):
 
     def usage(self) -> dict[str, Any]:
         return self._service.usage()
+
+    def hopeless(self, result: EditResult) -> bool:
+        return result.transient and result.error != WAITING
 
     def stop(self) -> None:
         super().stop()
@@ -147,17 +136,13 @@ class ServedEditor(RemoteEditor):
         return EditResult(request.id, image, note=f"size wanted {size}, returned {returned}")
 
     def _send(self, request: EditRequest, size: str) -> Any:
-        body = dict(self._body)
+        body = dict(self.options)
         if self.seed != "none":
             body["seed"] = request.seed % 2**31 if self.seeded else self.seed
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
-        return self._service.send(
-            lambda client: client.images.with_raw_response.edit(
-                model=self.model, image=("image.png", _png(request.image), "image/png"),
-                prompt=request.instruction, size=size, extra_body=body or None, **self._named,
-            )
-        )  # fmt: skip
+        body |= {"model": self.model, "prompt": request.instruction, "size": size}
+        return self._service.send("/images/edits", body, image=_png(request.image), draw=request.seed)
 
     def _picture(self, reply: Any) -> np.ndarray:
         """(H, W, 3) uint8 of a reply. Raises NoAnswer."""

@@ -122,7 +122,7 @@ class Endpoint(Service):
             raise MetricError(f"thinking_tokens is {thinking_tokens}; it must be at least 0.")
         self.detail, self._thinking = detail, thinking_tokens
         options = {"reasoning_effort": reasoning_effort, "extra_body": dict(extra_body or {})}
-        self._options = {name: value for name, value in options.items() if value}
+        self._options: dict[str, Any] = {name: value for name, value in options.items() if value}
         #: Parameter -> the name that the model takes, or "" where it is left out.
         self.adapted: dict[str, str] = {}
         self._versions: Counter[str] = Counter()
@@ -154,10 +154,11 @@ class Endpoint(Service):
         body      The rest of the request: max_tokens, temperature, ... Raises NoAnswer.
         """
         body = {"model": self.model, "messages": [{"role": "user", "content": content}], **body}
-        body |= self._options
+        body |= {key: value for key, value in self._options.items() if key != "extra_body"}
         if "max_tokens" in body:
             body["max_tokens"] += self._thinking
         groups = [*({name: body.pop(name)} for name in DRAWING if name in body), *optional]
+        draw = next((part["seed"] for part in optional if "seed" in part), "")
         dropped = 0
         with self._seats:
             while True:
@@ -167,8 +168,9 @@ class Endpoint(Service):
                 sent = {names[key]: value for key, value in body.items()}
                 for part in taken:
                     sent |= part if part not in spare[:dropped] else {}
+                sent |= self._options.get("extra_body", {})
                 try:
-                    said = self._read(self.send(_completions(sent)), "logprobs" in sent)
+                    said = self._read(self.send("/chat/completions", sent, draw=draw), "logprobs" in sent)
                 except NoAnswer as error:
                     if error.of_a_part and self._adapts(error, sent, taken):
                         dropped = 0
@@ -269,10 +271,6 @@ class Endpoint(Service):
         if version and known and version not in known:
             log.warning("%s answered as %s, and answers as %s now.", self.model, " and ".join(known), version)
         return said
-
-
-def _completions(body: Mapping[str, Any]) -> Callable[[Any], Any]:
-    return lambda client: client.chat.completions.with_raw_response.create(**body)
 
 
 def words(text: str) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class VllmServer(Endpoint):
         import openai
 
         try:
-            once = self._client.with_options(max_retries=0)
+            once = self.client.with_options(max_retries=0)
             return once.get(f"{self._root}/{path}", cast_to=httpx.Response).text
         except openai.APIError:
             return ""

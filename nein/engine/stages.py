@@ -11,7 +11,7 @@ from nein.engine import atomic
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
-from nein.loading import service, spending
+from nein.loading import batches, service, spending
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -124,6 +124,7 @@ class Planned:
         self._make, self._config, self._steps = make, config, steps
         if out := getattr(config, "out_dir", None):  # also where a worker elsewhere makes the steps again
             spending.keep(out, getattr(config, "budget", None))
+            batches.keep(out if getattr(config, "batch_api", False) else None)
         service.use(config)
 
     def __call__(self, device: str) -> Sequence[Step]:

@@ -8,6 +8,7 @@ import contextlib
 import email.utils
 import itertools
 import json
+import logging
 import os
 import queue
 import re
@@ -18,14 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
 
-from nein.loading import credentials, spending
+from nein.loading import batches, credentials, spending
 from nein.loading.errors import UserError, choose
 
 clock = time.monotonic
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
-#: server kept failing; it refused the request; it withheld the answer; the reply was of another kind.
+#: server kept failing; it refused the request; it withheld the answer; the reply was of another kind; its
+#: batch is not back.
 TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
 REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
+WAITING = "waits for its batch"
 #: Statuses that are sent again (as the package openai does, with 500 and above).
 RETRIED = (408, 409, 429)
 #: Statuses that are about the service (its key, its address), not about one request.
@@ -67,7 +70,8 @@ class NoAnswer(RuntimeError):
     ) -> None:  # fmt: skip
         super().__init__(message)
         self.kind, self.status, self.named = kind, status, named
-        usual = kind not in (REFUSED, WITHHELD) or (kind == REFUSED and status in UNUSABLE)
+        self.level = logging.DEBUG if kind == WAITING else logging.WARNING  # at which it is logged
+        usual = kind not in (REFUSED, WITHHELD, WAITING) or (kind == REFUSED and status in UNUSABLE)
         self.silent = usual if silent is None else silent
 
     @property
@@ -78,7 +82,7 @@ class NoAnswer(RuntimeError):
     @property
     def transient(self) -> bool:
         """Whether the same request may be answered another time."""
-        return self.kind in (TIMEOUT, CONNECTION, SERVER) or (self.kind == REFUSED and self.silent)
+        return self.kind in (TIMEOUT, CONNECTION, SERVER, WAITING) or (self.kind == REFUSED and self.silent)
 
 
 def use(options: object) -> None:
@@ -197,13 +201,14 @@ class Service:
         self._http = openai.DefaultHttpxClient()
         self._send_now = self._http.send
         self._http.send = self._send_paced  # type: ignore[method-assign]
-        self._client = openai.OpenAI(
+        self.client = openai.OpenAI(
             base_url=self.address, api_key=self._key or "none", timeout=timeout, max_retries=retries,
             default_headers=authorised, http_client=self._http,
             default_query=dict(parse_qsl(given.query, keep_blank_values=True)),
         )  # fmt: skip
         self._own = authorised or ({"Authorization": f"Bearer {self._key}"} if self._key else {})
         self.pace = Pace(concurrency)
+        self._batches = batches.current()
 
     def check(self) -> None:
         """Raises UserError when nobody answers, the key is lacking or refused, or the model is not listed."""
@@ -212,10 +217,12 @@ class Service:
         variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
         if self.hosted and not self._key:
             raise UserError(f"'{self.address}' needs a key; set {variable}.")
+        if self._batches is not None:
+            batches.check(self)
         if self.hosted in ("anthropic.com", "azure.com"):  # other headers; and no list of one's deployments
             return
         try:
-            reply = self._client.with_options(max_retries=0).models.with_raw_response.list()
+            reply = self.client.with_options(max_retries=0).models.with_raw_response.list()
             models = json.loads(reply.http_response.content)["data"]
             served = [self.cleared(str(item["id"])).removeprefix("models/") for item in models]
         except openai.APIConnectionError as error:
@@ -242,29 +249,54 @@ class Service:
     def stop(self) -> None:
         """From now on no request is sent, not even again, and no call of `each` waits."""
         self.pace.stop()
-        self._client.close()
+        self.client.close()
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """As `side_by_side`, until `stop`: then it raises CancelledError."""
         return side_by_side(work, items, self.concurrency, self.pace.go_on)
 
-    def send(self, create: Callable[[Any], Any]) -> Any:
-        """The JSON content of the reply to `create(client)`. Raises NoAnswer and BudgetError."""
+    def send(
+        self, path: str, body: Mapping[str, Any], *, image: bytes | None = None, draw: Any = ""
+    ) -> Any:  # fmt: skip
+        """The JSON content of the reply to a request, with a PNG of field `image` where there is one. draw
+        tells equal requests apart that want answers of their own. Raises NoAnswer and BudgetError."""
+        if self._batches is not None:
+            return self._in_batch(path, body, image, draw)
+        form: dict[str, Any] = {} if image is None else {
+            "files": [("image", ("image.png", image, "image/png"))],
+            "options": {"headers": {"Content-Type": "multipart/form-data"}},
+        }  # fmt: skip
         with spending.request(self.model, self.address) as paid:
-            content = self._reply(create)
+            content = self._reply(lambda client: client.post(path, cast_to=str, body=body, **form))
             paid |= spending.tokens(content.get("usage") if isinstance(content, dict) else None)
         self.count(**paid)
         return content
 
-    def _reply(self, create: Callable[[Any], Any]) -> Any:
+    def _in_batch(self, path: str, body: Mapping[str, Any], image: bytes | None, draw: Any) -> Any:
+        if image is not None:
+            url = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+            body = {**body, "images": [{"image_url": url}]}
+        reply = self._batches.reply(self, path, body, draw) if self._batches is not None else None
+        if reply is None:
+            raise NoAnswer(WAITING, WAITING)
+        status, content = reply
+        if status in (0, *RETRIED) or status >= 500:
+            said = f": HTTP {status}" if status else f" ({self.cleared(content, shortest=1)})"
+            raise NoAnswer(f"the batch gave no answer{said}", SERVER, status=status)
+        if status >= 400:
+            raise self._refusal(status, json.dumps(content))
+        self.count(requests=1, **spending.tokens(content.get("usage")))
+        return content
+
+    def _reply(self, create: Callable[[Any], str]) -> Any:
         import openai
 
         attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
         for attempt in range(self.retries + 1):
             left = self.retries - attempt
-            client = self._client if not attempt else self._client.with_options(max_retries=left)
+            client = self.client if not attempt else self.client.with_options(max_retries=left)
             try:
-                return json.loads(create(client).http_response.content)
+                return json.loads(create(client))
             except ValueError:
                 raise NoAnswer("the reply is not JSON; the address is of another kind of server") from None
             except openai.APITimeoutError:
@@ -274,7 +306,7 @@ class Service:
             except openai.APIStatusError as error:
                 status = error.status_code
                 if status not in RETRIED and status < 500:
-                    raise self._refusal(error) from None
+                    raise self._refusal(status, error.response.text) from None
                 wait = retry_after(error.response.headers)
                 if wait > LONGEST_WAIT:
                     why = f"HTTP {status}, and to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
@@ -320,16 +352,23 @@ class Service:
         kind = PROTOCOL if 0 < status < 500 and status not in RETRIED else SERVER
         raise NoAnswer(f"the picture behind the reply's link cannot be fetched: {said}", kind, status=status)
 
-    def _refusal(self, error: Any) -> NoAnswer:
+    def _refusal(self, status: int, reply: str) -> NoAnswer:
         """Why the server does not answer, in its own words, without the credentials that it may quote."""
-        text = credentials.QUOTED.sub(r"\1 ...", self.cleared(error.response.text, shortest=1))
+        text = credentials.QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
         text = " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
-        said = f"HTTP {error.status_code} {text}"
-        if {str(error.code), str(error.type)} & {*CONTENT} or any(one in error.message for one in CONTENT):
-            return NoAnswer(f"the endpoint withheld an answer: {said}", WITHHELD, status=error.status_code)
-        named = [*filter(None, [error.param]), *re.findall(r"['\"`](\w+)['\"`]", error.message)]
-        refused = f"the endpoint refused the request: {said}"
-        return NoAnswer(refused, REFUSED, status=error.status_code, named=named)
+        said = f"HTTP {status} {text}"
+        try:
+            content = json.loads(reply)
+        except ValueError:
+            content = reply
+        error = content.get("error", content) if isinstance(content, dict) else {}
+        error, words = error if isinstance(error, dict) else {}, str(content)
+        if {str(error.get("code")), str(error.get("type"))} & {*CONTENT} or any(
+            one in words for one in CONTENT
+        ):
+            return NoAnswer(f"the endpoint withheld an answer: {said}", WITHHELD, status=status)
+        named = [*filter(None, [error.get("param")]), *re.findall(r"['\"`](\w+)['\"`]", words)]
+        return NoAnswer(f"the endpoint refused the request: {said}", REFUSED, status=status, named=named)
 
     def cleared(self, text: str, shortest: int = 8) -> str:
         """A text without credentials of at least `shortest` letters: a short one may be an ordinary word."""
@@ -341,7 +380,7 @@ class Service:
     def _send_paced(self, request: Any, **options: Any) -> Any:
         """One HTTP request, when its turn comes; notes until when the server wants no other of anybody."""
         with self.pace.seat() as replied:
-            if request.method == "POST":
+            if request.method == "POST" and self._batches is None:
                 again = request.headers.get("x-stainless-retry-count", "0") != "0"
                 self.count(requests=1, retries=int(again))
             response = self._send_now(request, **options)

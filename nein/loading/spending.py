@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,10 @@ def tokens(usage: Any) -> dict[str, int]:
     return {name: count for name, count in counts.items() if isinstance(count, int) and count > 0}
 
 
+#: Behind the name of a model in the files: its requests went in batches, which have prices of their own.
+BATCH = " (batch)"
+
+
 def price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
     """Dollars by genai-prices, of the provider at the address or the model's own; None without a row."""
     if (rate := _rate(model, address)) is None:
@@ -71,7 +75,9 @@ def _rate(model: str, address: str) -> Callable[[Mapping[str, int]], Decimal] | 
         from genai_prices import Usage, calc_price
     except ImportError:  # it needs Python 3.11
         return None
-    places: tuple[dict[str, Any], ...] = ({"provider_api_url": address}, {})
+    kind = {"price_context": {"processing": "batch"}} if model.endswith(BATCH) else {}
+    model = model.removesuffix(BATCH)
+    places: tuple[dict[str, Any], ...] = ({"provider_api_url": address, **kind}, kind)
     for where in places:
         with contextlib.suppress(LookupError):
             calc_price(Usage(input_tokens=1), model, **where)
@@ -93,44 +99,55 @@ class Ledger:
         self._held: dict[str, tuple[str, Decimal]] = {}  # id of a request -> (model, dollars)
         self._costs: dict[str, Decimal] = {}
         self._dearest: dict[str, Decimal] = {}
+        self._paid: set[str] = set()
         self._counts: dict[str, Counter[str]] = {}
 
     @contextlib.contextmanager
     def request(self, model: str, address: str) -> Iterator[dict[str, int]]:
         """Around one request; its tokens are put into the dict. Raises BudgetError."""
         identity, usage = uuid.uuid4().hex[:16], dict[str, int]()
-        self._hold(identity, model, address)
+        with self._change:
+            while not self.hold([identity], model, address, on_their_way=self._own.total()):
+                self._change.wait(0.2)
+            self._own[model] += 1
         try:
             yield usage
         finally:
-            cost = price(model, usage, address) if usage else None
             with self._change:
-                if usage or self._budget is not None:
-                    self._write(identity, model, cost=None if cost is None else str(cost), **usage)
-                if usage and cost is None and self._budget is not None and model not in self._unpriced:
-                    self._unpriced.add(model)
-                    print(f"The price of {model} is not known: --budget does not count it.", file=sys.stderr)
+                self.paid(identity, model, address, usage)
                 self._own[model] -= 1
                 self._change.notify_all()
 
-    def _hold(self, identity: str, model: str, address: str) -> None:
-        """Waits for room for a request as dear as the dearest of this model; the first goes alone."""
+    def hold(self, identities: Sequence[str], model: str, address: str, on_their_way: int = 0) -> int:
+        """How many of the requests there is room for, each as dear as the dearest of this model; the first
+        goes alone. Raises BudgetError for none, unless others are on their way."""
         with self._change:
-            while self._budget is not None and price(model, {"input_tokens": 1}, address) is not None:
-                self.read()
-                dearest, total = self._dearest.get(model), self._total()
-                room = total < self._budget if dearest is None else total + dearest <= self._budget
-                if room and (dearest is not None or not self._own[model]):
-                    self._write(identity, model, held=str(dearest or 0))
-                    break
-                if not self._own.total():
-                    time.sleep(GRACE)
-                    raise BudgetError(
-                        f"The next request to {model} might pass the budget of ${self._budget} (${total:.2f} "
-                        "are spent); give the command again with a larger --budget to go on."
-                    )
-                self._change.wait(0.2)
-            self._own[model] += 1
+            if self._budget is None or price(model, {"input_tokens": 1}, address) is None:
+                return len(identities)
+            self.read()
+            dearest, total = self._dearest.get(model), self._total()
+            room = int(total < self._budget and not self._own[model])
+            if dearest is not None:
+                room = int((self._budget - total) // dearest) if dearest else len(identities)
+            if room < 1 and not on_their_way:
+                time.sleep(GRACE)
+                raise BudgetError(
+                    f"The next request to {model} might pass the budget of ${self._budget} (${total:.2f} "
+                    "are spent); give the command again with a larger --budget to go on."
+                )
+            for identity in identities[: max(0, room)]:
+                self._write(identity, model, held=str(dearest or 0))
+            return min(max(0, room), len(identities))
+
+    def paid(self, identity: str, model: str, address: str, usage: Mapping[str, int]) -> None:
+        """A request is answered, or failed and has no usage."""
+        cost = price(model, usage, address) if usage else None
+        with self._change:
+            if usage or self._budget is not None:
+                self._write(identity, model, cost=None if cost is None else str(cost), **usage)
+            if usage and cost is None and self._budget is not None and model not in self._unpriced:
+                self._unpriced.add(model)
+                print(f"The price of {model} is not known: --budget does not count it.", file=sys.stderr)
 
     def _write(self, identity: str, model: str, **entry: Any) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +168,10 @@ class Ledger:
             self._held[id] = model, Decimal(held)
             return
         self._held.pop(id, None)
+        if id in self._paid:  # a kill between this line and the replies of its batch
+            return
         if usage:  # it was answered
+            self._paid.add(id)
             self._counts.setdefault(model, Counter()).update(requests=1, **usage)
         if cost is not None:
             self._costs[model] = self._costs.get(model, Decimal(0)) + Decimal(cost)
@@ -180,6 +200,17 @@ def keep(out: Path, budget: float | None) -> None:
 def request(model: str, address: str) -> contextlib.AbstractContextManager[dict[str, int]]:
     """Around every request to a model behind an address: see `Ledger.request`."""
     return _ledger.request(model, address) if _ledger else contextlib.nullcontext({})
+
+
+def hold(identities: Sequence[str], model: str, address: str) -> int:
+    """Of the requests of a batch: see `Ledger.hold`."""
+    return _ledger.hold(identities, model + BATCH, address) if _ledger else len(identities)
+
+
+def paid(identity: str, model: str, address: str, usage: Mapping[str, int]) -> None:
+    """Of a request that went in a batch: see `Ledger.paid`."""
+    if _ledger:
+        _ledger.paid(identity, model + BATCH, address, usage)
 
 
 def spent(folder: Path) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from nein.engine.executors.worker import Loaded, Worker
 from nein.engine.processes import Processes, one_thread, share
 from nein.engine.scheduler import Scheduler, all_set_aside
 from nein.engine.stages import Plan, Step, Task
+from nein.loading import batches
 
 PATIENCE = 0.05  # seconds between two questions for a block
 
@@ -72,6 +73,12 @@ class Threads:
         self.processes.close()
 
     def compute(self, plan: Plan) -> list[int]:
+        made = self._compute(plan)
+        while batches.collect():  # rows that waited are made again
+            made = [one + more for one, more in zip(made, self._compute(plan), strict=True)]
+        return made
+
+    def _compute(self, plan: Plan) -> list[int]:
         steps = self._steps = plan(self.device)
         if self.is_main:
             announce(steps)

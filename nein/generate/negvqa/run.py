@@ -13,6 +13,7 @@ OUT/check.html        the sheet for a person
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import re
 from collections import Counter
@@ -29,7 +30,7 @@ from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negvqa import check, sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice, load
-from nein.loading import spending
+from nein.loading import batches, spending
 from nein.metrics.backends.endpoint import is_endpoint
 from nein.models.llm import client as llm
 
@@ -71,9 +72,13 @@ def build(config: ConversionConfig) -> str:
 
         device = "cpu" if is_endpoint(str(config.llm.model)) else processes.Processes().device(config.device)
         spending.keep(folder.path, config.budget)
+        batches.keep(folder.path if config.batch_api else None)
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
-            made = by_model(usable, [wrong[item.id] for item in usable], client, config.instruction)
+            ask = functools.partial(by_model, usable, [wrong[item.id] for item in usable], client)
+            made = ask(config.instruction)
+            while batches.collect():
+                made = ask(config.instruction)
         folder.note("usage", f"llm-{attempts.new_name()}", client.usage())
     rest = iter(made)
     negations = [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]

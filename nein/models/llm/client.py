@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from nein.engine.blocks import sample_seed
 from nein.loading.references import expanded
-from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
+from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WAITING, NoAnswer
 from nein.metrics.backends import is_served
 from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
 from nein.metrics.base import MetricError, RecordStore, without_thoughts
@@ -27,7 +27,7 @@ from nein.models.llm import MODEL_FAILED, Answer, LlmOptions
 #: Failures of an answer that did arrive.
 NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
 #: Nobody to answer: after HOPELESS such failures, one after the other, the rest is not tried.
-SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
+SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED, WAITING)
 HOPELESS = 20
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -127,7 +127,9 @@ class Client:
                     prompt, schema=schema, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
                 )
             except NoAnswer as error:
-                error.silent = error.kind in SILENT  # prompts are alike: what refuses one refuses all
+                error.silent = (
+                    error.kind in SILENT and error.kind != WAITING
+                )  # prompts are alike: what refuses one refuses all
                 raise
             return answer._asdict()
 

@@ -96,11 +96,19 @@ def _thought(model: Any, images: Images, asked: Table, scorings: Sequence[str], 
 
     thinking = _each(lambda one: longer(one, STEPS), asked)
     thoughts = model.answer(images, thinking, ["generated"])
-    concluding = _each(
-        lambda one, thought: longer(one, f"{STEPS}\n{thought.text or ''}{_THEREFORE}"), asked, thoughts
-    )
-    replies = model.answer(images, concluding, scorings)
-    return _each(lambda thought, reply: thought if thought.error else reply, thoughts, replies)
+    concluding = [
+        [
+            longer(one, f"{STEPS}\n{thought.text or ''}{_THEREFORE}")
+            for one, thought in zip(*rows, strict=True)
+            if not thought.error
+        ]
+        for rows in zip(asked, thoughts, strict=True)
+    ]
+    replies = [iter(row) for row in model.answer(images, concluding, scorings)]
+    return [
+        [thought if thought.error else next(rest) for thought in row]
+        for row, rest in zip(thoughts, replies, strict=True)
+    ]
 
 
 #: Name -> its function of (model, pictures, questions, scorings, wording).

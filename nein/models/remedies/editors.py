@@ -52,6 +52,7 @@ class Sent(NamedTuple):
     request: editors.EditRequest | None
     note: str = ""
     error: str | None = None
+    transient: bool = False
 
 
 class Command(BaseModel):
@@ -108,7 +109,8 @@ class ByLanguageModel:
         sent = []
         for request, outcome in zip(requests, self._client.complete(asked, Command), strict=True):
             if outcome.value is None:
-                sent.append(Sent(None, error=f"no rewriting: {outcome.failure}, {outcome.reason}"))
+                why = f"no rewriting: {outcome.failure}, {outcome.reason}"
+                sent.append(Sent(None, error=why, transient=outcome.failure in llm.SILENT))
             else:
                 command = outcome.value.command.strip()
                 sent.append(_sent(request, instruction=command) if command else Sent(None, AFFIRMED))
@@ -190,7 +192,8 @@ class WithRemedy:
         for place, (request, one) in enumerate(zip(requests, sent, strict=True)):
             if one.request is None:
                 image = None if one.error else request.image.copy()
-                yield place, editors.EditResult(request.id, image, one.error, note=one.note)
+                made = editors.EditResult(request.id, image, one.error, note=one.note)
+                yield place, dataclasses.replace(made, transient=one.transient)
         places = [place for place, one in enumerate(sent) if one.request is not None]
         asked = [one.request for one in sent if one.request is not None]
         edit = getattr(self._editor, "as_made", lambda some: enumerate(self._editor.edit(some)))
