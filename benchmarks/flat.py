@@ -29,7 +29,6 @@ from nein.benchmarks.nein import runs
 from nein.datasets.negbench import drawn
 from nein.engine import atomic, scheduler
 from nein.engine.folder import Folder
-from nein.generate.negvqa.check import FORMAT
 from nein.metrics.judges.base import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,7 +98,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
         lambda root, count: ["negvqa", "generate", "--questions", count, "--out", root / "questions"],
     ),
     "negvqa check": (
-        "questions", lambda root, count: ["negvqa", "check", root / "first.json", root / "second.json"],
+        "questions", lambda root, count: ["negvqa", "check", root / "first.csv", root / "second.csv"],
     ),
     "negbench generate": (
         "scenes",
@@ -218,12 +217,11 @@ def _put_aside(folder: Folder) -> None:
 
 
 def _tick(root: Path, count: int) -> None:
-    """What two people export from a sheet of so many questions."""
+    """What two people save from a sheet of so many questions."""
     for k, name in enumerate(("first", "second")):
-        ticks = [{"verdict": "right"}, {"verdict": "wrong", "error": "other"}]
-        marks = {f"question {i}": ticks[i % (7 + k) == 0] for i in range(count)}
-        content = {"format": FORMAT, "sheet": "sheet", "population": count, "items": marks}
-        atomic.write_json(root / f"{name}.json", content)
+        lines = ["sheet,items,rater,item,verdict,seconds,note"]
+        lines += [f"s,{count},{name},{i},{'other' if i % (7 + k) else 'right'},1," for i in range(count)]
+        (root / f"{name}.csv").write_text("\n".join(lines))
 
 
 def main() -> None:

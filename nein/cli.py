@@ -55,6 +55,10 @@ COMMANDS: dict[str, Command] = {
         "check that an editor or a judge keeps its contract",
         "nein.judges.config:CheckConfig", "nein.judges.check:run",
     ),
+    "study": Command(
+        "make pages for blind human labels, and compare the labels with the judges",
+        "nein.judges.config:StudyConfig", "nein.judges.study:run",
+    ),
     "data nano": Command(
         "draw the miniature world into a folder",
         "nein.datasets.nein.command:DrawConfig", "nein.datasets.nein.command:draw",

@@ -52,6 +52,7 @@ LINES = {
     "compare": "{w}/runs --track all --metrics l1",
     "calibrate": "{w}/done --judges vqa --sets sources --limit 2 --out {w}/out/calibration --device cpu",
     "check": "identity --number 3 --device cpu",
+    "study": "{w}/runs --out {w}/study --labels {w}/ada.csv",
     "data nano": "--split val --sources 1 --out {w}/out/nano",
     "data check": "{w}/data --split val --full",
     "status": "{w}/runs",
@@ -76,7 +77,7 @@ LINES = {
     "--device cpu",
     "negvqa report": "{w}/negvqa --out {w}/out/negvqa.html --formats md,html --samples 2",
     "negvqa generate": "--source {w}/choices.jsonl --images {w} --limit 2 --out {w}/out/questions",
-    "negvqa check": "{w}/check.json --out {w}/out/check.figures.json",
+    "negvqa check": "{w}/check.csv --out {w}/out/check.figures.json",
 }  # fmt: skip
 #: Commands that have no row of their own in the table, and where their options are.
 FURTHER = {
@@ -135,10 +136,15 @@ def world(folder, models=False):
     atomic.write_lines(folder / "captions.jsonl", ({"image": k, "caption": v} for k, v in said.items()))
     shutil.copytree(folder / "images", folder / "pictures")
     choices.write(folder, choices.rows()[:4])
-    mark = {"verdict": "right", "error": None, "note": ""}
-    facts = {"format": "nein negvqa check 1", "sheet": "s", "population": 9, "checker": ""}
-    (folder / "check.json").write_text(json.dumps({**facts, "items": {"1": mark}}))
-    for name in ("eval", "data nano", "stats", "negvqa", "negvqa check"):
+    (folder / "check.csv").write_text("sheet,items,rater,item,verdict,seconds,note\ns,1,Ada,1,right,2,\n")
+    items = {"e": {"id": rows[0]["NeIn"], "runs": [["ip2p", "negative"]], "gold": ""}}
+    plan = {"pairs": False, "drawn": [0], "sheets": ["s"], "items": items}
+    (folder / "study").mkdir()
+    (folder / "study" / "study.json").write_text(json.dumps(plan))
+    (folder / "ada.csv").write_text(
+        "sheet,items,rater,item,gone,kept,artefacts,seconds,note\ns,1,Ada,e,gone,mostly,none,2,\n"
+    )
+    for name in ("eval", "data nano", "stats", "negvqa", "negvqa check", "study"):
         ended = run(name, LINES[name].format(w=folder).split(), folder)
         assert ended.code == 0, (name, ended)
     shutil.copytree(folder / "out" / "negvqa", folder / "negvqa")

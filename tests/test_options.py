@@ -51,7 +51,8 @@ NEEDED = {
     "retry": ["RUN"], "export": ["RUN"], "status": ["RUN"],
     "leaderboard": ["RUN"],
     "negbench judge": ["OUT"], "negbench report": ["RUN"],
-    "negvqa check": ["FILE"], "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
+    "study": ["RUN"], "negvqa check": ["FILE"],
+    "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
 }  # fmt: skip
 
 

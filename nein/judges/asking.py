@@ -85,7 +85,7 @@ def decoded(make: Callable[[], Item]) -> Item:
     try:
         return make()
     except ImageError as error:
-        raise UserError(f"A picture of the calibration cannot be read: {error}") from None
+        raise UserError(f"A picture cannot be read: {error}") from None
 
 
 def shown(name: str, entry: Mapping[str, Any] | None, unit: str = "%") -> str:

@@ -1,4 +1,4 @@
-"""The options of `nein calibrate` and `nein check`."""
+"""The options of `nein calibrate`, `nein check`, `nein study` and `nein negbench judge`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
+from nein.benchmarks.nein.config import Elsewhere
 from nein.config.groups import (
     Batches,
     Budget,
@@ -18,7 +19,7 @@ from nein.config.groups import (
     Seed,
     Sending,
 )  # fmt: skip
-from nein.config.options import Device, Names, argument, option
+from nein.config.options import Device, Names, Paths, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
 
@@ -126,3 +127,17 @@ class RetrievedConfig(Batches, OnDevice, Budget):
         from nein.judges.asking import needs_of
 
         return needs_of(self.kind, self.judged_by)
+
+
+@dataclass(kw_only=True)
+class StudyConfig(Elsewhere, Seed):
+    """Which edits people label, and the labels they gave."""
+
+    run: Path = argument("RUN", "result folder of nein eval")
+    labels: Paths = option([], "files that raters saved: print what they say", "Main")
+    pairs: bool = option(False, "show two edits side by side instead of one", "Main")
+    raters: PositiveInt = option(2, "pages to make, one per rater", "Main")
+    items: PositiveInt = option(120, "edits or pairs to label, the same number of every run", "Main")
+    shared: NonNegativeInt = option(30, "how many of them every rater labels, for agreement", "Main")
+    gold: NonNegativeInt = option(6, "extra items of known truth on every page", "Main")
+    out: Path | None = option(None, "folder of the study (default: RUN/study)", "Output")

@@ -181,9 +181,9 @@ Place = str | dict[str, str]
 _AHEAD = 64
 
 
-def of_picture(picture: np.ndarray, side: int) -> Thumbnail:
+def of_picture(picture: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
     """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
-    return base64.b64encode(images.thumbnail(picture, side)).decode()
+    return base64.b64encode(images.thumbnail(picture, side, quality)).decode()
 
 
 def of_file(path: Path, side: int) -> Thumbnail:

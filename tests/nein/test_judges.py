@@ -12,7 +12,7 @@ from nein.benchmarks import controls as of_controls
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import judge_tables
+from nein.benchmarks.nein.reporting import judge_tables, people
 from nein.benchmarks.report import run as report
 from nein.datasets.nein import loading
 from nein.engine import atomic
@@ -219,11 +219,12 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     labels.write_text(head + "".join(f"known,negative,{name},{int(truth[name])}\n" for name in picked))
     twice.write_text(f"{head}e,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
     with pytest.raises(UserError, match=r"line 4: 's' of e/negative has another label"):
-        judge_tables.read_labels(twice)
+        people.read([twice])
     report(ReportConfig.parse([str(out), "-o", str(page), "--labels", str(labels)]))
     assert "Corrected for the judge" in page.read_text()
     assert "Removal with people" in page.read_text()
-    _, labelled = judge_tables.labelled([run], judge_tables.read_labels(labels))
+    made = people.labelled([run], people.read([labels]))
+    labelled = next(one for one in made if one.get("statistic") == "labelled")
     assert labelled["low"] <= share <= labelled["high"]
     assert labelled["n"] == 60
     assert not (tmp_path / "r-reliability.png").exists()  # this judge gives no soft score

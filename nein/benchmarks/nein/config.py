@@ -214,7 +214,9 @@ class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
     protocols: bool = option(False, "show the effect of each quirk of the published protocol", "Main")
     calibration: Paths = option([], "calibration folders (default: RUN/calibration)", "Main")
     judge_grade: Paths = option([], "folders of nein negvqa --model judge", "Main")
-    labels: Path | None = option(None, "human labels: CSV with editor,track,id,gone", "Main")
+    labels: Paths = option(
+        [], "human labels: labels.csv of nein study, or CSV with editor,track,id,gone", "Main"
+    )
     title: str | None = option(None, "title of the page", "Output")
     thumbnails: NonNegativeInt = option(128, "longer side of an image in pixels; 0 for none", "Output")
     budget: NonNegativeInt = option(

@@ -59,7 +59,7 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, BatchApi, Output):
 
 @dataclass(kw_only=True)
 class CheckConfig(Options):
-    """The exported ticks of a check sheet."""
+    """The labels of a check sheet."""
 
-    files: Paths = argument("FILE.json", "exported check sheets, one per reviewer")
+    files: Paths = argument("FILE.csv", "files saved from the check sheet, one per reviewer")
     out: Path | None = option(None, "write the figures to this JSON file", "Output")

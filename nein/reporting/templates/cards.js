@@ -1,8 +1,7 @@
 
 // The samples: cards that are searched, filtered and ordered, and a dialog with all that is known of one. Data
 // reach the page as text only: nothing from a file is ever taken for markup. `browser` is for scripts of other
-// parts of the page: `onCard(f)` calls f(node, id) for every card that is made, `only(f)` shows the samples
-// whose id f accepts, `tell(f)` shows f(row, member, sample), texts, of every row of a dialog's table, `render()`
+// parts of the page: `tell(f)` shows f(row, member, sample), texts, of every row of a dialog's table, `render()`
 // draws anew.
 const browser = (() => {
   const $ = (id) => document.getElementById(id);
@@ -10,12 +9,12 @@ const browser = (() => {
   const n = index.ids.length, { members, measures, facets } = index;
   const [noun, memberWord, measureWord] = index.words;
   const measureAt = Object.fromEntries(measures.map((m, i) => [m.name, i]));
-  const chunks = new Map(), waiting = new Map(), KEEP = 80, hooks = [];
+  const chunks = new Map(), waiting = new Map(), KEEP = 80;
   const keyOf = (facet) => facet.name.toLowerCase().replace(/[^a-z0-9]+/g, "-");
   const defaults = { q: "", ...Object.fromEntries(facets.map((facet) => [keyOf(facet), ""])), member: "", measure: index.chosen,
     verdict: "", sort: "data", page: "1", sample: "", picture: "" };
   const KEYS = Object.keys(defaults), CHOICES = KEYS.filter((key) => !["q", "page", "sample", "picture"].includes(key));
-  let state = { ...defaults }, found = [], opener = null, wanted = () => true, told = (row) => row;
+  let state = { ...defaults }, found = [], opener = null, told = (row) => row;
 
   const haystack = index.ids.map((id, i) => [id, index.titles[i], index.asides[i],
     ...facets.flatMap((facet) => facet.of[i].map((entry) => facet.entries[entry]))].join("\n").toLowerCase());
@@ -90,7 +89,7 @@ const browser = (() => {
     const entries = facets.map((facet) => (state[keyOf(facet)] === "" ? -1 : facet.entries.indexOf(state[keyOf(facet)])));
     found = [];
     for (let i = 0; i < n; i++) {
-      if (!wanted(index.ids[i]) || !facets.every((facet, f) => entries[f] < 0 || facet.of[i].includes(entries[f]))) continue;
+      if (!facets.every((facet, f) => entries[f] < 0 || facet.of[i].includes(entries[f]))) continue;
       if (words.every((word) => haystack[i].includes(word)) && passesVerdict(i)) found.push(i);
     }
     const key = { worst: "level", best: "level" }[state.sort] || state.sort;
@@ -206,7 +205,6 @@ const browser = (() => {
       inside.replaceChildren(...body(i, data));
       if (opens(data)) inside.append(element("button", { type: "button", on: { click: open } }, "answers and measures"));
     });
-    for (const hook of hooks) hook(node, index.ids[i]);
     return node;
   }
   function openSample() {
@@ -359,5 +357,5 @@ const browser = (() => {
     document.documentElement.dataset.ready = "yes";
   };
   setTimeout(start); // once the scripts of other parts have said what they want
-  return { onCard: (f) => hooks.push(f), only: (f) => { wanted = f; }, tell: (f) => { told = f; }, render, measures, value, show, fixed };
+  return { tell: (f) => { told = f; }, render, measures, value, show, fixed };
 })();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,10 +118,10 @@ def corrected(loaded: Sequence[Records], calibrations: Sequence[Calibration]) ->
                 rule = "paper_retention" if (what, rule) == ("retention", "paper") else rule
                 mended = calibration.correct_removal if what == "removal" else calibration.correct_retention
                 result = mended(entry, judge.rates(rule, role="object"))
-            yield from _beside(entry, result, "corrected", run, metric)
+            yield from beside(entry, result, "corrected", run, metric)
 
 
-def _beside(
+def beside(
     judged: Estimate, result: Corrected, how: str, run: Records, metric: str
 ) -> Iterator[dict[str, Any]]:
     """A figure as judged, and what is made of it."""
@@ -215,46 +214,6 @@ def _share(rates: Mapping[str, Any], which: str, **what: Any) -> dict[str, Any]:
     unit = "points" if which in ("gap", "position") else "%"
     estimate = rates[which] and Estimate.from_dict(rates[which])
     return figure(estimate, unit=unit, unscored=rates["n_unscored"], **{"metric": which, **what})
-
-
-def read_labels(file: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """(editor, track) -> sample id -> 1.0 where a person found the object gone, 0.0 where it is still there:
-    a CSV file with the columns editor, track, id, gone (1/0, yes/no). Raises UserError."""
-    words = {"1": 1.0, "yes": 1.0, "0": 0.0, "no": 0.0}
-    labels: dict[tuple[str, str], dict[str, float]] = {}
-    try:
-        with file.open(newline="", encoding="utf-8") as lines:
-            for place, row in enumerate(csv.DictReader(lines), start=2):
-                gone = words.get(str(row.get("gone", "")).strip().lower())
-                where = f"'{file}', line {place}"
-                if gone is None or not all(row.get(name) for name in ("editor", "track", "id")):
-                    raise UserError(f"{where}: expected editor, track, id, gone (1 or 0), not {row}.")
-                of_run = labels.setdefault((row["editor"], row["track"]), {})
-                if of_run.setdefault(row["id"], gone) != gone:
-                    whose = f"'{row['id']}' of {row['editor']}/{row['track']}"
-                    raise UserError(f"{where}: {whose} has another label above; keep the agreed one.")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"'{file}' cannot be read: {error}.") from None
-    if not labels:
-        raise UserError(f"'{file}' holds no labels; expected lines of editor,track,id,gone.")
-    return labels
-
-
-def labelled(
-    loaded: Sequence[Records], labels: Mapping[tuple[str, str], Mapping[str, float]]
-) -> list[dict[str, Any]]:
-    """Removal with people's labels of some samples behind it (prediction-powered; task "labelled")."""
-    rows: list[dict[str, Any]] = []
-    for run in loaded:
-        of_run = labels.get((run.run.editor, run.track), {})
-        if stranger := next((name for name in of_run if name not in run.place), None):
-            raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
-        for metric in REMOVALS:
-            entry = figures.estimate(run.of(metric), metric)
-            if entry is not None and of_run:
-                result = calibration.prediction_powered(run.values(metric), of_run, run.sources)
-                rows += _beside(entry, result, "labelled", run, metric)
-    return rows
 
 
 def read_grades(paths: Sequence[Path]) -> list[tuple[Mapping[str, Any], pd.DataFrame]]:

@@ -17,7 +17,7 @@ from nein.benchmarks import controls
 from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import idle
-from nein.benchmarks.nein.reporting import comparisons, judge_tables, protocols, sections
+from nein.benchmarks.nein.reporting import comparisons, judge_tables, people, protocols, sections
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
 from nein.benchmarks.nein.runs import DECLINED, EDIT, NOT_EDITED, REMOVALS, RESHAPED, Records
 from nein.benchmarks.runs import Finished
@@ -71,7 +71,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs(loaded)]
     rows += judge_tables.rewarded(loaded, judge_tables.load_rewards(folders))
     if options.labels:
-        rows += judge_tables.labelled(loaded, judge_tables.read_labels(options.labels))
+        rows += people.labelled(loaded, people.read(options.labels))
     rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))
     if options.protocols:
         rows += [row for run in loaded for row in protocols.rows(run)]

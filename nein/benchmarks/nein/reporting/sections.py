@@ -12,7 +12,7 @@ from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
 from nein.benchmarks.nein.runs import REFUSED, REMOVALS, TEMPLATES
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
-from nein.reporting import format, plots
+from nein.reporting import format, labels, plots
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
 from nein.reporting.tables import Across, Column, Row, Table, count, entry, estimate, p_value, value
@@ -254,10 +254,20 @@ LABELLED = Table(
     "labelled", "Removal with people's labels", (*RUN, METRIC),
     (*_columns("statistic", {"as judged": "judged", "with labels": "labelled"}),
      Column("labels", {"statistic": "labelled"}, count()),
+     Column("more labels for ± 5 points", {"statistic": "labelled"}, entry("more")),
      Column("not given because", {"statistic": "labelled"}, entry("refused"))),
     {"task": "labelled"},
     "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples are "
-    "random.",
+    "random. With ± 5 points for each of two runs a gap of 10 points between them is found with probability "
+    "0.8; \"more samples\": the verdicts alone leave more doubt than that. Partly gone is not gone.",
+)  # fmt: skip
+JUDGE_PEOPLE = Table(
+    "judge_people", "The judges against people",
+    (Row("metric", "judge", REMOVALS), Row("by"), Row("group", "")),
+    (*_columns("statistic", {"same verdict %": "same", "sees what people see %": "sensitivity",
+                             "sees none where people see none %": "specificity"}),
+     Column("labels", {"statistic": "same"}, count())),
+    {"task": "judge-people"},
 )  # fmt: skip
 AGREEMENT = Table(
     "agreement", "Agreement of the judges", RUN,
@@ -267,6 +277,7 @@ AGREEMENT = Table(
     {"task": "agreement"},
     "Removal by VQA against removal by detection. – where there is one verdict only.",
 )  # fmt: skip
+PEOPLE = [LABELLED, JUDGE_PEOPLE, labels.AGREEMENT]
 _ASKED = ("original questions", "negated questions")
 NEGVQA = Table(
     "negvqa", "The judge on NegVQA", (Row("used", "judge of"), Row("judge", "class"), Row("asked")),
@@ -370,7 +381,7 @@ def of_runs() -> list[Section]:
 
 def page(out_of_reach: str) -> list[Section]:
     """What the report shows. out_of_reach: see `comparisons`."""
-    about_judges = [CALIBRATION, CONTROLS, REWARDS, BEST_OF, CORRECTED, AGREEMENT, LABELLED, NEGVQA]
+    about_judges = [CALIBRATION, CONTROLS, REWARDS, BEST_OF, CORRECTED, AGREEMENT, *PEOPLE, NEGVQA]
     return [
         Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [TOLD_AND_DENIED, GAPS]),
         _PAIRS,

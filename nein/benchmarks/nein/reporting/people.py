@@ -1,0 +1,173 @@
+"""People's labels of edits: how they are written, the judges beside them, and Removal corrected by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from nein.benchmarks.nein import figures
+from nein.benchmarks.nein.reporting.judge_tables import beside
+from nein.benchmarks.nein.runs import REMOVALS, Records
+from nein.engine.errors import UserError
+from nein.reporting import labels
+from nein.reporting.figures import figure
+from nein.reporting.labels import UNSURE, Labelled, Question
+from nein.reporting.tables import Column, Row, Table, count
+from nein.statistics import bounded_mean, calibration
+
+#: What is asked about one edit; `gone` decides about Removal.
+QUESTIONS = (
+    Question("gone", "Is it gone?", {
+        "gone": "gone", "partly": "partly gone", "there": "still there", UNSURE: UNSURE,
+    }),
+    Question("kept", "Is the rest of the picture kept?", {
+        "mostly": "mostly", "some": "some changes", "changed": "changed",
+    }),
+    Question("artefacts", "Artefacts?", {"none": "none", "some": "some", "serious": "serious"}),
+)  # fmt: skip
+#: What counts as removed: an object of which a part is left is not. None: no label.
+REMOVED = {
+    "gone": 1.0, "1": 1.0, "yes": 1.0, "partly": 0.0, "there": 0.0, "0": 0.0, "no": 0.0, UNSURE: None,
+    "": None,
+}  # fmt: skip
+BETTER = Question("better", "Which edit is better: is it gone, is the rest kept?", {
+    "left": "left", "right": "right", "tie": "tie", "both bad": "both bad",
+})  # fmt: skip
+PREFERRED = Table(
+    "preferred", "Which edit people prefer", (Row("first", "A"), Row("second", "B")),
+    (Column("A is better %", {"statistic": "first"}), Column("labels", {"statistic": "first"}, count()),
+     *(Column(f"{name} %", {"statistic": name}) for name in ("tie", "both bad")),
+     *(Column(f"{by} chooses as people %", {"statistic": name}) for name, by in REMOVALS.items())),
+    {"task": "preferred"},
+    "Ties and two bad edits count as half. A judge chooses where it finds the object gone in one of the two.",
+)  # fmt: skip
+KEY = ("editor", "track", "id")
+
+
+def read(files: Sequence[Path]) -> list[Labelled]:
+    """The lines of CSV files with the columns editor, track, id, gone (a key of `REMOVED`), and perhaps rater
+    and the other questions, as `nein study RUN --labels` writes them. Raises UserError."""
+    rows: list[Labelled] = []
+    said: dict[tuple[str, ...], float | None] = {}
+    for file in files:
+        for place, row in labels.read_csv(file, (*KEY, "gone")):
+            row = {"rater": "", **row, "gone": row["gone"].strip().lower()}
+            if row["gone"] not in REMOVED or not all(row[name] for name in KEY):
+                raise UserError(
+                    f"'{file}', line {place}: expected editor, track, id and gone "
+                    f"({', '.join(filter(None, REMOVED))}), not {row}."
+                )
+            key = (row["rater"], *(row[name] for name in KEY))
+            if said.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
+                raise UserError(
+                    f"'{file}', line {place}: '{row['id']}' of {row['editor']}/{row['track']} has another "
+                    "label above; keep the agreed one, or name each rater in a column rater."
+                )
+            rows.append(row)
+    return rows
+
+
+def shares(rows: Sequence[Labelled]) -> dict[tuple[str, str], dict[str, float]]:
+    """(editor, track) -> sample id -> share of the raters with a label who find the object gone."""
+    every: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        if (value := REMOVED[row["gone"]]) is not None:
+            every.setdefault((row["editor"], row["track"]), {}).setdefault(row["id"], []).append(value)
+    return {run: {name: sum(given) / len(given) for name, given in of.items()} for run, of in every.items()}
+
+
+def labelled(loaded: Sequence[Records], rows: Sequence[Labelled]) -> list[dict[str, Any]]:
+    """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
+    every judge against people (task "judge-people"), and the raters against each other."""
+    known, made = shares(rows), []
+    runs = {(run.run.editor, run.track): run for run in loaded}
+    if not known.keys() & runs.keys():
+        given, there = ("; ".join("/".join(key) for key in of) or "none" for of in (known, runs))
+        raise UserError(f"The labels are of other runs: {given}. Those here are {there}.")
+    for key, of_run in known.items():
+        run = runs.get(key)
+        if run and (stranger := next((name for name in of_run if name not in run.place), None)):
+            raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
+    for key, run in runs.items():
+        for metric in REMOVALS:
+            entry, of_run = figures.estimate(run.of(metric), metric), known.get(key, {})
+            if entry is not None and of_run:
+                result = calibration.prediction_powered(run.values(metric), of_run, run.sources)
+                needed = "more samples" if result.needed is None else str(max(0, result.needed - len(of_run)))
+                made += [row | {"more": needed} for row in beside(entry, result, "labelled", run, metric)]
+    made += against(runs, known)
+    named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
+    asked = [question for question in QUESTIONS if all(question.key in row for row in named)]
+    place = {name: source for run in loaded for name, source in run.sources.items()}
+    sources = {row["item"]: place.get(row["id"], row["id"]) for row in named}
+    return [*made, *labels.agreement(named, asked, sources)]
+
+
+def against(
+    runs: Mapping[tuple[str, str], Records], known: Mapping[tuple[str, str], Mapping[str, float]]
+) -> Iterator[dict[str, Any]]:
+    """How far each judge agrees with people, over all labels and by editor, object and template; and its
+    sensitivity and specificity where most raters say the same, as `nein calibrate` gives them."""
+    for metric in REMOVALS:
+        parts = []
+        for key, run in ((key, run) for key, run in runs.items() if key in known):
+            frame = run.of(metric).frame
+            parts.append(frame.assign(editor=run.label, people=frame["id"].astype(object).map(known[key])))
+        table = pd.concat(parts, ignore_index=True).dropna(subset=["people", "value"])
+        for by in ("all", "editor", "object", "template"):
+            groups = [("", table)] if by == "all" else table.groupby(by, observed=True, sort=False)
+            for group, part in groups:
+                if part.empty:
+                    continue
+                what: dict[str, Any] = {"task": "judge-people", "metric": metric, "by": by, "group": group}
+                same = bounded_mean(1 - (part["people"] - part["value"]).abs(), part["source"].tolist())
+                yield figure(same, unit="%", statistic="same", **what)
+                sure = part[part["people"] != 0.5]
+                rates = calibration.rates(
+                    (sure["people"] < 0.5).tolist(), (sure["value"] == 0).tolist(), sure["source"].tolist()
+                )
+                for statistic in ("sensitivity", "specificity"):
+                    yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **what)
+
+
+def preferred(loaded: Sequence[Records], rows: Sequence[Labelled]) -> Iterator[dict[str, Any]]:
+    """Which of two runs people prefer, and how often a judge of Removal chooses as they do (task
+    "preferred")."""
+    by_run = {(one.run.editor, one.track): one for one in loaded}
+    said: dict[tuple[str, str], list[tuple[Labelled, float]]] = {}  # labels of runs -> label, 1 for the first
+    for row in (row for row in rows if row["better"]):
+        sides = [by_run.get((row[f"{side}_editor"], row[f"{side}_track"])) for side in ("left", "right")]
+        names = [one.label for one in sides if one is not None and row["id"] in one.place]
+        if len(names) < 2:
+            raise UserError(f"The labels are of sample '{row['id']}' of runs that are not here.")
+        value = {"left": 1.0, "right": 0.0}.get(row["better"], 0.5)
+        key = (min(names), max(names))
+        said.setdefault(key, []).append((row, value if key[0] == names[0] else 1 - value))
+    by_label = {one.label: one for one in loaded}
+    for key, given in said.items():
+        first, second = (by_label[name] for name in key)
+        what: dict[str, Any] = {"task": "preferred", "metric": "better", "first": key[0], "second": key[1]}
+
+        def share(
+            hits: Sequence[tuple[str, float]], statistic: str, first=first, what=what
+        ) -> dict[str, Any]:
+            estimate = bounded_mean([hit for _, hit in hits], [first.sources[name] for name, _ in hits])
+            return figure(estimate, unit="%", statistic=statistic, **what)
+
+        yield share([(row["id"], value) for row, value in given], "first")
+        for answer in ("tie", "both bad"):
+            yield share([(row["id"], float(row["better"] == answer)) for row, _ in given], answer)
+        for metric in REMOVALS:
+            one, other = first.values(metric), second.values(metric)
+            chosen = [
+                (row["id"], float((a > b) == (value > 0.5)))
+                for row, value in given
+                if value != 0.5
+                and (a := one.get(row["id"])) is not None
+                and (b := other.get(row["id"])) is not None
+                and a != b
+            ]
+            yield share(chosen, metric)

@@ -1,0 +1,176 @@
+"""The command `nein study`: pages on which people label edits without knowing the editor or the instruction,
+and what their labels say of editors and judges.
+
+OUT/rater-<n>.html    the page of one rater
+OUT/study.json        which edit every item is: not for raters
+OUT/labels.csv        with --labels: rater, editor, track, sample and answers, for nein report --labels
+OUT/table.md, .csv    with --labels: what they say
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.reporting import people, sections
+from nein.benchmarks.nein.runs import Records
+from nein.datasets.nein import loading
+from nein.engine import atomic, images
+from nein.engine.errors import UserError
+from nein.judges import known
+from nein.judges.asking import decoded, read_config
+from nein.judges.config import StudyConfig
+from nein.reporting import cards, labels, report
+from nein.reporting import figures as frames
+from nein.reporting.labels import Item, Labelled
+from nein.reporting.page import Page, Section
+
+SIDE, QUALITY = 640, 95  # a picture's longer side in pixels, and its JPEG's quality: artefacts are looked for
+PLAN, LABELS = "study.json", "labels.csv"
+SHAPE = {"pairs": bool, "drawn": [int], "sheets": [str], "items": {}}
+ITEM = {"id": str, "runs": [[str]], "gold": str}
+HOW = (
+    "One item at a time: the picture before, and what an editor made of it. Judge what you see; "
+    '"cannot tell" is an answer. Labels stay in this browser until you save them as a file.'
+)
+Plan = dict[str, Any]
+
+
+def run(options: StudyConfig) -> str:
+    """Writes the pages; with --labels, what the labels say. Raises UserError."""
+    loaded = [one for one in runs.load([options.run])[0] if one.track != "add"]
+    if not loaded:
+        raise UserError(f"'{options.run}' has no complete run in which an object is to be removed.")
+    out = options.out or options.run / "study"
+    return _analyse(loaded, out, options.labels) if options.labels else _write(loaded, out, options)
+
+
+def _write(loaded: Sequence[Records], out: Path, options: StudyConfig) -> str:
+    questions = [people.BETTER] if options.pairs else people.QUESTIONS
+    dataset = loading.reload(loaded[0].manifest["data"], options.data, options.split)
+    _, config = read_config(options.run)
+    truth = {pair.id: pair for pair in known.unedited(dataset, config.align_resolution)}
+    before = {sample.id: sample.sample_path for sample in dataset.samples}
+    made: dict[str, Item] = {}
+    numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
+    plan: Plan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
+
+    def add(sample: str, sides: Sequence[Records], gold: str, views: Sequence[np.ndarray]) -> str:
+        told = [options.seed, sample, gold, *(one.label for one in sides)]
+        item = hashlib.sha256("/".join(map(str, told)).encode()).hexdigest()[:10]
+        places = [[one.run.editor, one.track] for one in sides]
+        plan["items"][item] = {"id": sample, "runs": places, "gold": gold}
+        names = ("left", "right") if options.pairs else ("after",)
+        views = [decoded(partial(images.decode, before[sample])), *views]
+        shown = zip(
+            ("before", *names), (cards.of_picture(view, SIDE, QUALITY) for view in views), strict=True
+        )
+        made[item] = Item(item, f"To be removed: {truth[sample].object}", [*shown])
+        return item
+
+    edits, gold = [], []
+    for sample, sides in _drawn(loaded, [*truth], options):
+        paths = [one.run.image_path(one.edits[one.place[sample]]) for one in sides]
+        edits.append(add(sample, sides, "", [decoded(partial(images.decode, path)) for path in paths]))
+    names = [name for name in truth if any(name in run.place for run in loaded)]
+    random.Random(f"{options.seed}/gold").shuffle(names)
+    for number, name in enumerate(names[: options.gold]):
+        _, right, wrong = decoded(truth[name].pictures)
+        views = ((right, wrong), (wrong, right))[number % 2]
+        answers = ("left", "right") if options.pairs else ("gone", "there")
+        gold.append(add(name, [], answers[number % 2], views if options.pairs else views[:1]))
+    if not edits:
+        raise UserError("There is nothing to show: no run has a picture of a sample of these data.")
+    atomic.check_writable(out)
+    if (out / PLAN).exists():
+        old = atomic.read_json(out / PLAN, SHAPE)
+        if any(old[key] != plan[key] for key in ("pairs", "drawn", "items")):
+            raise UserError(f"'{out}' holds another study, whose labels would be lost; give another --out.")
+        plan["sheets"] = old["sheets"]  # pages that another version wrote, with labels on their way
+    shared, rest = edits[: options.shared], edits[options.shared :]
+    for rater in range(options.raters):
+        order = [*gold, *shared, *rest[rater :: options.raters]]
+        random.Random(f"{options.seed}/order/{rater}").shuffle(order)
+        page, items = out / f"rater-{rater + 1}.html", [made[item] for item in order]
+        sheet = labels.write_page(page, "Which objects are gone?", HOW, questions, items)
+        plan["sheets"] = [*dict.fromkeys([*plan["sheets"], sheet])]
+    atomic.write_json(out / PLAN, plan)
+    place = f" --out {out}" if options.out else ""
+    return (
+        f"{len(edits)} items, {len(shared)} of them for every rater, and {len(gold)} of known truth.\n"
+        f"Pages: {out}/rater-1.html to rater-{options.raters}.html. Keep {out / PLAN} from the raters.\n"
+        f"Then: nein study {options.run}{place} --labels FILE.csv,FILE.csv\n"
+    )
+
+
+def _drawn(
+    loaded: Sequence[Records], samples: Sequence[str], options: StudyConfig
+) -> list[tuple[str, list[Records]]]:
+    """(sample, its run or two runs in the order of their sides), at random, as many of every run or pair."""
+    groups = [[run] for run in loaded]
+    if options.pairs:
+        groups = [list(pair) for pair in itertools.combinations(loaded, 2)]
+        if not groups:
+            raise UserError("--pairs needs two runs, and one is there.")
+    columns = []
+    for group in groups:
+        rng = random.Random(f"{options.seed}/{' '.join(run.label for run in group)}")
+        there = [name for name in samples if all(_is_asked(run, name) for run in group)]
+        columns.append([(name, rng.sample(group, len(group))) for name in rng.sample(there, len(there))])
+    flat = (one for row in itertools.zip_longest(*columns) for one in row if one is not None)
+    return [*itertools.islice(flat, options.items)]
+
+
+def _is_asked(run: Records, sample: str) -> bool:
+    edit = run.edit(sample)
+    return bool(edit and edit["image"] and not runs.of_edit(edit, run.track)["stays"])
+
+
+def _analyse(loaded: Sequence[Records], out: Path, files: Sequence[Path]) -> str:
+    if not (out / PLAN).is_file():
+        raise UserError(f"'{out}' holds no study; make one with nein study RUN, or name its folder by --out.")
+    plan = atomic.read_json(out / PLAN, SHAPE)
+    plan = atomic.read_json(out / PLAN, {**SHAPE, "items": dict.fromkeys(plan["items"], ITEM)})
+    questions = [people.BETTER] if plan["pairs"] else people.QUESTIONS
+    rows = labels.read(files, questions, plan["sheets"])
+    for row in rows:
+        row |= {name: frames.harmless(row[name]) for name in ("rater", "note")}
+    gold = {item: one["gold"] for item, one in plan["items"].items() if one["gold"]}
+    told = [row for row in rows if row["item"] not in gold]
+    resolved = [row | _where(plan["items"][row["item"]]) for row in told]
+    figures = [*labels.raters(rows, questions, gold)]
+    if plan["pairs"]:
+        figures += people.preferred(loaded, resolved)
+        figures += labels.agreement(resolved, questions, {row["item"]: row["id"] for row in resolved})
+    else:
+        figures += people.labelled(loaded, resolved)
+    frame = frames.label(frames.frame(figures), benchmark="nein")
+    shown = [people.PREFERRED, labels.AGREEMENT] if plan["pairs"] else sections.PEOPLE
+    page = Page("What people say", sections=[Section("people", "People", [*shown, labels.RATERS])])
+    report.write(out, frame, page, ["md", "csv"])
+    text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
+    atomic.write_text(out / LABELS, text)
+    remarks = [
+        f"{f['rater']} answers {f['remark']}: agreement with this rater says little."
+        for f in figures
+        if f.get("remark")
+    ]
+    last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
+    return report.headline(frame, [labels.RATERS, *shown], remarks, [last])
+
+
+def _where(item: Mapping[str, Any]) -> Labelled:
+    """What an item is: sample, and the editor and track of each side."""
+    sides = ("",) if len(item["runs"]) == 1 else ("left_", "right_")
+    named = {f"{side}{key}": name for side, run in zip(sides, item["runs"], strict=True)
+             for key, name in zip(("editor", "track"), run, strict=True)}  # fmt: skip
+    return {"id": item["id"], **named}

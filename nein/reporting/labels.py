@@ -1,0 +1,201 @@
+"""Labels that people give: a page that asks about one item at a time, the files that raters hand back, and
+how far the raters agree.
+
+A sheet is what one page asks. The page works without a network, keeps answers in the browser and saves them
+as CSV, a line per item: `COLUMNS`, then an answer per question, empty where there is none yet.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import itertools
+import statistics as plain
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nein import statistics
+from nein.engine import atomic
+from nein.engine.errors import UserError
+from nein.reporting import page
+from nein.reporting.cards import Thumbnail
+from nein.reporting.figures import figure, number
+from nein.reporting.tables import Column, Row, Table, count, entry, value
+from nein.statistics import calibration
+from nein.statistics.estimates import pairs
+
+COLUMNS = ("sheet", "items", "rater", "item", "seconds", "note")
+UNSURE = "cannot tell"  # the answer that is no label
+FEW = 8  # labels from which one and the same answer is worth a remark
+
+Labelled = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Question:
+    """answers: what stands in the file -> what the button says."""
+
+    key: str
+    text: str
+    answers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to label. id: says nothing of what the rater must not know; rows: a table below `heads`."""
+
+    id: str
+    title: str
+    pictures: Sequence[tuple[str, Thumbnail]]
+    heads: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+def write_page(path: Path, title: str, how: str, questions: Sequence[Question], items: Sequence[Item]) -> str:
+    """Writes the page of a sheet; returns the sheet's name, a hash of all that it shows."""
+    facts: dict[str, Any] = {
+        "questions": [{**asdict(q), "answers": list(q.answers.items())} for q in questions],
+        "items": [asdict(item) for item in items],
+    }  # fmt: skip
+    facts["sheet"] = hashlib.sha256(page.script_bytes(facts)).hexdigest()[:12]
+    values = {"facts": page.script_json(facts)}
+    part = page.Part("labels", "Labels", page.TEMPLATES, lambda: values)
+    atomic.write_text(path, page.render(page.Page(title, how, parts=[part])))
+    return str(facts["sheet"])
+
+
+def read(
+    files: Sequence[Path], questions: Sequence[Question], sheets: Collection[str] = ()
+) -> list[Labelled]:
+    """A row per rater and item, of all files. sheets: those that the files may be of; none: any single one.
+    Raises UserError for a file that is none, incomplete, of another sheet, or of one rater twice."""
+    rows: list[Labelled] = []
+    seen: dict[tuple[str, str], Path] = {}
+    for file in files:
+        for row in _read_file(file, questions):
+            if row["sheet"] not in (sheets or {rows[0]["sheet"] if rows else row["sheet"]}):
+                raise UserError(f"'{file}' has labels of another sheet, {row['sheet']!r}; leave it out.")
+            if first := seen.get((row["rater"], row["item"])):
+                raise UserError(
+                    f"'{first}' and '{file}' both have labels of '{row['rater']}' for item '{row['item']}'. "
+                    "Give one of them; two people need two names."
+                )
+            rows.append(row)
+        seen |= {(row["rater"], row["item"]): file for row in rows}
+    if not any(row[question.key] for row in rows for question in questions):
+        raise UserError(f"There is no label yet in {', '.join(map(str, files))}.")
+    return rows
+
+
+def _read_file(file: Path, questions: Sequence[Question]) -> list[Labelled]:
+    lines = read_csv(file, (*COLUMNS, *(question.key for question in questions)))
+    for place, row in lines:
+        for question in questions:
+            if row[question.key] not in ("", *question.answers):
+                raise UserError(
+                    f"'{file}', line {place}: {question.key} is {row[question.key]!r}; allowed are "
+                    f"{', '.join(question.answers)}, or nothing."
+                )
+    rows = [row for _, row in lines]
+    if {row["items"] for row in rows} != {str(len(rows))} or len({row["item"] for row in rows}) < len(rows):
+        raise UserError(
+            f"'{file}' has {len(rows)} of {rows[0]['items']} items: it was cut off or changed. Save it from "
+            "the page again; the browser has kept the labels."
+        )
+    if len({(row["sheet"], row["rater"]) for row in rows}) > 1 or not rows[0]["rater"].strip():
+        raise UserError(f"'{file}' must be of one sheet and one rater, with a name; save it again.")
+    return rows
+
+
+def read_csv(file: Path, columns: Sequence[str]) -> list[tuple[int, Labelled]]:
+    """(line, row) of a CSV file that has all these columns. Raises UserError."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines, strict=True)
+            rows = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"'{file}' cannot be read: {error}.") from None
+    lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+    if lacking or not rows:
+        what = f"no column {lacking[0]}" if lacking else "no line"
+        raise UserError(f"'{file}' is no file of labels: {what}; expected {', '.join(columns)}.")
+    for place, row in rows:
+        if None in row or None in row.values():
+            raise UserError(f"'{file}', line {place}: the line is cut off or too long; save the file again.")
+    return rows
+
+
+def agreement(
+    rows: Sequence[Mapping[str, str]], questions: Sequence[Question], cluster_of: Mapping[str, Hashable]
+) -> Iterator[dict[str, Any]]:
+    """How far raters agree about the items that several of them labelled (task "people"): of every two of
+    them the share of equal answers and Cohen's kappa, of all Krippendorff's alpha. "cannot tell" is none."""
+    raters = list(dict.fromkeys(row["rater"] for row in rows))
+    for question in questions:
+        codes = {name: float(code) for code, name in enumerate(question.answers) if name != UNSURE}
+        said = {
+            rater: {row["item"]: codes.get(row[question.key]) for row in rows if row["rater"] == rater}
+            for rater in raters
+        }
+        what: dict[str, Any] = {"task": "people", "metric": question.key}
+        for one, other in itertools.combinations(raters, 2):
+            a, b, clusters = pairs(said[one], said[other], cluster_of)
+            if same := statistics.bounded_mean(a == b, clusters):
+                what["group"] = f"{one}, {other}"
+                yield figure(same, unit="%", statistic="same", **what)
+                kappa = calibration.cohen_kappa(said[one], said[other], cluster_of)
+                yield figure(kappa, unit="", statistic="kappa", **what)
+        alpha = calibration.krippendorff_alpha(list(said.values()), cluster_of)
+        if alpha is not None:
+            yield figure(alpha, unit="", statistic="alpha", **what | {"group": f"all {len(raters)}"})
+
+
+def raters(
+    rows: Sequence[Mapping[str, str]], questions: Sequence[Question], gold: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """What each rater did (task "raters"): items with a label, "cannot tell" as a share of all answers,
+    seconds, right answers to the first question among items of known truth, and whether all answers are one.
+    gold: item -> the right answer."""
+    for rater in dict.fromkeys(row["rater"] for row in rows):
+        own = [row for row in rows if row["rater"] == rater and row[questions[0].key]]
+        answers = [row[question.key] for row in own for question in questions if row[question.key]]
+        known = [row for row in own if row["item"] in gold]
+        right = sum(row[questions[0].key] == gold[row["item"]] for row in known)
+        usual = [Counter(row[q.key] for row in own if row["item"] not in gold) for q in questions]
+        always = [
+            f"{q.key}: always '{next(iter(one))}'"
+            for q, one in zip(questions, usual, strict=True)
+            if len(one) == 1 and one.total() >= FEW
+        ]
+        seconds = [float(row["seconds"]) for row in own if row["seconds"].replace(".", "", 1).isdigit()]
+        what: dict[str, Any] = {"task": "raters", "rater": rater}
+        yield number(len(own), unit="count", statistic="labelled", remark="; ".join(always), **what)
+        unsure = answers.count(UNSURE) / len(answers) if answers else None
+        yield number(unsure, unit="%", n=len(answers), statistic="unsure", **what)
+        middle = plain.median(seconds) if seconds else None
+        yield number(middle, unit="", statistic="seconds", **what)
+        if known:
+            yield number(right / len(known), unit="%", n=len(known), statistic="gold", **what)
+
+
+RATERS = Table(
+    "raters", "Raters", (Row("rater"),),
+    (Column("items", {"statistic": "labelled"}, value()),
+     Column("cannot tell %", {"statistic": "unsure"}, value()),
+     Column("seconds (median)", {"statistic": "seconds"}, value(1)),
+     Column("right where known %", {"statistic": "gold"}, value()),
+     Column("of", {"statistic": "gold"}, count()),
+     Column("remark", {"statistic": "labelled"}, entry("remark"))),
+    {"task": "raters"},
+)  # fmt: skip
+AGREEMENT = Table(
+    "people", "Agreement of the raters", (Row("metric", "question"), Row("group", "raters")),
+    (Column("same answer %", {"statistic": "same"}), Column("Cohen's kappa", {"statistic": "kappa"}),
+     Column("Krippendorff's alpha", {"statistic": "alpha"}),
+     Column("items", {"statistic": ("same", "alpha")}, count())),
+    {"task": "people"},
+    "About the items that both, or at least two, labelled; \"cannot tell\" is no label.",
+)  # fmt: skip

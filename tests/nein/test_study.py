@@ -1,0 +1,179 @@
+"""`nein study`: what a page hides, what is drawn, and what labels say of judges and of Removal."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from nein.benchmarks.nein import runs as of_runs
+from nein.benchmarks.nein.config import ReportConfig
+from nein.benchmarks.report import run as report
+from nein.reporting import figures as frames
+from tests.helpers import commands
+from tests.reporting import made
+
+FEW = ("--items", "24", "--shared", "8", "--gold", "4")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """Two editors; the truth is "gone" for every other sample, and the judge sees no dog anywhere."""
+    root = tmp_path_factory.mktemp("study")
+    rows = made.records(40, 1)
+    data = made.write_data(root / "data", rows)
+    dog = made.OBJECTS.index("dog")
+    judged = {"removal_vqa": lambda i: 1.0 if i % 5 == dog else float(i % 2 == 0)}
+    for editor in ("ip2p", "magicbrush"):
+        made.write_run(root / "runs", data, editor, "negative", rows, judged, failed=[3])
+    return root / "runs"
+
+
+def facts(page):
+    return json.loads(re.search(r'id="facts">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def label(study, rater, name, answer):
+    """The file of a rater: answer(what the item is) for each."""
+    plan, shown = json.loads((study / "study.json").read_text()), facts(study / f"rater-{rater}.html")
+    keys = [question["key"] for question in shown["questions"]]
+    path = study / f"{name}.csv"
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["sheet", "items", "rater", "item", *keys, "seconds", "note"])
+        for item in shown["items"]:
+            said = {"kept": "mostly", "artefacts": "none", **answer(plan["items"][item["id"]])}
+            lines.writerow(
+                [shown["sheet"], len(shown["items"]), name, item["id"], *map(said.get, keys), 3, ""]
+            )
+    return path
+
+
+def index(item):
+    return int(item["id"].split("_")[1]) - 1
+
+
+def truth(item):
+    return {"gone": item["gold"] or ("there", "gone")[index(item) % 2 == 0]}
+
+
+def test_pages_say_nothing_of_the_editor_and_share_a_part(out, tmp_path, capsys):
+    study, again = tmp_path / "study", tmp_path / "again"
+    assert commands.exit_code("study", out, "--out", study, *FEW) == 0
+    assert "24 items, 8 of them for every rater, and 4 of known truth." in capsys.readouterr().out
+    plan = json.loads((study / "study.json").read_text())
+    pages = [study / "rater-1.html", study / "rater-2.html"]
+    first, second = ([item["id"] for item in facts(page)["items"]] for page in pages)
+    assert len(first) == len(second) == 4 + 8 + 8
+    assert len({*first} & {*second}) == 4 + 8
+    assert [i for i in first if i in second] != [i for i in second if i in first]  # each in its own order
+    for page in pages:
+        for word in ("ip2p", "magicbrush", "negative", "NeIn_", "http:", "https:"):
+            assert word not in page.read_text()
+    drawn = [item for item in plan["items"].values() if not item["gold"]]
+    assert sorted(item["runs"][0][0] for item in drawn) == ["ip2p"] * 12 + ["magicbrush"] * 12
+    assert all(index(item) != 3 for item in drawn)  # there is no picture of this one
+    gold = [item["gold"] for item in plan["items"].values() if item["gold"]]
+    assert sorted(gold) == ["gone", "gone", "there", "there"]
+    commands.exit_code("study", out, "--out", again, *FEW)
+    assert all((again / file.name).read_bytes() == file.read_bytes() for file in study.iterdir())
+    assert commands.exit_code("study", out, "--out", again, *FEW, "--seed", "1") == 2
+    assert "holds another study, whose labels would be lost" in capsys.readouterr().err
+    assert all((again / file.name).read_bytes() == file.read_bytes() for file in study.iterdir())
+
+
+def test_labels_find_the_judge_out_correct_removal_and_reach_the_report(out, tmp_path, capsys):
+    study = tmp_path / "study"
+    commands.exit_code("study", out, "--out", study, "--items", "60", "--shared", "20")
+    unsure = lambda item: truth(item) if item["gold"] or index(item) % 7 else {"gone": "cannot tell"}  # noqa: E731
+    files = f"{label(study, 1, 'Ada', truth)},{label(study, 2, 'Bob', unsure)}"
+    assert commands.exit_code("study", out, "--out", study, "--labels", files) == 0
+    said = capsys.readouterr().out
+    assert "labels for nein report --labels" in said
+    assert "Ada answers kept: always 'mostly'; artefacts: always 'none'" in " ".join(said.split())
+    figures = frames.read(study / "figures.csv")
+    run = next(one for one in of_runs.load([out])[0] if one.run.editor == "ip2p")
+    shown = {
+        name: frames.pick(figures, task="labelled", model="ip2p", statistic=name)
+        for name in ("judged", "labelled")
+    }
+    assert shown["judged"]["value"] == pytest.approx(
+        sum(filter(None, run.values("removal_vqa").values())) / 39
+    )
+    # By hand: (1 - w) mean verdict of the others + mean of label - (1 - w) verdict, w the labelled share.
+    with (study / "labels.csv").open() as lines:
+        gone = {r["id"]: float(r["gone"] == "gone") for r in csv.DictReader(lines)
+                if r["editor"] == "ip2p" and r["gone"] != "cannot tell"}  # fmt: skip
+    verdicts = {name: value for name, value in run.values("removal_vqa").items() if value is not None}
+    others = [value for name, value in verdicts.items() if name not in gone]
+    rest = len(others) / len(verdicts)
+    mean = sum(gone[name] - rest * verdicts[name] for name in gone) / len(gone)
+    assert shown["labelled"]["value"] == pytest.approx(rest * sum(others) / len(others) + mean)
+    assert shown["labelled"]["low"] < 19.5 / 39 < shown["labelled"]["high"]
+    assert shown["labelled"]["n"] == len(gone)
+    by = {
+        one["group"]: one["value"]
+        for one in frames.records(frames.select(figures, by="object", statistic="same"))
+    }
+    assert by["cat"] == 1
+    assert by["dog"] < 0.75
+    seen = frames.pick(figures, by="object", group="dog", statistic="sensitivity")
+    assert seen["value"] == 0  # of dogs that people see this judge sees none
+    gone_kappa = frames.pick(figures, task="people", metric="gone", statistic="kappa")
+    assert gone_kappa["value"] == 1
+    assert frames.pick(figures, task="raters", rater="Ada", statistic="gold")["value"] == 1
+    page = tmp_path / "page.html"
+    report(
+        ReportConfig.parse(
+            [str(out), "-o", str(page), "--labels", str(study / "labels.csv"), "--formats", "csv"]
+        )
+    )
+    again = frames.pick(
+        frames.read(page.with_suffix(".csv")), task="labelled", model="ip2p", statistic="labelled"
+    )
+    assert [again[k] for k in ("value", "low", "high")] == [
+        shown["labelled"][k] for k in ("value", "low", "high")
+    ]
+
+
+def test_of_two_edits_the_preferred_one_and_the_judge_that_agrees(out, tmp_path):
+    study = tmp_path / "study"
+    commands.exit_code("study", out, "--out", study, "--pairs", "--items", "30", "--raters", "1")
+    plan = json.loads((study / "study.json").read_text())
+    sides = [item["runs"][0][0] for item in plan["items"].values() if not item["gold"]]
+    assert 5 < sides.count("ip2p") < 25  # sides are drawn
+
+    def answer(item):
+        if item["gold"]:
+            return {"better": item["gold"]}
+        best = "left" if item["runs"][0][0] == "magicbrush" else "right"
+        return {"better": "tie" if index(item) % 4 == 0 else best}
+
+    file = label(study, 1, "Ada", answer)
+    assert commands.exit_code("study", out, "--out", study, "--labels", file) == 0
+    figures = frames.read(study / "figures.csv")
+    ties = sum(index(item) % 4 == 0 for item in plan["items"].values() if not item["gold"])
+    assert frames.pick(figures, statistic="tie")["value"] == pytest.approx(ties / 30)
+    preferred = frames.pick(figures, statistic="first")
+    assert (preferred["first"], preferred["second"]) == ("ip2p/negative", "magicbrush/negative")
+    assert preferred["value"] == pytest.approx(ties / 30 / 2)
+
+
+def test_labels_of_another_study_or_run_are_refused_and_nothing_is_lost(out, tmp_path, capsys):
+    study, other = tmp_path / "study", tmp_path / "other"
+    for folder, seed in ((study, "0"), (other, "1")):
+        commands.exit_code("study", out, "--out", folder, *FEW, "--seed", seed)
+    good = label(study, 1, "Ada", truth)
+    commands.exit_code("study", out, "--out", study, "--labels", good)
+    before = {file: file.read_bytes() for file in study.iterdir()}
+    bad = label(other, 1, "Bob", truth)
+    assert commands.exit_code("study", out, "--out", study, "--labels", f"{good},{bad}") == 2
+    assert "has labels of another sheet" in capsys.readouterr().err
+    assert commands.exit_code("study", out, "--out", tmp_path / "none", "--labels", good) == 2
+    assert "holds no study" in capsys.readouterr().err
+    one_run = out / "magicbrush"
+    (tmp_path / "labels.csv").write_text("editor,track,id,gone\nzone,negative,NeIn_000000000001_1,1\n")
+    words = ("report", one_run, "-o", tmp_path / "page.html", "--labels", tmp_path / "labels.csv")
+    assert commands.exit_code(*words) == 2
+    assert "The labels are of other runs: zone/negative" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in study.iterdir()} == before

@@ -1,0 +1,190 @@
+"""The page on which people label, in a real browser; the files that it saves; how far raters agree."""
+
+import re
+import time
+
+import numpy as np
+import pytest
+
+from nein.engine.errors import UserError
+from nein.reporting import cards, labels
+from nein.reporting import figures as frames
+
+QUESTIONS = [
+    labels.Question(
+        "gone", "Is it <b>gone</b>?", {"gone": "gone", "partly": "partly", labels.UNSURE: "cannot tell"}
+    ),
+    labels.Question("kept", "Is the rest kept?", {"kept": "kept", "changed": "changed"}),
+]
+LINE = "s,1,Ada,a,gone,kept,1,\n"
+HEAD = "sheet,items,rater,item,gone,kept,seconds,note\n"
+MARKUP = '</script><img src=x onerror=\'document.title="broken"\'> "cat", & co'
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        (["id,label\n1,2\n"], "no file of labels: no column sheet"),
+        ([HEAD], "no line"),
+        ([HEAD + 's,2,Ada,a,gone,kept,1,"half'], "cannot be read"),
+        ([HEAD + "s,2,Ada,a,gone,kept,1,\ns,2,Ada,b,go"], "line 3: the line is cut off"),
+        ([HEAD + "s,2,Ada,a,gone,kept,1,\n"], "has 1 of 2 items: it was cut off"),
+        ([HEAD + 2 * "s,2,Ada,a,gone,kept,1,\n"], "has 2 of 2 items: it was cut off or changed"),
+        ([HEAD + LINE.replace("gone", "perhaps")], "gone is 'perhaps'; allowed are gone, partly, cannot"),
+        ([HEAD + LINE.replace("Ada", " ")], "one rater, with a name"),
+        ([HEAD + LINE.replace("gone,kept", ",")], "no label yet"),
+        ([HEAD + LINE.replace("s,", "other,")], "of another sheet, 'other'"),
+        ([HEAD + LINE, HEAD + LINE.replace("gone", "partly")], "both have labels of 'Ada' for item 'a'"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_trusted_is_refused_in_a_sentence(tmp_path, contents, sentence):
+    files = [tmp_path / f"{k}.csv" for k in range(len(contents))]
+    for file, content in zip(files, contents, strict=True):
+        file.write_text(content)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        labels.read(files, QUESTIONS, ["s"])
+
+
+def test_agreement_in_three_categories_is_that_of_scikit_learn_and_unsure_is_no_label():
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(3)
+    first = rng.choice(["gone", "partly", "there"], 60)
+    second = np.where(rng.random(60) < 0.6, first, rng.choice(["gone", "partly", "there"], 60))
+    question = labels.Question("q", "?", dict.fromkeys(("gone", "partly", "there", labels.UNSURE), ""))
+    rows = [
+        {"rater": rater, "item": str(k), "q": answer}
+        for rater, said in (("Ada", first), ("Bob", second))
+        for k, answer in enumerate(said)
+    ]
+    rows += [{"rater": "Ada", "item": "x", "q": labels.UNSURE}, {"rater": "Bob", "item": "x", "q": "gone"}]
+    frame = frames.frame(labels.agreement(rows, [question], {row["item"]: row["item"] for row in rows}))
+    same, kappa = (frames.pick(frame, statistic=name) for name in ("same", "kappa"))
+    assert (same["value"], same["n"]) == (pytest.approx((first == second).mean()), 60)
+    assert kappa["value"] == pytest.approx(metrics.cohen_kappa_score(first, second))
+    assert kappa["low"] < kappa["value"] < kappa["high"]
+    assert frames.pick(frame, statistic="alpha")["value"] == pytest.approx(kappa["value"], abs=0.02)
+
+
+def test_a_rater_is_told_by_known_items_by_pace_and_by_one_answer_to_all():
+    rows = [
+        {
+            "rater": "Bob",
+            "item": f"{k}",
+            "gone": "gone",
+            "kept": ("kept", "changed")[k % 2],
+            "seconds": f"{k}",
+        }
+        for k in range(9)
+    ]
+    found = frames.frame(labels.raters(rows, QUESTIONS, {"0": "gone", "1": "partly"}))
+    said = {one["statistic"]: one for one in frames.records(found)}
+    assert [said[name]["value"] for name in ("labelled", "seconds", "gold", "unsure")] == [9, 4, 0.5, 0]
+    assert said["labelled"]["remark"] == ""  # seven of unknown truth are few
+    rows.append({**rows[0], "item": "9", "kept": "kept"})
+    found = frames.frame(labels.raters(rows, QUESTIONS, {"0": "gone", "1": "partly"}))
+    assert frames.pick(found, statistic="labelled")["remark"] == "gone: always 'gone'"
+
+
+@pytest.fixture(scope="module")
+def sheet(tmp_path_factory):
+    path = tmp_path_factory.mktemp("labels") / "page.html"
+    picture = cards.of_picture(np.full((30, 40, 3), 99, np.uint8), 64)
+    pictures = [("before", picture), ("after", {"none": "lost"})]
+    items = [
+        labels.Item(f"i{k}", title, pictures, ("", "A"), [["<i>", MARKUP]])
+        for k, title in enumerate(("To be removed: cat", MARKUP, "third"))
+    ]
+    return path, labels.write_page(path, "Labels", "How.", QUESTIONS, items)
+
+
+class Sheet:
+    def __init__(self, driver, path):
+        self.driver, self.path = driver, path
+
+    def open(self):
+        self.driver.get(self.path.as_uri())
+        return self
+
+    def script(self, text):
+        return self.driver.execute_script(text)
+
+    def press(self, *keys):
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def text(self, name):
+        return self.driver.find_element("id", name).text
+
+
+def test_labels_are_given_from_the_keyboard_survive_a_reload_and_leave_as_a_file(sheet, browser, tmp_path):
+    path, name = sheet
+    where = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", where)
+    browser.get_log("browser")
+    page = Sheet(browser, path).open()
+    assert "To be removed: cat" in page.text("item")
+    page.press("1", "4")  # gone, kept: on to the next item
+    assert "Item 2 of 3" in page.text("item")
+    assert MARKUP in page.text("item")
+    assert page.script("return document.querySelectorAll('#item img[src=x]').length") == 0
+    page.press("3", "5")
+    page.driver.find_element("id", "note").send_keys('14, "odd"')  # typed, not obeyed
+    page.driver.find_element("id", "previous").click()
+    page.press("2")  # corrected: partly
+    assert "Item 2 of 3" in page.text("item")
+    page.driver.find_element("id", "save").click()
+    assert "Write your name first" in page.text("message")
+    page.driver.find_element("id", "who").send_keys("Ada")
+    for _ in range(20):  # the browser takes a moment to store them
+        page.open()
+        if page.text("progress") == "2 of 3 labelled":
+            break
+        time.sleep(0.2)
+    assert page.text("progress") == "2 of 3 labelled"
+    page.driver.find_element("id", "save").click()
+    file = _wait_for(tmp_path)
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    rows = labels.read([file], QUESTIONS, [name])
+    assert [[row[key] for key in ("rater", "item", "gone", "kept", "note")] for row in rows] == [
+        ["Ada", "i0", "gone", "kept", ""],
+        ["Ada", "i1", "partly", "changed", ""],
+        ["Ada", "i2", "", "", '14, "odd"'],
+    ]
+    page.script("localStorage.clear()")
+    page.open()
+    assert page.text("progress") == "0 of 3 labelled"
+    page.driver.find_element("id", "load").send_keys(str(file))
+    for _ in range(100):
+        if page.text("progress") == "2 of 3 labelled":
+            break
+        time.sleep(0.05)
+    assert page.text("progress") == "2 of 3 labelled"
+    assert page.script("return document.getElementById('who').value") == "Ada"
+
+
+def _wait_for(folder):
+    for _ in range(200):
+        if found := list(folder.glob("labels-*-Ada.csv")):
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError("nothing was downloaded")
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_the_page_fits_its_screen_and_follows_the_scheme(sheet, browser, width):
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    grounds = {"light": "rgb(255, 255, 255)", "dark": "rgb(19, 19, 19)"}
+    try:
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        for scheme, ground in grounds.items():
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            page = Sheet(browser, sheet[0]).open()
+            assert page.script("return document.documentElement.scrollWidth") <= width
+            assert page.script("return getComputedStyle(document.body).backgroundColor") == ground
+            heights = "return [...document.querySelectorAll('#item button')].map((b) => b.offsetHeight)"
+            assert min(page.script(heights)) >= 44  # wide enough for a thumb
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
