@@ -105,7 +105,7 @@ def needs_checkpoint(name: str) -> bool:
 
 
 def can(name: str, what: str) -> bool:
-    """Whether requests to the editor may have "negative_prompt", "weights" or "maps"."""
+    """Whether requests to the editor may have "negative_prompt", "guided", "weights" or "maps"."""
     if is_served(name):  # a hosted service has none
         from nein.loading.service import hosted
 
@@ -113,9 +113,10 @@ def can(name: str, what: str) -> bool:
     if is_foreign(name):
         return False
     row = _row(name)
-    if what == "negative_prompt" and PIPELINES.get(row.pipeline or "", {}).get("negative", {}) is None:
+    recipe = PIPELINES.get(row.pipeline or "", {})
+    if what == "negative_prompt" and recipe.get("negative", {}) is None:
         return False
-    return what in row.can
+    return what in row.can or (what == "guided" and "guided" in recipe)
 
 
 def model_options(name: str) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ class EditRequest:
     object       What is to be removed, for editors that take no instruction ("reads": "object").
     maps         Whether an editor that has intermediate pictures returns them.
     negative_prompt  What the edit is guided away from; with it the instruction may be empty (`editors.can`).
+    guided       By what rule attention is guided away from the negative prompt in place of classifier-free
+                 guidance: "nag", "vsf", or with a scale "nag:8" (`editors.can`).
     weights      Words of the instruction -> factor of the attention to them, -2 to 2 (Prompt-to-Prompt,
                  arXiv:2208.01626, section 3.2) (`editors.can`).
     """
@@ -47,6 +49,7 @@ class EditRequest:
     object: str = ""
     maps: bool = False
     negative_prompt: str = ""
+    guided: str = ""
     weights: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -18,11 +18,13 @@ from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.editors.resize import fit, get_rule
 from nein.editors.runtime import RuntimeOptions
 from nein.editors.sampling import (
+    Avoided,
     SampleNoise,
     ancestral_step,
     effective_config,
     euler_ancestral,
     get_guidance,
+    guidance_rule,
     install,
     word_weights,
 )
@@ -54,6 +56,7 @@ class InstructPix2Pix(Editor):
     """
 
     _SAMPLER = staticmethod(euler_ancestral)
+    family = "sd"  # of `editors.sampling.RULES`
 
     def __init__(
         self,
@@ -164,7 +167,7 @@ class InstructPix2Pix(Editor):
                 f"the picture is {width} x {height} after resize rule {self.resize!r}, but the "
                 f"model needs multiples of {self._vae_factor}; use resize='r64'"
             )
-        return resized.shape, (request, resized)
+        return (resized.shape, request.guided), (request, resized)
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
         with torch.inference_mode(), self._machine.attending():
@@ -194,20 +197,31 @@ class InstructPix2Pix(Editor):
         instructions = torch.cat([embedding for embedding, _ in texts])
         sources = self._encode_images(np.stack([image for _, image in items]))
         branches = self._guidance.branches
-        null = torch.cat([self._encode_text(request.negative_prompt)[0] for request, _ in items])
+        avoided = ["" if request.guided else request.negative_prompt for request, _ in items]
+        null = torch.cat([self._encode_text(text)[0] for text in avoided])
         nothing = torch.zeros_like(sources)
         embeddings = torch.cat([instructions if told else null for told, _ in branches])
         conditions = torch.cat([sources if shown else nothing for _, shown in branches])
         return embeddings, conditions, [note for _, note in texts]
 
     def _attention(self, items: list[Item]) -> dict[str, Any]:
-        """Arguments of the UNet for the weights that requests give to words."""
-        if not any(request.weights for request, _ in items):
-            return {}
-        with self._text_lock:
-            told = torch.stack([word_weights(self._tokenizer, r.instruction, r.weights) for r, _ in items])
-        rows = [told if words else torch.ones_like(told) for words, _ in self._guidance.branches]
-        return {"cross_attention_kwargs": {"weights": torch.cat(rows).to(self._device)}}
+        """Arguments of the UNet for the weights of words, and for negative prompts that guide attention."""
+        options: dict[str, Any] = {}
+        told = [number for number, (words, _) in enumerate(self._guidance.branches) if words]
+        if any(request.weights for request, _ in items):
+            with self._text_lock:
+                given = torch.stack([
+                    word_weights(self._tokenizer, r.instruction, r.weights) for r, _ in items
+                ])  # fmt: skip
+            rows = [given if words else torch.ones_like(given) for words, _ in self._guidance.branches]
+            options["weights"] = torch.cat(rows).to(self._device)
+        if items[0][0].guided:
+            texts = [request.negative_prompt for request, _ in items] * len(told)
+            states = torch.cat([self._encode_text(text)[0] for text in texts])
+            kept = torch.cat([self._tokens(text)["attention_mask"] for text in texts]).bool()
+            guided = [number * len(items) + place for number in told for place in range(len(items))]
+            options["avoided"] = Avoided(guidance_rule(self.family, items[0][0].guided), guided, states, kept)
+        return {"cross_attention_kwargs": options} if options else {}
 
     def _develop(self, latents: torch.Tensor) -> list[np.ndarray | None]:
         """(B, 4, h, w) to B pictures (H, W, 3) uint8; None where a value is not finite."""

@@ -5,13 +5,14 @@ instruction verbatim.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import json
 import numbers
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from nein.editors.checkpoint import add_lora, content_hash, explained, locate
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.runtime import RuntimeOptions
+from nein.editors.sampling import Avoided, JointGuidance, Vsf, guidance_rule, install
 from nein.loading.errors import choose
 from nein.loading.references import is_local
 from nein.loading.weights import aligned
@@ -67,6 +69,7 @@ class Recipe:
     result: str = "images"  # field of the output with the pictures; of "frames" the last is the edit
     #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
     negative: Mapping[str, float] | None = field(default_factory=dict)
+    guided: str = ""  # family of `editors.sampling.RULES`, where attention can be guided
     dtype: str = ""  # the only one that the class runs in
     needs: str = ""  # package that the class calls without checking that it is there
     reads: str = "instruction"  # or "object", of an editor that is told what to remove
@@ -153,6 +156,7 @@ class DiffusersPipeline(Editor):
             self._pipeline.is_cosxl_edit = True
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
         self._recipe = get_recipe(self._class)
+        self.family = self._recipe.guided
         self._guidance = _guidance(self._recipe, self._class, guidance_scale, image_guidance_scale)
         sized = bool(self._recipe.size or self._recipe.resolution)
         if resolution is not None and not sized:
@@ -213,12 +217,15 @@ class DiffusersPipeline(Editor):
         )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
+        if request.guided and not self._recipe.guided:
+            return f"the attention of {self._class} cannot be guided"
         if request.negative_prompt and self._recipe.negative is None:
             return f"{self._class} takes no negative prompt"
         if self._recipe.reads == "object" and not request.object.strip():
             return f"{self._class} removes a named object, and the request names none"
         source = (request.image.shape[1], request.image.shape[0])
-        together = (source, bool(request.negative_prompt))  # to a class "" may be another thing than none
+        avoided = request.negative_prompt if request.guided else bool(request.negative_prompt)
+        together = (source, request.guided, avoided)  # to a class "" may be another thing than none
         if not self._recipe.size or self.resolution is None:
             return together, (request, source)
         return together, (request, SIZES[self._recipe.size](source, self.resolution))
@@ -264,7 +271,10 @@ class DiffusersPipeline(Editor):
         if recipe.kontext:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": self.resolution == 1024}
         several = recipe.batched and len(requests) > 1
-        avoided = [request.negative_prompt or self.negative_prompt or "" for request in requests]
+        avoided = [
+            (not request.guided and request.negative_prompt) or self.negative_prompt or ""
+            for request in requests
+        ]
         if self.negative_prompt is not None or any(avoided):
             arguments["negative_prompt"] = avoided if several else avoided[0]
         if any(avoided):
@@ -273,16 +283,49 @@ class DiffusersPipeline(Editor):
         source: Any = pictures if several else pictures[0]
         for _ in range(recipe.nested):
             source = [source]
-        output = self._pipeline(
-            prompt=prompts if several else prompts[0],
-            **{recipe.image: source},
-            generator=generators if several else generators[0],
-            num_inference_steps=self.steps,
-            output_type="np",
-            **arguments,
-        )
+        with self._told(requests, prompts) as text:
+            output = self._pipeline(
+                **{name: value if several or name != "prompt" else value[0] for name, value in text.items()},
+                **{recipe.image: source},
+                generator=generators if several else generators[0],
+                num_inference_steps=self.steps,
+                output_type="np",
+                **arguments,
+            )
         results = getattr(output, recipe.result)
         return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results]
+
+    @contextlib.contextmanager
+    def _told(self, requests: list[EditRequest], prompts: list[str]) -> Iterator[dict[str, Any]]:
+        """The arguments with the prompts; meanwhile attention is guided away from the requests' negative
+        prompt, if one is to guide it."""
+        guided, negative = requests[0].guided, requests[0].negative_prompt  # the same in all of them
+        if not (guided and negative):
+            yield {"prompt": prompts}
+            return
+        pipeline, rule = self._pipeline, guidance_rule(self._recipe.guided, guided)
+        denoiser = getattr(pipeline, self._recipe.denoiser)
+        before, count = dict(denoiser.attn_processors), len(prompts)
+        try:
+            if self._recipe.guided == "flux":
+                length = len(pipeline.tokenizer_2(negative)["input_ids"]) if isinstance(rule, Vsf) else 512
+                with torch.no_grad():
+                    text, pooled, _ = pipeline.encode_prompt(prompts)
+                    away, _, _ = pipeline.encode_prompt([negative], max_sequence_length=min(length, 512))
+                denoiser.set_attn_processor(JointGuidance(rule, text.shape[1], away.shape[1]))
+                both = torch.cat([text, away.expand(count, -1, -1)], 1)
+                yield {"prompt_embeds": both, "pooled_prompt_embeds": pooled}
+            else:  # a UNet, whose first rows are those with text and picture
+                tokenizer = pipeline.tokenizer or pipeline.tokenizer_2
+                encoded = tokenizer(negative, padding="max_length", truncation=True, return_tensors="pt")
+                with torch.no_grad():
+                    away = pipeline.encode_prompt([negative] * count, do_classifier_free_guidance=False)[0]
+                kept = encoded["attention_mask"].bool().to(away.device).expand(count, -1)
+                install(denoiser)
+                avoided = Avoided(rule, range(count), away, kept)
+                yield {"prompt": prompts, "cross_attention_kwargs": {"avoided": avoided}}
+        finally:
+            denoiser.set_attn_processor(before)
 
     def _edit_concept(self, request: EditRequest, picture: Image.Image) -> list[np.ndarray]:
         """The same of LEDITS++, which inverts the picture and guides away from the object's name."""

@@ -1,4 +1,4 @@
-"""Noise per sample, Euler-ancestral sampling, guidance; cross-attention, recorded or weighted."""
+"""Noise per sample, Euler-ancestral sampling, guidance; attention, recorded, weighted or guided."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from diffusers import DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler
 from diffusers.models.attention_processor import AttnProcessor2_0
+from diffusers.models.embeddings import apply_rotary_emb
 
 from nein.editors.base import EditorError
 from nein.loading.errors import choose
@@ -189,9 +190,158 @@ class AttentionRecord:
         return (self._sum / self._count).unflatten(1, self.grid)
 
 
+#: Keys and values, each (B, heads, tokens, width of a head).
+Side: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+
+
+def attend(query: torch.Tensor, *sides: Side, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """softmax(Q K^T / sqrt(d)) V over the tokens of all sides: (B, tokens, heads * width)."""
+    key, value = (torch.cat(parts, 2) for parts in zip(*sides, strict=True))
+    output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return output.transpose(1, 2).flatten(2)
+
+
+@dataclass(frozen=True)
+class Nag:
+    """Normalized attention guidance (arXiv:2505.21179): with the attention Z+ to the prompt and Z- to the
+    negative prompt, Z' = s Z+ - (s - 1) Z-; the L1 norm of each token of Z' is limited to tau times that of
+    Z+; the result is alpha Z' + (1 - alpha) Z+. The paper's scale is s - 1. kept: not used, padding counts.
+    """
+
+    scale: float
+    tau: float
+    alpha: float
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        prompt: Side,
+        negative: Side,
+        *image: Side,
+        kept: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        plus, minus = (attend(query, side, *image) for side in (prompt, negative))
+        guided = self.scale * plus - (self.scale - 1) * minus
+        norm, limit = (z.abs().sum(-1, keepdim=True).clamp_min(1e-6) for z in (guided, plus))
+        guided = guided * (self.tau * limit / norm).clamp_max(1)
+        return self.alpha * guided + (1 - self.alpha) * plus
+
+
+@dataclass(frozen=True)
+class Vsf:
+    """Value sign flip (arXiv:2508.10931, eq. 6): one attention to prompt and negative prompt, the values of
+    the latter times -scale, its scores lowered by `bias`. kept: (B, tokens) without its padding."""
+
+    scale: float
+    bias: float
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        prompt: Side,
+        negative: Side,
+        *image: Side,
+        kept: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        key, value = negative
+        lowered = torch.full((len(key), key.shape[2]), -self.bias, dtype=query.dtype, device=query.device)
+        if kept is not None:
+            lowered = lowered.masked_fill(~kept, -math.inf)
+        others = sum(side[0].shape[2] for side in (prompt, *image))
+        mask = torch.nn.functional.pad(lowered, (others, 0))[:, None, None]  # (B, heads, queries, tokens)
+        return attend(query, prompt, *image, (key, -self.scale * value), mask=mask)
+
+
+#: Family of models -> name -> rule. NAG: the authors' workflows for SD15, DMD2 (SDXL) and Flux-Kontext-Dev in
+#: github.com/ChenDarYen/ComfyUI-NAG @ ef8a641. VSF: README of github.com/weathon/VSF, of FLUX and of Wan 2.1,
+#: whose cross-attention is like that of Stable Diffusion, for which no values are published.
+RULES: dict[str, dict[str, Nag | Vsf]] = {
+    "sd": {"nag": Nag(5.0, 2.5, 0.38), "vsf": Vsf(1.7, 0.2)},
+    "sdxl": {"nag": Nag(3.0, 2.5, 0.5), "vsf": Vsf(1.7, 0.2)},
+    "flux": {"nag": Nag(3.0, 2.5, 0.25), "vsf": Vsf(3.5, 0.1)},
+}
+
+
+def guidance_rule(family: str, guided: str) -> Nag | Vsf:
+    """The rule of "nag", "vsf", or one of these with a scale, "nag:8"."""
+    name, _, scale = guided.partition(":")
+    rule = RULES[family][name]
+    return replace(rule, scale=float(scale)) if scale else rule
+
+
+@dataclass(frozen=True)
+class Avoided:
+    """Negative prompts by which rows of a call of the UNet are guided: states (rows, tokens, width)."""
+
+    rule: Nag | Vsf
+    rows: Sequence[int]
+    states: torch.Tensor
+    kept: torch.Tensor  # (rows, tokens), which are no padding
+
+    def guide(
+        self, attn: Any, hidden_states: torch.Tensor, text: torch.Tensor, output: torch.Tensor
+    ) -> torch.Tensor:
+        """The attention `output` to the text, before its projection, with these rows guided."""
+
+        def heads(states: torch.Tensor) -> torch.Tensor:
+            return states.unflatten(-1, (attn.heads, -1)).transpose(1, 2)
+
+        rows = torch.tensor(self.rows, device=output.device)
+        query = heads(attn.to_q(hidden_states[rows]))
+        prompt, negative = (
+            (heads(attn.to_k(side)), heads(attn.to_v(side))) for side in (text[rows], self.states)
+        )
+        return output.index_copy(0, rows, self.rule(query, prompt, negative, kept=self.kept))
+
+
+class JointGuidance:
+    """Attention of FLUX.1 to a text that is a prompt of so many tokens and behind it a negative prompt. Both
+    see the image and themselves, the image is guided by `rule`. That is NAG as published, but for one branch
+    of image tokens in place of two equal ones, and the prompt's pooled embedding for both texts."""
+
+    def __init__(self, rule: Nag | Vsf, prompt: int, negative: int) -> None:
+        self._rule, self._texts = rule, (prompt, negative)
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: Any = None,
+    ) -> Any:
+        def heads(states: torch.Tensor) -> torch.Tensor:
+            return states.unflatten(-1, (attn.heads, -1))
+
+        query, key = (
+            attn.norm_q(heads(attn.to_q(hidden_states))),
+            attn.norm_k(heads(attn.to_k(hidden_states))),
+        )
+        value = heads(attn.to_v(hidden_states))
+        if encoder_hidden_states is not None:  # a double block, whose text has projections of its own
+            text = encoder_hidden_states
+            query = torch.cat([attn.norm_added_q(heads(attn.add_q_proj(text))), query], 1)
+            key = torch.cat([attn.norm_added_k(heads(attn.add_k_proj(text))), key], 1)
+            value = torch.cat([heads(attn.add_v_proj(text)), value], 1)
+        query, key = (apply_rotary_emb(part, image_rotary_emb, sequence_dim=1) for part in (query, key))
+        lengths = [*self._texts, query.shape[1] - sum(self._texts)]
+        # (B, tokens, heads, width) -> prompt, negative prompt and image, each (B, heads, tokens, width)
+        queries, keys, values = (part.transpose(1, 2).split(lengths, 2) for part in (query, key, value))
+        prompt, negative, image = zip(keys, values, strict=True)
+        output = torch.cat([
+            attend(queries[0], prompt, image),
+            attend(queries[1], negative, image),
+            self._rule(queries[2], prompt, negative, image),
+        ], 1)  # fmt: skip
+        if encoder_hidden_states is None:
+            return output
+        texts, pictures = output.split([sum(self._texts), lengths[2]], 1)
+        return attn.to_out[1](attn.to_out[0](pictures)), attn.to_add_out(texts)
+
+
 class Processor:
     """Attention as diffusers computes it, except that probabilities are worked out in full where they are
-    recorded or weighted.
+    recorded or weighted, or rows are guided away from negative prompts.
 
     weights  (rows of the call, tokens): factors of the probabilities of every token, which afterwards need
              not add up to 1: c in "Attention Re-weighting", Prompt-to-Prompt (arXiv:2208.01626), section 3.2.
@@ -210,12 +360,13 @@ class Processor:
         temb: torch.Tensor | None = None,
         record: AttentionRecord | None = None,
         weights: torch.Tensor | None = None,
+        avoided: Avoided | None = None,
     ) -> torch.Tensor:
         if not (
             self._recorded and hidden_states.ndim == 3 and record and record.wants(hidden_states.shape[1])
         ):
             record = None
-        if encoder_hidden_states is None or (record is None and weights is None):
+        if encoder_hidden_states is None or (record is None and weights is None and avoided is None):
             return self._plain(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
         query = attn.head_to_batch_dim(attn.to_q(hidden_states))
         key = attn.head_to_batch_dim(attn.to_k(encoder_hidden_states))
@@ -227,6 +378,8 @@ class Processor:
             factors = weights.repeat_interleave(attn.heads, 0)[:, None]
             probabilities = probabilities * factors.to(probabilities.dtype)
         output = attn.batch_to_head_dim(torch.bmm(probabilities, value))
+        if avoided is not None:
+            output = avoided.guide(attn, hidden_states, encoder_hidden_states, output)
         return attn.to_out[1](attn.to_out[0](output)) / attn.rescale_output_factor
 
 

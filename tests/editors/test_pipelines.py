@@ -199,6 +199,24 @@ def test_a_negative_prompt_changes_the_picture_or_is_refused(name, build, reques
     assert (image_of(editor, asked) != image_of(editor, plain)).any()
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_attention_is_guided_and_as_before_afterwards_or_it_is_refused(name, build, request_of):
+    row = next(row.name for row in PRESETS.values() if row.pipeline == name)
+    assert can(row, "guided") == bool(RECIPES[name].guided)
+    editor, plain = build(name, batch_size=2), request_of()
+    if not RECIPES[name].guided:
+        refused = editor.edit([replace(plain, negative_prompt="a dog", guided="nag")])[0].error
+        assert refused == f"the attention of {name} cannot be guided"
+        return
+    before = image_of(editor, plain)
+    for told in ("nag", "vsf"):
+        one, two = (request_of(i, negative_prompt="a big yellow dog", guided=told) for i in range(2))
+        together = [result.image.astype(int) for result in editor.edit([one, two])]
+        assert (together[0] != before).any()
+        np.testing.assert_allclose(image_of(editor, one).astype(int), together[0], atol=1)
+    np.testing.assert_array_equal(image_of(editor, plain), before)
+
+
 def test_every_recipe_has_a_row_with_its_arguments_and_a_tiny_pipeline():
     rows = {row.pipeline: row.options() for row in PRESETS.values() if row.pipeline}
     assert set(rows) == set(RECIPES) == set(tiny_pipelines.BUILDERS)

@@ -19,6 +19,8 @@ CUP = "The image doesn't have any cup."
 
 
 class Listening(Identity):
+    family = "sd"
+
     def __init__(self):
         super().__init__(name="listening")
         self.sent = []
@@ -70,6 +72,15 @@ def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_
     assert (results[2].image == PICTURE).all()
 
 
+def test_a_rule_of_attention_is_part_of_what_the_editor_is():
+    made = {
+        name: remedies.WithRemedy(Listening(), remedies.load(name, cache=None, device="cpu"), name)
+        for name in ("nag", "nag:8", "vsf")
+    }
+    assert made["nag:8"].describe()["mended"]["rule"] == {"scale": 8.0, "tau": 2.5, "alpha": 0.38}
+    assert len({editor.fingerprint for editor in made.values()}) == 3
+
+
 def test_what_the_remedy_takes_is_added_to_what_the_editor_takes():
     editor, arm = Listening(), remedies.load("rewrite", cache=None, device="cpu")
     mended = remedies.WithRemedy(editor, arm, "rewrite")
@@ -83,6 +94,9 @@ def test_what_is_absent_is_what_guidance_goes_away_from():
     [beside], _ = edit("negative-prompt", CUP)
     [alone], _ = edit("negative-prompt-alone", CUP)
     [weighted], _ = edit("attention", CUP)
+    [flipped, untouched], _ = edit("vsf:3", CUP, "Add a cup.")
+    assert (flipped.instruction, flipped.negative_prompt, flipped.guided) == (CUP, "cup", "vsf:3")
+    assert (untouched.negative_prompt, untouched.guided) == ("", "")
     assert (beside.instruction, beside.negative_prompt) == (CUP, "cup")
     assert (alone.instruction, alone.negative_prompt) == ("", "cup")
     assert (weighted.instruction, dict(weighted.weights)) == (CUP, {"cup": -2.0})
@@ -152,6 +166,9 @@ def test_every_editor_is_followed_by_its_cures_under_names_of_their_own():
             (name, "negative-prompt", f"'{re.escape(name)}', which takes no negative prompt; use")
             for name in ("flux2", "flux2-klein", "flux2-klein-kv", "omnigen", "ledits++", "ledits++-xl")
         ),
+        ("ip2p", "nag:1", "'nag:1' is no arm; expected nag, or nag:SCALE with a scale above 1"),
+        ("ip2p", "vsf:much", "expected vsf, or vsf:SCALE with a scale above 0"),
+        ("flux2", "nag", "editor 'flux2', which takes no guidance of its attention; use --mend rewrite"),
         ("ip2p", "rewrite:llm:", "There is no language model ''"),
     ],
 )

@@ -83,8 +83,8 @@ class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOpti
     )
     mend: Names = option(
         [],
-        "add remedies: rewrite, rewrite:llm:MODEL, negative-prompt, negative-prompt-alone, attention, "
-        "best-of:N:JUDGE",
+        "add remedies: rewrite, rewrite:llm:MODEL, negative-prompt, negative-prompt-alone, nag[:SCALE], "
+        "vsf[:SCALE], attention, best-of:N:JUDGE",
         "Main",
     )
     metrics: Names = option([], "metrics to compute, or all (nein list metrics)", "Main")

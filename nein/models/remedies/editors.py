@@ -7,6 +7,7 @@ read from the sentence, by rule (`nein.wording.denials`) or by a language model.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,9 @@ class Command(BaseModel):
     command: str
 
 
+#: Rules by which attention is guided away from what is absent, alone or with a scale, "nag:8" -> above what
+#: the scale has to be (`editors.sampling.RULES`).
+GUIDED = {"nag": 1, "vsf": 0}
 #: Name -> what changes in a request, by the absent objects, and the capability that the editor needs for it.
 BY_RULE: dict[str, tuple[Callable[[Sequence[str]], dict[str, Any]], str]] = {
     "rewrite": (lambda absent: {"instruction": removal(" and the ".join(absent))}, ""),
@@ -69,9 +73,18 @@ BY_RULE: dict[str, tuple[Callable[[Sequence[str]], dict[str, Any]], str]] = {
     "negative-prompt-alone": (
         lambda absent: {"instruction": "", "negative_prompt": ", ".join(absent)}, "negative_prompt",
     ),
+    **{name: (lambda absent: {"negative_prompt": ", ".join(absent)}, "guided") for name in GUIDED},
     # Prompt-to-Prompt, arXiv:2208.01626
     "attention": (lambda absent: {"weights": dict.fromkeys(absent, AWAY)}, "weights"),
 }  # fmt: skip
+
+
+#: Capability -> its words.
+NEEDS = {
+    "negative_prompt": "negative prompt", "guided": "guidance of its attention",
+    "weights": "weights of attention",
+}  # fmt: skip
+NUMBER = re.compile(r"\d{1,4}(\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -85,10 +98,11 @@ class ByRule:
         return {"arm": self.name, "reads": "nein.wording.denials"}
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
-        sent = []
+        sent, kind = [], self.name.partition(":")[0]
+        further = {"guided": self.name} if kind in GUIDED else {}
         for request, reading in zip(requests, denials.read([r.instruction for r in requests]), strict=True):
             if reading.absent:
-                sent.append(_sent(request, **BY_RULE[self.name][0](reading.absent)))
+                sent.append(_sent(request, **BY_RULE[kind][0](reading.absent), **further))
             else:
                 sent.append(Sent(None, AFFIRMED) if reading.doubled else Sent(request, AS_IT_IS))
         return sent
@@ -128,11 +142,17 @@ def check(arm: str, row: str) -> None:
         return rewards.check(parse_best_of(arm)[1])
     if arm.startswith(LLM):
         return llm.check(arm.removeprefix(LLM))
-    _, needs = BY_RULE[chosen("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
-    if needs and not editors.can(row, needs):
-        what = "weights of attention" if needs == "weights" else "negative prompt"
+    kind, colon, scale = arm.partition(":")
+    if kind in GUIDED and colon and not (NUMBER.fullmatch(scale) and float(scale) > GUIDED[kind]):
         raise UserError(
-            f"--mend {arm} is not supported by editor '{row}', which takes no {what}; use --mend rewrite."
+            f"'{arm}' is no arm; expected {kind}, or {kind}:SCALE with a scale above {GUIDED[kind]}."
+        )
+    given = kind if kind in GUIDED else arm
+    _, needs = BY_RULE[chosen("remedy", given, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
+    if needs and not editors.can(row, needs):
+        raise UserError(
+            f"--mend {arm} is not supported by editor '{row}', which takes no {NEEDS[needs]}; "
+            "use --mend rewrite."
         )
 
 
@@ -164,15 +184,19 @@ class WithRemedy:
 
     def __init__(self, editor: editors.Editor, arm: ByRule | ByLanguageModel, name: str) -> None:
         self.name = f"{editor.name}+{name}"
-        self._editor, self._arm = editor, arm
+        self._editor, self._arm, self._facts = editor, arm, arm.facts()
         self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
+        if name.partition(":")[0] in GUIDED:
+            from nein.editors.sampling import guidance_rule
+
+            self._facts["rule"] = dataclasses.asdict(guidance_rule(editor.family, name))
 
     def describe(self) -> dict[str, Any]:
-        return {**self._editor.describe(), "mended": self._arm.facts()}
+        return {**self._editor.describe(), "mended": self._facts}
 
     @property
     def fingerprint(self) -> str:
-        return json_digest({"editor": self._editor.fingerprint, "mended": self._arm.facts()})
+        return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
     def usage(self) -> dict[str, Any]:
         """What endpoints behind the editor and the remedy have taken so far."""

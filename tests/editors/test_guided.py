@@ -1,0 +1,147 @@
+"""Attention that is guided away from a negative prompt: the published formulas, written out here."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from diffusers import FluxTransformer2DModel
+from diffusers.models.attention_processor import Attention
+
+from nein.editors.sampling import Avoided, JointGuidance, Nag, Processor, Vsf, guidance_rule
+
+RULES = [Nag(5.0, 2.5, 0.38), Nag(30.0, 1.2, 1.0), Vsf(1.7, 0.2)]
+PROMPT, NEGATIVE, IMAGE = 5, 3, 8
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
+
+
+def guided(rule, query, prompt, negative, image=()):
+    """One head's features of one token. prompt, negative, image: (key, value) of every token."""
+
+    def attention(tokens, lowered=0):
+        scores = [key @ query / math.sqrt(len(query)) - (lowered if k >= len(tokens) - len(negative) else 0)
+                  for k, (key, _) in enumerate(tokens)]  # fmt: skip
+        return softmax(np.array(scores)) @ np.array([value for _, value in tokens])
+
+    if isinstance(rule, Vsf):
+        flipped = [(key, -rule.scale * value) for key, value in negative]
+        return attention([*prompt, *image, *flipped], rule.bias)
+    return attention([*prompt, *image]), attention([*negative, *image])
+
+
+def combined(rule, heads):
+    """A token's features, all heads together; of NAG the norm is over all of them."""
+    if isinstance(rule, Vsf):
+        return np.concatenate(heads)
+    plus, minus = (np.concatenate([head[side] for head in heads]) for side in (0, 1))
+    away = plus + (rule.scale - 1) * (plus - minus)  # the paper's scale is one less
+    ratio = np.abs(away).sum() / np.abs(plus).sum()
+    return rule.alpha * away * min(ratio, rule.tau) / ratio + (1 - rule.alpha) * plus
+
+
+def tokens(keys, values, head, rows):
+    return [(keys[row, head], values[row, head]) for row in rows]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@torch.no_grad()
+def test_cross_attention_follows_the_formula_in_guided_rows_alone(rule):
+    torch.manual_seed(0)
+    attn = Attention(query_dim=16, cross_attention_dim=12, heads=2, dim_head=8)
+    states, text, away = torch.randn(3, 4, 16), torch.randn(3, PROMPT, 12), torch.randn(1, NEGATIVE + 1, 12)
+    kept = torch.tensor([[True] * NEGATIVE + [False]])  # padding, which NAG attends to
+    found = Processor(False)(attn, states, text, avoided=Avoided(rule, [1], away, kept))
+    plain = Processor(False)(attn, states, text)
+    torch.testing.assert_close(found[[0, 2]], plain[[0, 2]])
+
+    def heads(layer, states):
+        return layer(states).unflatten(-1, (2, 8)).numpy()
+
+    query, key, value = heads(attn.to_q, states[1]), heads(attn.to_k, text[1]), heads(attn.to_v, text[1])
+    no_key, no_value = heads(attn.to_k, away[0]), heads(attn.to_v, away[0])
+    read = range(NEGATIVE + isinstance(rule, Nag))
+    expected = [
+        combined(rule, [
+            guided(rule, query[place, head], tokens(key, value, head, range(PROMPT)),
+                   tokens(no_key, no_value, head, read))
+            for head in range(2)
+        ])
+        for place in range(4)
+    ]  # fmt: skip
+    expected = attn.to_out[0](torch.tensor(np.array(expected), dtype=torch.float32))
+    torch.testing.assert_close(found[1], expected, atol=1e-5, rtol=1e-4)
+    assert (found[1] - plain[1]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("single", [False, True])
+@torch.no_grad()
+def test_joint_attention_guides_the_image_and_keeps_both_texts_apart(rule, single):
+    torch.manual_seed(1)
+    model = FluxTransformer2DModel(
+        patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16,
+        num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
+    )  # fmt: skip
+    blocks = model.single_transformer_blocks if single else model.transformer_blocks
+    attn, total = blocks[0].attn, PROMPT + NEGATIVE + IMAGE
+    text, image = torch.randn(1, PROMPT + NEGATIVE, 32), torch.randn(1, IMAGE, 32)
+    still = torch.ones(total, 16), torch.zeros(total, 16)  # a rotation by no angle
+    processor = JointGuidance(rule, PROMPT, NEGATIVE)
+    if single:
+        found = processor(attn, torch.cat([text, image], 1), image_rotary_emb=still)[0]
+        kinds = [[attn.to_q, attn.to_k, attn.to_v, attn.norm_q, attn.norm_k]] * 2
+    else:
+        pictures, texts = processor(attn, image, text, image_rotary_emb=still)
+        found = torch.cat([texts, pictures], 1)[0]
+        kinds = [[attn.add_q_proj, attn.add_k_proj, attn.add_v_proj, attn.norm_added_q, attn.norm_added_k],
+                 [attn.to_q, attn.to_k, attn.to_v, attn.norm_q, attn.norm_k]]  # fmt: skip
+
+    def heads(states, to_q, to_k, to_v, norm_q, norm_k):
+        query, key, value = (layer(states[0]).unflatten(-1, (2, 16)) for layer in (to_q, to_k, to_v))
+        return norm_q(query), norm_k(key), value
+
+    both = zip(heads(text, *kinds[0]), heads(image, *kinds[1]), strict=True)
+    query, key, value = (torch.cat(parts).numpy() for parts in both)
+    prompt, negative = range(PROMPT), range(PROMPT, PROMPT + NEGATIVE)
+    pixels = range(PROMPT + NEGATIVE, total)
+    expected = []
+    for place in range(total):
+        own = prompt if place < PROMPT else negative
+        parts = []
+        for head in range(2):
+            sides = [tokens(key, value, head, rows) for rows in (prompt, negative, pixels)]
+            if place in pixels:
+                parts.append(guided(rule, query[place, head], *sides))
+            else:
+                seen = tokens(key, value, head, [*own, *pixels])
+                parts.append(guided(Nag(1, 1, 0), query[place, head], seen, seen)[0])
+        expected.append(combined(rule, parts) if place in pixels else np.concatenate(parts))
+    expected = torch.tensor(np.array(expected), dtype=torch.float32)
+    if not single:
+        split = PROMPT + NEGATIVE
+        expected = torch.cat([attn.to_add_out(expected[:split]), attn.to_out[0](expected[split:])])
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("told", ["nag", "vsf", "nag:9"])
+def test_an_editor_guides_one_sample_and_no_other(told, tiny_editor, requests_of):
+    editor = tiny_editor(steps=4)
+    plain, other = requests_of(2)
+    avoiding = replace(plain, negative_prompt="a cup", guided=told)
+    before = [result.image for result in editor.edit([plain, other])]
+    after = [result.image.astype(int) for result in editor.edit([avoiding, other])]
+    assert np.abs(after[0] - before[0]).max() > 1
+    np.testing.assert_allclose(after[1], before[1], atol=1)
+    together = editor.edit([avoiding, replace(other, negative_prompt="a long red bus", guided=told)])
+    np.testing.assert_allclose(together[0].image.astype(int), after[0], atol=1)
+    weak = replace(avoiding, guided="nag:1.0001")  # Z' is Z+
+    np.testing.assert_allclose(editor.edit([weak])[0].image.astype(int), before[0], atol=1)
+
+
+def test_a_scale_takes_the_place_of_the_published_one():
+    assert guidance_rule("flux", "nag:8") == replace(guidance_rule("flux", "nag"), scale=8.0)
