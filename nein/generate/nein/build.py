@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from nein import metrics
 from nein.benchmarks.runner import invocation
@@ -24,7 +21,6 @@ from nein.engine import images
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
-from nein.engine.processes import Processes
 from nein.generate.nein import algorithms, dataset, sources
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
@@ -68,7 +64,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     job.compute(_job, executor)
     if "finish" not in config.stages or not executor.is_main:
         return None
-    return _assemble(job, Processes().workers(executor.device))
+    return _assemble(job)
 
 
 def _job(config: BuildConfig) -> Job:
@@ -82,7 +78,7 @@ def _job(config: BuildConfig) -> Job:
     return Job(config, Folder(config.out_dir, "a build"), found, rules, choice)
 
 
-def _assemble(job: Job, threads: int) -> str:
+def _assemble(job: Job) -> str:
     """The data set from the rows. Begins with the status, so that a kill half-way leaves it "incomplete"."""
     from nein.generate.nein import card
 
@@ -96,18 +92,15 @@ def _assemble(job: Job, threads: int) -> str:
         splits[dataset.split_of(way, config.seed, config.evaluation_share)].append(way)
     digest = dataset.dataset_hash(job, splits)
     dataset.write_candidates(job, rows)
-    truths = errors = None
-    if job.sources.origin["kind"] == "nano":
-        truths = card.stages_right(job, rows, threads)
-        errors = card.own_errors(_autoencoder(job.editor))
+    drawn = job.sources.origin["kind"] == "nano"
     if "official" in config.formats:
         dataset.write_official(job, splits)
     front = None
     if "parquet" in config.formats:
         dataset.write_parquet(job, splits)
-        front = dataset.front_matter(splits, nano=truths is not None)
+        front = dataset.front_matter(splits, nano=drawn)
     facts = {
-        "data_sha256": digest, "images": len(rows), "truth": truths, "truth_errors": errors,
+        "data_sha256": digest, "images": len(rows), "drawn": drawn,
         **card.figures(job, rows, splits),
     }  # fmt: skip
     card.write(job, facts, all_ways, front)
@@ -122,24 +115,3 @@ def _assemble(job: Job, threads: int) -> str:
         f"Data set: {job.folder.path / 'dataset'}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _autoencoder(choice: editor_choice.EditorChoice) -> Callable[[np.ndarray], np.ndarray] | None:
-    """The editor's own encoder and decoder as a function of a picture, or None where it has none at hand."""
-    if choice.checkpoint is None:
-        return None
-    folder = Path(references.resolve(choice.checkpoint)[0]) / "vae"
-    if not folder.is_dir():
-        return None
-    import torch
-    from diffusers import AutoencoderKL
-
-    vae = AutoencoderKL.from_pretrained(folder).eval()
-
-    @torch.no_grad()
-    def rebuild(picture: np.ndarray) -> np.ndarray:
-        pixels = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
-        back = vae.decode(vae.encode(pixels).latent_dist.mode()).sample[0].permute(1, 2, 0)
-        return ((back.clamp(-1, 1) + 1) * 127.5).round().byte().numpy()
-
-    return rebuild

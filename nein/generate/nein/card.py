@@ -1,27 +1,19 @@
-"""The data card: counts, reasons, frequencies; on nano how right every stage was; a picture of examples.
-
-What a source scene of the nano world holds is known; what a generated picture holds is measured by
-`nein.nano.truth`, from pixels and without a trained model; the errors of that are stated beside it.
-"""
+"""The data card: counts, reasons, frequencies; a picture of examples."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
 import numpy as np
 
-from nein import statistics
 from nein.engine import atomic, images
 from nein.generate.nein import algorithms
 from nein.generate.nein.dataset import Way
-from nein.generate.nein.sources import NANO_SPLIT
 from nein.generate.nein.work import MODEL_OF, Job
-from nein.reporting import format
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 from nein.reporting.tables import pipes
 from nein.wording.families import FAMILIES
@@ -97,17 +89,6 @@ def text(facts: Mapping[str, Any]) -> str:
          ["reason", "candidates lacking"]),
         ("What became of the objects asked for", facts["queried"], ["fate", "objects"]),
     ]  # fmt: skip
-    right = [
-        [stage, name, format.text({**entry, "unit": "%"}), entry["n"]]
-        for stage, figures in (facts["truth"] or {}).items()
-        if stage != "measured"
-        for name, entry in figures.items()
-    ]
-    errors = [
-        [how, kind, f"{100 * r['presence_wrong']:.1f}", f"{100 * r['intactness_wrong']:.1f}", r["pictures"]]
-        for how, kinds in (facts["truth_errors"] or {}).items()
-        for kind, r in kinds.items()
-    ]
     origin = [
         [key, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
         for key, value in facts["configuration"].items()
@@ -120,7 +101,7 @@ def text(facts: Mapping[str, Any]) -> str:
         autoescape=False,  # Markdown
     )  # fmt: skip
     return environment.get_template("card.md.j2").render(
-        {**facts, "per": ", ".join(per), "reasons": reasons, "stages_right": right, "errors": errors},
+        {**facts, "per": ", ".join(per), "reasons": reasons},
         counts=[["source images", facts["images"]], ["of them usable", usable], *passed],
         origin=origin, table=lambda rows, heads: pipes(list(rows), heads),
     ) + "\n"  # fmt: skip
@@ -174,76 +155,3 @@ def _pair(job: Job, way: Way) -> list[Cell]:
     if way.generated["image"] is None:
         return [source, Cell(None, way.generated["error"], color=RED)]
     return [source, Cell(images.decode(job.picture(way.generated["image"])), badges=badges)]
-
-
-def stages_right(
-    job: Job, rows: Sequence[tuple[int, dict[str, Any], list[Way]]], threads: int
-) -> dict[str, Any]:
-    """Per stage the share of right decisions, each {"value", "low", "high", "n"} with a 95 % interval."""
-    from nein.nano import truth
-    from nein.nano.data import source_scene
-    from nein.nano.draw import SIZE
-
-    def look(way: Way) -> dict[str, Any] | None:
-        """Whether the picture shows the object asked for, and every other of the source as it was, and which
-        stages it came through; None for pictures that are missing or of another size."""
-        made = way.generated
-        if way.match is None or made["image"] is None or (made["width"], made["height"]) != (SIZE, SIZE):
-            return None
-        scene, picture = source_scene(NANO_SPLIT, way.index), images.decode(job.picture(made["image"]))
-        there = truth.is_present(picture, scene, way.candidate["object"])
-        intact = truth.all_intact(picture, scene)
-        return {
-            "image": way.index, "object there": there, "all others there": intact, "both": there and intact,
-            "generated": True, "filter 1": way.ask is not None, "filter 2": way.accepted,
-        }  # fmt: skip
-
-    candidates = [way for _, _, chosen in rows for way in chosen]
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        seen = [row for row in pool.map(look, candidates) if row is not None]
-    tests = ("object there", "all others there", "both")
-
-    def share(name: str, *stages: str) -> dict[str, Any]:
-        """Of the pictures that came through the stages."""
-        return _share((row[name], row["image"]) for row in seen if all(row[stage] for stage in stages))
-
-    def filtered(before: str, after: str) -> dict[str, Any]:
-        rates = {"precision": share("both", after), "recall": share(after, before, "both")}
-        for name in tests[:2]:
-            rates |= {f"{name}, before": share(name, before), f"{name}, after": share(name, after)}
-        return rates
-
-    there = {index: set(source_scene(NANO_SPLIT, index).categories) for index, _, _ in rows}
-    absent = [
-        (row["cosine"] < job.rules.absent_below, index)
-        for index, record, _ in rows
-        for row in record["queried"]
-        if row["object"] not in there[index]
-    ]
-    both = filtered("generated", "filter 2")
-    return {
-        "clauses": {
-            "precision": _share((w.candidate["object"] not in there[w.index], w.index) for w in candidates),
-            "recall of the threshold": _share(absent),
-        },
-        "generate": {name: share(name, "generated") for name in tests},
-        "filter 1": filtered("generated", "filter 1"),
-        "filter 2": filtered("filter 1", "filter 2"),
-        "both filters": {name: both[name] for name in ("precision", "recall")},
-        "measured": len(seen),
-    }
-
-
-def _share(right: Iterable[tuple[bool, int]]) -> dict[str, Any]:
-    """Of (whether it is right, source image)."""
-    pairs = list(right)
-    estimate = statistics.bounded_mean([float(ok) for ok, _ in pairs], [str(index) for _, index in pairs])
-    return {name: getattr(estimate, name, None) for name in ("value", "low", "high")} | {"n": len(pairs)}
-
-
-def own_errors(rebuild: Callable[[np.ndarray], np.ndarray] | None) -> dict[str, Any]:
-    """How often the measurement errs on pictures of known content: drawn, and rebuilt by `rebuild`."""
-    from nein.nano import truth
-
-    made = {"drawn": truth.trials(25)} | ({"rebuilt": truth.trials(25, rebuild, seed=1)} if rebuild else {})
-    return {how: truth.error_rates(list(trials)) for how, trials in made.items()}

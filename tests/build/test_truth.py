@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from nein.nano import truth
+from benchmarks.filters import truth
 from nein.nano.data import source_scene
 from nein.nano.draw import SUPERSAMPLE, layer
 from nein.nano.scenes import Item, Scene, render

@@ -1,10 +1,8 @@
 """How right the stages were, on drawn scenes whose content is known."""
 
-from types import SimpleNamespace
-
+from benchmarks.filters.__main__ import stages_right
 from nein.engine.images import write_png
-from nein.generate.nein import algorithms, card
-from nein.generate.nein.dataset import Way
+from nein.generate.nein import algorithms
 from nein.generate.nein.sources import NANO_SPLIT
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render
@@ -14,29 +12,27 @@ ACCEPTED, LOW, NO = algorithms.ACCEPTED, algorithms.LOW_MATCH, algorithms.REJECT
 
 def test_precision_and_recall_of_the_filters_are_those_of_what_was_drawn(tmp_path):
     samples = {int(sample.coco[-12:]) - 1: sample for sample in iter_samples(NANO_SPLIT, 5)}
-    job = SimpleNamespace(picture=lambda name: tmp_path / name, rules=SimpleNamespace(absent_below=0.4))
-    rows = []
+    ways, queried = [], []
     for index, (added, verdict) in enumerate(
         [(True, ACCEPTED), (True, LOW), (False, NO), (False, ACCEPTED), (None, "the editor failed")]
     ):
-        sample = samples[index]
+        sample, source = samples[index], f"COCO_{index + 1:012d}"
         made = {"image": None}
         if added is not None:
             made = {"image": f"{index}.png", "width": 64, "height": 64}
             write_png(tmp_path / made["image"], render(sample.sample if added else sample.source))
         match = None if added is None else {"verdict": LOW if verdict == LOW else ACCEPTED}
         ask = {"verdict": verdict} if verdict in (NO, ACCEPTED) else None
-        way = Way(index, "", {"id": f"{index}", "object": sample.object}, made, match, ask, verdict)
+        facts = {"generated_picture": made, "match": match, "ask": ask, "verdict": verdict}
+        ways.append({"source": source, "object": sample.object, **facts})
         cosine = {"object": sample.object, "cosine": 0.4 if index == 0 else 0.3}
-        rows.append((index, {"queried": [cosine]}, [way]))
-    found = card.stages_right(job, rows, 1)
+        queried.append({"image": source, "queried": [cosine]})
+    found = stages_right(ways, queried, 0.4, tmp_path)
     values = {
         (stage, name): (round(share["value"], 3), share["n"])
         for stage, shares in found.items()
-        if stage != "measured"
         for name, share in shares.items()
     }
-    assert found["measured"] == 4
     assert values["clauses", "precision"] == (1, 5)
     assert values["clauses", "recall of the threshold"] == (0.8, 5)
     assert values["generate", "object there"] == values["generate", "both"] == (0.5, 4)

@@ -1,0 +1,1 @@
+"""How right the filters of a miniature build are."""
