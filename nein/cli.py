@@ -26,6 +26,7 @@ COMMANDS: dict[str, Command] = {
     "eval": Command(
         "evaluate image editors on negative instructions (NeIn)",
         "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.evaluate:evaluate", shared=True,
+        estimate="nein.benchmarks.estimate:lines",
     ),
     "grid": Command(
         "draw samples and their edits into one picture",
@@ -102,6 +103,7 @@ COMMANDS: dict[str, Command] = {
     "negbench eval": Command(
         "evaluate CLIP-like and generative models (NegBench)",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
+        estimate="nein.benchmarks.estimate:lines",
     ),
     "negbench report": Command(
         "write the report of finished NegBench runs",
@@ -126,6 +128,7 @@ COMMANDS: dict[str, Command] = {
     "negvqa": Command(
         "evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:NEGVQA", shared=True,
+        estimate="nein.benchmarks.estimate:lines",
     ),
     "negvqa report": Command(
         "write the report of finished NegVQA runs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nein.engine import atomic
@@ -80,6 +80,7 @@ class Stage:
                     is every output below it. They are removed where a block gets other rows (`put`).
     depends_on_all  Outputs of earlier stages of which every wanted block is read: all have to be there.
     ids       Block number -> the "id" of every row; a block that holds others is damaged and made again.
+    asks      Reference of a model behind an address -> about how many requests a record takes.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Stage:
     invalidates: tuple[str, ...] = ()
     depends_on_all: tuple[str, ...] = ()
     ids: Callable[[int], Iterable[Any]] | None = None
+    asks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def place(self) -> str:

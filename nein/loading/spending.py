@@ -100,6 +100,7 @@ class Ledger:
         self._costs: dict[str, Decimal] = {}
         self._dearest: dict[str, Decimal] = {}
         self._paid: set[str] = set()
+        self.seconds: dict[str, float] = {}  # until answers of a model came, in all
         self._counts: dict[str, Counter[str]] = {}
 
     @contextlib.contextmanager
@@ -110,11 +111,12 @@ class Ledger:
             while not self.hold([identity], model, address, on_their_way=self._own.total()):
                 self._change.wait(0.2)
             self._own[model] += 1
+        began = time.monotonic()
         try:
             yield usage
         finally:
             with self._change:
-                self.paid(identity, model, address, usage)
+                self.paid(identity, model, address, usage, time.monotonic() - began)
                 self._own[model] -= 1
                 self._change.notify_all()
 
@@ -139,12 +141,15 @@ class Ledger:
                 self._write(identity, model, held=str(dearest or 0))
             return min(max(0, room), len(identities))
 
-    def paid(self, identity: str, model: str, address: str, usage: Mapping[str, int]) -> None:
+    def paid(
+        self, identity: str, model: str, address: str, usage: Mapping[str, int], seconds: float = 0.0
+    ) -> None:
         """A request is answered, or failed and has no usage."""
         cost = price(model, usage, address) if usage else None
         with self._change:
             if usage or self._budget is not None:
-                self._write(identity, model, cost=None if cost is None else str(cost), **usage)
+                told = {"cost": None if cost is None else str(cost), "seconds": round(seconds, 2)}
+                self._write(identity, model, **told, **usage)
             if usage and cost is None and self._budget is not None and model not in self._unpriced:
                 self._unpriced.add(model)
                 print(f"The price of {model} is not known: --budget does not count it.", file=sys.stderr)
@@ -163,7 +168,9 @@ class Ledger:
                     self._read_to[path] = self._read_to.get(path, 0) + len(line)
                     self._add(**json.loads(line))
 
-    def _add(self, id: str, model: str, held: str = "", cost: str | None = None, **usage: int) -> None:
+    def _add(
+        self, id: str, model: str, held: str = "", cost: str | None = None, seconds: float = 0.0, **usage: int
+    ) -> None:  # fmt: skip
         if held:
             self._held[id] = model, Decimal(held)
             return
@@ -172,6 +179,7 @@ class Ledger:
             return
         if usage:  # it was answered
             self._paid.add(id)
+            self.seconds[model] = self.seconds.get(model, 0.0) + seconds
             self._counts.setdefault(model, Counter()).update(requests=1, **usage)
         if cost is not None:
             self._costs[model] = self._costs.get(model, Decimal(0)) + Decimal(cost)

@@ -144,3 +144,35 @@ def test_a_model_without_a_price_is_said_and_not_counted(server, tmp_path, capsy
     assert said.code == 0
     assert said.stderr.count("The price of eye-7b is not known: --budget does not count it.") == 1
     assert "eye-7b: price unknown for 4 requests" in commands.outcome(capsys, "status", tmp_path).stdout
+
+
+def announced(capsys, *words):
+    """What `--dry-run` says of models behind an address."""
+    printed = commands.outcome(capsys, *words, "--dry-run").stdout
+    return [line[2:] for line in printed.splitlines() if line.startswith("# ") and "openai:" not in line]
+
+
+def test_a_dry_run_tells_cost_and_time_by_a_table_and_then_by_the_first_samples(server, tmp_path, capsys):
+    server.models = (200, {"data": [{"id": "gpt-4o-mini"}, {"id": "gpt-image-1.5"}]}, {})
+    server.rule = lambda body, count: (200, {**say("A"), "usage": USAGE}, {})
+    model = ["--model", f"openai:{server.url}#gpt-4o-mini", "--device", "cpu", "--out", tmp_path]
+    asks = ["negvqa", "--questions", 40, "--blind", 0, "--formats", "md", "--batch-size", 5, *model]
+    table = "(by a table: 600 tokens in, 10 out, 2 s a request)"
+    assert announced(capsys, *asks) == [
+        f"gpt-4o-mini: about 80 requests, $0.01, 0:00:20 at 8 at a time {table}"
+    ]
+    assert announced(capsys, *asks, "--batch-api") == [
+        f"gpt-4o-mini (batch): about 80 requests, $0.00, within 24 hours a round {table}"
+    ]
+    assert server.requests == []
+    assert commands.exit_code(*asks, "--limit", 10) == 0
+    [left, so_far] = announced(capsys, *asks)
+    assert left.startswith("gpt-4o-mini: about 60 requests, $0.03, 0:00:00 at 8 at a time (as the 20 so far)")
+    assert so_far == "so far: gpt-4o-mini: $0.01 for 20 requests (20,000 tokens in, 10,000 out)"
+    both = ["eval", "--editor", f"openai:{server.url}#gpt-image-1.5", "--models.vqa", model[1]]
+    both += ["--limit", 100, "--metrics", "removal_vqa,l1", "--concurrency", 4, "--out", tmp_path / "both"]
+    editing, judging = announced(capsys, *both)
+    assert editing.startswith("gpt-image-1.5: about 200 requests, $")
+    assert editing.endswith("0:25:00 at 4 at a time (by a table: 1,500 tokens in, 1,100 out, 30 s a request)")
+    assert judging.startswith("gpt-4o-mini: about 1,200 requests, $0.12, 0:10:00")
+    assert announced(capsys, "negvqa", "--model", "nano:negvqa") == []

@@ -217,7 +217,9 @@ def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) 
     else:
         stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, place))
     askings = (each for task in asked.tasks for each in asked.askings(task))
-    return [stage(output, task, blocks) for output, task, blocks, _ in askings if task.questions]
+    asks = {choice.reference: 1} if place == "remote" else {}
+    made = [stage(output, task, blocks) for output, task, blocks, _ in askings if task.questions]
+    return [dataclasses.replace(one, asks=asks) for one in made]
 
 
 def convert(options: ConvertConfig) -> None:

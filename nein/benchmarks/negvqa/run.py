@@ -276,7 +276,11 @@ def _asking(
         def ids(number: int) -> list[str]:
             return [row["id"] for row in lost(number, "", ())[output]]
 
-        return Stage(output, (output,), blocks, read, work, lost, model, usable, invalidates=feeds, ids=ids)
+        where = _behind(reference, config)
+        return Stage(
+            output, (output,), blocks, read, work, lost, model, usable, invalidates=feeds, ids=ids,
+            asks={where: len(askings)} if is_endpoint(where) else {},
+        )  # fmt: skip
 
     blocks = Blocks.first(len(items), config.block_size, config.limit)
     stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (MATCHES,))]

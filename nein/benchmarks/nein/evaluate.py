@@ -26,6 +26,7 @@ from nein.benchmarks.runs import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan
 from nein.editors import Editor
+from nein.editors import is_served as is_served_editor
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError, shortlist
@@ -34,6 +35,7 @@ from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
 from nein.metrics import JUDGES, METRICS
 from nein.metrics.backends import is_served
+from nein.metrics.backends.endpoint import is_endpoint
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.references import identity as identity_of
@@ -169,10 +171,12 @@ def _stages(
     stages, done = [], run.done(EDIT)
     if "edit" in config.stages:
         maps = config.debug_zone and choice.has_maps
-        stages.append(editing(
+        stage = editing(
             run, plan, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused,
             without=RunDir(config.out_dir, choice.plain_slug, run.track) if choice.remedy else None,
-        ))  # fmt: skip
+        )  # fmt: skip
+        asks = {choice.row: remedies.edits_of(choice.remedy)} if is_served_editor(choice.row) else {}
+        stages.append(dataclasses.replace(stage, asks=asks))
     elif missing := sum(index // plan.batch_size not in done for index in plan.selected):
         raise UserError(
             f"'{run.path}' lacks the edits of {missing} of {len(plan.selected)} samples; "
@@ -181,7 +185,10 @@ def _stages(
     if "score" in config.stages:
         judges = [kind for kind in score.model_kinds(config.metrics) if kind in JUDGES]
         served = any(is_served(resolve(getattr(config.models, kind))[0]) for kind in judges)
-        stages.append(scoring(run, plan, config.metrics, scorer, served, config.protocol == "paper"))
+        stage = scoring(run, plan, config.metrics, scorer, served, config.protocol == "paper")
+        vqa = config.models.vqa
+        asks = {vqa: score.QUESTIONS} if is_endpoint(vqa) and "vqa" in judges else {}
+        stages.append(dataclasses.replace(stage, asks=asks))
     return tuple(stages)
 
 

@@ -32,6 +32,9 @@ from nein.models import judges
 from nein.models.references import identity, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
+#: About how many questions a VQA judge is asked of a sample: its object and the caption's, before and after.
+QUESTIONS = 6
+
 
 class Scorer:
     """The models of a command, loaded once for all its editors and tracks, and its caches; threads share it.

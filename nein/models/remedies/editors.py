@@ -245,6 +245,11 @@ def asks_the_run(arm: str) -> bool:
     return arm.startswith(BEST_OF) and parse_best_of(arm)[1] == rewards.REMOVAL
 
 
+def edits_of(arm: str) -> int:
+    """How many edits a sample takes."""
+    return parse_best_of(arm)[0] if arm.startswith(BEST_OF) else 1
+
+
 class Best:
     """An `editors.Editor`: another one that edits every request `count` times, of which a judge chooses one.
 

@@ -1,0 +1,60 @@
+"""What models behind an address will be asked, cost and take: what `--dry-run` says of a command."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from nein.benchmarks import registry
+from nein.benchmarks.nein.runs import EDIT
+from nein.editors import split_address
+from nein.loading import spending
+from nein.loading.service import setting
+from nein.loading.spending import BATCH, Ledger, price
+from nein.models.references import named
+
+#: Tokens and seconds of a request to a model that OUT has no answer of: a question about a picture of 512
+#: pixels, and an edit of 1024 pixels in medium quality.
+QUESTION = ({"input_tokens": 600, "output_tokens": 10}, 2.0)
+EDITED = {"input_tokens": 1500, "image_tokens": 1400, "output_tokens": 1100, "output_image_tokens": 1100}
+
+
+def lines(config: Any) -> Iterator[str]:
+    """A line for every model; none where all are local. Raises what making the runs does."""
+    found = next(one for one in map(registry.get, registry.names()) if one.config is type(config))
+    left, done, edits = Counter[str](), Counter[str](), set[str]()
+    for run in found.runs(config, "cpu"):
+        folder = found.folder(config.out_dir / run.folder)
+        for stage in run.stages:
+            there = set.intersection(*(folder.done(output) for output in stage.outputs))
+            made = sum(index // stage.blocks.size in there for index in stage.blocks.wanted)
+            for reference, each in stage.asks.items():
+                done[reference] += each * made
+                left[reference] += each * (len(stage.blocks.wanted) - made)
+                edits |= {reference} if stage.name == EDIT else set()
+    ledger = Ledger(config.out_dir)
+    ledger.read()
+    for reference, count in left.items():
+        address, model = split_address(named(reference)[1].replace("vllm:", "openai:", 1))
+        name = f"{model}{BATCH}" if config.batch_api else model
+        so_far = ledger.models().get(name)
+        usage, seconds = (EDITED, 30.0) if reference in edits else QUESTION
+        if so_far and done[reference]:
+            requests = so_far["requests"]
+            count = round(count * requests / done[reference])
+            basis = f"as the {requests:,} so far"
+            dollars = None if so_far["dollars"] is None else so_far["dollars"] / requests
+            seconds = ledger.seconds[name] / requests
+        else:
+            told = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, {seconds:g} s"
+            basis = f"by a table: {told} a request"
+            cost = price(name, usage, address)
+            dollars = None if cost is None else float(cost)
+        at_once = setting("concurrency", config.concurrency)
+        time = datetime.timedelta(seconds=round(count * seconds / at_once))
+        takes = "within 24 hours a round" if config.batch_api else f"{time} at {at_once} at a time"
+        costs = "price unknown" if dollars is None else f"${dollars * count:.2f}"
+        yield f"{name}: about {count:,} requests, {costs}, {takes} ({basis})"
+    yield from (f"so far: {sentence}" for sentence in spending.sentences(ledger.models()))
