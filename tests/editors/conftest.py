@@ -25,17 +25,14 @@ def copied(checkpoint, tmp_path):
     return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_editor(checkpoint):
-    def build(**options):
-        return get_editor(
-            "ip2p", checkpoint=str(checkpoint), **{"steps": STEPS, "resolution": None, **options}
-        )
-
-    return build
+    """One for each set of options, which a test may alter by `monkeypatch` alone."""
+    small = {"checkpoint": str(checkpoint), "steps": STEPS, "resolution": None}
+    return functools.cache(lambda **options: get_editor("ip2p", **{**small, **options}))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def picture():
     def draw(seed=0, height=64, width=64):
         return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -43,7 +40,7 @@ def picture():
     return draw
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def requests_of(picture):
     """n requests with different pictures, instructions and seeds."""
 
@@ -75,18 +72,12 @@ def zone_models(checkpoint, sam_folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def shared_zone(zone_models):
+def zone_editor(zone_models):
     """ZONE at the size of the tiny models, with a SAM that is content with its own segments; one for each
-    set of options, which tests share and leave as it is."""
+    set of options, which a test may alter by `monkeypatch` alone."""
     small = {
         "steps": STEPS, "resolution": 64, "protocol": "fixed", "map_stride": 8, "points_per_side": 3,
         "segment_quality": 0.0, "segment_stability": 0.0, "least_area": 4, "dilation": 1,
         "smooth_radius": 25.0, "smooth_closing": 3,
     }  # fmt: skip
     return functools.cache(lambda **options: get_editor("zone", **{**zone_models, **small, **options}))
-
-
-@pytest.fixture
-def zone_editor(shared_zone):
-    """The same, one for each call, which a test may alter."""
-    return shared_zone.__wrapped__

@@ -48,9 +48,29 @@ def build(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def editor(build):
-    """One for all tests that a past of its own would not help; that it has none, others test."""
-    return build()
+def requests(requests_of):
+    """Five, whose pictures cannot be written to."""
+    five = requests_of(5)
+    for one in five:
+        one.image.setflags(write=False)
+    return five
+
+
+def random_states():
+    legacy = np.random.get_state()[1].tolist()  # noqa: NPY002 - the global state is the thing under test
+    return random.getstate(), torch.get_rng_state().tolist(), legacy
+
+
+@pytest.fixture(scope="module")
+def edited(build, requests):
+    """(editor, its pictures of all requests): one batch, which the tests below compare with."""
+    torch.manual_seed(5)
+    before = random_states()
+    editor = build()
+    results = editor.edit(requests)
+    assert random_states() == before
+    assert [result.id for result in results] == [f"s{i}" for i in range(5)]
+    return editor, images(results)
 
 
 def check_close(build, one, other):
@@ -61,6 +81,7 @@ def check_close(build, one, other):
 
 def images(results):
     assert [result.error for result in results] == [None] * len(results)
+    assert {(result.image.dtype.name, result.image.shape) for result in results} == {("uint8", (64, 64, 3))}
     return np.stack([result.image for result in results])
 
 
@@ -75,57 +96,27 @@ def test_every_option_of_a_row_is_a_parameter_of_its_class(row):
     assert set(row.layouts) <= set(row.values)
 
 
-def test_results_come_in_request_order_with_their_ids_and_are_the_same_bytes_again(build, requests_of):
-    requests = requests_of(3)[::-1]
-    editor = build()
+def test_another_editor_of_the_kind_gives_the_same_bytes_and_neither_changes_the_input(
+    build, edited, requests, requests_of
+):
+    editor, pictures = edited
     description = json.loads(json.dumps(editor.describe()))
     assert description["editor"] == editor.name
     assert description["class"]
-    assert editor.fingerprint == build().fingerprint
-    results = editor.edit(requests)
-    assert [result.id for result in results] == ["s2", "s1", "s0"]
-    assert [(result.image.dtype, result.image.shape) for result in results] == [(np.uint8, (64, 64, 3))] * 3
-    np.testing.assert_array_equal(images(results), images(editor.edit(requests)))
-    np.testing.assert_array_equal(images(results), images(build().edit(requests)))
-
-
-def test_batch_size_and_order_change_a_picture_by_at_most_one_level(build, requests_of):
-    requests = requests_of(5)
-    together = images(build(batch_size=8).edit(requests))
-    check_close(build, together, images(build(batch_size=1).edit(requests)))
-    order = [4, 2, 0, 3, 1]
-    check_close(build, together[order], images(build(batch_size=8).edit([requests[i] for i in order])))
-
-
-def test_several_threads_edit_as_one_would(build, requests_of):
-    requests = requests_of(4)
-    expected = images([build(batch_size=1).edit([request])[0] for request in requests])
-    editor = build(batch_size=1)
-    with ThreadPoolExecutor(4) as pool:
-        found = images(list(pool.map(lambda request: editor.edit([request])[0], requests)))
-    check_close(build, expected, found)
-
-
-def test_the_input_is_not_modified_nor_aliased(editor, requests_of):
-    requests = requests_of(2)
-    before = [request.image.copy() for request in requests]
-    for request in requests:
-        request.image.setflags(write=False)
-    results = editor.edit(requests)
-    for result, request, copy in zip(results, requests, before, strict=True):
+    again = build()
+    assert again.fingerprint == editor.fingerprint
+    results = again.edit(requests)
+    np.testing.assert_array_equal(images(results), pictures)
+    for result, request, untouched in zip(results, requests, requests_of(5), strict=True):
         assert not np.shares_memory(result.image, request.image)
-        result.image[:] = 0
-        np.testing.assert_array_equal(request.image, copy)
+        np.testing.assert_array_equal(request.image, untouched.image)
 
 
-def test_global_random_states_are_untouched_by_building_and_editing(build, requests_of):
-    torch.manual_seed(5)
-    legacy = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is the thing under test
-    python, tensor = random.getstate(), torch.get_rng_state()
-    build().edit(requests_of(2))
-    assert random.getstate() == python
-    assert torch.equal(torch.get_rng_state(), tensor)
-    np.testing.assert_array_equal(np.random.get_state()[1], legacy)  # noqa: NPY002
+def test_a_picture_alone_in_any_order_in_several_threads_is_the_one_of_a_batch(build, edited, requests):
+    alone = build(batch_size=1)
+    with ThreadPoolExecutor(4) as pool:
+        found = images(list(pool.map(lambda request: alone.edit([request])[0], requests[::-1])))
+    check_close(build, edited[1][::-1], found)
 
 
 BAD = {
@@ -141,14 +132,13 @@ BAD = {
 }
 
 
-def test_every_bad_sample_yields_an_error_of_its_own_and_the_rest_succeed(build, editor, requests_of):
-    first, last = requests_of(2)
+def test_every_bad_sample_yields_an_error_of_its_own_and_the_rest_succeed(build, edited, requests):
+    editor, pictures = edited
+    first, *_, last = requests
     bad = [replace(first, id=case, **change) for case, (change, _) in BAD.items()]
     results = editor.edit([first, *bad, last])
-    assert [result.id for result in results] == ["s0", *BAD, "s1"]
+    assert [result.id for result in results] == ["s0", *BAD, "s4"]
     for result in results[1:-1]:
         assert result.image is None
         assert BAD[result.id][1] in result.error
-    good = editor.edit([first, last])
-    check_close(build, results[0].image, good[0].image)
-    check_close(build, results[-1].image, good[1].image)
+    check_close(build, pictures[[0, -1]], images([results[0], results[-1]]))

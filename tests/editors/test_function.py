@@ -161,8 +161,6 @@ def test_other_options_of_a_function_are_refused():
         as_editor(lambda image, instruction: image, concurrency=0)
 
 
-# --- the examples of docs/howto/editors.md ------------------------------------------------------
-
 PAGE = Path(__file__).resolve().parents[2] / "docs/howto/editors.md"
 
 

@@ -48,12 +48,15 @@ def case(request, kontext, checkpoint, tmp_path):
         )
         config = pipeline.scheduler.config
         pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(config, timestep_spacing="linspace")
-        part, folder, picture = "unet", checkpoint, tiny_pipelines.cropped(picture)
+        part, folder, picture = "unet", checkpoint, picture.resize((64, 64))
         call = {"prompt": TEXT, "image": picture}
     else:
         pipeline = diffusers.FluxKontextPipeline.from_pretrained(kontext)
         part, folder = "transformer", kontext
-        call = tiny_pipelines.arguments("FluxKontextPipeline", picture, TEXT)
+        call = {
+            "image": picture, "prompt": TEXT, "guidance_scale": 3.5, "height": 48, "width": 80,
+            "max_area": 48 * 80, "_auto_resize": False,
+        }  # fmt: skip
     save_lora(pipeline, part, tmp_path / "lora")
 
     def build(**options):

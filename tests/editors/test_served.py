@@ -63,9 +63,6 @@ def refusal(code, status=400):
     return status, {"error": {**error, "param": "", "code": code}}, {}
 
 
-# --- what is sent ------------------------------------------------------------------------------
-
-
 def test_a_request_has_picture_sentence_size_and_every_option_and_the_reply_is_the_edit(
     build, server, requests_of, picture
 ):
@@ -133,8 +130,6 @@ def test_a_hosted_service_gets_no_seed_and_a_size_that_its_model_has(monkeypatch
         assert editor.describe()["seed"] == "none"
         assert server.requests[-1]["size"] == (size if model == "gpt-image-1.5" else "960x1024")
 
-
-# --- what replies mean --------------------------------------------------------------------------
 
 FIRST_FAILS = [
     ((500, {"detail": "out of memory"}, {}), "transient", "no answer after 1 attempts: HTTP 500"),
@@ -219,9 +214,6 @@ def test_all_wait_as_long_as_the_server_says_and_go_on(build, server, requests_o
     assert editor.usage() == {"requests": 5, "retries": 1, "images": 4}
 
 
-# --- before the first request -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "reference, sentence",
     [
@@ -247,9 +239,6 @@ def test_a_key_that_is_refused_ends_the_command(build, server, requests_of):
     with pytest.raises(EditorError, match=r"'openai:#edit-1' has made no picture .*401") as caught:
         editor.edit(requests_of(3))
     assert KEY not in str(caught.value)
-
-
-# --- a whole command ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mend", ["none", "rewrite"])

@@ -20,9 +20,6 @@ def grid(*rows):
     return np.array([[cell == "#" for cell in row] for row in rows])
 
 
-# Step 0 -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "size, scaled, framed, corner",
     [
@@ -48,9 +45,6 @@ def test_the_picture_stands_in_the_frame_and_the_rest_is_black():
     assert framed.sum() == image.sum()
 
 
-# Step 1 -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "values, tokens, fixed, paper",
     [
@@ -67,12 +61,6 @@ def test_the_action_by_protocol(values, tokens, fixed, paper):
     for (position, action), value in values.items():
         logits[position, ACTIONS.index(action)] = value
     assert (decide(logits, tokens, "fixed"), decide(logits, tokens, "paper")) == (fixed, paper)
-
-
-# Step 2 -------------------------------------------------------------------------------------------------
-
-
-# Steps 3 and 4 ------------------------------------------------------------------------------------------
 
 
 def attend(branches, record=True):
@@ -116,9 +104,6 @@ def test_cross_attention_on_the_way_down_and_up_is_recorded_and_nothing_else(che
     assert any(name.startswith("mid_block") for name in unet.attn_processors)
 
 
-# Step 5 -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "floor, first, last, stretched, difference",
     [
@@ -151,8 +136,6 @@ def test_the_region_is_where_the_doubled_difference_stays_at_or_below_the_thresh
     np.testing.assert_array_equal(masks.localise(found, (2, 2), threshold), grid(*region))
 
 
-# Step 6 -------------------------------------------------------------------------------------------------
-
 THREE = ("##...##", ".......", "##.....")
 ANGLE = ("###.#", "#...#", "#.#.#", "....#", "..###")
 
@@ -173,9 +156,6 @@ ANGLE = ("###.#", "#...#", "#.#.#", "....#", "..###")
 )
 def test_small_components_are_dropped(mask, least, protocol, left):
     np.testing.assert_array_equal(masks.drop_small(grid(*mask), least, protocol), grid(*left))
-
-
-# Step 7 -------------------------------------------------------------------------------------------------
 
 
 def test_segments_are_those_of_a_grid_of_points_filtered_and_suppressed_by_hand(sam_folder, picture):
@@ -204,9 +184,6 @@ def test_segments_are_those_of_a_grid_of_points_filtered_and_suppressed_by_hand(
         np.testing.assert_array_equal(found, (logits[kept[number]] > 0).numpy())
 
 
-# Step 8 -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "rough, segments, best",
     [
@@ -224,12 +201,6 @@ def test_segments_are_those_of_a_grid_of_points_filtered_and_suppressed_by_hand(
 )
 def test_the_first_segment_with_the_best_overlap_is_chosen(rough, segments, best):
     assert masks.best_segment(grid(*rough), [grid(*one) for one in segments]) == best
-
-
-# Step 10 ------------------------------------------------------------------------------------------------
-
-
-# Step 11 ------------------------------------------------------------------------------------------------
 
 
 def smooth(edited, source, dilated=None, protocol="fixed", radius=1000.0, threshold=30, closing=1):
@@ -302,6 +273,3 @@ def test_gaps_are_closed_holes_are_filled_and_the_border_is_no_gap():
     np.testing.assert_array_equal(smooth(edited, source, closing=3), filled)
     corner[:2, :2] = 255  # what reaches the border stays there
     np.testing.assert_array_equal(smooth(corner, source, closing=3), corner[..., 0] > 0)
-
-
-# Step 12 ------------------------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
-"""Tiny random pipelines, a builder per class of `editors.pipelines.RECIPES`, and how each is called."""
+"""Tiny random pipelines, a builder per class of `editors.pipelines.RECIPES`."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import diffusers
 import tokenizers
 import torch
 import transformers
-from PIL import Image
 
 from tests.editors.tiny import write_tokenizer
 
@@ -27,14 +24,9 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END = "<|endoftext|>"
-#: Modules of diffusers.pipelines whose `calculate_dimensions` insists on a megapixel.
-MEGAPIXEL = (
-    "qwenimage.pipeline_qwenimage_edit",
-    "qwenimage.pipeline_qwenimage_edit_plus",
-    "longcat_image.pipeline_longcat_image_edit",
-)
 SIDE = 64
 
+flow = diffusers.FlowMatchEulerDiscreteScheduler
 # Sizes that many parts share.
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 2}
 WORDS = {"hidden_size": 16, "intermediate_size": 16, **LAYERS, "num_key_value_heads": 2}
@@ -44,16 +36,11 @@ ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 37, "num_layers": 2, "num_heads": 4}
 
 
-def builder(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
-    BUILDERS[function.__name__] = function
-    return function
+def builds(*names: str) -> Callable[[Any], Any]:
+    """Of classes with the same parts; what builds them gets the name and a folder for parts."""
 
-
-def builders(*names: str) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
-    """Of classes with the same parts; what builds them gets the name."""
-
-    def add(function: Callable[[str], Any]) -> Callable[[str], Any]:
-        BUILDERS.update({name: functools.partial(lambda name, parts: function(name), name) for name in names})
+    def add(function: Any) -> Any:
+        BUILDERS.update({name: functools.partial(function, name) for name in names})
         return function
 
     return add
@@ -68,33 +55,7 @@ def save(name: str, folder: Path) -> Path:
     return folder / "pipeline"
 
 
-def shrink(monkeypatch: Any) -> None:
-    """Make the pipelines that insist on a megapixel get by with 96 x 64, or a test would take minutes."""
-    for name in MEGAPIXEL:
-        module = importlib.import_module(f"diffusers.pipelines.{name}")
-        original = module.calculate_dimensions
-        monkeypatch.setattr(
-            module, "calculate_dimensions", lambda area, ratio, f=original: f(min(area, SIDE * SIDE), ratio)
-        )
-    buckets = importlib.import_module("diffusers.pipelines.joyimage.image_processor")
-    monkeypatch.setattr(buckets, "find_best_bucket", lambda height, width, basesize: (64, 96))
-    fibo = importlib.import_module("diffusers.pipelines.bria_fibo.pipeline_bria_fibo_edit")
-    monkeypatch.setitem(fibo.PREFERRED_RESOLUTION, 1024 * 1024, [(96, 64)])
-    for kind, values in (
-        (diffusers.Kandinsky5I2IPipeline, {"resolutions": [(96, 64)]}),
-        (diffusers.BriaFibo2Pipeline, {"default_sample_size": 16}),
-    ):
-        init = kind.__init__
-
-        @functools.wraps(init)
-        def small(self: Any, *args: Any, init=init, values=values, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            vars(self).update(values)
-
-        monkeypatch.setattr(kind, "__init__", small)
-
-
-# --- tokenizers and processors -------------------------------------------------------------------------
+# --- tokenizers and processors
 
 
 def qwen_tokenizer() -> Any:
@@ -122,11 +83,7 @@ def processor(tokenizer: Any, kind: str = "Qwen2VL", patch: int = 14) -> Any:
     )
 
 
-# --- parts shared by several ---------------------------------------------------------------------------
-
-
-def flow(**values: Any) -> Any:
-    return diffusers.FlowMatchEulerDiscreteScheduler(**values)
+# --- parts shared by several
 
 
 def clip_text(tokenizer: Any, *, projection: bool = False) -> Any:
@@ -205,11 +162,11 @@ def ledits_scheduler() -> Any:
     return diffusers.DPMSolverMultistepScheduler(algorithm_type="sde-dpmsolver++", solver_order=2)
 
 
-# --- pipelines -----------------------------------------------------------------------------------------
+# --- pipelines
 
 
-@builder
-def FluxKontextPipeline(parts: Path) -> Any:
+@builds("FluxKontextPipeline")
+def _(kind: str, parts: Path) -> Any:
     clip, t5 = write_tokenizer(parts / "clip"), t5_tokenizer()
     return diffusers.FluxKontextPipeline(
         scheduler=flow(),
@@ -227,8 +184,8 @@ def FluxKontextPipeline(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builders("QwenImageEditPipeline", "QwenImageEditPlusPipeline")
-def _qwen(kind: str) -> Any:
+@builds("QwenImageEditPipeline", "QwenImageEditPlusPipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     return getattr(diffusers, kind)(
         scheduler=flow(),
@@ -246,16 +203,16 @@ def _qwen(kind: str) -> Any:
     )  # fmt: skip
 
 
-@builder
-def StableDiffusionXLInstructPix2PixPipeline(parts: Path) -> Any:
+@builds("StableDiffusionXLInstructPix2PixPipeline")
+def _(kind: str, parts: Path) -> Any:
     scheduler = diffusers.EulerDiscreteScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", timestep_spacing="leading"
     )
     return diffusers.StableDiffusionXLInstructPix2PixPipeline(**sdxl_parts(parts, 8, scheduler))
 
 
-@builder
-def OmniGenPipeline(parts: Path) -> Any:
+@builds("OmniGenPipeline")
+def _(kind: str, parts: Path) -> Any:
     letters = [chr(code) for code in range(33, 127)]
     vocabulary = {name: index for index, name in enumerate(["<unk>", "<s>", "</s>", "▁", *letters])}
     return diffusers.OmniGenPipeline(
@@ -269,8 +226,8 @@ def OmniGenPipeline(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builder
-def LEditsPPPipelineStableDiffusion(parts: Path) -> Any:
+@builds("LEditsPPPipelineStableDiffusion")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = write_tokenizer(parts / "tokenizer")
     crossed = ("CrossAttnDownBlock2D",) * 2, ("CrossAttnUpBlock2D",) * 2
     return diffusers.LEditsPPPipelineStableDiffusion(
@@ -288,8 +245,8 @@ def LEditsPPPipelineStableDiffusion(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builder
-def LEditsPPPipelineStableDiffusionXL(parts: Path) -> Any:
+@builds("LEditsPPPipelineStableDiffusionXL")
+def _(kind: str, parts: Path) -> Any:
     return diffusers.LEditsPPPipelineStableDiffusionXL(**sdxl_parts(parts, 4, ledits_scheduler()))
 
 
@@ -304,8 +261,8 @@ def flux2_parts(guidance: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@builder
-def Flux2Pipeline(parts: Path) -> Any:
+@builds("Flux2Pipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=qwen_tokenizer()._tokenizer, pad_token=END, eos_token=END
     )
@@ -336,8 +293,8 @@ def Flux2Pipeline(parts: Path) -> Any:
     )
 
 
-@builders("Flux2KleinPipeline", "Flux2KleinKVPipeline")
-def _klein(kind: str) -> Any:
+@builds("Flux2KleinPipeline", "Flux2KleinKVPipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     sizes = {**WORDS, "num_hidden_layers": 28}  # its layers 9, 18 and 27 are read
     config = transformers.Qwen3Config(
@@ -348,8 +305,8 @@ def _klein(kind: str) -> Any:
     )
 
 
-@builder
-def LongCatImageEditPipeline(parts: Path) -> Any:
+@builds("LongCatImageEditPipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     return diffusers.LongCatImageEditPipeline(
         scheduler=flow(),
@@ -364,8 +321,8 @@ def LongCatImageEditPipeline(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builder
-def ChronoEditPipeline(parts: Path) -> Any:
+@builds("ChronoEditPipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer, side = t5_tokenizer(), {"height": 32, "width": 32}
     words = transformers.UMT5Config(vocab_size=len(tokenizer), **T5)
     vision = transformers.CLIPVisionConfig(
@@ -385,8 +342,8 @@ def ChronoEditPipeline(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builders("JoyImageEditPipeline", "JoyImageEditPlusPipeline")
-def _joy(kind: str) -> Any:
+@builds("JoyImageEditPipeline", "JoyImageEditPlusPipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     return getattr(diffusers, kind)(
         scheduler=flow(),
@@ -401,8 +358,8 @@ def _joy(kind: str) -> Any:
     )  # fmt: skip
 
 
-@builders("DreamLitePipeline", "DreamLiteMobilePipeline")
-def _dreamlite(kind: str) -> Any:
+@builds("DreamLitePipeline", "DreamLiteMobilePipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     return getattr(diffusers, kind)(
         text_encoder=qwen3_vl(tokenizer),
@@ -422,8 +379,8 @@ def _dreamlite(kind: str) -> Any:
     )  # fmt: skip
 
 
-@builder
-def Kandinsky5I2IPipeline(parts: Path) -> Any:
+@builds("Kandinsky5I2IPipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer, clip = qwen_tokenizer(), write_tokenizer(parts / "clip")
     return diffusers.Kandinsky5I2IPipeline(
         transformer=diffusers.Kandinsky5Transformer3DModel(
@@ -440,8 +397,8 @@ def Kandinsky5I2IPipeline(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builder
-def BriaFiboEditPipeline(parts: Path) -> Any:
+@builds("BriaFiboEditPipeline")
+def _(kind: str, parts: Path) -> Any:
     config = transformers.SmolLM3Config(
         vocab_size=128_256,  # an empty prompt is token 128000, whatever the tokenizer
         **{**WORDS, "hidden_size": 32, "intermediate_size": 32}, pad_token_id=0, bos_token_id=None,
@@ -463,8 +420,8 @@ def BriaFiboEditPipeline(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builder
-def BriaFibo2Pipeline(parts: Path) -> Any:
+@builds("BriaFibo2Pipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     return diffusers.BriaFibo2Pipeline(
         scheduler=flow(use_dynamic_shifting=True),
@@ -479,8 +436,8 @@ def BriaFibo2Pipeline(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builder
-def ZImageOmniPipeline(parts: Path) -> Any:
+@builds("ZImageOmniPipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer, patches = qwen_tokenizer(), {"patch_size": 16}
     words = transformers.Qwen3Config(
         vocab_size=len(tokenizer), head_dim=8, max_position_embeddings=1024, **WORDS
@@ -500,8 +457,8 @@ def ZImageOmniPipeline(parts: Path) -> Any:
     )  # fmt: skip
 
 
-@builder
-def QwenImage21Pipeline(parts: Path) -> Any:
+@builds("QwenImage21Pipeline")
+def _(kind: str, parts: Path) -> Any:
     tokenizer = qwen_tokenizer()
     return diffusers.QwenImage21Pipeline(
         scheduler=flow(),
@@ -515,55 +472,3 @@ def QwenImage21Pipeline(parts: Path) -> Any:
             in_channels=4, out_channels=4, context_in_dim=16, axes_dims_rope=(4, 6, 6), **DENOISER
         ),
     )  # fmt: skip
-
-
-# --- how each is called --------------------------------------------------------------------------------
-
-
-def cropped(picture: Image.Image) -> Image.Image:
-    """The 96 x 64 picture of the tests as rule r64 at resolution 64 leaves it."""
-    return picture.resize((64, 64), Image.Resampling.LANCZOS, box=(16, 0, 80, 64))
-
-
-def arguments(name: str, picture: Image.Image, text: str) -> dict[str, Any]:
-    """Those of class `name` besides generator and steps, for a picture of 96 x 64 and resolution 64."""
-    plain = {"image": picture, "prompt": text}
-    avoiding = {**plain, "negative_prompt": ""}
-    joy = {"prompt": text, "negative_prompt": "", "guidance_scale": 4.0}
-    flux2 = {**plain, "guidance_scale": 4.0}
-    qwen = {"prompt": text, "true_cfg_scale": 4.0, "negative_prompt": " "}
-    calls: dict[str, dict[str, Any]] = {
-        "FluxKontextPipeline": {
-            **plain, "guidance_scale": 3.5, "height": 48, "width": 80, "max_area": 48 * 80,
-            "_auto_resize": False,
-        },
-        "QwenImageEditPipeline": {"image": picture, **qwen},
-        "QwenImageEditPlusPipeline": {"image": [picture], **qwen},
-        "QwenImage21Pipeline": {**plain, "true_cfg_scale": 1.0, "output_resolution": 64},
-        "StableDiffusionXLInstructPix2PixPipeline": {
-            "image": cropped(picture), "prompt": text, "height": 64, "width": 64, "guidance_scale": 3.0,
-            "image_guidance_scale": 1.5,
-        },
-        "OmniGenPipeline": {
-            "input_images": [picture], "prompt": f"<img><|image_1|></img> {text}", "guidance_scale": 2.0,
-            "img_guidance_scale": 1.6, "use_input_image_size_as_output": True, "max_input_image_size": 64,
-        },
-        "Flux2Pipeline": flux2,
-        "Flux2KleinPipeline": flux2,
-        "Flux2KleinKVPipeline": plain,
-        "LongCatImageEditPipeline": {**avoiding, "guidance_scale": 4.5},
-        "ChronoEditPipeline": {**avoiding, "guidance_scale": 5.0, "num_frames": 5, "width": 64, "height": 48},
-        "JoyImageEditPipeline": {"image": picture, **joy},
-        "JoyImageEditPlusPipeline": {"images": [[picture]], **joy},
-        "DreamLitePipeline": {
-            **avoiding, "guidance_scale": 3.5, "image_guidance_scale": 1.5, "width": 64, "height": 64,
-        },
-        "DreamLiteMobilePipeline": {**plain, "width": 64, "height": 64},
-        "Kandinsky5I2IPipeline": {**avoiding, "guidance_scale": 3.5},
-        "BriaFiboEditPipeline": {
-            **avoiding, "prompt": json.dumps({"edit_instruction": text}), "guidance_scale": 5.0,
-        },
-        "BriaFibo2Pipeline": {**plain, "guidance_scale": 5.0},
-        "ZImageOmniPipeline": {"image": [picture], "prompt": text, "guidance_scale": 5.0},
-    }  # fmt: skip
-    return calls[name]
