@@ -1,4 +1,4 @@
-"""`nein leaderboard`: one page of all models and cures on all benchmarks, by what a negation costs them.
+"""`nein leaderboard`: one page of all models and remedies on all benchmarks, by negation gap.
 
 nein leaderboard runs/nano runs/negvqa-nano exported/ --out leaderboard
 
@@ -32,11 +32,10 @@ _GAP = {"statistic": "gap"}
 #: Where `nein export` writes its files.
 EXPORTED = "data/*/*/*/*.json"
 NOTES = (
-    "The gap is what a model reaches when a thing is told, minus what it reaches when it is denied, "
-    "in points with its 95 % interval, clustered by picture. A small gap is no success where little is "
-    "reached when the thing is told: both stand in the tables of each benchmark.",
-    "Columns differ in data and in what is counted; figures of different columns are not comparable.",
-    "Published figures are on the published data, as their authors print them, without an interval.",
+    "Negation gap: score on affirmative inputs minus score on negated ones, in points, with its 95 % "
+    "interval clustered by image. It is no success if the affirmative score is low: see each table.",
+    "Columns differ in data and metric and are not comparable.",
+    "Published values are those that the authors print, on the published data, without an interval.",
 )
 
 
@@ -46,7 +45,7 @@ def run(config: LeaderboardConfig) -> str:
     board = frame([*measured(folders, config.out), *reported(logs)])
     tests = [test for test in board["test"].unique() if test]
     page = Page(
-        "Negation, the field", f"{board['model'].nunique()} models and cures, {len(tests)} tests.",
+        "Negation leaderboard", f"{board['model'].nunique()} models and remedies, {len(tests)} tests.",
         [*NOTES, *lacking(folders, board)], findings(board), sections=sections(board),
     )  # fmt: skip
     written = write(config.out / "index.html", board, page)
@@ -169,12 +168,12 @@ def sections(board: pd.DataFrame) -> list[Section]:
         (Across("test", _GAP, tables.estimate(), link="page"),), {"source": ours},
     )  # fmt: skip
     columns = (*_ENDS, Column("date", _GAP, tables.entry("date")))
-    made = [Section("field", "The field", [field])]
+    made = [Section("field", "All tests", [field])]
     for name in frames.values(board, "benchmark"):
         where = {"benchmark": name}
         table = Table(f"of_{name}", _title(name), GAPS.rows, columns, where)
         plot = plots.Bars(
-            f"of_{name}", f"{_title(name)}: what a negation costs", place=("model", "elsewhere"),
+            f"of_{name}", f"{_title(name)}: negation gap, with 95 % intervals", place=("model", "elsewhere"),
             series="test", where={**_GAP, **where, "source": ours}, axis="points", limits=None, dots=True,
         )  # fmt: skip
         made.append(Section(f"of_{name}", _title(name), [table], [plot]))
@@ -190,7 +189,7 @@ def findings(board: pd.DataFrame) -> list[str]:
         for (model, _), part in members.groupby(["model", "source"], sort=False):
             by = {figure["statistic"]: figure for figure in frames.records(part)}
             gaps.append(Gap(str(model), by["affirmed"], by["negated"], by["gap"]))
-        said.append(widest(gaps, what=test, change="what is told is denied"))
+        said.append(widest(gaps, what=test, change="the input is negated"))
     return [sentence for sentence in said if sentence]
 
 

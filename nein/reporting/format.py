@@ -101,10 +101,10 @@ def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models
         return f"With {first.model}, {told}."
     if not all(above(first, other) for other in measured[1:]):
         return (
-            f"Of {len(measured)} {models}, none is shown to lose most. With {first.model}, {told}; with "
+            f"Of {len(measured)} {models}, none is significantly worst. With {first.model}, {told}; with "
             f"{last.model}, {text(last.gap)}."
         )
     said = f"Of {len(measured)} {models}, {first.model} loses most: {told}."
     if all(above(other, last) for other in measured[:-1]):
-        said += f" Least is lost by {last.model}: {text(last.gap, interval='none')}."
+        said += f" Smallest gap: {last.model}, {text(last.gap, interval='none')}."
     return said

@@ -70,7 +70,7 @@ class Page:
 
     notes     How to read it, in sentences.
     findings  In sentences: the first is about everything and stands above the first plot.
-    parts     Stand between the plots and the tables.
+    parts     Stand between the first plot and the others.
     settings  Name of a run -> its configuration, as `setting` writes it.
     stamp     What every plot says wherever it is shown.
     figures   Further ones: differences between runs, or what is printed.

@@ -76,6 +76,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
             *beside, paper_numbers.table_1(comparable),
             paper_numbers.over_models({one.name: one.figures for one in finished}),
         ],
+        sections=[one for one in sections.SECTIONS if comparable or one.key != sections.PAPER],
         headline=[*as_published, sections.OVER_ALL],
     )  # fmt: skip
 
@@ -116,7 +117,7 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
         f"Letters under protocol 'paper': {rules}."
     ]
     if not all(paper_numbers.is_negvqa(manifest["data"]) for manifest in manifests.values()):
-        notes.append("These are not NegVQA's own questions: nothing measured here stands beside its Table 1.")
+        notes.append("These are not NegVQA's own questions, so nothing here is comparable with its Table 1.")
     for name, manifest in manifests.items():
         if manifest["identity"].get("asking") == "options":
             notes.append(

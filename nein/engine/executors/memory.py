@@ -11,7 +11,7 @@ import psutil
 from nein.engine.environment import peak_memory
 
 CUDA = "largest amount allocated on the device during the stage"
-PROCESS = "largest resident set of the process since its start"
+PROCESS = "peak of the process"
 SMALL = 4 * 2**30  # bytes: for less, no collection of garbage is worth the third of a second that it takes
 
 
@@ -67,5 +67,5 @@ def peak(device: str) -> dict[str, Any] | None:
 
 
 def sentence(label: str, used: dict[str, Any]) -> str:
-    """ "ip2p: 1.3 GiB, the largest resident set of the process since its start"."""
-    return f"{label}: {used['bytes'] / 2**30:.1f} GiB, the {used['what']}"
+    """ "ip2p: 1.3 GiB (peak of the process)"."""
+    return f"{label}: {used['bytes'] / 2**30:.1f} GiB ({used['what']})"

@@ -97,11 +97,10 @@ REFUSALS = Table(
 
 
 LIMIT = Table(
-    "limit", "FID of infinitely many pictures", RUN,
-    (Column("FID"), Column("from", show=count()), Column("not given because", show=entry("refused"))),
-    {"task": "limit", "metric": "fid"},
-    "FID is biased upwards by about 1 / N; this is the jackknife estimate for N to infinity. The interval "
-    "of FID itself is of what as many other pictures would give; compare FIDs at equal N.",
+    "limit", "FID for N to infinity", RUN, (Column("FID"), Column("from", show=count())),
+    {"task": "limit", "metric": "fid", "refused": ""},
+    "FID is biased upward by about 1/N; jackknife estimate for N to infinity. The interval of FID itself is "
+    "that of another sample of N images; compare FIDs at equal N.",
 )  # fmt: skip
 _LEVELS = Across("level", {}, shown, order=tuple(map(str, range(10))))
 _NS = Column("n of each", show=lambda figures: ", ".join(dict.fromkeys(str(f["n"]) for f in figures)))
@@ -331,18 +330,12 @@ COSTS = Table(
 
 _JUDGES = {"removal_vqa": plots.BLUE, "removal_ovd": plots.RED}
 REMOVAL = plots.Bars(
-    "removal", "Removal by run, with 95 % intervals clustered by source image",
-    place=("model", "variant"), series="metric", order=tuple(REMOVALS), colors=_JUDGES,
+    "gap", "Removal by instruction, with 95 % intervals clustered by source image",
+    place=("model",), series="variant", panel=("metric",), order=("remove", "negative", "add", *REMOVALS),
     where={"task": "results", "metric": tuple(REMOVALS), "source": ""},
-    names={name: f"Removal ({judge})" for name, judge in REMOVALS.items()}, axis="Removal, per cent",
-)  # fmt: skip
-TOLD_AND_DENIED = plots.Bars(
-    "gap",
-    'Negation gap: Removal when told "Remove the X." and when told that X is absent, same samples and noise',
-    place=("model",), series="statistic", panel=("metric",), order=("remove", "negative", *REMOVALS),
-    where={"task": "gap", "statistic": ("remove", "negative")},
-    names={**REMOVALS, "remove": 'told "Remove the X."', "negative": "told that X is absent"},
-    colors={"remove": plots.BLUE, "negative": plots.RED}, axis="Removal, per cent",
+    names={**REMOVALS, "remove": 'told "Remove the X."', "negative": "told that X is absent",
+           "add": 'told "Add a X."'},
+    colors={"remove": plots.BLUE, "negative": plots.RED, "add": plots.GREEN}, axis="Removal, per cent",
 )  # fmt: skip
 GAPS = plots.Bars(
     "gap_by_template",
@@ -383,9 +376,9 @@ def page(out_of_reach: str) -> list[Section]:
     """What the report shows. out_of_reach: see `comparisons`."""
     about_judges = [CALIBRATION, CONTROLS, REWARDS, BEST_OF, CORRECTED, AGREEMENT, *PEOPLE, NEGVQA]
     return [
-        Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [TOLD_AND_DENIED, GAPS]),
+        Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [REMOVAL, GAPS]),
         _PAIRS,
-        Section("results", "Results", [*results(), LIMIT, REFUSALS, COVERAGE], [REMOVAL]),
+        Section("results", "Results", [*results(), LIMIT, REFUSALS, COVERAGE]),
         families(),
         Section("breakdowns", "Breakdowns", breakdowns()),
         Section("comparisons", "Comparisons", [comparisons(out_of_reach)]),
