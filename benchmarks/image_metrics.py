@@ -34,7 +34,7 @@ from benchmarks.common import (
 )
 from nein import metrics
 from nein.engine.images import pixel_hash
-from nein.metrics.base import MemoryFeatures
+from nein.metrics.base import MemoryStore
 from nein.metrics.fid import frechet_distance
 
 NAMES = ("l1", "l2", "clip_i", "dino", "fid", "lpips")
@@ -81,9 +81,7 @@ def naive(work: list[Pair], encoders: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def ours(
-    work: list[Pair], encoders: dict[str, Any], store: MemoryFeatures, batch_size: int
-) -> dict[str, Any]:
+def ours(work: list[Pair], encoders: dict[str, Any], store: MemoryStore, batch_size: int) -> dict[str, Any]:
     """The same metrics together, in blocks."""
     settings = metrics.Settings(batch_size=batch_size, workers=1)
     result: dict[str, Any] = {name: [] for name in NAMES}
@@ -127,12 +125,12 @@ def main() -> None:
         work = pairs(options.limit, Path(root))
         encoders = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
 
-        def one_editor(store: MemoryFeatures) -> dict[str, Any]:
+        def one_editor(store: MemoryStore) -> dict[str, Any]:
             return ours(work, encoders, store, options.batch_size)
 
         expected = measure(lambda: naive(work, encoders), "cpu", passes=3)
-        first = measure(lambda: one_editor(MemoryFeatures()), "cpu", profile=True, passes=PASSES)
-        store = MemoryFeatures()
+        first = measure(lambda: one_editor(MemoryStore()), "cpu", profile=True, passes=PASSES)
+        store = MemoryStore()
         one_editor(store)
         again = measure(lambda: one_editor(store), "cpu", profile=True, passes=PASSES)
     assert max(largest_difference(one.result, expected.result) for one in (first, again)) < 1e-4

@@ -34,10 +34,10 @@ from benchmarks.common import (
 )
 from nein import metrics
 from nein.engine.images import pixel_hash
-from nein.metrics import objects
-from nein.metrics.base import MemoryRecords
+from nein.metrics import presence
+from nein.metrics.base import MemoryStore
 from nein.metrics.judges.base import template
-from nein.metrics.objects import spacy_model
+from nein.metrics.presence import spacy_model
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
 KINDS = {"vqa": "llava", "ovd": "owlv2"}
@@ -113,7 +113,7 @@ def detection_pipeline(folder: str, detector: Any) -> Any:
 
 
 def ours(
-    work: Sequence[Pair], judges: dict[str, Any], store: MemoryRecords, batch_size: int
+    work: Sequence[Pair], judges: dict[str, Any], store: MemoryStore, batch_size: int
 ) -> dict[str, list[float | None]]:
     """The same five scores together, in blocks."""
     result: dict[str, list[float | None]] = {name: [] for name in names(judges)}
@@ -139,7 +139,7 @@ def ours(
 
 def forget(judges: dict[str, Any]) -> None:
     """Captions, prompts and labels are read anew, as in a new process."""
-    objects._parsed.cache_clear()
+    presence._parsed.cache_clear()
     judges["vqa"]._ids.cache_clear()
     judges["ovd"]._queries.clear()
 
@@ -166,16 +166,16 @@ def main() -> None:
         library = detection_pipeline(folders["ovd"], theirs["ovd"])
         spacy_model()
 
-        def one_editor(store: MemoryRecords) -> dict[str, list[float | None]]:
+        def one_editor(store: MemoryStore) -> dict[str, list[float | None]]:
             return ours(work, judges, store, options.batch_size)
 
         def first_editor() -> dict[str, list[float | None]]:
             forget(judges)
-            return one_editor(MemoryRecords())
+            return one_editor(MemoryStore())
 
         expected = measure(lambda: naive(work, theirs, library), "cpu", passes=3)
         first = measure(first_editor, "cpu", profile=True, passes=PASSES)
-        store = MemoryRecords()
+        store = MemoryStore()
         one_editor(store)
         again = measure(lambda: one_editor(store), "cpu", profile=True, passes=PASSES)
     for one in (first, again):

@@ -42,8 +42,8 @@ from benchmarks.common import (
 from nein import metrics
 from nein.engine.environment import keep_freed_memory
 from nein.loading.digests import DTYPES, torch_dtype
-from nein.metrics.base import MemoryFeatures, MemoryRecords
-from nein.metrics.objects import spacy_model
+from nein.metrics.base import MemoryStore
+from nein.metrics.presence import spacy_model
 
 #: (width, height) of InstructPix2Pix's pictures where COCO's are 640 x 480, and of COCO's.
 RESIZED, COCO = (512, 384), (640, 480)
@@ -182,7 +182,7 @@ def judge(kind: str, root: Path, dtype: str, options: argparse.Namespace) -> Sta
 
     def ours(batch_size: int, items: Sequence[Pair]) -> Any:
         loaded.batch_size = batch_size
-        return judges.ours(items, models, MemoryRecords(), batch_size)
+        return judges.ours(items, models, MemoryStore(), batch_size)
 
     def rate(batch_size: int) -> float:
         items = (work * batch_size)[:batch_size]
@@ -230,7 +230,7 @@ def encoders(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
     loaded["fid"] = published.inception(options.device)
     size = 16 if options.batch_size == "auto" else int(options.batch_size)
     ours = functools.partial(image_metrics.ours, work, loaded)
-    mine = measure(lambda: ours(MemoryFeatures(), size), options.device, profile=True)
+    mine = measure(lambda: ours(MemoryStore(), size), options.device, profile=True)
     naive = measure(lambda: image_metrics.naive(work, loaded), options.device)
     most = image_metrics.largest_difference(mine.result, naive.result)
     sizes = f"{RESIZED[0]} x {RESIZED[1]}"

@@ -11,9 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nein.metrics.base import FeatureStore, MetricError, RecordStore, Score
-    from nein.metrics.batch import Batch, EditPair, SceneObject, Settings
-    from nein.metrics.metric import Metric, score
+    from nein.metrics.base import MetricError, Score, Store
+    from nein.metrics.metric import Batch, EditPair, Metric, SceneObject, Settings, score
     from nein.metrics.models import (
         DUALS,
         ENCODERS,
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 
 #: Module -> the names of this package that are in it.
 _WHERE = {
-    "base": ("FeatureStore", "MetricError", "RecordStore", "Score"),
-    "batch": ("Batch", "EditPair", "Settings", "SceneObject"),
-    "metric": ("Metric", "score"),
+    "base": ("MetricError", "Score", "Store"),
+    "metric": ("Batch", "EditPair", "Metric", "SceneObject", "Settings", "score"),
     "models": (
         "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference", "check_reward",
         "dual_prefix", "load_choices", "load_dual", "load_encoder", "load_judge", "load_reward",

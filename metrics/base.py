@@ -48,24 +48,17 @@ class Score:
             raise AssertionError(f"a score must be finite or None, not {self.value}")
 
 
-class FeatureStore(Protocol):
-    """A cache of float32 vectors, handed in; a key names everything that changes the value."""
+class Store(Protocol):
+    """A cache of features, or of small JSON objects (what a judge said), handed in; a key names everything
+    that changes the value."""
 
-    def get(self, space: str, key: str) -> np.ndarray | None: ...
+    def get(self, space: str, key: str) -> Any: ...
 
-    def put(self, space: str, key: str, value: np.ndarray) -> None: ...
-
-
-class RecordStore(Protocol):
-    """A cache of small JSON objects (what a judge said), handed in; keys as in `FeatureStore`."""
-
-    def get(self, space: str, key: str) -> dict[str, Any] | None: ...
-
-    def put(self, space: str, key: str, value: dict[str, Any]) -> None: ...
+    def put(self, space: str, key: str, value: Any) -> None: ...
 
 
-class MemoryRecords:
-    """A `RecordStore` that lives as long as the object."""
+class MemoryStore:
+    """A `Store` that lives as long as the object."""
 
     def __init__(self) -> None:
         self._data: dict[tuple[str, str], Any] = {}
@@ -75,15 +68,6 @@ class MemoryRecords:
 
     def put(self, space: str, key: str, value: Any) -> None:
         self._data[space, key] = value
-
-
-class MemoryFeatures(MemoryRecords):
-    """A `FeatureStore` that lives as long as the object."""
-
-    def put(self, space: str, key: str, value: Any) -> None:
-        import numpy as np  # not for a command line, which needs the words of this package alone
-
-        super().put(space, key, np.array(value, dtype=np.float32))
 
 
 def fingerprint(description: dict[str, Any]) -> str:

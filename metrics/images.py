@@ -10,8 +10,7 @@ import numpy as np
 
 from nein.loading.errors import isolated
 from nein.metrics.base import MetricError, Score, check_image
-from nein.metrics.batch import Batch, Feature
-from nein.metrics.metric import Metric
+from nein.metrics.metric import Batch, Feature, Metric
 
 # --- pixels ----------------------------------------------------------------------------------------------
 

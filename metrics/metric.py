@@ -1,16 +1,234 @@
-"""A metric is one object: what it is called, how it is read, what it needs, and how it scores a batch."""
+"""A metric is one object: what it is called, how it is read, what it needs, and how it scores a batch: edits
+with what they are compared with, of which what several metrics need is made once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import numpy as np
+
+from nein.loading.digests import pixel_digest
 from nein.loading.errors import choose, isolated
 from nein.loading.references import Need
-from nein.metrics.base import MetricError, Score
-from nein.metrics.batch import PICTURES, Batch, EditPair
+from nein.metrics.base import MemoryStore, MetricError, Score, Store, check_image, chunks
+
+#: The pictures that a metric can need of an item.
+PICTURES = ("edited", "target", "sample", "things")
+
+Made = TypeVar("Made")
+#: A (D,) float32 row of features, or a sentence saying why there is none.
+Feature = np.ndarray | str
+
+
+@dataclass(frozen=True)
+class SceneObject:
+    """A thing of a picture. without: the picture without it. stays: whether the right edit leaves it."""
+
+    name: str
+    stays: bool
+    without: np.ndarray
+
+
+@dataclass(frozen=True)
+class EditPair:
+    """One edit. A picture is (H, W, 3) uint8 RGB, or a sentence saying why there is none.
+
+    edited      What the editor made; `upright`: the same for detectors, turned by its EXIF tag.
+    target      The picture it should have made (NeIn: the source image).
+    sample      The unedited picture, and `sample_upright`; `things`: everything on it, where known.
+    object      What the instruction said should not be there, e.g. "traffic light".
+    caption     Describes the target and names the objects to retain; may be empty.
+    target_key, sample_key  SHA-256 of size and pixels; by default worked out.
+    """
+
+    id: str
+    edited: np.ndarray | str
+    target: np.ndarray | str = "no target picture"
+    sample: np.ndarray | str = "no sample picture"
+    object: str = ""
+    caption: str = ""
+    target_key: str = ""
+    sample_key: str = ""
+    things: Sequence[SceneObject] | str = "the data do not say which things the picture shows"
+    upright: np.ndarray | None = None
+    sample_upright: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for name, picture in (("target_key", self.target), ("sample_key", self.sample)):
+            if not getattr(self, name) and isinstance(picture, np.ndarray):
+                object.__setattr__(self, name, pixel_digest(picture))
+
+    def seen(self, turned: bool) -> tuple[str, np.ndarray | str]:
+        """The unedited picture and its key, `turned` as detectors see it."""
+        if turned and self.sample_upright is not None:
+            return pixel_digest(self.sample_upright), self.sample_upright
+        return self.sample_key, self.sample
+
+    def lacks(self, pictures: Sequence[str]) -> str | None:
+        """Why the first unusable one of `pictures` cannot be used; None where all can."""
+        for name in pictures:
+            picture = getattr(self, name)
+            if isinstance(picture, str):
+                return picture
+            try:
+                for shown in [thing.without for thing in picture] if name == "things" else [picture]:
+                    check_image(shown)
+            except MetricError as error:
+                return str(error)
+        return None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How items are scored. A metric names those that decide its values (`Metric.settings`).
+
+    align       "stretch", as published: where pixels are compared, the edited picture is stretched to the
+                target's size. "crop": the target first gets the crop of NeIn's samples (`r64_fit`) at
+                `resolution` (512 for NeIn, 64 for 64-pixel data).
+    protocol    "paper", as released: removed if the answer is exactly "No"; present if it is "yes" in any
+                case; objects are roots of noun chunks, repetitions kept for VQA. "fixed": the first word
+                decides, any other answer is unscored; objects are distinct nouns (`metrics.presence`).
+    threshold   A detection counts when its score is strictly above this (0.1: the pipeline NeIn uses).
+    article     In questions: "none" as in the released code, "a_an" as in the paper's text.
+    evidence    "both": Retention also asks about the other protocol's objects and keeps all replies
+                (`objects_of` in the detail), so that its figure needs no judge. The scores are the same.
+    before      Removal also asks about the object in the unedited sample. The scores are the same.
+    batch_size, workers  Pictures per pass through a network; threads for resizing (None: by the cores).
+    """
+
+    align: Literal["stretch", "crop"] = "stretch"
+    resolution: int = 512
+    protocol: Literal["paper", "fixed"] = "paper"
+    threshold: float = 0.1
+    article: Literal["none", "a_an"] = "none"
+    evidence: Literal["own", "both"] = "own"
+    before: bool = False
+    batch_size: int = 32
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        choose("alignment", self.align, ("stretch", "crop"))
+        choose("protocol", self.protocol, ("paper", "fixed"))
+        choose("article", self.article, ("none", "a_an"))
+        choose("evidence", self.evidence, ("own", "both"))
+        if not 0 <= self.threshold < 1:
+            raise MetricError(
+                f"The detection threshold must be at least 0 and below 1, not {self.threshold}."
+            )
+
+    def identity(self, name: str) -> Any:
+        """The part of one setting that decides values: its value, of "align" the resolution too."""
+        if name == "align" and self.align == "crop":
+            return f"crop at {self.resolution}"
+        return getattr(self, name)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Items scored together.
+
+    models    Kind -> what `load_encoder` or `load_judge` gave.
+    names     Metrics asked for together in one pass of a judge, also where some are scored already: the last
+              bits of an answer can depend on what is asked with it.
+    features, records  Caches of features of targets, and of what judges said about unedited samples.
+    """
+
+    items: Sequence[EditPair]
+    models: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    names: tuple[str, ...] = ()
+    features: Store = field(default_factory=MemoryStore)
+    records: Store = field(default_factory=MemoryStore)
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, items: Sequence[EditPair], names: Sequence[str] | None = None) -> Batch:
+        """The same for other items or names; this batch itself for its own."""
+        names = self.names if names is None else tuple(names)
+        if items is self.items and names == self.names:
+            return self
+        return replace(self, items=items, names=names, _made={})
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """`make()`, called once per `key`."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def targets(self) -> dict[str, np.ndarray]:
+        """Target key -> the target as it is compared, in the order of the items."""
+
+        def aligned() -> dict[str, np.ndarray]:
+            targets: dict[str, Any] = {}
+            for item in self.items:
+                targets.setdefault(item.target_key, item.target)
+            if self.settings.align == "stretch":
+                return targets
+            from nein.metrics.preprocess import r64_fit
+
+            return {key: r64_fit(target, self.settings.resolution) for key, target in targets.items()}
+
+        return self.once("targets", aligned)
+
+    def pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Per item the edited picture at its target's size, and the target."""
+
+        def fitted() -> list[tuple[np.ndarray, np.ndarray]]:
+            from nein.metrics.preprocess import map_images, stretch
+
+            targets = [self.targets()[item.target_key] for item in self.items]
+            jobs: list[Any] = [
+                (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
+            ]
+            edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
+            return list(zip(edited, targets, strict=True))
+
+        return self.once("pairs", fitted)
+
+    def edited_features(self, kind: str) -> list[Feature]:
+        return self.once((kind, "edited"), lambda: self._encoded(kind, [item.edited for item in self.items]))
+
+    def target_features(self, kind: str) -> list[Feature]:
+        """Of every item's target, from the cache where it can be."""
+        by_key = self.once((kind, "target"), lambda: self._encoded_targets(kind))
+        return [by_key[item.target_key] for item in self.items]
+
+    def caption_features(self, kind: str) -> list[Feature]:
+        def encoded() -> dict[str, Feature]:
+            captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
+            rows = _encode(self.models[kind].encode_text, captions, self.settings.batch_size)
+            return dict(zip(captions, rows, strict=True))
+
+        by_caption = self.once((kind, "caption"), encoded)
+        return [by_caption.get(item.caption, "no caption") for item in self.items]
+
+    def _encoded(self, kind: str, pictures: Sequence[Any]) -> list[Feature]:
+        return _encode(self.models[kind].encode, pictures, self.settings.batch_size)
+
+    def _encoded_targets(self, kind: str) -> dict[str, Feature]:
+        """From the store only with every target: a feature's last bits can depend on its batch."""
+        targets, space = self.targets(), self.models[kind].fingerprint
+        alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
+        company = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
+        names = {key: f"{key}-{alignment}-{company}" for key in targets}
+        cached = {key: self.features.get(space, name) for key, name in names.items()}
+        if all(row is not None and row.ndim == 1 and np.isfinite(row).all() for row in cached.values()):
+            return cached
+        rows = dict(zip(targets, self._encoded(kind, list(targets.values())), strict=True))
+        if any(isinstance(row, str) for row in rows.values()):
+            return {key: f"the target: {row}" if isinstance(row, str) else row for key, row in rows.items()}
+        for key, row in rows.items():
+            self.features.put(space, names[key], row)
+        return rows
+
+
+def _encode(encode: Callable[[Any], np.ndarray], inputs: Sequence[Any], size: int) -> list[Feature]:
+    parts = [isolated(lambda chunk: list(encode(chunk)), part) for part in chunks(inputs, size)]
+    wild = "the features are not finite"
+    return [row if isinstance(row, str) or np.isfinite(row).all() else wild for part in parts for row in part]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from torchmetrics.utilities import rank_zero_warn
 from nein.loading.errors import choose
 from nein.metrics import ENCODERS, METRICS, load_encoder, load_judge
 from nein.metrics.base import MetricError
-from nein.metrics.batch import Batch, EditPair, Settings
-from nein.metrics.metric import Metric, score
+from nein.metrics.metric import Batch, EditPair, Metric, Settings, score
 
 #: (H, W, 3) uint8 arrays or PIL images; or one tensor (N, 3, H, W), uint8, or floating point in `data_range`.
 Pictures = Sequence[Any] | torch.Tensor

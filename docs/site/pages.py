@@ -53,17 +53,16 @@ API = {
         "metrics",
         (
             "nein.metrics", "nein.metrics.models", "nein.metrics.base", "nein.metrics.metric",
-            "nein.metrics.batch", "nein.metrics.training", "nein.metrics.fid",
+            "nein.metrics.training", "nein.metrics.fid",
         ),
     ),
     "judges": (
         "Judges and answers",
         (
             "nein.metrics.judges.base", "nein.metrics.judges", "nein.metrics.presence",
-            "nein.metrics.objects", "nein.metrics.letters", "nein.metrics.choices",
-            "nein.metrics.rewards", "nein.metrics.rewards.editscore",
-            "nein.metrics.rewards.editreward", "nein.metrics.rewards.pairwise",
-            "nein.metrics.dual",
+            "nein.metrics.letters", "nein.metrics.choices", "nein.metrics.rewards",
+            "nein.metrics.rewards.editscore", "nein.metrics.rewards.editreward",
+            "nein.metrics.rewards.pairwise", "nein.metrics.dual",
         ),
     ),
     "benchmarks": (

@@ -80,6 +80,7 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
 
     own: Any = pkgutil.resolve_name(command.configuration)
     both = dataclasses.make_dataclass(own.__name__, [], bases=(SlurmJobs, own), kw_only=True)
+    config: Any
     config, dry_run = options.read(both, words, prog=f"nein slurm {name}")
     folder = config.out_dir / "slurm"
     if dry_run:

@@ -20,8 +20,8 @@ WAIT = 60.0  # seconds to wait for another process that is writing
 
 
 class AnswerCache:
-    """JSON objects by (space, key) in one SQLite file, which threads and processes may share: a
-    `metrics.base.RecordStore`. On a file system without locks, a file per answer in PATH-files instead.
+    """JSON objects by (space, key) in one SQLite file, which threads and processes may share (a
+    `metrics.base.Store`). On a file system without locks, a file per answer in PATH-files instead.
 
     An answer is on disk before `put` returns; what another process puts is seen at once. Raises UserError
     where the file is damaged or cannot be written.
@@ -151,14 +151,11 @@ class BlockStore:
         self._changed.clear()
 
 
-class BlockAnswers(BlockStore):
-    """A `metrics.base.RecordStore` for answers about a block: their last bits depend on what else was in the
-    batch."""
-
-    def __init__(self, cache: AnswerCache, scope: str) -> None:
-        super().__init__(
-            lambda space: cache.get(space, scope), lambda space, rows: cache.put(space, scope, rows)
-        )
+def answers_of(cache: AnswerCache, scope: str) -> BlockStore:
+    """Answers about a block: their last bits depend on what else was in the batch."""
+    return BlockStore(
+        lambda space: cache.get(space, scope), lambda space, rows: cache.put(space, scope, rows)
+    )
 
 
 def _has_locks(folder: Path) -> bool:

@@ -50,13 +50,8 @@ def _path(root: Path, space: str, scope: str) -> Path:
     return root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"
 
 
-class FeatureCache(BlockStore):
-    """`metrics.base.FeatureStore` over the block `scope`."""
-
-    def __init__(self, root: Path, scope: str) -> None:
-        super().__init__(
-            lambda space: read(root, space, scope), lambda space, entries: write(root, space, scope, entries)
-        )
-
-    def put(self, space: str, key: str, value: np.ndarray) -> None:
-        super().put(space, key, np.asarray(value, dtype=np.float32))
+def features_of(root: Path, scope: str) -> BlockStore:
+    """Features of a block."""
+    return BlockStore(
+        lambda space: read(root, space, scope), lambda space, entries: write(root, space, scope, entries)
+    )

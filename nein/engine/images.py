@@ -8,7 +8,6 @@ refused; the EXIF orientation is ignored, as in the official NeIn evaluation; no
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.loading.digests import pixel_digest
 
 RULE = "rgb8-alpha-on-white-no-exif-v1"
 #: What is opened, whatever a file is called. Others of Pillow's plugins start programs (EPS).
@@ -125,11 +125,8 @@ def _encoded(image: np.ndarray | Image.Image, **options: Any) -> bytes:
 
 
 def pixel_hash(image: np.ndarray) -> str:
-    """SHA-256 hex of size and pixels: the identity of a picture, whatever file it came from."""
-    check(image)
-    digest = hashlib.sha256(f"{image.shape[0]}x{image.shape[1]}:".encode())
-    digest.update(np.ascontiguousarray(image).tobytes())
-    return digest.hexdigest()
+    """`pixel_digest` of a picture that is one."""
+    return pixel_digest(check(image))
 
 
 def check(image: np.ndarray) -> np.ndarray:

@@ -32,8 +32,8 @@ from nein.datasets import coco
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.metrics.objects import caption_objects
 from nein.metrics.preprocess import r64_fit, stretch
+from nein.metrics.presence import caption_objects
 from nein.models.judges import CAPTION, OBJECT, Word
 from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence, removal
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nein.loading.errors import choose
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 #: Names of number types; each is an attribute of torch (`torch_dtype`).
@@ -50,6 +51,13 @@ def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
     for name, _size, _mtime in stamp:
         total.update(name.encode() + b"\0" + bytes.fromhex(file_sha256(Path(folder, name))))
     return total.hexdigest()
+
+
+def pixel_digest(picture: np.ndarray) -> str:
+    """SHA-256 of size and pixels: the identity of a picture, whatever file it came from."""
+    digest = hashlib.sha256(f"{picture.shape[0]}x{picture.shape[1]}:".encode())
+    digest.update(picture.tobytes())
+    return digest.hexdigest()
 
 
 def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -19,7 +19,7 @@ from nein.loading import batches
 from nein.loading.digests import json_digest
 from nein.loading.errors import UnavailableError
 from nein.loading.service import WAITING, NoAnswer, side_by_side
-from nein.metrics.base import RecordStore, check_images
+from nein.metrics.base import Store, check_images
 from nein.metrics.choices import Asked, ChoiceModel, Reply, answer_each
 from nein.metrics.judges.base import Answer
 
@@ -41,7 +41,7 @@ class Questions:
     limit    So many questions in a row without an answer, and `stop`, end the work: every call raises.
     """
 
-    def __init__(self, cache: RecordStore | None, space: str, *, at_once: int, limit: int) -> None:
+    def __init__(self, cache: Store | None, space: str, *, at_once: int, limit: int) -> None:
         self._cache, self._space = cache, space
         self._at_once, self._limit = at_once, limit
         self._mutex = threading.Lock()
@@ -140,7 +140,7 @@ class Questions:
 class _Cached:
     """A model asked one by one, `concurrent` at a time; an answer's address has its name and not the URL."""
 
-    def __init__(self, model: Any, cache: RecordStore, space: str) -> None:
+    def __init__(self, model: Any, cache: Store, space: str) -> None:
         self.model, self.concurrent, self.fingerprint = model, model.concurrent, space
         limit = 2 * model.concurrent + 4
         self._questions = Questions(cache, space, at_once=model.concurrent, limit=limit)
@@ -185,7 +185,7 @@ class CachedModel(_Cached):
     one: the last bits of an answer depend on the batch.
     """
 
-    def __init__(self, model: ChoiceModel, cache: RecordStore) -> None:
+    def __init__(self, model: ChoiceModel, cache: Store) -> None:
         super().__init__(model, cache, model.fingerprint)
         self.scorings = model.scorings
 
@@ -221,7 +221,7 @@ def _reply(kept: dict[str, Any] | NoAnswer) -> Reply:
 class CachedJudge(_Cached):
     """A VQA judge behind an endpoint; NoAnswer is raised for a whole call, whose other answers are kept."""
 
-    def __init__(self, judge: Any, cache: RecordStore) -> None:
+    def __init__(self, judge: Any, cache: Store) -> None:
         super().__init__(judge, cache, judge.fingerprint)
         self.template = judge.template
 
@@ -241,7 +241,7 @@ class CachedJudge(_Cached):
 class CachedSpeaker(_Cached):
     """A `metrics.rewards.editscore.ServedSpeaker`."""
 
-    def __init__(self, speaker: Any, cache: RecordStore) -> None:
+    def __init__(self, speaker: Any, cache: Store) -> None:
         # As everywhere, where the server is does not count.
         facts = {key: value for key, value in speaker.describe().items() if key != "reference"}
         super().__init__(speaker, cache, json_digest(facts))

@@ -14,7 +14,7 @@ from nein import editors, metrics
 from nein.datasets import hub
 from nein.editors.presets import DEFAULT_ROWS, PAPER_EDITORS
 from nein.loading.references import Need, is_local
-from nein.metrics.objects import MODELS as ENGLISH
+from nein.metrics.presence import ENGLISH
 from nein.models import references, rewards
 from nein.models.editor_choice import choose_editor
 from nein.models.remedies.editors import BEST_OF, LLM, parse_best_of

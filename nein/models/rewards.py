@@ -13,7 +13,7 @@ from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.loading.errors import isolated
 from nein.metrics.backends import is_served
-from nein.metrics.base import RecordStore, Score, parse_yes_no
+from nein.metrics.base import Score, Store, parse_yes_no
 from nein.metrics.judges.base import Answer, template
 from nein.metrics.rewards import RewardJudge as RewardJudge
 from nein.metrics.rewards import check_edits
@@ -92,7 +92,7 @@ def check(reference: str) -> None:
 
 
 def load(
-    reference: str, *, cache: RecordStore | None, device: str, dtype: str, removal: Callable[[], RewardJudge]
+    reference: str, *, cache: Store | None, device: str, dtype: str, removal: Callable[[], RewardJudge]
 ) -> RewardJudge:
     """The judge of that reference, loaded.
 

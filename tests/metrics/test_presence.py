@@ -11,7 +11,7 @@ import pytest
 
 from nein import metrics
 from nein.metrics import METRICS, Batch, MetricError, Settings
-from nein.metrics.base import MemoryRecords
+from nein.metrics.base import MemoryStore
 from nein.metrics.choices import Reply
 from nein.metrics.judges.base import Answer
 from nein.metrics.presence import NOTHING_FOUND
@@ -183,7 +183,7 @@ def test_a_missing_judge_is_named(name: str, kind: str) -> None:
 
 
 def test_the_unedited_sample_is_asked_about_once_for_all_editors() -> None:
-    judge, detector, store = ScriptedJudge(yes_no), ScriptedDetector(score_of), MemoryRecords()
+    judge, detector, store = ScriptedJudge(yes_no), ScriptedDetector(score_of), MemoryStore()
     values = []
     for n, ids in enumerate(("a", "b", "cd")):
         metric = presence(NAMES, vqa=judge, detector=detector, store=store)
@@ -195,7 +195,7 @@ def test_the_unedited_sample_is_asked_about_once_for_all_editors() -> None:
 
 
 def test_what_is_remembered_belongs_to_judge_question_and_picture() -> None:
-    store = MemoryRecords()
+    store = MemoryStore()
     edited = scene(dog=0.7)
     one(presence(["retention_vqa"], store=store), item(edited, SAMPLE))
     other_judge = presence(["retention_vqa"], vqa=ScriptedJudge(lambda i, p: "No", name="other"), store=store)
@@ -208,7 +208,7 @@ def test_what_is_remembered_belongs_to_judge_question_and_picture() -> None:
 
 
 def test_another_threshold_needs_no_new_look_at_the_sample() -> None:
-    store = MemoryRecords()
+    store = MemoryStore()
     detector = ScriptedDetector(score_of)
     presence(["retention_ovd"], detector=detector, store=store).score([item(SAMPLE, SAMPLE)])
     asked = detector.asked
@@ -286,7 +286,7 @@ def test_a_judge_that_fails_on_the_sample_is_not_remembered_as_an_empty_sample()
             raise OSError("gone")
         return yes_no(image, prompt)
 
-    store, work = MemoryRecords(), item(scene(dog=0.7), SAMPLE)
+    store, work = MemoryStore(), item(scene(dog=0.7), SAMPLE)
     broken, healed = (
         one(presence(["retention_vqa"], rule, store=store), work)["retention_vqa"]
         for rule in (choking, yes_no)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from nein import metrics
 from nein.metrics import METRICS, Batch, EditPair, Settings
-from nein.metrics.objects import spacy_model
+from nein.metrics.presence import spacy_model
 from tests.metrics.scripted import NAMES
 from tests.metrics.tiny import make_llava, picture
 

@@ -8,7 +8,7 @@ import pytest
 
 from nein import metrics
 from nein.metrics import METRICS, Batch, EditPair, MetricError, Score, Settings
-from nein.metrics.base import MemoryFeatures
+from nein.metrics.base import MemoryStore
 from nein.metrics.images import cosines, l1
 from nein.metrics.preprocess import r64_fit, stretch
 from tests.metrics.tiny import picture
@@ -35,7 +35,7 @@ def items():
 
 
 def score(names, items, models, store=None, **settings):
-    batch = Batch(items, models, Settings(**settings), features=store or MemoryFeatures())
+    batch = Batch(items, models, Settings(**settings), features=store or MemoryStore())
     return metrics.score([METRICS[name] for name in names], batch)
 
 
@@ -116,7 +116,7 @@ def test_the_cosine_is_taken_in_float64_and_clipped_to_one():
 def test_crop_alignment_compares_with_the_fitted_target_and_shares_no_features(encoders):
     target = picture(9, 160, 107)
     item = EditPair("a", r64_fit(target, 128), target, target_key=key(target))
-    store = MemoryFeatures()
+    store = MemoryStore()
     plain = score(["l1", "lpips", "dino"], [item], encoders, store=store)
     crop = score(["l1", "lpips", "dino"], [item], encoders, store=store, align="crop", resolution=128)
     assert values(crop, "l1") == [0]
@@ -140,7 +140,7 @@ class Counting:
         return self.encoder.encode(images)
 
 
-class Damaged(MemoryFeatures):
+class Damaged(MemoryStore):
     def get(self, space, key):
         row = super().get(space, key)
         return row if row is None else np.full_like(row, np.nan)
@@ -154,7 +154,7 @@ def test_a_damaged_cache_entry_is_computed_again(items, encoders):
 
 def test_what_is_cached_never_changes_a_value_whoever_was_encoded_beside_it(items, encoders):
     """A failed edit takes its target out of the batch, and batches decide the last bits."""
-    store = MemoryFeatures()
+    store = MemoryStore()
     score(["dino"], items, encoders, store=store)
     fewer = [item for item in items if item.target_key != items[2].target_key]
     for part, targets in ((fewer, 2), (items[::-1], 3), (items, 0)):
@@ -193,7 +193,7 @@ def test_one_picture_that_the_encoder_chokes_on_does_not_take_the_batch_with_it(
 
 
 def test_a_target_that_the_encoder_chokes_on_unscores_its_samples_and_is_not_cached(items, encoders):
-    store = MemoryFeatures()
+    store = MemoryStore()
     choking = Counting(encoders["dino"], lambda image: image is items[0].target)
     result = score(["dino"], items, {"dino": choking}, store=store)
     assert [s.value is None for s in result["dino"]] == [True, True, False, False, False, False, False]

@@ -9,7 +9,7 @@ from nein.editors import EditRequest, EditResult
 from nein.editors.basic import Identity
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.metrics.base import MemoryRecords, MetricError, Score
+from nein.metrics.base import MemoryStore, MetricError, Score
 from nein.models import editor_choice, rewards
 from nein.models.remedies import editors as remedies
 from tests.loopback import say
@@ -141,7 +141,7 @@ def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(tmp_pa
             [result] = made(cache=cache).edit(requests(1))
         assert "(8, 8)" in result.note
     assert len(server.requests) == 4  # two questions about each of two edits
-    editor = made(cache=MemoryRecords())
+    editor = made(cache=MemoryStore())
     editor.stop()
     with pytest.raises(CancelledError):
         editor.edit(requests(1))

@@ -27,7 +27,7 @@ from nein.loading import service
 from nein.loading.service import KEYS, WITHHELD, NoAnswer
 from nein.metrics import MetricError
 from nein.metrics.backends.endpoint import Endpoint
-from nein.metrics.base import MemoryRecords
+from nein.metrics.base import MemoryStore
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
 from nein.models.cached import CachedJudge
@@ -323,7 +323,7 @@ def test_a_refused_content_is_withheld_and_does_not_end_the_work(
 
 def test_many_refused_contents_in_a_row_are_no_silence(server: Server) -> None:
     server.rule = lambda body, count: unfit(None, "no", code="content_policy_violation")
-    cached = CachedJudge(judge(server, concurrency=1), MemoryRecords())
+    cached = CachedJudge(judge(server, concurrency=1), MemoryStore())
     with pytest.raises(NoAnswer) as raised:
         cached.ask(IMAGES[:1], [[f"{k}?" for k in range(20)]])
     assert (raised.value.kind, raised.value.silent, len(server.requests)) == (WITHHELD, False, 20)
@@ -381,7 +381,7 @@ def test_the_version_that_answered_is_kept_and_a_change_is_said(
     def rule(body: dict[str, Any], count: int) -> Reply:
         return 200, {**say(YES), "model": f"eye-{min(count, 3)}", "system_fingerprint": "fp_1"}, {}
 
-    server.rule, kept = rule, MemoryRecords()
+    server.rule, kept = rule, MemoryStore()
     asked = judge(server, concurrency=1)
     CachedJudge(asked, kept).ask(IMAGES[:1], [["a?", "b?"]])
     assert "answered as eye-1 fp_1, and answers as eye-2 fp_1 now" in caplog.text

@@ -21,9 +21,9 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of, why_not
 from nein.datasets.nein.samples import Plan, Sample
 from nein.engine import atomic, images
-from nein.engine.answers import AnswerCache, BlockAnswers
+from nein.engine.answers import AnswerCache, answers_of
 from nein.engine.errors import UserError
-from nein.engine.features import FeatureCache, scope_of
+from nein.engine.features import features_of, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
 from nein.metrics.backends import check_options
@@ -58,7 +58,7 @@ class Scorer:
             if any(kind not in self.loaded for kind in model_kinds(names)):
                 self.loaded = {**self._load(names), **self.loaded}
         scope = scope_of(item.id for item in items)
-        features, answers = FeatureCache(self._features, scope), BlockAnswers(self._answers, scope)
+        features, answers = features_of(self._features, scope), answers_of(self._answers, scope)
         batch = metrics.Batch(
             items, self.loaded, self._settings, tuple(among), features=features, records=answers
         )

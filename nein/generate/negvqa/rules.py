@@ -202,7 +202,7 @@ def _outcome(function: Callable[..., Any], *given: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _parser() -> Any:
-    from nein.metrics.objects import spacy_model
+    from nein.metrics.presence import spacy_model
 
     return spacy_model()
 

@@ -20,7 +20,7 @@ from nein.loading.references import expanded
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WAITING, NoAnswer
 from nein.metrics.backends import is_served
 from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
-from nein.metrics.base import MetricError, RecordStore, without_thoughts
+from nein.metrics.base import MetricError, Store, without_thoughts
 from nein.models.cached import Questions
 from nein.models.llm import MODEL_FAILED, Answer, LlmOptions
 
@@ -61,7 +61,7 @@ class Client:
     """
 
     def __init__(
-        self, backend: Any, *, cache: RecordStore | None = None, temperature: float = 0.0,
+        self, backend: Any, *, cache: Store | None = None, temperature: float = 0.0,
         max_tokens: int = 512, attempts: int = 1,
     ) -> None:  # fmt: skip
         self.backend = backend
@@ -139,7 +139,7 @@ class Client:
 # --- models --------------------------------------------------------------------------------------
 
 
-def load(options: LlmOptions, *, cache: RecordStore | None, device: str = "cpu") -> Client:
+def load(options: LlmOptions, *, cache: Store | None, device: str = "cpu") -> Client:
     """The client of `options`; its answers are kept in `cache`.
 
     An endpoint is looked at (address, key, model), a local model is loaded. Raises MetricError.

@@ -19,7 +19,7 @@ from nein import editors
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, chosen
 from nein.loading.digests import json_digest
-from nein.metrics.base import RecordStore, Score
+from nein.metrics.base import Score, Store
 from nein.metrics.rewards import RewardJudge, rank
 from nein.models import rewards
 from nein.models.llm import client as llm
@@ -111,7 +111,7 @@ class ByRule:
 class ByLanguageModel:
     """ "rewrite" by a language model, whose answers are checked, remembered and counted."""
 
-    def __init__(self, reference: str, cache: RecordStore | None, device: str) -> None:
+    def __init__(self, reference: str, cache: Store | None, device: str) -> None:
         self._client = llm.load(llm.LlmOptions(model=reference), cache=cache, device=device)
         self.usage = self._client.usage
 
@@ -157,7 +157,7 @@ def check(arm: str, row: str) -> None:
 
 
 def with_remedy(
-    editor: editors.Editor, name: str, *, cache: RecordStore | None, device: str, **judge: Any
+    editor: editors.Editor, name: str, *, cache: Store | None, device: str, **judge: Any
 ) -> editors.Editor:
     """`editor` with a remedy before it or, of `best-of`, behind it; "": as it is.
 
@@ -172,7 +172,7 @@ def with_remedy(
     return WithRemedy(editor, load(name, cache=cache, device=device), name)
 
 
-def load(name: str, *, cache: RecordStore | None, device: str) -> ByRule | ByLanguageModel:
+def load(name: str, *, cache: Store | None, device: str) -> ByRule | ByLanguageModel:
     """The remedy of that name. cache: where a language model's answers are kept."""
     if name.startswith(LLM):
         return ByLanguageModel(name.removeprefix(LLM), cache, device)
