@@ -276,11 +276,19 @@ def write_report(
 
 
 def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
-    """A sentence for every model behind an endpoint that was not of one version during a run."""
+    """A sentence for every model behind an endpoint that was not of one version during a run, or answered
+    known questions otherwise at its end."""
     for one in finished:
         versions: dict[str, Counter[str]] = {}
+        known: dict[str, Counter[str]] = {}
         for name, usage in one.manifest["usage"].items():
             versions.setdefault(name.partition("-")[0], Counter()).update(usage.get("versions", {}))
+            known.setdefault(name.partition("-")[0], Counter()).update(usage.get("known", {}))
+        for kind, count in known.items():
+            if count["flipped"] or (count["asked"] and len(versions[kind]) > 1):
+                right = f"{count['right_before']} right before, {count['right_after']} after"
+                told = f"{count['flipped']} of {count['asked']} known questions otherwise ({right})"
+                yield f"{one.name}: at the end '{kind}' answered {told}."
         for kind, counts in versions.items():
             if len(counts) > 1:
                 told = " and ".join(

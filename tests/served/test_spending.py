@@ -14,6 +14,7 @@ from nein.engine.folder import Folder, runs_below
 from nein.engine.images import encode_png
 from nein.loading import spending
 from nein.loading.spending import BudgetError, Ledger, price, tokens
+from nein.models import drift
 from tests.helpers import commands
 from tests.loopback import say
 
@@ -97,7 +98,10 @@ NEIN = ["eval", "--editor", "identity", "--metrics", "removal_vqa", "--limit", 1
 
 
 @pytest.mark.parametrize("words", [VQA, NEIN])
-def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server, tmp_path, capsys, words):
+def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(
+    server, tmp_path, capsys, words, monkeypatch
+):
+    monkeypatch.setattr(drift, "PICTURES", 0)
     server.models = (200, {"data": [{"id": "gpt-4o-mini"}]}, {})
     server.rule = lambda body, count: (200, {**say("A"), "usage": USAGE}, {})
     words = [*words, f"openai:{server.url}#gpt-4o-mini", "--device", "cpu", "--out", tmp_path]
