@@ -57,13 +57,15 @@ def naive(work: list[Pair], encoders: dict[str, Any]) -> dict[str, Any]:
     """Every metric by itself, one pair at a time, as evaluation scripts of this field do it; of FID the
     features (2, N, D) of edited pictures and targets, whose distance either side would work out alike."""
     module = encoders["lpips"].module
+    device = next(module.parameters()).device
 
     def one(kind: str, path: Path) -> np.ndarray:
         return encoders[kind].encode([decode(path)])[0]
 
     def lpips_of(pair: Pair) -> float:
         tensors = [
-            torch.from_numpy(x).permute(2, 0, 1)[None].to(torch.float32) * 2 - 1 for x in same_size(pair)
+            torch.from_numpy(x).permute(2, 0, 1)[None].to(device, torch.float32) * 2 - 1
+            for x in same_size(pair)
         ]
         with torch.inference_mode():
             return float(module(*tensors))

@@ -235,15 +235,30 @@ def cache_root() -> Path:
 def made_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Path:
     """`target`, which `make(draft)` fills on first use; what it cannot finish leaves nothing.
 
-    The name of the folder must tell everything that decides its content. Of processes that make it at the
-    same time one wins.
+    The name of the folder must tell everything that decides its content. Processes that need it at the same
+    time wait for the first, where the file system has locks; else each makes it, and one wins.
 
     proof  A file in it without which it is not what it should be. Raises OSError where such a folder is in
            the way.
     """
     if (target / proof).exists():
         return target
+    from filelock import FileLock
+
     target.parent.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:32]
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, NotImplementedError):
+            # Not a lock that is a mere file: one that a killed process leaves would be held for ever.
+            lock = FileLock(cache_root() / "locks" / name, fallback_to_soft=False)
+            Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock)
+        if not (target / proof).exists():
+            _make(target, make, proof)
+    return target
+
+
+def _make(target: Path, make: Callable[[Path], None], proof: str) -> None:
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         draft.chmod(0o755)  # mkdtemp makes folders only the owner can read
@@ -255,7 +270,6 @@ def made_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Pa
                 raise  # not just another process that was faster
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return target
 
 
 def file_of(data: bytes) -> Path:

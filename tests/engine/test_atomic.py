@@ -99,3 +99,24 @@ def test_a_kill_while_a_file_is_written_leaves_whole_files_only(tmp_path, how, t
     rest = [path.read_text() for path in tmp_path.glob(".c.txt.*")]
     assert rest == (["ten l"] if how == "torn" else [])
     assert killing.run(write_three, [str(tmp_path)]) == 0
+
+
+def test_of_those_that_need_a_folder_at_the_same_time_one_makes_it_and_the_others_wait(tmp_path):
+    began, made = threading.Event(), []
+
+    def make(draft):
+        made.append(draft)
+        began.wait(timeout=20)
+        (draft / "proof").write_text("whole")
+
+    threads = [
+        threading.Thread(target=atomic.made_once, args=(tmp_path / "records", make, "proof"))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    began.set()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "records" / "proof").read_text() == "whole"
+    assert len(made) == 1
