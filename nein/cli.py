@@ -41,7 +41,7 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.report:compare",
     ),
     "export": Command(
-        "export runs: every-eval-ever, hub, CSV, parquet, a site",
+        "export runs: every-eval-ever, hub, CSV, a site",
         "nein.benchmarks.config:ExportConfig", "nein.benchmarks.export:run",
     ),
     "leaderboard": Command(

@@ -47,8 +47,8 @@ class CompareConfig(Runs, Comparing):
 class ExportConfig(Runs):
     """What is written, and where to."""
 
-    format: Literal["every-eval-ever", "hf", "csv", "parquet", "bundle"] = option(
-        "every-eval-ever", "every-eval-ever, hf, csv, parquet, or bundle (a site to host)", "Main"
+    format: Literal["every-eval-ever", "hf", "csv", "bundle"] = option(
+        "every-eval-ever", "every-eval-ever, hf, csv, or bundle (a site to host)", "Main"
     )
     out: Path = option(Path("export"), "folder to write", "Output")
     dataset: str | None = option(None, "hf: data set on the hub, OWNER/NAME (default: the run's own)", "Hub")

@@ -1,7 +1,7 @@
 """`nein export`: finished runs of any benchmark, for other programs.
 
 nein export runs/nano --format every-eval-ever     schema 0.3.0, with a line per sample
-nein export runs/nano --format csv                 all rows as tables; parquet alike
+nein export runs/nano --format csv                 all rows as tables
 nein export runs/mine/ip2p --format hf            the hub's evaluation results, for hf upload
 nein export runs/nano --format bundle              a folder with the report, to put on a server
 """
@@ -36,8 +36,8 @@ from nein.reporting.page import without_folders
 def run(config: ExportConfig) -> str:
     atomic.check_writable(config.out)
     folders = registry.finished(config.runs)
-    if config.format in ("csv", "parquet"):
-        return _listing(tables(folders, config.out, config.format))
+    if config.format == "csv":
+        return _listing(tables(folders, config.out))
     if config.format == "bundle":
         return _listing(bundle(config.runs, config.out))
     exported = [read(folder) for folder in folders]
@@ -90,8 +90,8 @@ def _key(row: Mapping[str, Any]) -> str:
     return "/".join(filter(None, (row["metric"], row["variant"])))
 
 
-def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
-    """OUT/<name>.csv or .parquet: rows of blocks, files of rows, scores and figures of all runs."""
+def tables(folders: Sequence[Path], out: Path) -> list[Path]:
+    """OUT/<name>.csv: rows of blocks, files of rows, scores and figures of all runs."""
     sources: dict[str, list[tuple[str, Any]]] = {}
     for path in folders:
         label, folder = path.name if len(folders) == 1 else _label(path, folders), Folder(path)
@@ -110,8 +110,8 @@ def tables(folders: Sequence[Path], out: Path, kind: str) -> list[Path]:
             rows = functools.partial(frames.records, frames.read(path / FIGURES))
             sources.setdefault("figures", []).append((label, rows))
     for name, several in sources.items():
-        _write(several, out / f"{name}.{kind}")
-    return [out / f"{name}.{kind}" for name in sources]
+        _write(several, out / f"{name}.csv")
+    return [out / f"{name}.csv" for name in sources]
 
 
 def _scores(benchmark: Benchmark, folder: Folder) -> Callable[[], Iterable[Mapping[str, Any]]]:
@@ -146,10 +146,9 @@ def bundle(paths: Sequence[Path], out: Path) -> list[Path]:
     benchmark, folders = registry.of_runs(paths), registry.finished(paths)
     report.write(benchmark, benchmark.report_config(runs=list(paths), out=out / "index.html"))
     atomic.write_text(out / ".nojekyll", "")  # GitHub's pages pass over files with an underscore otherwise
-    return [out / "index.html", *tables(folders, out / "data", "csv")]
+    return [out / "index.html", *tables(folders, out / "data")]
 
 
-CHUNK = 4096  # rows of a parquet file that are written at a time
 #: Of a table, for every run: its label, and what reads its rows anew.
 Sources: TypeAlias = Sequence[tuple[str, Callable[[], Iterable[Mapping[str, Any]]]]]
 
@@ -162,63 +161,17 @@ def _rows(sources: Sources) -> Iterator[dict[str, Any]]:
         yield from ({"run": label, **{key: plain(value) for key, value in row.items()}} for row in read())
 
 
-def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, set[type]]:
-    """Column -> types of its values; a float without a fraction is an int."""
-    columns: dict[str, set[type]] = {}
-    for row in rows:
-        for key, value in row.items():
-            types = columns.setdefault(key, set())
-            if value is not None:
-                types.add(int if isinstance(value, float) and value.is_integer() else type(value))
-    return columns
-
-
 def _write(files: Sources, path: Path) -> None:
     """The rows of all runs below each other. They are read twice, for the columns and for the rows, and never
     held."""
-    columns = _columns(_rows(files))
-    if path.suffix == ".csv":
-        with atomic.writing(path) as file:
-            text = io.TextIOWrapper(file, "utf-8", newline="")
-            table = csv.DictWriter(text, list(columns), lineterminator="\n")
-            table.writeheader()
-            for row in _rows(files):
-                table.writerow({key: frames.harmless(value) for key, value in row.items()})
-            text.detach()  # which writes what it still holds, and leaves the file open
-        return
-    pyarrow = _pyarrow()
-    schema = pyarrow.schema({name: _arrow(types) for name, types in columns.items()})
-    with atomic.writing(path) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
-        rows = _rows(files)
-        while chunk := list(itertools.islice(rows, CHUNK)):
-            arrays = [
-                pyarrow.array([_as(row.get(field.name), field.type) for row in chunk], field.type)
-                for field in schema
-            ]
-            table.write_batch(pyarrow.record_batch(arrays, schema=schema))
-
-
-def _arrow(types: set[type]) -> Any:
-    """Text where values are of several kinds."""
-    pyarrow = _pyarrow()
-    plain = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
-    if len(types) < 2:
-        return plain[next(iter(types))] if types else pyarrow.null()
-    return pyarrow.float64() if types == {int, float} else pyarrow.string()
-
-
-def _as(value: Any, kind: Any) -> Any:
-    if value is None or kind not in ("int64", "string"):
-        return value
-    return int(value) if kind == "int64" else str(value)
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError("--format parquet needs the package pyarrow: pip install 'nein[hub]'.") from None
-    return pyarrow
+    columns = dict.fromkeys(itertools.chain.from_iterable(_rows(files)))
+    with atomic.writing(path) as file:
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        table = csv.DictWriter(text, list(columns), lineterminator="\n")
+        table.writeheader()
+        for row in _rows(files):
+            table.writerow({key: frames.harmless(value) for key, value in row.items()})
+        text.detach()  # which writes what it still holds, and leaves the file open
 
 
 # https://huggingface.co/docs/hub/eval-results (`.eval_results/*.yaml` of a model's repository)

@@ -28,9 +28,9 @@ def reference(source: str) -> Reference | None:
     return Reference(name, revision or None)
 
 
-def read(data: Reference, split: str) -> Any:
-    """A split, downloaded on first use: its `column_names`, and rows as mappings. A picture is {"bytes": ...,
-    "path": ...}, the file as it is. Raises UserError."""
+def read(data: Reference, split: str, configuration: str | None = None) -> Any:
+    """A split ("all": every one), downloaded on first use: its `column_names`, rows as mappings. A picture is
+    {"bytes": ..., "path": ...}, the file as it is. Raises UserError."""
     try:
         import datasets
         from datasets.exceptions import DatasetsError
@@ -46,7 +46,7 @@ def read(data: Reference, split: str) -> Any:
         folder = data.name if Path(data.name).exists() else snapshot_download(
             data.name, repo_type="dataset", revision=data.revision
         )  # fmt: skip
-        table = datasets.load_dataset(folder, split=split)
+        table = datasets.load_dataset(folder, configuration, split=split)
     except (OSError, ValueError, DatasetsError) as error:
         first = first_line(error).rstrip(".")
         offline = (
@@ -61,4 +61,6 @@ def read(data: Reference, split: str) -> Any:
     for column, feature in table.features.items():
         if isinstance(feature, datasets.Image):
             table = table.cast_column(column, datasets.Image(decode=False))
+        elif isinstance(getattr(feature, "feature", None), datasets.Image):
+            table = table.cast_column(column, datasets.Sequence(datasets.Image(decode=False)))
     return table

@@ -118,11 +118,16 @@ def gather(dataset: Dataset, annotations: coco.Annotations | None, options: Cali
 def gather_edits(
     dataset: Dataset, annotations: coco.Annotations | None, options: CalibrateConfig, resolution: int
 ) -> list[Pair]:
-    """Pairs of edits of `--sets`, or of all that there are."""
+    """Pairs of edits of `--preferences` and `--sets`; without either of all sets that there are."""
+    from nein.datasets import preferences as of_people
     from nein.judges import known
 
-    wanted = options.sets or SETS
-    pairs = known.unedited(dataset, resolution) if "sources" in wanted else []
+    pairs, wanted = [], options.sets or SETS
+    if options.preferences:
+        found, undecided = of_people.load(options.preferences, options.images)
+        pairs, wanted = [*map(known.preferred, found)], options.sets
+        print(f"{options.preferences}: {len(pairs)} preferences, {undecided} ties", file=sys.stderr)
+    pairs += known.unedited(dataset, resolution) if "sources" in wanted else []
     if annotations is not None and "pasted" in wanted:
         pairs += known.pasted_pairs(annotations, options.seed)
     groups = [[pair for pair in pairs if pair.set == name] for name in dict.fromkeys(p.set for p in pairs)]

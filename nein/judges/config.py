@@ -45,7 +45,12 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
     instances: Path | None = option(
         None, "COCO instance annotations (default: instances.json of the data)", "Data"
     )
-    images: Path | None = option(None, "image folder of --instances (default: the file's own)", "Data")
+    preferences: str | None = option(
+        None, "human preferences for --judges reward: hub:NAME, FILE.jsonl or ImagenHub's ratings", "Data"
+    )
+    images: Path | None = option(
+        None, "image folder of --instances or --preferences (default: the file's own)", "Data"
+    )
     data: str | None = option(None, "NeIn data, if moved", "Data")
     device: Device | None = option(None, "auto, cpu, cuda, cuda:1, mps (default: the run's)", "Machine")
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
@@ -87,6 +92,8 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
                 if REWARD not in self.judges:
                     raise UserError(f"--judge {item} names a judge of edits; say --judges reward.")
                 rewards.check(reference)
+        if self.preferences and REWARD not in self.judges:
+            raise UserError(f"--preferences {self.preferences} are for judges of edits; say --judges reward.")
         if REWARD in self.judges and self.sets == ["instances"]:
             raise UserError("--sets instances has no edits; --judges reward takes sources and pasted.")
 

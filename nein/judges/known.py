@@ -29,7 +29,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from nein.datasets import coco
+from nein.datasets.negbench.polarity import denies
 from nein.datasets.nein.samples import Dataset, Sample
+from nein.datasets.preferences import Preference
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.metrics.preprocess import r64_fit, stretch
@@ -160,6 +162,16 @@ def unedited(dataset: Dataset, resolution: int) -> list[Pair]:
         made = partial(_of_sample, sample, resolution)
         pairs.append(Pair("unedited", sample.id, sample.source_id, sample.object, made, sentences))
     return pairs
+
+
+def preferred(one: Preference) -> Pair:
+    """What people prefer as a pair: asked about once, as the editor was told, edits of a picture together."""
+    wording = NEGATED if denies(one.instruction) else AFFIRMED
+
+    def pictures() -> Pictures:
+        return Pictures(*map(images.decode, (one.source, one.better, one.worse)))
+
+    return Pair(one.set, one.id, one.cluster, "", pictures, {wording: one.instruction})
 
 
 def _of_sample(sample: Sample, resolution: int) -> Pictures:

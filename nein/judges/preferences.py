@@ -14,6 +14,7 @@ from typing import Any
 
 from nein import statistics
 from nein.engine import atomic
+from nein.engine.blocks import sample_seed
 from nein.judges import asking
 from nein.judges.known import AFFIRMED, NEGATED, Pair
 from nein.loading.errors import isolated
@@ -56,24 +57,31 @@ def _key(pair: Pair, wording: str) -> str:
 
 
 def _ask(judge: RewardJudge, batch: Sequence[Pair]) -> dict[str, tuple[Row, bool]]:
+    """The right edit stands first or second by a draw, so that a liking for a place is no merit."""
     made = [(pair, asking.decoded(pair.pictures)) for pair in batch]
     questions = [(pair, wording, pictures) for pair, pictures in made for wording in pair.sentences]
+    swapped = [sample_seed(0, _key(pair, wording)) % 2 == 1 for pair, wording, _ in questions]
+    edits = [
+        (shown.wrong, shown.right) if turned else (shown.right, shown.wrong)
+        for (_, _, shown), turned in zip(questions, swapped, strict=True)
+    ]
     said = isolated(
-        lambda rows: judge.prefer(
-            [pictures.source for _, _, pictures in rows],
-            [pictures.right for _, _, pictures in rows],
-            [pictures.wrong for _, _, pictures in rows],
-            [pair.sentences[wording] for pair, wording, _ in rows],
+        lambda places: judge.prefer(
+            [questions[k][2].source for k in places],
+            [edits[k][0] for k in places],
+            [edits[k][1] for k in places],
+            [questions[k][0].sentences[questions[k][1]] for k in places],
         ),
-        questions,
+        range(len(questions)),
     )
     rows = {}
-    for (pair, wording, _), one in zip(questions, said, strict=True):
+    for (pair, wording, _), turned, one in zip(questions, swapped, said, strict=True):
         score = Score(None, one, again=True) if isinstance(one, str) else one
+        right = 1 - score.value if turned and score.value is not None else score.value
         rows[_key(pair, wording)] = {
             "set": pair.set, "id": pair.id, "cluster": pair.cluster, "object": pair.object,
             "wording": wording, "sentence": pair.sentences[wording],
-            "right": score.value, "reason": score.reason, "detail": dict(score.detail),
+            "right": right, "reason": score.reason, "detail": dict(score.detail),
         }, not score.again  # fmt: skip
     return rows
 
@@ -83,6 +91,7 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
 
     affirmed, negated  Share of pairs in which the right edit is preferred; no preference counts as half.
     gap                affirmed - negated, over the pairs scored in both.
+    all                Of sets whose pairs are told in one way each, for which the gap is that of both shares.
     ties, n_unscored   Questions without a preference, and without an answer that can be read.
     position           Of a judge that compares: how much oftener it says A, the edit in the middle, than B: a
                        difference of shares, 0 for no preference of a place; None for other judges.
@@ -94,8 +103,12 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
     )  # fmt: skip
     affirmed, negated = (table.where(variant=wording) for wording in (AFFIRMED, NEGATED))
     first, second, clusters = affirmed.pair(negated)
-    gap = statistics.bounded_mean(first - second, clusters, -1.0, 1.0)
-    shares = {AFFIRMED: affirmed.estimate(), NEGATED: negated.estimate(), "gap": gap}
+    gap, every = statistics.bounded_mean(first - second, clusters, -1.0, 1.0), None
+    if not clusters:
+        every = table.estimate()
+        sides = (side for one in (affirmed.scored, negated.scored) for side in (one.values, one.clusters))
+        gap = statistics.difference_of_means(*sides)
+    shares = {"all": every, AFFIRMED: affirmed.estimate(), NEGATED: negated.estimate(), "gap": gap}
     said = [(letter, row["cluster"]) for row in rows for letter in row["detail"].get("letters", ()) if letter]
     signs = [1.0 if letter == "A" else -1.0 for letter, _ in said]
     shares["position"] = statistics.bounded_mean(signs, [cluster for _, cluster in said], -1.0, 1.0)
@@ -111,7 +124,8 @@ def summary(file: Path) -> str:
     result = atomic.read_json(file)
     lines = []
     for name, one in result["sets"].items():
-        parts = [asking.shown(wording, one[wording]) for wording in (AFFIRMED, NEGATED)]
+        parts = [asking.shown("all", one["all"])] if one["all"] else []
+        parts += [asking.shown(wording, one[wording]) for wording in (AFFIRMED, NEGATED)]
         parts += [asking.shown("gap", one["gap"], "points")]
         parts += [asking.shown("A rather than B", one["position"], "points")] if one["position"] else []
         unscored = f"ties {one['ties']}, unscored {one['n_unscored']}"

@@ -338,10 +338,13 @@ class Deaf(rewards.RewardJudge):
 
     def prefer(self, sources, first, second, instructions):
         self.asked += len(instructions)
-        shown = zip(first, instructions, strict=True)
-        assert all((one.tobytes(), told) in self._right for one, told in shown)
-        values = [self._hears(told) for told in instructions]
-        return [Score(None, "no word") if value is None else Score(value) for value in values]
+        said = []
+        for one, other, told in zip(first, second, instructions, strict=True):
+            right = [(edit.tobytes(), told) in self._right for edit in (one, other)]
+            assert sum(right) == 1
+            value = self._hears(told)  # for the right edit
+            said.append(Score(None, "no word") if value is None else Score(value if right[0] else 1 - value))
+        return said
 
     def score(self, *pictures):
         raise AssertionError("a calibration compares")

@@ -12,6 +12,7 @@ import pandas as pd
 
 from nein.benchmarks import controls
 from nein.benchmarks.nein import figures
+from nein.benchmarks.nein.reporting.sections import PAIRS
 from nein.benchmarks.nein.runs import REMOVALS, Records
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -33,9 +34,9 @@ _VERDICT = {
     "verdict_fixed": (bool, None), "verdict_paper": (bool, None), "control?": str,
 }  # fmt: skip
 _ENDS = dict.fromkeys(("low", "high", "standard_error"), (float, None))
-_SHARES = ("affirmed", "negated", "gap", "position")
+_SHARES = ("all", "affirmed", "negated", "gap", "position")
 _SHARE = ({"value": float, "n": int, "clusters": int, **_ENDS}, None)
-_FAMILY = {**dict.fromkeys(_SHARES, _SHARE), "ties": int, "n_unscored": int}
+_FAMILY = {"all?": _SHARE, **dict.fromkeys(_SHARES[1:], _SHARE), "ties": int, "n_unscored": int}
 _REWARD = {"reference": str, "fingerprint": str, "sets": dict}
 
 
@@ -184,16 +185,16 @@ def load_rewards(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def rewarded(loaded: Sequence[Records], rewards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"); of every
-    arm that chooses the best of several edits (task "best-of") the same of its judge, in the wording of the
-    run, and the gain in Removal over the editor's own edits of the same samples."""
-    rows = [
-        _share(rates, which, task="rewards", judge=one["name"], group=family) | {"ties": str(rates["ties"])}
-        for one in rewards.values()
-        for family, rates in one["sets"].items()
-        for which in _SHARES
-        if rates[which] is not None
-    ]
+    """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"), or that
+    people prefer ("preferences"); of every arm that chooses the best of several edits (task "best-of") the
+    same of its judge, in the wording of the run, and the gain in Removal over the editor's own edits of the
+    same samples."""
+    rows = []
+    for one in rewards.values():
+        for family, rates in one["sets"].items():
+            what = {"judge": one["name"], "group": family, "ties": str(rates["ties"])}
+            what["task"] = "rewards" if family in PAIRS else "preferences"
+            rows += [_share(rates, which, **what) for which in _SHARES if rates.get(which) is not None]
     for run in loaded:
         arm = run.model("editor").get("mended", {})
         if arm.get("arm") != "best-of":

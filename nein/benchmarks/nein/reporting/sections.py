@@ -231,6 +231,17 @@ REWARDS = Table(
     "that is shown both, its preference for a place. No preference and unscored: of both wordings. "
     "Clustered by picture.",
 )  # fmt: skip
+PREFERENCES = Table(
+    "preferences", "Judges of edits against human preferences", (Row("judge"), Row("group", "set")),
+    (*_columns("metric", {"all": "all", "plain instruction": "affirmed", "negated instruction": "negated",
+                          "difference": "gap", "A rather than B": "position"}),
+     Column("pairs", {"metric": "all"}, count()), Column("negated", {"metric": "negated"}, count()),
+     Column("no preference", {"metric": "all"}, entry("ties")),
+     Column("unscored", {"metric": "all"}, count("unscored"))),
+    {"task": "preferences"},
+    "Share of pairs in which the judge prefers the edit that people prefer, chance 50; its no preference "
+    "counts as half. Pairs that people call equal are left out. Clustered by source picture.",
+)  # fmt: skip
 BEST_OF = Table(
     "best-of", "The best of several edits, and the judge that chose", RUN,
     (*(Column(f"right: {did}", {"metric": "preferred", "group": name}) for name, did in PAIRS.items()),
@@ -374,7 +385,17 @@ def of_runs() -> list[Section]:
 
 def page(out_of_reach: str) -> list[Section]:
     """What the report shows. out_of_reach: see `comparisons`."""
-    about_judges = [CALIBRATION, CONTROLS, REWARDS, BEST_OF, CORRECTED, AGREEMENT, *PEOPLE, NEGVQA]
+    about_judges = [
+        CALIBRATION,
+        CONTROLS,
+        REWARDS,
+        PREFERENCES,
+        BEST_OF,
+        CORRECTED,
+        AGREEMENT,
+        *PEOPLE,
+        NEGVQA,
+    ]
     return [
         Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [REMOVAL, GAPS]),
         _PAIRS,
