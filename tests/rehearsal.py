@@ -73,15 +73,7 @@ class Flaky(Identity):
     crash_after  Raise RuntimeError out of `edit` once this many samples were tried; None: never.
     """
 
-    def __init__(
-        self,
-        *,
-        name="flaky",
-        fail_ids=(),
-        fail_every=3,
-        crash_after=None,
-        **machine,
-    ):
+    def __init__(self, *, name="flaky", fail_ids=(), fail_every=3, crash_after=None, **machine):
         super().__init__(name=name)
         self.fail_ids, self.fail_every, self.crash_after = frozenset(fail_ids), fail_every, crash_after
         self._attempted = 0

@@ -3,6 +3,7 @@ texts ("nein.models.convert:run"), which are imported when they are used.
 """
 
 import ast
+import functools
 import re
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -32,6 +33,10 @@ NOT_SHIPPED = {"tests", "benchmarks", "research", *BESIDE}
 PLACE = re.compile(r"(nein(?:\.\w+)*):(\w+)")
 
 
+parsed = functools.cache(ast.parse)
+
+
+@functools.cache
 def modules():
     found = {}
     for folder in ("nein", *BESIDE, "research"):
@@ -46,7 +51,7 @@ def named(source, *, whole=False):
 
     whole  Of a place in a text the name in the module, too.
     """
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -60,7 +65,7 @@ def named(source, *, whole=False):
 def defined(source):
     """The names that a module has once it is imported, what its functions bind inside not among them."""
     names = set()
-    waiting = [ast.parse(source)]
+    waiting = [parsed(source)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -18,9 +18,7 @@ def advertise(folder, **places):
     packages.install(folder, {cli.GROUP: {name.replace("_", " "): place for name, place in places.items()}})
 
 
-def test_the_overview_lists_every_command_and_a_group_lists_its_own(
-    capsys,
-):
+def test_the_overview_lists_every_command_and_a_group_lists_its_own(capsys):
     code, text, _ = outcome(capsys, "--help")
     assert code == 0
     assert all(name.rpartition(" ")[2] in text for name in OURS)

@@ -120,7 +120,7 @@ LINES = {
         check --judge vqa {s}""",
     "mistaken": """
         negvqa --config {d} --dry-run
-        negvqa --config {d} --model {s2} --out {o}/a
+        negvqa --config {d} --model {s2} --questions 4 --blind 0 --out {o}/a
         negvqa --model {b} --out {o}/b
         negvqa --model {s} --limit {b}
         negvqa --modle {s}

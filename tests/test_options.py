@@ -1,7 +1,5 @@
 """The options of all commands: one way of reading them, groups declared once, and what `--dry-run` prints."""
 
-from __future__ import annotations
-
 import pkgutil
 import time
 from dataclasses import dataclass, field
@@ -27,7 +25,6 @@ from nein.config.groups import (
 from nein.config.options import Names, Paths, argument, option
 from nein.engine.errors import UserError
 from tests.helpers.commands import exit_code, outcome
-from tests.loopback import Server
 
 #: Field -> the group that declares it.
 SHARED = {
@@ -83,9 +80,7 @@ class Example(Limit, OnDevice):
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_a_dry_run_prints_what_a_configuration_file_may_say(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_prints_what_a_configuration_file_may_say(name, tmp_path, capsys):
     words = [*name.split(), *NEEDED.get(name, []), "--dry-run"]
     first = outcome(capsys, *words)
     assert (first.code, first.stderr) == (0, "")
@@ -95,7 +90,7 @@ def test_a_dry_run_prints_what_a_configuration_file_may_say(
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_options_that_commands_share_are_declared_in_one_place(name: str) -> None:
+def test_options_that_commands_share_are_declared_in_one_place(name):
     place = cli.COMMANDS[name].configuration
     configuration = pkgutil.resolve_name(place)
     for item in options.fields(configuration):
@@ -106,7 +101,7 @@ def test_options_that_commands_share_are_declared_in_one_place(name: str) -> Non
             assert options.metadata(configuration, item) == declared
 
 
-def test_options_are_given_by_place_by_name_in_short_and_as_lists() -> None:
+def test_options_are_given_by_place_by_name_in_short_and_as_lists():
     words = "a b -o x --colors blue --colors=red --also c,d --no-whole --inner.depth 4"
     given = Example.parse(words.split())
     assert (given.places, given.out) == ([Path("a"), Path("b")], Path("x"))
@@ -118,7 +113,7 @@ def test_options_are_given_by_place_by_name_in_short_and_as_lists() -> None:
 
 
 @pytest.mark.parametrize("text", ["#112233", "house #3", "#", "a # b # c"])
-def test_a_number_sign_on_the_command_line_begins_no_comment(text: str, tmp_path: Path) -> None:
+def test_a_number_sign_on_the_command_line_begins_no_comment(text, tmp_path):
     given = Example.parse(["a", "--out", text, "--rest.color", text, "--maybe", text])
     assert (given.out, given.rest, given.maybe) == (Path(text), {"color": text}, Path(text))
     file = tmp_path / "c.yaml"
@@ -129,9 +124,7 @@ def test_a_number_sign_on_the_command_line_begins_no_comment(text: str, tmp_path
     assert others.rest == {"size": 3, "sides": [1, "#2"], "none": None}
 
 
-def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(capsys):
     assert Example.parse(["a"]).limit == 5
     with pytest.raises(SystemExit):
         options.read(Example, ["--help"], prog="nein lay", description="Lay eggs.")
@@ -152,13 +145,13 @@ def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
         (["a", "--limit", "0"], "--limit is '0'; it must be a whole number above 0."),
     ],
 )
-def test_a_mistake_is_one_sentence(words: list[str], sentence: str) -> None:
+def test_a_mistake_is_one_sentence(words, sentence):
     with pytest.raises(UserError) as caught:
         options.read(Example, words, prog="nein lay")
     assert str(caught.value) == sentence
 
 
-def test_a_command_without_presets_takes_values_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
+def test_a_command_without_presets_takes_values_from_a_file_and_the_command_line_wins(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text("places: [q, r]\nlimit: 9\nalso: ['a,b']\ninner:\n  depth: 7\n")
     filed = Example.parse(["--config", str(file)])
@@ -182,10 +175,8 @@ ASKING = (
 
 
 @pytest.mark.parametrize("line", ASKING, ids=lambda line: line.partition(" --")[0])
-def test_every_command_that_asks_an_endpoint_takes_its_pace(
-    line: str, server: Server, tmp_path: Path
-) -> None:
-    def failing(body: object, count: int) -> tuple[int, object, dict[str, str]]:
+def test_every_command_that_asks_an_endpoint_takes_its_pace(line, server, tmp_path):
+    def failing(body, count):
         time.sleep(0.02)
         return 503, {"error": "busy"}, {}
 
@@ -201,7 +192,7 @@ def test_every_command_that_asks_an_endpoint_takes_its_pace(
 
 
 @pytest.mark.parametrize("command", ["report", "negvqa report", "negbench report"])
-def test_a_page_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_is_no_folder(command, capsys):
     done = outcome(capsys, *command.split(), "runs", "--out", "/")
     assert done.code == 2
     assert "'/' is a folder; --out takes a file" in done.stderr

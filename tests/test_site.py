@@ -1,6 +1,7 @@
 """The documentation as a site: it holds all tables, every link leads somewhere, and it can be built."""
 
 import ast
+import functools
 import json
 import os
 import pkgutil
@@ -41,10 +42,15 @@ def markdown():
     return {name: pages.filled(text) for name, text in {**lying, "index.md": readme, **made}.items()}
 
 
+@functools.cache
+def parser(place):
+    return options.make_parser(pkgutil.resolve_name(place), "", "")
+
+
 def test_every_command_has_a_page_with_every_option(markdown):
     for typed, command in cli.commands().items():
         text = markdown[f"reference/commands/{typed.replace(' ', '-')}.md"]
-        shown = options.make_parser(pkgutil.resolve_name(command.configuration), typed, "").format_help()
+        shown = parser(command.configuration).format_help()
         flags = re.findall(r"^  (--[\w.-]+)", shown, flags=re.MULTILINE)
         assert len(flags) >= 2
         assert [flag for flag in flags if f"`{flag}`" not in text] == []
@@ -83,8 +89,7 @@ def flags():
         places[re.sub(r"^python (-m )?", "", typed)] = pages._script(typed, place).configuration
     known = {}
     for typed, place in places.items():
-        parser = options.make_parser(pkgutil.resolve_name(place), typed, "")
-        known[typed] = {flag for action in parser._actions for flag in action.option_strings}
+        known[typed] = {flag for action in parser(place)._actions for flag in action.option_strings}
         known[typed] |= {f"--{item.name}" for item in options.fields(SlurmJobs)}  # of `nein slurm COMMAND`
     return known
 

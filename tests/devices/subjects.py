@@ -51,11 +51,11 @@ def _labels():
 def _editor(name):
     def outcome(device, dtype):
         editor = editors.get_editor(
-            f"{name}-nano", checkpoint=str(zoo.path(name)), steps=8, device=device, dtype=dtype
+            f"{name}-nano", checkpoint=str(zoo.path(name)), steps=4, device=device, dtype=dtype
         )
         requests = [
             editors.EditRequest(sample.nein, render(sample.sample), f"Remove the {sample.object}.", number)
-            for number, sample in enumerate(_samples()[:12])
+            for number, sample in enumerate(_samples()[:4])
         ]
         results = editor.edit(requests)
         assert not [result.error for result in results if result.error]

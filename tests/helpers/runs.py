@@ -18,16 +18,7 @@ from nein.reporting.scores import ScoreTable
 Row = Mapping[str, Any]
 
 
-def write(
-    run,
-    edits,
-    scores=(),
-    *,
-    config=None,
-    data=None,
-    status="complete",
-    size=16,
-):
+def write(run, edits, scores=(), *, config=None, data=None, status="complete", size=16):
     """A run of these edits in blocks of `size`, and of these scores, each of which names its `metric`."""
     count = len(edits)
     facts = {"config": dict(config or {}), "data": dict(data or {"records_sha256": "x"})}

@@ -1,7 +1,5 @@
 """Tiny language models of transformers, with a tokenizer and a chat template each."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,10 +1,7 @@
 """Removal, Retention and AUC-Removal: definitions, the two protocols, and what is recorded."""
 
-from __future__ import annotations
-
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,13 +29,13 @@ from tests.rehearsal import ScriptedDetector, ScriptedJudge
         (scene(car=1.0), (0, 0, 0, 0, 0)),
     ],
 )
-def test_the_scores_of_made_up_edits_are_those_of_the_definition(protocol, edited, expected) -> None:
+def test_the_scores_of_made_up_edits_are_those_of_the_definition(protocol, edited, expected):
     found = one(presence(protocol=protocol), item(edited, SAMPLE))
     assert tuple(found) == NAMES
     assert [found[name].value for name in NAMES] == pytest.approx(list(expected))
 
 
-def test_auc_removal_is_the_area_under_the_distribution_function_of_the_scores() -> None:
+def test_auc_removal_is_the_area_under_the_distribution_function_of_the_scores():
     scores = [0.0, 0.04, 0.12, 0.5, 0.5, 0.9, 1.0]
     items = [item(scene(car=s), SAMPLE, id=str(s)) for s in scores]
     rows = presence(["auc_removal"]).score(items)["auc_removal"]
@@ -48,13 +45,13 @@ def test_auc_removal_is_the_area_under_the_distribution_function_of_the_scores()
 
 
 @pytest.mark.parametrize(("threshold", "removed", "kept"), [(0.2, 1, None), (0.19, 0, 1)])
-def test_the_threshold_is_strict_and_an_argument(threshold: float, removed: int, kept: int | None) -> None:
+def test_the_threshold_is_strict_and_an_argument(threshold, removed, kept):
     names, shown = ["removal_ovd", "retention_ovd"], scene(car=0.2, dog=0.2)
     found = one(presence(names, threshold=threshold), item(shown, shown, caption="A dog."))
     assert [found[name].value for name in names] == [removed, kept]
 
 
-def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted() -> None:
+def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted():
     names = ("removal_vqa", "removal_ovd")
     edits = [(scene(), SAMPLE), (scene(car=0.9), SAMPLE), (scene(car=0.9), scene())]
     rows = [item(*pair, id=str(k)) for k, pair in enumerate(edits)]
@@ -72,7 +69,7 @@ def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted()
     "answer,paper,fixed",
     [("No", 1, 1), ("no", 0, 1), ("No.", 0, 1), ("Yes.", 0, 0), ("Maybe", 0, None), ("", 0, None)],
 )
-def test_removal_by_answer_under_both_protocols(answer, paper, fixed) -> None:
+def test_removal_by_answer_under_both_protocols(answer, paper, fixed):
     for protocol, expected in (("paper", paper), ("fixed", fixed)):
         found = one(presence(["removal_vqa"], lambda i, p: answer, protocol=protocol), item(SAMPLE, SAMPLE))
         score = found["removal_vqa"]
@@ -97,7 +94,7 @@ PACK = scene(dogs=0.9, dog=0.9, it=0.9, frisbee=0.9)
         (scene(man=0.6), SAMPLE, "A man in a car.", (0.5, 1), (0.5, 1)),
     ],
 )
-def test_the_protocols_differ_in_what_is_retained(edited, sample, caption, vqa, ovd) -> None:
+def test_the_protocols_differ_in_what_is_retained(edited, sample, caption, vqa, ovd):
     work = item(edited, sample, caption=caption)
     found = [one(presence(protocol=protocol), work) for protocol in ("paper", "fixed")]
     assert [row["retention_vqa"].value for row in found] == pytest.approx(list(vqa))
@@ -108,7 +105,7 @@ def test_the_protocols_differ_in_what_is_retained(edited, sample, caption, vqa, 
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
-def test_evidence_for_both_protocols_asks_what_the_other_would(protocol: str) -> None:
+def test_evidence_for_both_protocols_asks_what_the_other_would(protocol):
     judges = [ScriptedJudge(yes_no), ScriptedJudge(yes_no)]
     for judge, evidence in zip(judges, ("own", "both"), strict=True):
         work = item(PACK, PACK, caption=RED)
@@ -121,7 +118,7 @@ def test_evidence_for_both_protocols_asks_what_the_other_would(protocol: str) ->
     assert [judge.asked for judge in judges] == [{"paper": 6, "fixed": 4}[protocol], 8]
 
 
-def test_scores_are_json_and_hold_the_evidence() -> None:
+def test_scores_are_json_and_hold_the_evidence():
     metric = presence()
     found = one(metric, item(scene(car=0.5, dog=0.7), SAMPLE))
     for score in found.values():
@@ -135,25 +132,25 @@ def test_scores_are_json_and_hold_the_evidence() -> None:
 
 
 @pytest.mark.parametrize("missing", ["removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"])
-def test_a_metric_that_was_interrupted_is_asked_about_as_all_are_together(missing: str) -> None:
+def test_a_metric_that_was_interrupted_is_asked_about_as_all_are_together(missing):
     class Judge(ScriptedJudge):
-        def ask(self, images: Any, questions: Any) -> Any:
+        def ask(self, images, questions):
             heard.append(questions)
             return super().ask(images, questions)
 
     class Detector(ScriptedDetector):
-        def detect(self, images: Any, labels: Any, threshold: float = 0.1) -> Any:
+        def detect(self, images, labels, threshold=0.1):
             heard.append(labels)
             return super().detect(images, labels, threshold)
 
-    def asked(wanted: tuple[str, ...], among: tuple[str, ...]) -> tuple[list[Any], Any]:
+    def asked(wanted, among):
         heard.clear()
         models = {"vqa": Judge(yes_no), "ovd": Detector(score_of)}
         items = [item(scene(car=0.5, dog=0.7), SAMPLE), item(SAMPLE, SAMPLE, id="b")]
         scores = metrics.score([METRICS[name] for name in wanted], Batch(items, models, names=among))
         return list(heard), scores[missing]
 
-    heard: list[Any] = []
+    heard = []
     of_one_judge = tuple(name for name in NAMES if METRICS[name].models == METRICS[missing].models)
     whole, alone = asked(of_one_judge, ()), asked((missing,), ())
     assert asked((missing,), NAMES) == whole
@@ -171,18 +168,18 @@ def test_a_metric_that_was_interrupted_is_asked_about_as_all_are_together(missin
         ({"align": "squash"}, "stretch, crop"),
     ],
 )
-def test_bad_settings_are_one_clear_sentence(settings, message) -> None:
+def test_bad_settings_are_one_clear_sentence(settings, message):
     with pytest.raises(MetricError, match=message):
         Settings(**settings)
 
 
 @pytest.mark.parametrize("name,kind", [("removal_vqa", "vqa"), ("auc_removal", "ovd"), ("dino", "dino")])
-def test_a_missing_judge_is_named(name: str, kind: str) -> None:
+def test_a_missing_judge_is_named(name, kind):
     with pytest.raises(MetricError, match=f"'{name}' needs the model '{kind}'"):
         metrics.score([METRICS[name]], Batch([item(SAMPLE, SAMPLE)], {}))
 
 
-def test_the_unedited_sample_is_asked_about_once_for_all_editors() -> None:
+def test_the_unedited_sample_is_asked_about_once_for_all_editors():
     judge, detector, store = ScriptedJudge(yes_no), ScriptedDetector(score_of), MemoryStore()
     values = []
     for n, ids in enumerate(("a", "b", "cd")):
@@ -194,7 +191,7 @@ def test_the_unedited_sample_is_asked_about_once_for_all_editors() -> None:
     assert values == [values[0]] * 4
 
 
-def test_what_is_remembered_belongs_to_judge_question_and_picture() -> None:
+def test_what_is_remembered_belongs_to_judge_question_and_picture():
     store = MemoryStore()
     edited = scene(dog=0.7)
     one(presence(["retention_vqa"], store=store), item(edited, SAMPLE))
@@ -207,7 +204,7 @@ def test_what_is_remembered_belongs_to_judge_question_and_picture() -> None:
     assert counting.asked == 2 + 2, "another wording is another question"
 
 
-def test_another_threshold_needs_no_new_look_at_the_sample() -> None:
+def test_another_threshold_needs_no_new_look_at_the_sample():
     store = MemoryStore()
     detector = ScriptedDetector(score_of)
     presence(["retention_ovd"], detector=detector, store=store).score([item(SAMPLE, SAMPLE)])
@@ -218,18 +215,18 @@ def test_another_threshold_needs_no_new_look_at_the_sample() -> None:
     assert detector.asked == asked + 1
 
 
-def test_a_caption_of_which_nothing_is_in_the_sample_is_unscored_with_that_reason() -> None:
+def test_a_caption_of_which_nothing_is_in_the_sample_is_unscored_with_that_reason():
     found = one(presence(), item(SAMPLE, SAMPLE, caption="A frisbee."))
     for name in ("retention_vqa", "retention_ovd"):
         assert (found[name].value, found[name].reason) == (None, NOTHING_FOUND)
     assert found["removal_vqa"].value == 0
 
 
-def test_an_unclear_answer_about_an_object_to_retain_unscores_fixed_and_counts_against_paper() -> None:
+def test_an_unclear_answer_about_an_object_to_retain_unscores_fixed_and_counts_against_paper():
     edited = scene(dog=0.7, man=0.6)
 
-    def found(unclear: np.ndarray, protocol: str) -> Any:
-        def unsure(image: np.ndarray, prompt: str) -> str:
+    def found(unclear, protocol):
+        def unsure(image, prompt):
             return "Perhaps" if image is unclear and asked_word(prompt) == "man" else yes_no(image, prompt)
 
         return one(presence(["retention_vqa"], unsure, protocol=protocol), item(edited, SAMPLE))[
@@ -245,10 +242,10 @@ def test_an_unclear_answer_about_an_object_to_retain_unscores_fixed_and_counts_a
     assert of_sample.detail["before"]["man"] == "Perhaps"
 
 
-def test_numbers_that_are_not_finite_are_no_verdict_of_absence() -> None:
+def test_numbers_that_are_not_finite_are_no_verdict_of_absence():
     bad, good = scene(dog=0.7), scene(dog=0.6)
 
-    def broken(image: np.ndarray, label: str) -> float:
+    def broken(image, label):
         return math.nan if image is bad else score_of(image, label)
 
     names = ["removal_ovd", "auc_removal", "retention_ovd"]
@@ -264,10 +261,10 @@ def test_numbers_that_are_not_finite_are_no_verdict_of_absence() -> None:
         Reply(logprobs=(math.nan, -1.0))
 
 
-def test_a_judge_that_fails_on_one_picture_does_not_take_the_others_with_it() -> None:
+def test_a_judge_that_fails_on_one_picture_does_not_take_the_others_with_it():
     bad = scene(man=0.6)
 
-    def choking(image: np.ndarray, prompt: str) -> str:
+    def choking(image, prompt):
         if image is bad:
             raise RuntimeError("CUDA out of memory")
         return yes_no(image, prompt)
@@ -280,8 +277,8 @@ def test_a_judge_that_fails_on_one_picture_does_not_take_the_others_with_it() ->
     assert "CUDA out of memory" in rows["retention_vqa"][1].reason
 
 
-def test_a_judge_that_fails_on_the_sample_is_not_remembered_as_an_empty_sample() -> None:
-    def choking(image: np.ndarray, prompt: str) -> str:
+def test_a_judge_that_fails_on_the_sample_is_not_remembered_as_an_empty_sample():
+    def choking(image, prompt):
         if image is SAMPLE:
             raise OSError("gone")
         return yes_no(image, prompt)
@@ -296,8 +293,8 @@ def test_a_judge_that_fails_on_the_sample_is_not_remembered_as_an_empty_sample()
     assert healed.value == 0.5
 
 
-def test_a_mistake_in_a_judge_is_not_swallowed() -> None:
-    def wrong(image: np.ndarray, prompt: str) -> str:
+def test_a_mistake_in_a_judge_is_not_swallowed():
+    def wrong(image, prompt):
         raise TypeError("a mistake in the code")
 
     with pytest.raises(TypeError):

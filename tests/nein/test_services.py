@@ -1,8 +1,6 @@
 """Editors behind a service: what failed is sent again, what was refused is counted, what costs is not wasted;
 and the folders of edited pictures."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

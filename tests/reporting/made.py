@@ -47,19 +47,7 @@ def picture(number, side, striped):
     return image
 
 
-def write_run(
-    out,
-    data,
-    editor,
-    track,
-    rows,
-    values,
-    *,
-    failed=(),
-    pictures=True,
-    features=0,
-    models=None,
-):
+def write_run(out, data, editor, track, rows, values, *, failed=(), pictures=True, features=0, models=None):
     """A complete run. values: metric -> function of the sample's index; failed: indices without an edit."""
     run = RunDir(out, editor, track)
     setting = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}

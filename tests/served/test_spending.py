@@ -1,7 +1,5 @@
 """What requests cost, to the cent, and a budget that is kept by threads, processes and later commands."""
 
-from __future__ import annotations
-
 import base64
 import threading
 import time

@@ -1,8 +1,6 @@
 """What goes over the wire to an OpenAI-compatible endpoint, whoever asks: judge, model of multiple choice or
 language model. Each meets the same, from a server on the loopback address."""
 
-from __future__ import annotations
-
 import base64
 import concurrent.futures
 import datetime
@@ -13,8 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +29,7 @@ from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
 from nein.models.cached import CachedJudge
 from nein.models.llm import client as llm
 from tests.helpers import commands
-from tests.loopback import HANG_UP, Reply, Server, say
+from tests.loopback import HANG_UP, say
 
 IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
 CHOICE = Asked(prompt("paper", "What is not there?", ["cat", "dog"]))
@@ -44,11 +40,11 @@ class Form(BaseModel):
     answer: str
 
 
-def judge(server: Server, **sending: Any) -> EndpointJudge:
+def judge(server, **sending):
     return EndpointJudge(Endpoint(server.url, "eye-7b", **sending))
 
 
-def by_judge(server: Server, count: int, **sending: Any) -> list[str]:
+def by_judge(server, count, **sending):
     asked = [[f"{k}?" for k in range(count)]]
     try:
         return [one.text for one in judge(server, **sending).ask(IMAGES[:1], asked)[0]]
@@ -56,13 +52,13 @@ def by_judge(server: Server, count: int, **sending: Any) -> list[str]:
         return [str(error)] * count
 
 
-def by_choices(server: Server, count: int, **sending: Any) -> list[str]:
+def by_choices(server, count, **sending):
     model = EndpointChoices(Endpoint(server.url, "eye-7b", **sending))
     [replies] = model.answer(IMAGES[:1], [[CHOICE] * count], ["generated"])
     return [one.error or str(one.text) for one in replies]
 
 
-def by_llm(server: Server, count: int, **sending: Any) -> list[str]:
+def by_llm(server, count, **sending):
     client = llm.Client(llm.EndpointModel(server.url, "eye-7b", **sending))
     found = client.complete([llm.Request(f"word {k}") for k in range(count)], Form)
     return [one.reason if one.value is None else YES for one in found]
@@ -72,7 +68,7 @@ Caller = Callable[..., list[str]]
 every_caller = pytest.mark.parametrize("ask", [by_judge, by_choices, by_llm])
 
 
-def seen(body: dict[str, Any]) -> tuple[np.ndarray, str]:
+def seen(body):
     """The picture and the question of a request."""
     image, text = body["messages"][0]["content"]
     data = base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))
@@ -84,9 +80,7 @@ def seen(body: dict[str, Any]) -> tuple[np.ndarray, str]:
 
 @every_caller
 @pytest.mark.parametrize("status", [429, 503, HANG_UP])
-def test_a_passing_failure_is_tried_again_and_a_lasting_one_has_a_reason(
-    server: Server, ask: Caller, status: int
-) -> None:
+def test_a_passing_failure_is_tried_again_and_a_lasting_one_has_a_reason(server, ask, status):
     server.rule = lambda body, count: (status, {}, {}) if count < 3 else (200, say(YES), {})
     assert ask(server, 1, retries=3) == [YES]
     assert len(server.requests) == 3
@@ -95,19 +89,19 @@ def test_a_passing_failure_is_tried_again_and_a_lasting_one_has_a_reason(
 
 
 @every_caller
-def test_a_refused_question_is_not_sent_again(server: Server, ask: Caller) -> None:
+def test_a_refused_question_is_not_sent_again(server, ask):
     server.rule = lambda body, count: (404, {"error": "no such\nmodel"}, {})
     assert "HTTP 404" in ask(server, 1)[0]
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("ask", [by_judge, by_llm])
-def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server: Server, ask: Caller) -> None:
+def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server, ask):
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
     after = "0.3" if ask is by_llm else email.utils.format_datetime(soon, usegmt=True)
-    times: list[float] = []
+    times = []
 
-    def rule(body: dict[str, Any], count: int) -> Reply:
+    def rule(body, count):
         times.append(time.perf_counter())
         return (429, {}, {"Retry-After": after}) if count == 1 else (200, say(YES), {})
 
@@ -116,8 +110,8 @@ def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server: Server
     assert times[1] - times[0] >= 0.3  # its own pause would be a hundredth of a second
 
 
-def test_fewer_requests_are_in_flight_while_the_server_says_that_they_are_too_many(server: Server) -> None:
-    def rule(body: dict[str, Any], _: int) -> Reply:
+def test_fewer_requests_are_in_flight_while_the_server_says_that_they_are_too_many(server):
+    def rule(body, _):
         crowd = server.active
         time.sleep(0.01)
         return (429, {}, {}) if crowd > 2 else (200, say(YES), {})
@@ -128,8 +122,8 @@ def test_fewer_requests_are_in_flight_while_the_server_says_that_they_are_too_ma
     assert len(server.requests) < 260  # sixteen at a time would be refused more often than answered
 
 
-def slowly(seconds: float) -> Callable[[dict[str, Any], int], Reply]:
-    def rule(body: dict[str, Any], _: int) -> Reply:
+def slowly(seconds):
+    def rule(body, _):
         time.sleep(seconds)
         return 200, say(YES), {}
 
@@ -137,13 +131,13 @@ def slowly(seconds: float) -> Callable[[dict[str, Any], int], Reply]:
 
 
 @every_caller
-def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server: Server, ask: Caller) -> None:
+def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server, ask):
     server.rule = slowly(0.6)
     assert "no answer within 0.2 s" in ask(server, 1, timeout=0.2, retries=0)[0]
 
 
 @every_caller
-def test_questions_are_asked_side_by_side_but_not_more_than_allowed(server: Server, ask: Caller) -> None:
+def test_questions_are_asked_side_by_side_but_not_more_than_allowed(server, ask):
     server.rule = slowly(0.05)
     assert ask(server, 9, concurrency=3) == [YES] * 9
     assert 2 <= server.most <= 3
@@ -159,7 +153,7 @@ def test_questions_are_asked_side_by_side_but_not_more_than_allowed(server: Serv
         ("<html>", "not JSON"),
     ],
 )
-def test_what_is_no_answer_is_never_a_verdict(server: Server, ask: Caller, reply: Any, reason: str) -> None:
+def test_what_is_no_answer_is_never_a_verdict(server, ask, reply, reason):
     server.rule = lambda body, count: (200, reply, {})
     assert reason in ask(server, 1)[0]
 
@@ -172,9 +166,7 @@ def test_what_is_no_answer_is_never_a_verdict(server: Server, ask: Caller, reply
         lambda name: llm.load(llm.LlmOptions(name), cache=None),
     ],
 )
-def test_loading_checks_the_address_the_key_and_the_model(
-    server: Server, monkeypatch: pytest.MonkeyPatch, load: Callable[[str], Any]
-) -> None:
+def test_loading_checks_the_address_the_key_and_the_model(server, monkeypatch, load):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     assert "secret" not in json.dumps(load(f"openai:{server.url}#eye-7b").describe())
     server.models = (401, {}, {})
@@ -191,9 +183,7 @@ def test_loading_checks_the_address_the_key_and_the_model(
             load(f"openai:{name}")
 
 
-def test_no_key_reaches_a_log_or_an_error(
-    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_key_reaches_a_log_or_an_error(server, caplog, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     caplog.set_level("DEBUG")
     server.rule = lambda body, count: (500, {}, {}) if count == 1 else (403, {"error": "no"}, {})
@@ -205,7 +195,7 @@ def test_no_key_reaches_a_log_or_an_error(
     assert "sk-secret" not in caplog.text + repr(refused.value)
 
 
-def test_stop_ends_the_wait_for_another_attempt_and_nothing_is_sent_again(server: Server) -> None:
+def test_stop_ends_the_wait_for_another_attempt_and_nothing_is_sent_again(server):
     server.rule = lambda body, count: (503, {}, {"Retry-After": "45"})
     asked = judge(server)
     start = time.perf_counter()
@@ -222,11 +212,11 @@ def test_stop_ends_the_wait_for_another_attempt_and_nothing_is_sent_again(server
 # --- what a model takes ------------------------------------------------------------------------
 
 
-def unfit(param: str | None, message: str, **more: Any) -> Reply:
+def unfit(param, message, **more):
     return 400, {"error": {"message": message, "param": param, "type": "invalid_request_error", **more}}, {}
 
 
-def as_o_series(body: dict[str, Any], _: int) -> Reply:
+def as_o_series(body, _):
     """The refusals of OpenAI's reasoning models, one at a time, the second without `param`."""
     if "max_tokens" in body:
         return unfit(
@@ -241,7 +231,7 @@ def as_o_series(body: dict[str, Any], _: int) -> Reply:
 
 
 @every_caller
-def test_a_parameter_that_is_refused_is_renamed_or_left_out_for_good(server: Server, ask: Caller) -> None:
+def test_a_parameter_that_is_refused_is_renamed_or_left_out_for_good(server, ask):
     server.rule = as_o_series
     assert ask(server, 5, concurrency=1) == [YES] * 5
     fit = [body for body in server.requests if not {"max_tokens", "temperature", "logprobs"} & body.keys()]
@@ -250,7 +240,7 @@ def test_a_parameter_that_is_refused_is_renamed_or_left_out_for_good(server: Ser
     assert len(server.requests) == 5 + (3 if ask is by_judge else 2)
 
 
-def test_what_was_refused_is_described_and_changes_no_fingerprint(server: Server) -> None:
+def test_what_was_refused_is_described_and_changes_no_fingerprint(server):
     server.rule = as_o_series
     asked, fresh = judge(server, concurrency=8), judge(server)
     assert "adapted" not in asked.describe()
@@ -261,9 +251,9 @@ def test_what_was_refused_is_described_and_changes_no_fingerprint(server: Server
     assert asked.fingerprint == fresh.fingerprint
 
 
-def test_options_of_an_endpoint_are_sent_known_and_never_left_out(server: Server) -> None:
+def test_options_of_an_endpoint_are_sent_known_and_never_left_out(server):
     thinking = {"chat_template_kwargs": {"enable_thinking": False}}
-    options: dict[str, Any] = {
+    options = {
         "reasoning_effort": "none", "extra_body": thinking, "detail": "high", "thinking_tokens": 90,
     }  # fmt: skip
     asked = judge(server, retries=0, **options)
@@ -281,9 +271,7 @@ def test_options_of_an_endpoint_are_sent_known_and_never_left_out(server: Server
         asked.ask(IMAGES[:1], [["a?"]])
 
 
-def test_options_of_a_judge_are_given_to_a_command(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_a_judge_are_given_to_a_command(server, tmp_path, capsys):
     words = ("eval", "--editor", "identity", "--metrics", "removal_vqa", "--limit", "2", "--device", "cpu")
     words = (*words, "--out", str(tmp_path / "run"), "--models.vqa")
     option = "--models.vqa_options."
@@ -312,16 +300,14 @@ def test_options_of_a_judge_are_given_to_a_command(
         {"code": None, "message": "litellm.ContentPolicyViolationError: content_policy_violation"},
     ],
 )
-def test_a_refused_content_is_withheld_and_does_not_end_the_work(
-    server: Server, ask: Caller, error: dict[str, Any]
-) -> None:
+def test_a_refused_content_is_withheld_and_does_not_end_the_work(server, ask, error):
     refused = {"message": "'temperature' is fine", **error}
     server.rule = lambda body, count: unfit(None, **refused)
     assert all("withheld an answer: HTTP 400" in reason for reason in ask(server, 3, concurrency=1))
     assert len(server.requests) == (1 if ask is by_judge else 3)  # nothing is left out and tried again
 
 
-def test_many_refused_contents_in_a_row_are_no_silence(server: Server) -> None:
+def test_many_refused_contents_in_a_row_are_no_silence(server):
     server.rule = lambda body, count: unfit(None, "no", code="content_policy_violation")
     cached = CachedJudge(judge(server, concurrency=1), MemoryStore())
     with pytest.raises(NoAnswer) as raised:
@@ -329,21 +315,21 @@ def test_many_refused_contents_in_a_row_are_no_silence(server: Server) -> None:
     assert (raised.value.kind, raised.value.silent, len(server.requests)) == (WITHHELD, False, 20)
 
 
-def test_a_limit_within_the_thoughts_is_said_and_no_answer(server: Server) -> None:
+def test_a_limit_within_the_thoughts_is_said_and_no_answer(server):
     cut = {"finish_reason": "length"}
     used = {"completion_tokens": 10, "completion_tokens_details": {"reasoning_tokens": 10}}
-    replies: list[dict[str, Any]] = [
+    replies = [
         {"choices": [{**cut, "message": {"content": "<think>No, there is"}}]},
         {"choices": [{**cut, "message": {"content": None, "reasoning": "No, there is"}}]},
         {"choices": [{**cut, "message": {"content": ""}}], "usage": used},
     ]
     for reply in replies:
-        server.rule = lambda body, count, reply=reply: (200, reply, {})  # type: ignore[misc]
+        server.rule = lambda body, count, reply=reply: (200, reply, {})
         for ask in (by_judge, by_choices, by_llm):
             assert "within the model's thoughts" in ask(server, 1)[0]
 
 
-def test_hosted_services_have_keys_of_their_own(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosted_services_have_keys_of_their_own(server, monkeypatch):
     for variable in KEYS.values():
         monkeypatch.delenv(variable, raising=False)
     for address, variable in {
@@ -359,7 +345,7 @@ def test_hosted_services_have_keys_of_their_own(server: Server, monkeypatch: pyt
     judge(server).ask(IMAGES[:1], [["a?"]])
     monkeypatch.setitem(KEYS, "127.0.0.1", "GEMINI_API_KEY")
     server.models = (200, {"data": [{"id": "models/eye-7b"}]}, {})
-    hosted: Any = judge(server)
+    hosted = judge(server)
     hosted.endpoint.check()
     hosted.ask(IMAGES[:1], [["a?"]])
     assert [headers["Authorization"] for headers in server.headers] == [
@@ -368,17 +354,13 @@ def test_hosted_services_have_keys_of_their_own(server: Server, monkeypatch: pyt
     ]
 
 
-def test_a_server_that_ignores_log_probabilities_is_named_once(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_ignores_log_probabilities_is_named_once(server, caplog):
     judge(server).ask(IMAGES[:1], [["a?", "b?", "c?"]])
     assert caplog.text.count("gives no log-probabilities") == 1
 
 
-def test_the_version_that_answered_is_kept_and_a_change_is_said(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    def rule(body: dict[str, Any], count: int) -> Reply:
+def test_the_version_that_answered_is_kept_and_a_change_is_said(server, caplog):
+    def rule(body, count):
         return 200, {**say(YES), "model": f"eye-{min(count, 3)}", "system_fingerprint": "fp_1"}, {}
 
     server.rule, kept = rule, MemoryStore()
@@ -400,21 +382,19 @@ def test_the_version_that_answered_is_kept_and_a_change_is_said(
     assert any(record.get("version") == "eye-3 fp_1" for record in kept._data.values())
 
 
-def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(server, monkeypatch):
     began, pace = time.monotonic(), 500
     monkeypatch.setattr(service, "clock", lambda: began + pace * (time.monotonic() - began))
-    times: list[float] = []
+    times = []
 
-    def rule(body: dict[str, Any], count: int) -> Reply:
+    def rule(body, count):
         times.append(service.clock())
         return (429, {}, {"Retry-After": "300"}) if count == 1 else (200, say(YES), {})
 
     server.rule = rule
     asked = judge(server, concurrency=2)
 
-    def later(question: str) -> Any:
+    def later(question):
         time.sleep(0.2 if question == "b?" else 0)  # it comes when the first has been told
         return asked.ask(IMAGES[:1], [[question]])
 
@@ -431,8 +411,8 @@ def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(
 # --- judges and models of multiple choice ------------------------------------------------------
 
 
-def test_pictures_go_lossless_and_answers_come_back_in_place(server: Server) -> None:
-    def rule(body: dict[str, Any], _: int) -> Reply:
+def test_pictures_go_lossless_and_answers_come_back_in_place(server):
+    def rule(body, _):
         picture, question = seen(body)
         bright = picture.mean() > 100
         time.sleep(0.02 if bright else 0)  # the later question may be answered first
@@ -449,7 +429,7 @@ def test_pictures_go_lossless_and_answers_come_back_in_place(server: Server) -> 
     assert all(body["temperature"] == 0 and body["max_tokens"] == 10 for body in server.requests)
 
 
-def test_servers_without_log_probabilities_are_asked_without(server: Server) -> None:
+def test_servers_without_log_probabilities_are_asked_without(server):
     server.rule = lambda body, count: (400, {}, {}) if "logprobs" in body else (200, say("A"), {})
     asked = judge(server, concurrency=1)
     assert [a.p_yes for a in asked.ask(IMAGES, [["a?"], ["b?"]])[0]] == [None]
@@ -479,10 +459,8 @@ THOUGHTS = ["No", ",", " wait", "."]
         ({"content": "Yes."}, ["Yes", "."], 0.9),
     ],
 )
-def test_p_yes_is_read_behind_the_thoughts_or_missing(
-    server: Server, message: dict[str, Any], tokens: list[str], p_yes: float | None
-) -> None:
-    def entry(token: str) -> dict[str, Any]:
+def test_p_yes_is_read_behind_the_thoughts_or_missing(server, message, tokens, p_yes):
+    def entry(token):
         return {"token": token, "logprob": 0.0, "top_logprobs": [{"token": token, "logprob": math.log(0.9)}]}
 
     choice = {"message": message, "logprobs": {"content": [*map(entry, tokens)]}, "finish_reason": "stop"}
@@ -492,8 +470,8 @@ def test_p_yes_is_read_behind_the_thoughts_or_missing(
     assert answer.text.rstrip(".") == ("Yes" if message["content"] else "")
 
 
-def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Server) -> None:
-    def rule(body: dict[str, Any], _: int) -> Reply:
+def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server):
+    def rule(body, _):
         return (500, {}, {}) if seen(body)[0].mean() > 100 else (200, say("No"), {})
 
     server.rule = rule
@@ -505,7 +483,7 @@ def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server: Se
     assert "HTTP 500" in found[1].reason
 
 
-def test_a_judge_is_known_by_its_model_not_by_where_it_is_or_who_asks(server: Server) -> None:
+def test_a_judge_is_known_by_its_model_not_by_where_it_is_or_who_asks(server):
     one, moved, other = (
         EndpointJudge(Endpoint(f"http://{host}/v1", name))
         for host, name in (("a", "m"), ("me:hunter2@b", "m"), ("a", "n"))
@@ -516,14 +494,14 @@ def test_a_judge_is_known_by_its_model_not_by_where_it_is_or_who_asks(server: Se
         metrics.load_judge("ovd", f"openai:{server.url}#eye-7b")
 
 
-def test_requests_retries_and_tokens_are_in_the_notes_of_a_run(server: Server, tmp_path: Path) -> None:
+def test_requests_retries_and_tokens_are_in_the_notes_of_a_run(server, tmp_path):
     used = {
         "prompt_tokens": 300, "completion_tokens": 5,
         "prompt_tokens_details": {"cached_tokens": 200, "image_tokens": 250, "audio_tokens": None},
         "completion_tokens_details": {"reasoning_tokens": 4},
     }  # fmt: skip
 
-    def rule(body: dict[str, Any], count: int) -> Reply:
+    def rule(body, count):
         answer = {**say("A"), "usage": used, "model": f"eye-7b-{1 if count < 4 else 2}"}
         return (429, {}, {}) if count == 1 else (200, answer, {})
 
