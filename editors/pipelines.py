@@ -41,6 +41,12 @@ _COSXL = {
     "prediction_type": "v_prediction",
     "sigma_schedule": "exponential",
 }
+#: Name -> backend of diffusers.PipelineQuantizationConfig, and its settings.
+QUANTIZATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bnb-nf4": ("bitsandbytes_4bit", {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
+    "bnb-fp4": ("bitsandbytes_4bit", {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}),
+    "bnb-int8": ("bitsandbytes_8bit", {"load_in_8bit": True}),
+}
 #: The instruction as a class wants it; always verbatim within.
 _PROMPTS: dict[str, Callable[[str], str]] = {
     "": str,
@@ -99,6 +105,7 @@ class DiffusersPipeline(Editor):
     resolution            Where the class lets one choose, in pixels.
     cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
     lora                  Weights to fuse into those of the checkpoint: see `editors.lora`.
+    quantization          A key of `QUANTIZATIONS`, for denoiser and text encoders (bitsandbytes, a GPU).
     device_map            "balanced" spreads the parts of a checkpoint over all GPUs (accelerate).
     machine               attention, compile, offload of `editors.runtime.RuntimeOptions`.
     """
@@ -122,6 +129,7 @@ class DiffusersPipeline(Editor):
         cosxl: bool = False,
         lora: str | None = None,
         device_map: str | None = None,
+        quantization: str | None = None,
         **machine: Any,
     ) -> None:
         check_count("batch_size", batch_size)
@@ -137,14 +145,18 @@ class DiffusersPipeline(Editor):
         self._machine = RuntimeOptions.of(device, dtype, **machine)
         _check_map(device_map, self._machine)
         self._mapped = device_map is not None
-        if not isinstance(checkpoint, str) and (lora is not None or self._mapped):
-            raise EditorError("a pipeline in memory has its weights; leave out lora and device_map")
+        self.quantization = quantization
+        _check_quantization(quantization, self._machine)
+        if not isinstance(checkpoint, str) and (lora or self._mapped or quantization):
+            raise EditorError(
+                "a pipeline in memory has its weights; leave out lora, device_map, quantization"
+            )
         # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
         self._lock = threading.Lock()
         with warnings.catch_warnings():
             # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
             warnings.simplefilter("ignore", FutureWarning)
-            loaded = _load(checkpoint, revision, pipeline, config, self._machine, device_map)
+            loaded = _load(checkpoint, revision, pipeline, config, self._machine, device_map, quantization)
         self._pipeline, self._published = loaded
         if lora is not None:
             add_lora(self._pipeline, lora)
@@ -208,6 +220,7 @@ class DiffusersPipeline(Editor):
             **self._machine.describe(),
             "noise": "one CPU generator per sample",
             **({"lora": self.lora} if self.lora else {}),
+            **({"quantization": self.quantization} if self.quantization else {}),
             **({"with a negative prompt": dict(self._recipe.negative)} if self._recipe.negative else {}),
         }
 
@@ -349,6 +362,7 @@ def _load(
     config: str | None,
     machine: RuntimeOptions,
     device_map: str | None,
+    quantization: str | None,
 ) -> tuple[Any, dict[str, Any]]:
     """(pipeline, what the checkpoint declares). Raises EditorError."""
     if not isinstance(checkpoint, str):
@@ -360,8 +374,8 @@ def _load(
     source, revision = locate(source, revision)
     with explained(checkpoint):
         if file or Path(source).is_file():
-            if device_map is not None:
-                raise EditorError(f"{checkpoint!r} is a single file, which takes no device_map")
+            if device_map or quantization:
+                raise EditorError(f"{checkpoint!r} is a single file; leave out device_map and quantization")
             path = hf_hub_download(source, file, revision=revision) if file else source
             if Path(path).suffix != ".safetensors" or name is None or config is None:
                 raise EditorError(
@@ -382,15 +396,37 @@ def _load(
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
         parts = dict.fromkeys(recipe.float32, torch.float32)
+        if quantization:
+            quantized = [part for part in index if part == recipe.denoiser or part.startswith("text_encoder")]
+            how = _quantized(quantization, machine.torch_dtype, quantized)
         pipeline = getattr(diffusers, chosen).from_pretrained(
             source,
             revision=revision,
             use_safetensors=True,
             torch_dtype={"default": machine.torch_dtype, **parts} if parts else machine.torch_dtype,
             device_map=device_map,
+            **({"quantization_config": how} if quantization else {}),
             **({"safety_checker": None} if "safety_checker" in index else {}),
         )
     return pipeline, published
+
+
+def _check_quantization(quantization: str | None, machine: RuntimeOptions) -> None:
+    if quantization is None:
+        return
+    choose("quantization", quantization, QUANTIZATIONS)
+    if machine.device.type == "cpu":
+        raise EditorError(f"quantization is {quantization!r}, which needs a GPU, but the device is 'cpu'")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise EditorError(
+            f"quantization {quantization!r} needs bitsandbytes; pip install 'nein[quantized]', or omit it"
+        )
+
+
+def _quantized(name: str, dtype: torch.dtype, parts: list[str]) -> Any:
+    backend, values = QUANTIZATIONS[name]
+    values = {**values, **({"bnb_4bit_compute_dtype": dtype} if "4bit" in backend else {})}
+    return diffusers.PipelineQuantizationConfig(backend, values, parts)
 
 
 def _check_map(device_map: str | None, machine: RuntimeOptions) -> None:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, torch_dtype
-from nein.loading.errors import first_line
+from nein.loading.errors import choose, first_line
 from nein.loading.weights import aligned, read_checkpoint
 from nein.metrics.base import MetricError
 
@@ -164,11 +164,17 @@ def type_of(path_or_id: str, revision: str | None) -> str | None:
 
 def load_model(
     cls: Any, path_or_id: str, model_type: str | None = None, *, revision: str | None, device: str,
-    dtype: str, options: Mapping[str, Any] = MappingProxyType({}),
+    dtype: str, options: Mapping[str, Any] = MappingProxyType({}), device_map: str | None = None,
 ) -> tuple[Any, Source]:  # fmt: skip
     """A model from safetensors, in evaluation mode on `device`, and its source. model_type: of the
-    configuration; None for any. options: of `from_pretrained`. Raises MetricError, also for lost weights."""
+    configuration; None for any. options: of `from_pretrained`. device_map: "auto" or "balanced" spreads the
+    layers over all GPUs (accelerate). Raises MetricError, also for lost weights."""
     number_type = torch_dtype(dtype)
+    if device_map is not None:
+        choose("device_map", device_map, ("auto", "balanced"))
+        if device == "cpu":
+            raise MetricError(f"device_map is '{device_map}', which needs a GPU, but the device is 'cpu'.")
+        options = {**options, "device_map": device_map}
     path_or_id, revision = check_folder(path_or_id, revision)
     if model_type is not None and (actual := type_of(path_or_id, revision)) != model_type:
         raise MetricError(
@@ -185,7 +191,7 @@ def load_model(
             f"'{path_or_id}' lacks {len(lacking)} of the weights of {type(model).__name__}, first "
             f"'{lacking[0]}'; it is of another class, or was saved by another version than {library()} reads."
         )
-    if "quantization_config" not in options:
+    if not {"quantization_config", "device_map"} & options.keys():
         model = model.to(device)
     aligned(model).eval().requires_grad_(False)
     if Path(path_or_id).is_dir():

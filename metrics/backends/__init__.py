@@ -40,10 +40,13 @@ def check(reference: str, revision: str | None = None) -> None:
 
 
 def check_options(reference: str, names: Iterable[str]) -> None:
-    """Raises MetricError unless a model is behind an endpoint, which has options of these names."""
+    """Raises MetricError unless a model is behind an endpoint, which has options of these names; a local one
+    has `device_map`."""
     allowed = [*inspect.signature(Endpoint).parameters, *inspect.signature(Service).parameters]
     known = [name for name in dict.fromkeys(allowed) if name not in ("url", "model", "key", "sending")]
     for name in names:
+        if name == "device_map" and ":" not in reference:
+            continue
         if not is_endpoint(reference):
             raise MetricError(f"'{reference}' is behind no endpoint; leave its option '{name}' out.")
         choose(f"option of '{reference}'", name, known)

@@ -368,6 +368,8 @@ def test_a_package_that_is_missing_is_named(folder_of, monkeypatch):
         ("OmniGenPipeline", {"offload": "model"}, "needs a GPU"),
         ("OmniGenPipeline", {"device_map": "balanced"}, "needs a GPU, but the device is 'cpu'"),
         ("OmniGenPipeline", {"device_map": "auto"}, "Unknown device_map 'auto'"),
+        ("OmniGenPipeline", {"quantization": "bnb-nf4"}, "needs a GPU, but the device is 'cpu'"),
+        ("OmniGenPipeline", {"quantization": "int3"}, "Unknown quantization 'int3'"),
         ("OmniGenPipeline", {"lora": "a/b"}, "OmniGenPipeline takes no LoRA weights"),
         ("OmniGenPipeline", {"resize": "r64"}, "Unknown option 'resize'"),
         ("FluxKontextPipeline", {"image_guidance_scale": 2.0}, "has no image_guidance_scale"),
@@ -409,6 +411,28 @@ def test_a_map_of_devices_is_diffusers_own_and_nothing_is_moved_after_it(folder_
     assert seen == ["balanced", None, torch.device("meta")]
     with pytest.raises(EditorError, match="device_map and offload both"):
         get_editor(str(folder_of("OmniGenPipeline")), device="cuda", device_map="balanced", offload="model")
+
+
+def test_quantized_loading_is_diffusers_own_for_denoiser_and_text_encoders(folder_of, monkeypatch):
+    kind, seen = diffusers.FluxKontextPipeline, []
+    original = kind.from_pretrained.__func__
+
+    def from_pretrained(cls, *args, quantization_config, **options):
+        seen.append(quantization_config)
+        return original(cls, *args, **options)
+
+    folder = str(folder_of("FluxKontextPipeline"))
+    monkeypatch.setattr(runtime, "usable_device", lambda name: torch.device("meta"))  # no GPU is needed here
+    with pytest.raises(EditorError, match=r"needs bitsandbytes; pip install 'nein\[quantized\]'"):
+        get_editor(folder, device="cuda", quantization="bnb-nf4")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(kind, "from_pretrained", classmethod(from_pretrained))
+    monkeypatch.setattr(kind, "to", lambda self, device: None)
+    editor = get_editor(folder, device="cuda", dtype="bfloat16", steps=2, quantization="bnb-nf4")
+    assert seen[0].components_to_quantize == ["text_encoder", "text_encoder_2", "transformer"]
+    assert seen[0].quant_backend == "bitsandbytes_4bit"
+    assert seen[0].quant_kwargs["bnb_4bit_compute_dtype"] == torch.bfloat16
+    assert editor.describe()["quantization"] == "bnb-nf4"
 
 
 @pytest.mark.device

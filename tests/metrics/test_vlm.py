@@ -4,6 +4,8 @@ import torch
 from PIL import Image
 
 from nein import metrics
+from nein.metrics import loading
+from nein.metrics.backends import check_options
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.detectors import ZeroShotDetector
 from nein.metrics.judges.llava import LlavaNextJudge
@@ -65,6 +67,29 @@ def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
     monkeypatch.setattr(chat, "text", lambda ids: "<think>No")
     with pytest.raises(ValueError, match="within the model's thoughts"):
         chat.ask(picture, [QUESTIONS[:1]])
+
+
+def test_a_map_of_devices_is_the_librarys_own_and_nothing_is_moved_after_it(chat, monkeypatch):
+    original, seen = loading.from_pretrained, []
+
+    def from_pretrained(cls, *args, device_map=None, **options):
+        seen.append(device_map)
+        spread = {"device_map": {"": "cpu"}} if device_map else {}  # no GPU is needed here
+        return original(cls, *args, **spread, **options)
+
+    monkeypatch.setattr(loading, "from_pretrained", from_pretrained)
+    folder = chat.describe()["reference"]
+    spread = metrics.load_judge("vqa", folder, device="cuda", device_map="auto")
+    assert seen[0] == "auto"
+    asked = [[tiny.picture(0, 40, 32)], [QUESTIONS]]
+    assert spread.ask(*asked) == chat.ask(*asked)
+    with pytest.raises(ValueError, match="device_map is 'auto', which needs a GPU"):
+        metrics.load_judge("vqa", folder, device_map="auto")
+    with pytest.raises(ValueError, match="Unknown device_map 'all'"):
+        metrics.load_choices(folder, device="cuda", device_map="all")
+    check_options(folder, ["device_map"])
+    with pytest.raises(metrics.MetricError, match="leave its option 'detail' out"):
+        check_options(folder, ["detail"])
 
 
 def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(models, tmp_path, monkeypatch):

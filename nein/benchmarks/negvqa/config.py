@@ -73,7 +73,7 @@ class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreO
         None, "answer length (default: VLMEvalKit's per model, 200 to 4,096)", "Method"
     )
     model_options: dict[str, Any] = option(
-        {}, "endpoint settings: --model-options.reasoning_effort none", "Method"
+        {}, "of the model: --model-options.reasoning_effort none, .device_map auto", "Method"
     )
     judge: str = option("nano:llava", "VQA judge of --model judge", "Judge")
     judge_asking: Literal["options", "letters"] = option(

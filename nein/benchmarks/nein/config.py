@@ -41,7 +41,9 @@ class ModelsConfig:
     vqa: str = option("nano:llava", "VQA judge; also openai:URL#MODEL, vllm:[URL#]MODEL")
     ovd: str = option("nano:owlv2", "open-vocabulary detector")
     vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit, as in the paper (CUDA)")
-    vqa_options: dict[str, Any] = option({}, "endpoint settings: --models.vqa_options.reasoning_effort none")
+    vqa_options: dict[str, Any] = option(
+        {}, "of vqa: --models.vqa_options.reasoning_effort none, .device_map auto"
+    )
     ovd_pad: Literal["library", "gray"] = option("library", "padding; gray: as when the paper was written")
     ovd_backend: Literal["torchvision", "pil"] = option(
         "torchvision", "resizing; pil: as when the paper was written"
