@@ -8,6 +8,7 @@ ARGS ?=
 BENCHMARKS := editing executors finetune flat image_metrics judges negbench report retrieval reward rewriting
 
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
@@ -19,12 +20,16 @@ help: ## show this list
 	@echo "  PYTHON=python3.12 chooses the interpreter, VENV=DIR the environment, ARGS=\"...\" adds options."
 
 # PIP_USER=0: a user-wide "user = true" in pip's configuration would make installing into an environment fail.
-$(STAMP): pyproject.toml
+$(RUNTIME): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	PIP_USER=0 $(BIN)/python -m pip install --disable-pip-version-check --no-input 'pip>=22' -e '.[dev]'
+	PIP_USER=0 $(BIN)/python -m pip install --disable-pip-version-check --no-input 'pip>=22' -e .
 	@touch $@
 
-eval: $(STAMP) ## the main job: two editors on the embedded miniature world, with the paper's table
+$(STAMP): $(RUNTIME)
+	PIP_USER=0 $(BIN)/python -m pip install --disable-pip-version-check --no-input -e '.[dev]'
+	@touch $@
+
+eval: $(RUNTIME) ## the main job: two editors on the embedded miniature world, with the paper's table
 	$(BIN)/nein eval --editor ip2p,magicbrush --limit 240 $(ARGS)
 
 # PYTHONDONTWRITEBYTECODE=: else each of the many processes compiles the code, and rewrites the assertions, anew.
