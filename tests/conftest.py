@@ -52,19 +52,6 @@ DRAWN = {
 }
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Files go to processes as wholes, but for tests that need a process of plain libraries: it is started
-    once, by the process that gets all of them (`tests.helpers.plain`)."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Files(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            return "plain" if "_that_plain_" in nodeid else super()._split_scope(nodeid)
-
-    return Files(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
 def pytest_collection_modifyitems(items):
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))

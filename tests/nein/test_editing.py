@@ -135,7 +135,7 @@ def test_a_checkpoint_of_two_number_types_becomes_a_folder_that_plain_diffusers_
     code, _, error = convert(tmp_path / "pruned.safetensors", tmp_path / "out", "--base", base)
     assert (code, error) == (0, "")
     assert plain.number_types(tmp_path / "out") == {"float32"}
-    plain.runs(tmp_path / "out", "edit", tmp_path)
+    plain.runs(tmp_path / "out", "edit")
 
 
 METRICS = ["--device", "cpu", "--metrics", "l1,removal_vqa", "--models.vqa", "tests.rehearsal:no"]

@@ -1,9 +1,11 @@
 """Tiny models of every kind, and the command run in this process."""
 
+import functools
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from nein.train import finetune_clip
 from nein.train.clip_finetuning.options import ContrastConfig
@@ -26,27 +28,35 @@ def half_clip_folder(clip_folder, tmp_path_factory):
     return half
 
 
+def words(base, place, /, **options):
+    """The arguments of a short run in a folder; keywords are options."""
+    chosen = {
+        "base": base, "nano-scenes": 24, "steps": 5, "batch-size": 6, "questions-per-step": 4,
+        "learning-rate": 1e-3, "warmup": 0, "device": "cpu", "workers": 2, "save-every": 2, "alpha": 0.5,
+        "trainable": "all", "log-every": 1, "out": place / "run", "features": place / "features",
+    }  # fmt: skip
+    chosen |= {name.replace("_", "-"): value for name, value in options.items()}
+    return [f"--{name}={value}" for name, value in chosen.items() if value is not None]
+
+
 @pytest.fixture
 def line(clip_folder, tmp_path):
-    """The arguments of a short run; keywords are options."""
+    return functools.partial(words, clip_folder, tmp_path)
 
-    def make(**options):
-        chosen = {
-            "base": clip_folder, "nano-scenes": 24, "steps": 5, "batch-size": 6, "questions-per-step": 4,
-            "learning-rate": 1e-3, "warmup": 0, "device": "cpu", "workers": 2, "save-every": 2, "alpha": 0.5,
-            "trainable": "all", "log-every": 1, "out": tmp_path / "run", "features": tmp_path / "features",
-        }  # fmt: skip
-        chosen |= {name.replace("_", "-"): value for name, value in options.items()}
-        return [f"--{name}={value}" for name, value in chosen.items() if value is not None]
 
-    return make
+def trained(line):
+    config, _ = ContrastConfig.from_line(line)
+    finetune_clip.run(config)
+    return config.out_dir
 
 
 @pytest.fixture
 def tune(line):
-    def run(**options):
-        config, _ = ContrastConfig.from_line(line(**options))
-        finetune_clip.run(config)
-        return config.out_dir
+    return lambda **options: trained(line(**options))
 
-    return run
+
+@pytest.fixture(scope="session")
+def whole(clip_folder, tmp_path_factory):
+    """A run without further options."""
+    with torch.random.fork_rng(devices=[]):
+        return trained(words(clip_folder, tmp_path_factory.mktemp("whole")))

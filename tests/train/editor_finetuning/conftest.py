@@ -1,9 +1,11 @@
 """A tiny editor of random weights, a tiny data set in NeIn's layout, and the command run in this process."""
 
+import functools
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from nein.nano import data as nano_data
 from nein.train import finetune_ip2p
@@ -28,36 +30,24 @@ def data(world, tmp_path):
     return Path(shutil.copytree(world, tmp_path / "data"))
 
 
+def words(base, world, place, /, **options):
+    """The arguments of a short run in a folder; keywords are options, None leaves one out."""
+    chosen = {
+        "base": base, "data": world, "resolution": 64, "align-resolution": 64, "steps": 6, "batch-size": 4,
+        "learning-rate": 1e-3, "ema": 0.9, "trackers": "none", "device": "cpu", "workers": 2, "log-every": 1,
+        "out": place / "run", "features": place / "features",
+    }  # fmt: skip
+    chosen.update({key.replace("_", "-"): value for key, value in options.items()})
+    return [
+        f"--{'' if value else 'no-'}{key}" if isinstance(value, bool) else f"--{key}={value}"
+        for key, value in chosen.items()
+        if value is not None
+    ]
+
+
 @pytest.fixture
 def line(base, world, tmp_path):
-    """The arguments of a short run; keywords are options, None leaves one out."""
-
-    def make(**options):
-        chosen = {
-            "base": base,
-            "data": world,
-            "resolution": 64,
-            "align-resolution": 64,
-            "steps": 6,
-            "batch-size": 4,
-            "learning-rate": 1e-3,
-            "trackers": "none",
-            "device": "cpu",
-            "workers": 2,
-            "log-every": 1,
-            "out": tmp_path / "run",
-            "features": tmp_path / "features",
-        }
-        chosen.update({key.replace("_", "-"): value for key, value in options.items()})
-        words = []
-        for key, value in chosen.items():
-            if isinstance(value, bool):
-                words.append(f"--{key}" if value else f"--no-{key}")
-            elif value is not None:
-                words.append(f"--{key}={value}")
-        return words
-
-    return make
+    return functools.partial(words, base, world, tmp_path)
 
 
 @pytest.fixture
@@ -67,6 +57,21 @@ def tune(line, tmp_path):
         return Path(str(options.get("out", tmp_path / "run")))
 
     return run
+
+
+@pytest.fixture(scope="module")
+def whole(base, world, tmp_path_factory):
+    """A run without further options, which nothing has broken off."""
+    place = tmp_path_factory.mktemp("whole")
+    with torch.random.fork_rng(devices=[]):
+        finetune_ip2p.main(words(base, world, place, trackers="tensorboard", save_every=2))
+    return place / "run"
+
+
+@pytest.fixture
+def again(whole, tmp_path):
+    """A copy of it that a test may damage, in the place where `tune` works."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from nein import editors
 from nein.engine.errors import Terminated, UserError
-from nein.train import loop as checkpointing
+from nein.train import loop
 from nein.train.editor_finetuning import model
 from tests.helpers import plain
 from tests.helpers.runs import scores_in
@@ -31,12 +31,8 @@ class Killed(BaseException):
     """Stands for a kill that no code of ours could handle."""
 
 
-# --- what comes out --------------------------------------------------------------------------
-
-
-def test_a_run_leaves_an_editor_that_edits_a_card_a_manifest_and_a_log(tune, base, line):
-    run = tune(ema=0.9)
-    folder = run / "model"
+def test_a_run_leaves_an_editor_that_edits_a_card_a_manifest_and_a_log(again, tune, base):
+    run, folder = again, again / "model"
     assert {p.name for p in folder.iterdir()} == {
         "README.md", "model_index.json", "scheduler", "text_encoder",
         "tokenizer", "training.json", "unet", "vae",
@@ -66,7 +62,7 @@ def test_a_run_leaves_an_editor_that_edits_a_card_a_manifest_and_a_log(tune, bas
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert all(row["loss"] > 0 and row["memory_gib"] > 0 and row["pairs_per_second"] > 0 for row in rows)
     stats = {p: p.stat().st_mtime_ns for p in (run / "checkpoints").rglob("*")}
-    tune(ema=0.9)  # again: nothing is left to do
+    tune()  # again: nothing is left to do
     assert {p: p.stat().st_mtime_ns for p in (run / "checkpoints").rglob("*")} == stats
 
 
@@ -78,26 +74,25 @@ def test_a_result_from_a_base_in_half_precision_is_one_that_plain_diffusers_runs
     run = tune(base=tmp_path / "half", steps=1, trainable="lora", lora_rank=2)
     assert plain.number_types(tmp_path / "half") == {"float16"}
     assert plain.number_types(run / "model") == {"float32"}
-    plain.runs(run / "model", "edit", tmp_path)
+    plain.runs(run / "model", "edit")
 
 
 def test_learning_lowers_the_loss(tune):
-    run = tune(steps=60, batch_size=8, precompute=True, flip=0.0, dropout=0.0, learning_rate=3e-3, ema=0)
+    run = tune(steps=40, precompute=True, flip=0.0, dropout=0.0, learning_rate=5e-3, ema=0)
     found = logged(run)
     assert np.mean(found[-10:]) < 0.8 * np.mean(found[:10])
 
 
-def test_the_average_is_exported_and_the_last_weights_without_it(tune, tmp_path):
-    with_average, without = tune(ema=0.99, out=tmp_path / "a"), tune(ema=0, out=tmp_path / "b")
-    last = load_file(sorted((with_average / "checkpoints").glob("step-*"))[-1] / "weights.safetensors")
-    assert not same(weights(with_average), last)
-    assert same(weights(without), last)  # averaging watches, and does not steer
-    average = load_file(sorted((with_average / "checkpoints").glob("step-*"))[-1] / "average.safetensors")
-    assert same(weights(with_average), average)
+def test_the_average_is_exported_and_the_last_weights_without_it(tune, whole):
+    newest = max((whole / "checkpoints").glob("step-*"))
+    last, average = (load_file(newest / f"{name}.safetensors") for name in ("weights", "average"))
+    assert same(weights(whole), average)
+    assert not same(average, last)
+    assert same(weights(tune(ema=0)), last)  # averaging watches, and does not steer
 
 
-def test_accumulated_parts_give_the_losses_of_the_whole_batch(tune, tmp_path):
-    whole, parts = tune(out=tmp_path / "a"), tune(out=tmp_path / "b", micro_batch=1)
+def test_accumulated_parts_give_the_losses_of_the_whole_batch(tune, whole):
+    parts = tune(micro_batch=1)
     np.testing.assert_allclose(logged(whole), logged(parts), rtol=1e-5)
     a, b = weights(whole), weights(parts)
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
@@ -137,64 +132,53 @@ def test_bf16_gradient_checkpointing_and_min_snr_run_together(tune):
     assert all(tensor.dtype == torch.float32 for tensor in weights(run).values())
 
 
-def test_the_learning_rate_follows_each_schedule(tune, tmp_path):
-    def rates(name):
-        run = tune(out=tmp_path / name, schedule=name, warmup=2, steps=8, batch_size=2)
-        return np.divide(logged(run, "learning_rate"), 1e-3)
-
-    np.testing.assert_allclose(rates("constant"), [0, 0.5, 1, 1, 1, 1, 1, 1])
-    np.testing.assert_allclose(rates("linear"), [0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6], rtol=1e-6)
-
-
-def test_tensorboard_gets_the_curves(tune):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run = tune(trackers="tensorboard")
-    events = EventAccumulator(str(run / "tracking")).Reload()
-    values = [item.value for item in events.Scalars("train/loss")]
-    np.testing.assert_allclose(values, logged(run), rtol=1e-6)
-
-
-# --- kills and restarts ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    "kills, options",
+    "kind, rates",
     [
-        pytest.param(
-            (0, 3, 5),
-            {
-                "steps": 9,
-                "trainable": "lora",
-                "lora_dropout": 0.2,  # draws from the global generator, which is reseeded
-                "mix_affirmative": 0.4,
-                "schedule": "linear",
-                "limit": 7,  # more than one epoch
-            },
-            id="lora",
-        ),
-        pytest.param((3,), {"steps": 5, "precision": "bf16"}, id="bf16"),
+        ("constant", [0, 0.5, 1, 1, 1, 1, 1, 1]),
+        ("linear", [0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
     ],
 )
-def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch, kills, options):
-    options = {**options, "save_every": 2, "ema": 0.9}
-    whole = tune(out=tmp_path / "whole", **options)
-    for kill in kills:
+def test_the_learning_rate_follows_each_schedule(kind, rates):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = loop.make_schedule(kind, 2, optimizer, 8)
+    found = []
+    for _ in range(8):
+        found += schedule.get_last_lr()
+        optimizer.step()
+        schedule.step()
+    np.testing.assert_allclose(found, rates, rtol=1e-6)
+
+
+def test_tensorboard_gets_the_curves(whole):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(whole / "tracking")).Reload()
+    values = [item.value for item in events.Scalars("train/loss")]
+    np.testing.assert_allclose(values, logged(whole), rtol=1e-6)
+
+
+def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
+    options = {
+        "steps": 9, "trainable": "lora", "mix_affirmative": 0.4, "schedule": "linear", "precision": "bf16",
+        "lora_dropout": 0.2,  # draws from the global generator, which is reseeded
+        "limit": 7,  # more than one epoch
+        "save_every": 2,
+    }  # fmt: skip
+    unbroken = tune(out=tmp_path / "unbroken", **options)
+    for kill in (0, 3, 5):
         with monkeypatch.context() as patch:
             dies_at(patch, model, "losses", kill + 1, raising(Killed()))
             with pytest.raises(Killed):
-                tune(out=tmp_path / "killed", **options)
-    resumed = tune(out=tmp_path / "killed", **options)
-    assert same(weights(whole), weights(resumed))
-    assert logged(whole) == logged(resumed)
-    last = [int(p.name[5:]) for p in sorted((resumed / "checkpoints").iterdir())]
-    assert last == [options["steps"] - 1, options["steps"]]
+                tune(**options)
+    resumed = tune(**options)
+    assert same(weights(unbroken), weights(resumed))
+    assert logged(unbroken) == logged(resumed)
+    assert sorted(p.name for p in (resumed / "checkpoints").iterdir()) == ["step-00000008", "step-00000009"]
 
 
-def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tune, tmp_path, monkeypatch):
-    options = {"save_every": 2, "precompute": True}
-    whole = tune(out=tmp_path / "whole", **options)
-    save = checkpointing._save
+def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(whole, tune, tmp_path, monkeypatch):
+    save = loop._save
 
     def torn(tensors, file):
         save(tensors, file)
@@ -203,29 +187,28 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tune, tmp_pa
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointing, "_save", torn)
+        patch.setattr(loop, "_save", torn)
         with pytest.raises(Killed):
-            tune(out=tmp_path / "killed", **options)
-    names = sorted(p.name for p in (tmp_path / "killed" / "checkpoints").iterdir())
+            tune(save_every=2)
+    names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == [".draft-00000004", "step-00000002"]
-    with (tmp_path / "killed" / "log.jsonl").open("a") as log:
+    with (tmp_path / "run" / "log.jsonl").open("a") as log:
         log.write('{"step": 3, "loss"')  # a full disk, or a power cut
-    resumed = tune(out=tmp_path / "killed", **options)
+    resumed = tune(save_every=2)
     assert same(weights(whole), weights(resumed))
     assert logged(whole) == logged(resumed)
     assert not list((resumed / "checkpoints").glob(".draft*"))
 
 
-def test_sigterm_saves_and_the_next_run_goes_on(tune, tmp_path, monkeypatch):
-    whole = tune(out=tmp_path / "whole", save_every=100)
+def test_sigterm_saves_and_the_next_run_goes_on(whole, tune, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         dies_at(patch, model, "losses", 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(Terminated):
-            tune(out=tmp_path / "ended", save_every=100)
-    saved = [p.name for p in (tmp_path / "ended" / "checkpoints").iterdir()]
+            tune(save_every=100)
+    saved = [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()]
     assert len(saved) == 1
     assert "step-00000003" <= saved[0] <= "step-00000005"
-    assert same(weights(whole), weights(tune(out=tmp_path / "ended", save_every=100)))
+    assert same(weights(whole), weights(tune(save_every=100)))
 
 
 @pytest.mark.slow
@@ -239,18 +222,13 @@ def test_two_processes_with_half_the_batch_each_equal_one_process(tune, line, tm
     assert manifest["invocations"][0]["processes"] == 2
 
 
-def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(tune, tmp_path, data):
-    quiet = tune(out=tmp_path / "quiet", precision="fp32")
+def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(whole, tune, world):
     watched = tune(
-        out=tmp_path / "watched",
-        validate_every=3,
-        validation_data=data,
-        validation_split="train",
-        validation_samples=3,
-        validation_metrics="l1,removal_vqa",
-    )
-    assert same(weights(quiet), weights(watched))
-    assert logged(quiet) == logged(watched)
+        precision="fp32", validate_every=3, validation_data=world, validation_split="train",
+        validation_samples=2, validation_metrics="l1,removal_vqa",
+    )  # fmt: skip
+    assert same(weights(whole), weights(watched))
+    assert logged(whole) == logged(watched)
     rows = [json.loads(row) for row in (watched / "validation.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 3, 6]
     assert all({"step", "loss", "l1", "removal_vqa", "add_vqa"} == row.keys() for row in rows)
@@ -260,9 +238,6 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(tune, tmp_p
     l1 = [row["value"] for row in scores if row["metric"] == "l1"]
     assert np.mean(l1) == pytest.approx(rows[2]["l1"])
     assert "| 6 |" in (watched / "model" / "README.md").read_text()
-
-
-# --- data ------------------------------------------------------------------------------------
 
 
 def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
@@ -354,9 +329,6 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
     assert {"Add", "Remove"} <= kinds
 
 
-# --- mistakes --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "options, said",
     [
@@ -415,20 +387,17 @@ def test_a_loss_that_is_not_finite_stops_with_the_steps_and_the_last_checkpoint(
     assert not kept or str(kept[-1]) in said
 
 
-def test_another_configuration_in_the_same_folder_is_refused(tune, tmp_path):
-    tune()
+def test_another_configuration_in_the_same_folder_is_refused(again, tune):
     with pytest.raises(UserError, match=r"holds a run with learning_rate 0.001, not 0.5"):
         tune(learning_rate=0.5)
-    tune(learning_rate=0.5, overwrite=True)
-    rows = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    assert len(rows) == 6
+    tune(learning_rate=0.5, steps=1, overwrite=True)
+    assert len(logged(again)) == 1
 
 
 def test_a_full_disk_at_checkpoint_time_is_one_sentence_and_the_last_checkpoint_stays(
-    tune, tmp_path, monkeypatch
+    whole, tune, tmp_path, monkeypatch
 ):
-    whole = tune(out=tmp_path / "whole", save_every=2)
-    limits, save = resource.getrlimit(resource.RLIMIT_FSIZE), checkpointing.Checkpoints.save
+    limits, save = resource.getrlimit(resource.RLIMIT_FSIZE), loop.Checkpoints.save
 
     def limited(self, step):
         if step == 4:  # no file may grow beyond 50 kB: writing fails in the middle, as on a disk nearly full
@@ -439,24 +408,22 @@ def test_a_full_disk_at_checkpoint_time_is_one_sentence_and_the_last_checkpoint_
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointing.Checkpoints, "save", limited)
+        patch.setattr(loop.Checkpoints, "save", limited)
         with pytest.raises(UserError) as caught:
-            tune(out=tmp_path / "full", save_every=2)
+            tune(save_every=2)
     assert "The checkpoint at step 4 was not written" in str(caught.value)
     assert "step-00000002" in str(caught.value)
-    assert [p.name for p in (tmp_path / "full" / "checkpoints").iterdir()] == ["step-00000002"]
-    assert same(weights(whole), weights(tune(out=tmp_path / "full", save_every=2)))
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
+    assert same(weights(whole), weights(tune(save_every=2)))
 
 
-def test_a_damaged_checkpoint_is_named(tune, tmp_path):
-    tune(save_every=3)
-    newest = tmp_path / "run" / "checkpoints" / "step-00000006"
-    (newest / "weights.safetensors").write_bytes(b"short")
+def test_a_damaged_checkpoint_is_named(again, tune):
+    (again / "checkpoints" / "step-00000006" / "weights.safetensors").write_bytes(b"short")
     with pytest.raises(UserError, match="is damaged; remove"):
-        tune(save_every=3)
+        tune(save_every=2)
 
 
-def test_the_result_is_pushed_to_the_hub_on_request(tune, monkeypatch, tmp_path):
+def test_the_result_is_pushed_to_the_hub_on_request(again, tune, monkeypatch):
     import huggingface_hub
 
     calls = []
@@ -473,7 +440,7 @@ def test_the_result_is_pushed_to_the_hub_on_request(tune, monkeypatch, tmp_path)
     assert calls[0] == ("me/my-editor", True)
     assert calls[1][0] == "me/my-editor"
     assert "model_index.json" in calls[1][1]
-    assert "# me/my-editor" in (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "# me/my-editor" in (again / "model" / "README.md").read_text()
 
     def refuse(self, name, exist_ok):
         raise OSError("no network")
@@ -481,4 +448,4 @@ def test_the_result_is_pushed_to_the_hub_on_request(tune, monkeypatch, tmp_path)
     Api.create_repo = refuse
     with pytest.raises(UserError, match=r"The upload to 'me/my-editor' failed \(no network\)"):
         tune(push="me/my-editor")
-    assert (tmp_path / "run" / "model" / "model_index.json").exists()
+    assert (again / "model" / "model_index.json").exists()
