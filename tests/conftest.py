@@ -58,7 +58,6 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Garbage is looked for seldom: what models and figures leave behind in a test fits into memory."""
     gc.set_threshold(*SELDOM)
     gc.enable()
 
@@ -128,7 +127,6 @@ def sketched(request):
 
 @pytest.fixture(scope="session")
 def accelerator():
-    """The accelerator of this machine, as PyTorch names it; AMD's GPUs are "cuda" too."""
     import torch
 
     if torch.cuda.is_available():
@@ -140,7 +138,6 @@ def accelerator():
 
 @pytest.fixture(scope="session")
 def cuda(accelerator):
-    """The same where it is not Apple's."""
     if accelerator != "cuda":
         pytest.skip(f"the accelerator of this machine is '{accelerator}', and this is for CUDA and ROCm")
     return accelerator

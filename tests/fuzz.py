@@ -111,8 +111,6 @@ OTHERS = (
 
 
 class Case(NamedTuple):
-    """What is typed, and what is wrong with it, in words."""
-
     words: Sequence[str]
     broken: str
 
@@ -175,7 +173,6 @@ def warm(name, world):
 
 
 def copied(name, world, folder):
-    """A copy of what the line of a command names of the world, of the data, and of a file of captions."""
     parts = (word.removeprefix("{w}/") for word in LINES[name].split() if word.startswith("{w}/"))
     tops = {part if part.startswith("out/") else part.partition("/")[0] for part in parts}
     for top in sorted({*tops, "data", "captions.json"}):
@@ -274,7 +271,6 @@ def _noise(chance, name, words, files, folder):
 
 
 def _edited(chance, name, words, files, folder):
-    """Another type in a file of values, or something missing."""
     what, change = chance.choice([("another type in", _swap), ("something missing in", _drop)])
     texts = [path for path in files if path.suffix in (".json", ".jsonl", ".csv", ".yaml")]
     if not texts:
@@ -299,7 +295,6 @@ def _edited(chance, name, words, files, folder):
 
 
 def _holder(chance, content):
-    """A list or dict somewhere in it that holds something."""
     while isinstance(content, dict | list) and content:
         values = content.values() if isinstance(content, dict) else content
         inner = [value for value in values if isinstance(value, dict | list) and value]
@@ -337,7 +332,6 @@ def _suffix(chance, name, words, files, folder):
 
 
 def _other_kind(chance, name, words, files, folder):
-    """A folder where a file belongs, a file where a folder belongs."""
     named = [Path(word) for word in words if word.startswith(f"{folder}/")]
     if not named:
         return _option(chance, name, words, files, folder)
@@ -422,7 +416,6 @@ def prints(folder):
 
 
 def complaint(ended, before, after):
-    """What is wrong with how a command ended; None where all is well."""
     if ended.code == -1:
         return "it did not end"
     if "Traceback" in ended.stderr or ended.code == 99:

@@ -19,8 +19,6 @@ class _Listener(ThreadingHTTPServer):
 
 
 class Server:
-    """An OpenAI-compatible endpoint on the loopback address whose replies a test writes."""
-
     def __init__(self):
         self.requests = []
         self.headers = []

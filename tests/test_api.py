@@ -29,20 +29,16 @@ def blur(image, instruction):
 
 
 def torn_picture():
-    """A file that breaks off, which is noticed when its pixels are asked for."""
     file = io.BytesIO()
     Image.effect_noise((64, 64), 50).convert("RGB").save(file, "PNG")
     return Image.open(io.BytesIO(file.getvalue()[:300]))
 
 
 def on_another_device(count):
-    """Features that are not on the CPU, on any machine."""
     return torch.empty(count, 3, device="meta")
 
 
 class Texts:
-    """An encoder of texts, three numbers of each."""
-
     def encode_text(self, texts):
         return np.array([[len(text), text.count("a"), 1.0] for text in texts])
 

@@ -112,7 +112,6 @@ def imports(files):
 
 
 def room(name):
-    """ "engine" of "nein.engine.blocks"; of what is not ours the first word."""
     parts = name.split(".")
     return parts[1] if parts[0] == "nein" and len(parts) > 1 else parts[0]
 
@@ -144,7 +143,6 @@ def by_room(graph):
 
 
 def circle(graph):
-    """A circle of the graph, first and last the same; empty where there is none."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

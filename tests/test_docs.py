@@ -44,7 +44,6 @@ def install(section, folder):
 
 
 def run(line, folder):
-    """A command line of the page, in the folder of its files."""
     words = shlex.split(line)
     assert words[0] == "nein"
     return commands.in_a_fork(*words[1:], cwd=folder, path=(folder,))

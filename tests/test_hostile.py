@@ -38,7 +38,6 @@ PARTS = (
 
 
 def drawn(seed, count):
-    """Every part alone, then `count` joins of two or three."""
     rng = random.Random(seed)
     return [*PARTS, *("".join(rng.choices(PARTS, k=rng.choice((2, 3)))) for _ in range(count))]
 
@@ -137,8 +136,6 @@ def test_no_name_leads_out_of_its_folder(place, room):
 
 
 class Page(html.parser.HTMLParser):
-    """What a browser would run or fetch."""
-
     def __init__(self):
         super().__init__()
         self.active = []

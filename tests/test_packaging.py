@@ -24,7 +24,7 @@ WHEEL_MB = 45
 NAMES = ("editors", "metrics", "train", "configs", "research")
 SCRIPT = """
 import metrics, train, editors
-import nein.metrics, nein.editors, nein.train.loop
+import nein.metrics, nein.editors, nein.train.options
 from nein.metrics.base import MetricError
 from nein import cli
 assert metrics.MINE and train.MINE and editors.MINE
@@ -89,7 +89,6 @@ def installed(wheel, tmp_path_factory):
 
 
 def run(*line, cwd):
-    """Runs a command outside the checkout; what it prints on standard output."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [str(word) for word in line],

@@ -35,7 +35,6 @@ SHOWN_ONLY = ("nein/benchmarks/negvqa/page.py", "nein/benchmarks/nein/reporting/
 
 @pytest.fixture(scope="module")
 def markdown():
-    """Path below docs/ -> Markdown, of all pages, with their tables."""
     lying = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
     readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     made = {page.path: page.text for part in pages.written().values() for page in part}
@@ -71,7 +70,6 @@ def lines_typed(text):
 
 
 def unknown_options(line, flags):
-    """Options on a command line that its command does not have; none where it is no command of ours."""
     words = re.sub(r"^nein-eval", "nein eval", re.sub(r"^.*?(?=train[./])", "", line)).split()
     words = [words[0], *words[2:]] if words[1:2] in (["slurm"], ["fetch"]) and len(words) > 2 else words
     typed = next((" ".join(words[:n]) for n in (3, 2, 1) if " ".join(words[:n]) in flags), None)
@@ -83,7 +81,6 @@ def unknown_options(line, flags):
 
 @pytest.fixture(scope="module")
 def flags():
-    """What is typed, "nein eval" or "train/finetune_ip2p.py" -> its options."""
     places = {f"nein {name}": command.configuration for name, command in cli.commands().items()}
     for typed, place in pages.SCRIPTS.items():
         places[re.sub(r"^python (-m )?", "", typed)] = pages._script(typed, place).configuration
@@ -109,7 +106,6 @@ def test_every_option_that_is_given_to_a_command_in_a_text_is_one_that_it_takes(
 
 
 def test_every_script_has_a_page():
-    """A module of `train` that can be started is named as it is typed."""
     typed = {
         line.split()[-1].removesuffix(".py").replace("/", ".").removeprefix("nein.") for line in pages.SCRIPTS
     }
@@ -163,7 +159,6 @@ def test_every_quirk_that_the_code_knows_is_on_the_page_of_quirks():
 
 
 def _asks_for_a_protocol(path):
-    """Whether something called protocol is compared with the name of one."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -209,7 +204,6 @@ def test_every_table_has_a_head_and_no_page_names_a_place_of_this_machine(markdo
 
 
 def _anchors(text):
-    """What can stand behind "#": headings, by their words or by the name they give themselves."""
     found = set()
     for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), flags=re.M):
         own = re.search(r"\{ #([\w-]+) \}$", heading)

@@ -32,7 +32,6 @@ def whole(plugin, tmp_path_factory):
 
 
 def figures(out, task="results"):
-    """Variant -> figure of the one run of a folder."""
     with (out / "figures.csv").open(newline="") as file:
         return {row["variant"]: row for row in csv.DictReader(file) if row["task"] == task}
 

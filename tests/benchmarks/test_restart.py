@@ -129,7 +129,6 @@ def contents(out):
 
 
 def blocks(out):
-    """Every block that is there: when it was written, and what is in it."""
     files = (path for path in out.rglob("[0-9]*.jsonl") if "list" not in path.relative_to(out).parts)
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
@@ -163,7 +162,6 @@ def whole(request, tmp_path_factory):
 
 
 def kill(whole, out, moment, how):
-    """The command, killed at the `moment`-th file that it writes."""
     killed = killing.run(cli.main, line(whole.case, out), killing.File("*", moment, how))
     assert killed == killing.KILLED
 

@@ -29,7 +29,6 @@ class Comparison(NamedTuple):
 
 
 def compare(name, cpu, other):
-    """Raises AssertionError where they are not about the same samples."""
     assert cpu.numbers.keys() == other.numbers.keys()
     assert cpu.decisions.keys() == other.decisions.keys()
     assert cpu.numbers

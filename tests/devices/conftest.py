@@ -9,7 +9,6 @@ FOUND = pytest.StashKey[list[Comparison]]()
 
 @pytest.fixture
 def report(request):
-    """Takes a comparison for the summary."""
     return request.config.stash.setdefault(FOUND, []).append
 
 

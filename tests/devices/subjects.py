@@ -35,7 +35,6 @@ def _samples(sources=12):
 
 @lru_cache
 def _pictures():
-    """Sample -> its picture, and its source's."""
     return {
         f"{sample.nein} {what}": render(scene)
         for sample in _samples()
@@ -44,7 +43,6 @@ def _pictures():
 
 
 def _labels():
-    """The removed object of every picture: there in the sample, not in the source."""
     return [sample.object for sample in _samples() for _ in range(2)]
 
 
@@ -65,8 +63,6 @@ def _editor(name):
 
 
 def _judge(kind, name, ask):
-    """ask: judge, pictures -> the numbers of each, and what is decided."""
-
     def outcome(device, dtype):
         judge = metrics.load_judge(kind, str(zoo.path(name)), device=device, dtype=dtype)
         found = dict(zip(_pictures(), ask(judge, list(_pictures().values())), strict=True))

@@ -104,7 +104,6 @@ def test_what_another_one_is_at_is_left_to_it_and_judging_goes_on_meanwhile(fold
 @pytest.mark.parametrize("blocks", [23, 16_000])
 @pytest.mark.parametrize("size", [2, 3])
 def test_shares_are_static_and_the_rest_is_begun_from_the_others_ends(folder, blocks, size):
-    """Of blocks, and where there are many of segments of a thousand."""
     stage = squares(folder, blocks=Blocks.first(blocks, 1), read=lambda number: ())
     unit = 1 if blocks == 23 else 1000
     for rank in range(size):

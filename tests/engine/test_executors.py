@@ -101,7 +101,6 @@ def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder):
 
 def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder):
     def again(vanished):
-        """Blocks made of the squares, and of the halves that are made of them."""
         open_again = lambda output, number, rows: rows[0]["id"] != vanished * SIZE  # noqa: E731
         made = compute(folder, is_valid=open_again, invalidates=("made of them",))
         return made, compute(
@@ -216,13 +215,6 @@ def test_of_two_processes_one_may_die_and_the_other_does_its_share(folder, whole
     other.join(60)
     assert other.exitcode == 0
     assert results(folder.path) == whole
-
-
-def test_blocks_are_cut_over_the_whole_and_not_over_the_selection():
-    blocks = Blocks(10, 4, (1, 9))
-    assert blocks.numbers == [0, 2]
-    assert list(blocks.members(2)) == [8, 9]
-    assert list(blocks.all_members()) == [0, 1, 2, 3, 8, 9]
 
 
 @pytest.mark.parametrize("limit", [None, 1, 4, 5, 10, 99])

@@ -6,7 +6,7 @@ import pytest
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, runs_below
+from nein.engine.folder import Folder
 from nein.engine.shapes import fault, quick
 from nein.reporting import figures
 from tests.helpers.commands import exit_code
@@ -80,12 +80,6 @@ def test_a_run_of_another_benchmark_is_named_with_what_to_do(tmp_path):
         Edits(tmp_path).manifest()
 
 
-def test_runs_are_found_at_any_depth_and_by_themselves(tmp_path):
-    one, two = opened(tmp_path / "b" / "c"), opened(tmp_path / "a")
-    assert runs_below(tmp_path) == [two.path, one.path]
-    assert runs_below(one.path) == [one.path]
-
-
 def test_two_half_runs_copied_together_are_one_run_of_which_nothing_is_made_again(tmp_path):
     line = "eval --editor identity --metrics l1 --control none --limit 16 --batch-size 4 --device cpu"
     assert exit_code(*line.split(), "--out", tmp_path / "one") == 0
@@ -109,8 +103,6 @@ def test_two_half_runs_copied_together_are_one_run_of_which_nothing_is_made_agai
     assert not (runs[0] / "costs").exists()
     assert {name: (runs[0] / name).read_bytes() for name in whole} == whole
 
-
-# --- what is read back has a shape --------------------------------------------------------------
 
 SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [str]}}
 

@@ -38,7 +38,6 @@ def cluster():
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    """The cluster is looked at ten times a second."""
     monkeypatch.setattr(executors, "TICK", 0.1)
 
 
@@ -89,8 +88,6 @@ def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster, f
 
 
 def full(path, device):
-    """As on a node whose disk is: everything is in order until something is written."""
-
     def work(model, numbers, missing):
         raise OSError(errno.ENOSPC, "No space left on device")
 

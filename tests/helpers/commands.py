@@ -28,14 +28,12 @@ class Outcome(NamedTuple):
 
 
 def exit_code(*words):
-    """Runs `nein WORDS` inside this process."""
     with pytest.raises(SystemExit) as ended:
         cli.main([str(word) for word in words])
     return int(ended.value.code or 0)
 
 
 def outcome(capture, *words):
-    """The same with what it prints, and nothing that was printed before."""
     capture.readouterr()
     code = exit_code(*words)
     printed = capture.readouterr()
@@ -49,7 +47,6 @@ def environment(path=()):
 
 
 def on_two_processes(port):
-    """The script that starts `nein` as two processes under accelerate."""
     # "multi_gpu" is how accelerate says "several processes without MPI"; it works without a GPU as well.
     options = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
     launcher = ("-m", "accelerate.commands.launch", *options.split(), "--main_process_port", str(port))

@@ -36,6 +36,5 @@ def _child(main, arguments, said):
 
 
 def script(words):
-    """As `main`: a file of Python and its arguments."""
     sys.argv = list(words)
     runpy.run_path(words[0], run_name="__main__")

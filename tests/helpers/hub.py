@@ -35,7 +35,6 @@ class Repository:
 
 
 def files_of(folder, *, leave_out="training.json"):
-    """Path -> content of everything in a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -95,7 +94,6 @@ class Hub:
         return repository
 
     def downloads(self):
-        """Paths of the files whose content was asked for."""
         return [path for method, path, _ in self.requests if method == "GET" and "/api/" not in path]
 
     def _answer(self, handler, *, with_content):

@@ -42,7 +42,6 @@ class Call:
 
 
 def run(main, arguments, moment=None):
-    """Exit code of `main(arguments)`; KILLED where it was killed."""
     process = start(main, arguments, moment)
     process.join(300)
     assert process.exitcode is not None, "the command has not ended in five minutes"
@@ -50,7 +49,6 @@ def run(main, arguments, moment=None):
 
 
 def start(main, arguments, moment=None):
-    """The same without waiting: a process to join."""
     return forks.start(functools.partial(_mortal, main, moment), arguments)
 
 

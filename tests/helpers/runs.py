@@ -41,29 +41,24 @@ def write(run, edits, scores=(), *, config=None, data=None, status="complete", s
 
 
 def finish(run):
-    """What the command writes at its end."""
     frames.write(run.path / FIGURES, figures.of_run(of_runs.read(run)))
 
 
 def report(out):
-    """What `nein eval --stages report` writes and prints of the runs in a folder."""
     text = evaluate(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Debug("cpu"))
     assert isinstance(text, str)
     return text
 
 
 def edits_of(path):
-    """The edits of a run folder."""
     return of_folder(Folder(path)).read_edits()
 
 
 def scores_in(path):
-    """The rows of its scores, each with its metric."""
     return list(of_folder(Folder(path)).scores())
 
 
 def table(edits, scores):
-    """The scores of edits as a run has them."""
     by_id = {edit["id"]: of_runs.of_edit(dict(edit), "negative") for edit in edits}
     rows = (
         {**by_id[row["id"]], "before": row.get("detail", {}).get("present_before"), **row} for row in scores
@@ -72,11 +67,9 @@ def table(edits, scores):
 
 
 def rewrite(run, output, change):
-    """Replaces the rows of an output."""
     for number in sorted(run.done(output)):
         run.write(output, number, map(change, run.read(output, number)))
 
 
 def write_fid(run, entry):
-    """What a run says of its Frechet distance."""
     atomic.write_json(run.path / "corpus.json", {"fid": dict(entry)})

@@ -13,7 +13,6 @@ TEMPLATE = (
 
 
 def make_random(folder):
-    """A Llama with random weights: it answers, and what it says is nonsense."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     words = tokenizer([], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=4096)

@@ -173,11 +173,7 @@ def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(server
     assert not set(answered) & {asked(body) for body in server.requests[before:]}
 
 
-# --- thinking ----------------------------------------------------------------------------------
-
-
 def by_generate(server, **options):
-    """A negation for NegVQA, or the kind of failure."""
     item = Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)
     asked = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b", **options), cache=None)
     [made] = negvqa.by_model([item], ["dog"], asked)
@@ -185,7 +181,6 @@ def by_generate(server, **options):
 
 
 def by_rewriting(server):
-    """The command that an editor is sent, or why it is sent none."""
     arm = remedies.load(f"{remedies.LLM}openai:{server.url}#eye-7b", cache=None, device="cpu")
     [sent] = arm.send([EditRequest("a", np.zeros((4, 4, 3), np.uint8), "There is no cup.", 0)])
     return sent.error or sent.request.instruction
@@ -195,12 +190,12 @@ def thinking(message, **choice):
     return lambda body, count: (200, {"choices": [{"message": message, **choice}]}, {})
 
 
-@pytest.mark.parametrize(
-    "form", ["{0}</think>{1}", "<think>{0}</think>\n\n{1}", "<thinking>{0}</thinking>{1}"]
-)
-@pytest.mark.parametrize("apart", ["", "reasoning", "reasoning_content"])
+TAGGED = ("{0}</think>{1}", "<think>{0}</think>\n\n{1}", "<thinking>{0}</thinking>{1}")
+
+
+@pytest.mark.parametrize("form", [*TAGGED, "reasoning", "reasoning_content"])
 @pytest.mark.parametrize("ask", [by_generate, by_rewriting])
-def test_an_answer_is_read_behind_the_thoughts_and_never_from_them(server, ask, apart, form):
+def test_an_answer_is_read_behind_the_thoughts_and_never_from_them(server, ask, form):
     key, wrong, right = ("command", "Remove the dog.", "Remove the cup.")
     more = {}
     if ask is by_generate:
@@ -208,10 +203,8 @@ def test_an_answer_is_read_behind_the_thoughts_and_never_from_them(server, ask, 
         more = {"negatable": True}
     thoughts, answer = (json.dumps({**more, key: text}) for text in (wrong, right))
     thoughts = f"Well: {thoughts} No."
-    if apart:
-        server.rule = thinking({"content": answer, apart: thoughts})
-    else:
-        server.rule = thinking({"content": form.format(thoughts, answer)})
+    apart = {form: thoughts} if form.isidentifier() else {}  # a field of its own, or in the text
+    server.rule = thinking({"content": answer if apart else form.format(thoughts, answer), **apart})
     assert ask(server) == right
 
 

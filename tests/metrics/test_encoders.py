@@ -132,8 +132,9 @@ def test_the_fingerprint_follows_content_not_place(models, tmp_path, encoders):
         assert described["preprocess"]
 
 
-@pytest.mark.parametrize("kind,folder", [("clip", "clip"), ("dino", "vit")])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("kind", "folder", "dtype"), [("clip", "clip", "bfloat16"), ("dino", "vit", "float16")]
+)
 def test_half_precision_is_near_single_precision(models, encoders, kind, folder, dtype):
     half = metrics.load_encoder(kind, str(models / folder), dtype=dtype).encode(IMAGES)
     full = encoders[kind].encode(IMAGES)

@@ -30,7 +30,6 @@ LABELS = ["car", "dog", "traffic light", "bench", "man"]
 
 @pytest.fixture(scope="module", params=["torchvision", "pil"])
 def judged(request, models):
-    """(our detector, the library's pipeline) with the same backend."""
     folder, backend = models / "owlv2", request.param
     naive = pipeline(
         "zero-shot-object-detection",

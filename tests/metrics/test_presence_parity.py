@@ -15,7 +15,6 @@ from tests.metrics.tiny import make_llava, picture
 
 @pytest.fixture(scope="module")
 def quadruples():
-    """Twelve edits of four samples of unequal sizes, with captions that repeat objects and use pronouns."""
     captions = [
         "A man and his dog sit on a bench.",
         "A dog and a car and a dog near a traffic light.",

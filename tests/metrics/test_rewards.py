@@ -37,8 +37,6 @@ def told(*numbers):
 
 
 class Speaking:
-    """Says what a rule makes of the pictures, the question and the seed."""
-
     def __init__(self, rule):
         self.rule = rule
 
@@ -371,7 +369,6 @@ def test_any_model_of_multiple_choice_is_a_pairwise_judge(qwen):
 
 @pytest.fixture(scope="module")
 def two_pictures(tmp_path_factory):
-    """A BLIP that says it reads two pictures, with random weights."""
     folder = tiny.make_blip(tmp_path_factory.mktemp("matching") / "blip", 4)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "pictures": 2}))

@@ -23,7 +23,6 @@ def key(image):
 
 @pytest.fixture(scope="module")
 def items():
-    """Seven edits of three targets of unequal, mostly not square sizes."""
     targets = [picture(100, 64, 48), picture(101, 48, 48), picture(102, 50, 75)]
     captions = ["A man and his dog.", "a car near a bench", "yes"]
     owners = [0, 0, 1, 2, 2, 2, 1]
@@ -54,7 +53,6 @@ def cosine(a, b):
 
 
 def by_hand(name, item, encoders):
-    """One metric of one pair, straight from its definition."""
     fitted = np.asarray(stretch(item.edited, item.target.shape[1::-1]))
     difference = fitted.astype(np.float64) / 255 - item.target.astype(np.float64) / 255
     if name in ("l1", "l2"):

@@ -30,7 +30,6 @@ SENTENCES = [
 
 @contextlib.contextmanager
 def seeded(seed):
-    """Initialise weights from `seed` without touching anybody's random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -263,8 +262,6 @@ def make_medical(root):
     return root / "model"
 
 
-# --- further judges
-
 TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
@@ -380,7 +377,6 @@ def make_grounding_dino(folder, seed=0):
 
 
 def make_sam3(folder, seed=0):
-    """A `Sam3Model` that finds some things likelier than others."""
     words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=32)
     part = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_layers": 1}
     eyes = {"model_type": "sam3_vit_model", **SMALL, "image_size": 56, "patch_size": 14, "window_size": 2}

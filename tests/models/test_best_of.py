@@ -19,8 +19,6 @@ CUP = "The image doesn't have any cup."
 
 
 class Seeded(Identity):
-    """Paints the whole picture in a grey that follows from the seed."""
-
     def __init__(self):
         super().__init__(name="seeded")
 
@@ -29,8 +27,6 @@ class Seeded(Identity):
 
 
 class Brightest(rewards.RewardJudge):
-    """Prefers bright edits; what is darker than `unreadable` it cannot judge."""
-
     fingerprint = "brightest"
 
     def __init__(self, unreadable=0):

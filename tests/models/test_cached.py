@@ -15,8 +15,6 @@ PICTURES = [np.full((4, 4, 3), value, np.uint8) for value in (10, 20)]
 
 
 class Model:
-    """Answers with the question; counts what it is asked and by how many at a time."""
-
     fingerprint = "model"
     scorings = ("generated", "logprob")
 

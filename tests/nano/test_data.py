@@ -45,7 +45,6 @@ def pixels(path):
 
 
 def boxes_of(instances):
-    """Image stem -> (category, bbox) of everything in it, from instances.json."""
     name = {c["id"]: c["name"] for c in instances["categories"]}
     stem = {i["id"]: Path(i["file_name"]).stem for i in instances["images"]}
     found = {s: [] for s in stem.values()}

@@ -39,9 +39,6 @@ def test_a_world_that_there_is_not_is_a_sentence():
     assert not scenes.is_nano("nanotubes.csv")
 
 
-# --- the sketch --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(category):
     look = LOOKS[category]
@@ -58,9 +55,6 @@ def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(cate
     changed = np.argwhere((with_it != without).any(-1))
     assert (changed.min(0) >= [int(y0), int(x0)]).all()
     assert (changed.max(0) < [y1 + 1, x1 + 1]).all()
-
-
-# --- what is taught, and what is not -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("wordings", [("code",), ("code", *sentences.VARIED)])

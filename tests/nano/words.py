@@ -16,5 +16,4 @@ def negated(lines):
 
 
 def random_scene(rng, max_objects=4):
-    """One to `max_objects` objects."""
     return sample_scene(rng, rng.randint(1, max_objects))

@@ -27,7 +27,6 @@ class Floating(Identity):
 
 
 def whole(edit):
-    """An editor whose whole batch is edited by a function."""
     return type("Broken", (Identity,), {"edit": lambda self, requests: edit(Identity.edit, self, requests)})()
 
 
@@ -39,7 +38,6 @@ def crowd(_, self, requests):
 
 
 def fragile(_, self, requests):
-    """One bad request brings the batch down."""
     return [EditResult(r.id, np.ascontiguousarray(r.image[:, :, ::-1])) for r in requests]
 
 

@@ -184,7 +184,6 @@ EDITORS = {
 
 
 def measured(rule, count=5, lost="", before=lambda n, there: there):
-    """The figures of an editor; before: what the judge says of the unedited picture of a pair."""
     edits, scores = [], []
     for number in range(count):
         for label, (caption, picture) in CELLS.items():

@@ -64,7 +64,6 @@ def draw(*words):
 
 
 def where(whole, part):
-    """(top, left) of every place where `part` stands in `whole`."""
     h, w = part.shape[:2]
     corners = np.argwhere((whole[: 1 - h or None, : 1 - w or None] == part[0, 0]).all(-1))
     return [(y, x) for y, x in corners.tolist() if np.array_equal(whole[y : y + h, x : x + w], part)]

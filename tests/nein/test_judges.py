@@ -44,7 +44,6 @@ def annotations(world):
 
 @pytest.fixture(scope="module")
 def inside():
-    """Pixels of every picture of the world -> categories in it: what a perfect judge would see."""
     scenes = (scene for s in nano_data.iter_samples("val", SOURCES) for scene in (s.source, s.sample))
     return {np.asarray(render(scene)).tobytes(): set(scene.categories) for scene in scenes}
 

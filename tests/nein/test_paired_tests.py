@@ -12,7 +12,6 @@ from nein.statistics.estimates import pairs
 
 
 def compared(first, second, clusters=None, span=1.0):
-    """Of values by id, and the cluster of every id: by default one of its own."""
     return statistics.pairs_test(*pairs(first, second, clusters or {key: key for key in first}), span)
 
 

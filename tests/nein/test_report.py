@@ -18,7 +18,6 @@ from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 
 def write_run(out, editor, track, scores, *, preset="nano", status="complete", fid=None):
-    """A finished run with these per-sample values; two samples to a source image."""
     run, denied = RunDir(out, editor, track), track == "negative"
     edits = [
         {"id": f"s{i}", "source_id": f"c{i // 2}", "object": "dog", "image": "x.png", "error": None,
@@ -38,7 +37,6 @@ def write_run(out, editor, track, scores, *, preset="nano", status="complete", f
 
 
 def table(out):
-    """The report as Markdown; a command prints less of it."""
     runs.report(out)
     return (out / "table.md").read_text()
 

@@ -51,7 +51,6 @@ def service(monkeypatch):
 
 @pytest.fixture
 def edit(make_data, evaluate, tmp_path):
-    """Edits and scores six samples in blocks of four; the run."""
     data = make_data(3, 2)
 
     def run(*more, out="out", code=0):
@@ -202,8 +201,7 @@ def test_pictures_lie_in_folders_of_a_thousand_and_a_run_with_one_folder_goes_on
         assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(("large", "nested"), [(False, False), (True, False), (True, True)])
 def test_edited_pictures_are_found_in_either_layout_and_of_many_none_is_listed(
     service, edit, evaluate, make_data, tmp_path, monkeypatch, large, nested
 ):

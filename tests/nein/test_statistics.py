@@ -89,7 +89,6 @@ def test_weighted_values_are_a_ratio_of_sums_and_another_range_a_matter_of_units
 
 
 def ratio(*sides):
-    """Of values by id, and the cluster of every id."""
     return statistics.pairs_ratio(*pairs(*sides))
 
 

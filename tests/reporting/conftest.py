@@ -53,7 +53,6 @@ def page(out):
 
 @pytest.fixture(scope="session")
 def page_with_files(out):
-    """The same with a budget of nothing: pictures and answers lie beside the page."""
     report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--budget", "0"])
     return out / "beside.html"
 

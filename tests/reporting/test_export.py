@@ -78,7 +78,6 @@ def test_what_a_judge_says_of_what_captions_find_is_exported_too(tmp_path):
 
 
 def lines_are_the_figures(run, out):
-    """The names of the figures of a run whose export is as it must be."""
     assert exit_code("export", run, "--out", out) == 0
     names = set()
     logs = sorted(out.glob("data/*/*/*/*.json"))
@@ -237,11 +236,10 @@ def test_what_others_exported_is_on_the_board_as_they_measured_it(runs, written,
     assert len(first) > 0
 
 
-def test_what_has_no_gap_is_said(runs, tmp_path, capsys):
+def test_what_has_no_gap_is_said(runs, written, tmp_path, capsys):
     without = outcome(capsys, "leaderboard", runs["nein"] / "magicbrush", "--out", tmp_path)
     assert (without.code, "None of these runs has a negation gap" in without.stderr) == (2, True)
-    assert exit_code("leaderboard", runs["nein"], "--out", tmp_path) == 0
-    assert "Without a gap, and so not here: magicbrush" in (tmp_path / "index.md").read_text()
+    assert "Without a gap, and so not here: magicbrush" in (written / "index.md").read_text()
     nothing = outcome(capsys, "leaderboard", tmp_path / "nowhere", "--out", tmp_path)
     assert (nothing.code, "no run and no exported file" in nothing.stderr) == (2, True)
     (tmp_path / "x.json").write_text('{"evaluation_id": 3}')

@@ -13,7 +13,6 @@ from tests.reporting.conftest import report
 
 @pytest.fixture(scope="module")
 def grade(tmp_path_factory):
-    """What `nein negvqa --model judge` writes for a judge that always says B."""
     root = tmp_path_factory.mktemp("grade")
     questions = write_questions(root)
     assert run("--model", "judge", "--judge", "tests.rehearsal:b", "--judge-asking", "letters",

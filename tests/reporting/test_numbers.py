@@ -23,8 +23,6 @@ def lines(path):
 
 
 class Raw:
-    """A run as it lies on disk."""
-
     def __init__(self, folder):
         self.edits = {row["id"]: row for row in lines(folder / "edit" / BLOCK)}
         self.values = defaultdict(dict)
@@ -227,7 +225,6 @@ def test_comparisons_and_their_corrected_p_values(table, raw):
 
 
 def table_of(pairs):
-    """(2, 2): how often the first judge said x and the second y."""
     counts = np.zeros((2, 2))
     for x, y in pairs:
         counts[int(x), int(y)] += 1
@@ -297,17 +294,6 @@ def jackknifed(run):
         root = np.sqrt(np.clip(np.linalg.eigvals(s_a @ s_b).real, 0, None)).sum()
         moved.append(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(s_a) + np.trace(s_b) - 2 * root)
     return np.array(moved)
-
-
-def test_the_interval_of_fid_leaves_out_a_twentieth_of_the_source_images_at_a_time(table, raw):
-    for row in pick(table, "results", metric="fid"):
-        run = raw[row["model"], row["variant"]]
-        moved = jackknifed(run)
-        error = math.sqrt(19 / 20 * ((moved - moved.mean()) ** 2).sum())
-        reach = scipy.stats.t.ppf(0.975, 19) * error
-        assert float(row["standard_error"]) == pytest.approx(error, rel=1e-5)
-        assert float(row["low"]) == pytest.approx(max(0.0, fid(run) - reach), rel=1e-5)
-        assert float(row["high"]) == pytest.approx(fid(run) + reach, rel=1e-5)
 
 
 def test_the_difference_of_two_fids_leaves_the_same_source_images_out_of_both(table, raw):

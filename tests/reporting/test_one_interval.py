@@ -29,14 +29,12 @@ def with_interval(rows):
 
 
 def visible(page):
-    """What a reader of the page, of the LaTeX or of the Markdown sees, less drawings and scripts."""
     text = page.read_text(encoding="utf-8")
     text = re.sub(r"(?s)<(script|style|svg)\b.*?</\1>", " ", text)
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("$\\pm$", "±"))
 
 
 def texts(row):
-    """The ways in which a row of the figures may be printed."""
     numbers = {name: float(row[name]) for name in ("value", "low", "high")}
     figure = {**numbers, "unit": row["unit"]}
     return {format.text(figure, interval=way) for way in ("ends", "reach")}
@@ -51,7 +49,6 @@ def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of
 
 
 def identity(row):
-    """What a figure is of: runs, metric, role, the samples that entered, and the value."""
     role = row.get("statistic", "")
     runs = (row["model"], row["variant"], row.get("first", ""), row.get("second", ""))
     return (*runs, row["metric"], role, row["n"], row["clusters"], f"{float(row['value']):.9g}")

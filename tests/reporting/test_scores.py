@@ -1,7 +1,5 @@
 """The table of scores: rows in, estimates and pairs out."""
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -58,14 +56,6 @@ def test_pairs_are_the_samples_scored_in_both(table):
     other = ScoreTable.of([{"id": "b", "variant": "told", "value": 0.0}, {"id": "d", "value": 1.0}])
     first, second, _ = table.pair(other, on=("id", "variant"))
     assert (first.tolist(), second.tolist()) == ([1.0], [0.0])
-
-
-def test_the_flat_table_has_every_row_and_runs_nothing_in_a_spreadsheet(table, tmp_path):
-    table.write(tmp_path / "scores.csv")
-    with (tmp_path / "scores.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["value"] for row in rows] == ["1.0", "", "0.5", "0.0", "1.0"]
-    assert rows[1]["reason"] == "'=broken"
 
 
 def test_a_row_takes_some_tens_of_bytes(peak):

@@ -25,8 +25,6 @@ from tests.nano.words import negated
 WEIGHTS = {"remove": 2.0, "add": 2.0, "keep": 1.0, "mark": 1.0, "restore": 1.0}
 EVERYTHING = World("all", named=WORLDS["nano:taught"].named)
 
-# ------------------------------------------------------------------------------------------- scenes and pairs
-
 
 @pytest.mark.parametrize("cuts", [(0, 13, 40), (0, 1, 2, 39, 40)])
 def test_a_pool_does_not_depend_on_where_its_chunks_are_cut(cuts, monkeypatch):
@@ -59,9 +57,6 @@ def test_a_patch_belongs_to_the_thing_that_covers_most_of_it():
         grid = patch_labels(Scene("room", 2, items)).reshape(8, 8)
         assert [grid[3, 2], grid[3, 1]] == [CATEGORIES.index("bottle"), CATEGORIES.index("laptop")]
         assert grid[0, 0] == len(CATEGORIES) + list(BACKGROUNDS).index("room")
-
-
-# ------------------------------------------------------------------------------------------------- tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +96,6 @@ def test_negated_sentences_are_encoded_whole_though_never_seen(tokenizers):
     assert chat("[INST] <image>\nIs it?")["input_ids"].count(chat.convert_tokens_to_ids("<image>")) == 1
 
 
-# ------------------------------------------------------------------------------ the VLMs and the classifier
-
-
 def taught(name, count):
     rng = random.Random(1)
     scenes = [question_scene("train", index) for index in range(40)]
@@ -113,7 +105,6 @@ def taught(name, count):
 
 
 def pattern(wording):
-    """A sentence of that wording, whatever it is about."""
     things, sides = "|".join(CATEGORIES), "|".join(SIDES)
     slots = {"side": f"({sides})", "thing": f"({things})"}
     text = re.sub(r"\\{(\w+)[^}]*\\}", lambda m: slots.get(m[1], "[a-z ]+"), re.escape(wording))
@@ -163,9 +154,6 @@ def test_questions_about_one_picture_are_run_as_the_library_runs_them_alone():
                 expected = packed.language(inputs_embeds=alone).last_hidden_state[0, -len(own) :]
                 torch.testing.assert_close(states[b, q, : len(own)], expected, atol=1e-4, rtol=1e-4)
     assert (states[0, 0, 3] - states[1, 0, 3]).abs().max() > 1e-3  # it looks
-
-
-# ------------------------------------------------------------------------------------------------- the reward
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,6 @@ from research.nano import llava
 from research.nano.job import Job
 from research.nano.vision import TOWER
 
-# ------------------------------------------------------------------------------------------- one small model
-
 
 class Killed(Exception):
     """Stands for the end of the process."""
@@ -59,7 +57,6 @@ def run(job, work, seed=11):
 
 
 def saved(work):
-    """Every tensor of a run's newest checkpoint: weights, average, teacher, optimiser."""
     newest = max((work / "tiny" / "checkpoints").iterdir())
     files = sorted(newest.glob("*.safetensors"))
     return {f"{file.stem}/{key}": value for file in files for key, value in load_file(file).items()}
@@ -110,11 +107,7 @@ def test_a_state_of_other_settings_is_refused(change, shown, tmp_path):
     assert "another --work folder" in str(caught.value)
 
 
-# ----------------------------------------------------------------------------------------------- smoke runs
-
-
 def smoke(root, *models, scale="0.001"):
-    """Runs the command at a share of its scale; the folder of models."""
     line = [*models, "--scale", scale, "--device", "cpu"]
     nano.main([*line, "--work", str(root / "work"), "--zoo", str(root / "zoo")])
     return root / "zoo"

@@ -10,7 +10,6 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -64,18 +63,13 @@ def by_llm(server, count, **sending):
     return [one.reason if one.value is None else YES for one in found]
 
 
-Caller = Callable[..., list[str]]
 every_caller = pytest.mark.parametrize("ask", [by_judge, by_choices, by_llm])
 
 
 def seen(body):
-    """The picture and the question of a request."""
     image, text = body["messages"][0]["content"]
     data = base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))
     return np.array(Image.open(io.BytesIO(data))), text["text"]
-
-
-# --- whoever asks ------------------------------------------------------------------------------
 
 
 @every_caller
@@ -134,13 +128,6 @@ def slowly(seconds):
 def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server, ask):
     server.rule = slowly(0.6)
     assert "no answer within 0.2 s" in ask(server, 1, timeout=0.2, retries=0)[0]
-
-
-@every_caller
-def test_questions_are_asked_side_by_side_but_not_more_than_allowed(server, ask):
-    server.rule = slowly(0.05)
-    assert ask(server, 9, concurrency=3) == [YES] * 9
-    assert 2 <= server.most <= 3
 
 
 @every_caller
@@ -207,9 +194,6 @@ def test_stop_ends_the_wait_for_another_attempt_and_nothing_is_sent_again(server
     with pytest.raises((concurrent.futures.CancelledError, RuntimeError)):
         asked.ask(IMAGES[:1], [["later?"]])
     assert len(server.requests) == sent
-
-
-# --- what a model takes ------------------------------------------------------------------------
 
 
 def unfit(param, message, **more):
@@ -408,9 +392,6 @@ def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(server, monk
     assert len(server.requests) == 4
 
 
-# --- judges and models of multiple choice ------------------------------------------------------
-
-
 def test_pictures_go_lossless_and_answers_come_back_in_place(server):
     def rule(body, _):
         picture, question = seen(body)
@@ -468,19 +449,6 @@ def test_p_yes_is_read_behind_the_thoughts_or_missing(server, message, tokens, p
     [[answer]] = judge(server).ask(IMAGES[:1], [["a?"]])
     assert answer.p_yes == (None if p_yes is None else pytest.approx(p_yes))
     assert answer.text.rstrip(".") == ("Yes" if message["content"] else "")
-
-
-def test_a_failed_question_leaves_one_sample_unscored_with_the_reason(server):
-    def rule(body, _):
-        return (500, {}, {}) if seen(body)[0].mean() > 100 else (200, say("No"), {})
-
-    server.rule = rule
-    items = [metrics.EditPair(f"s{i}", image, sample=image, object="cat") for i, image in enumerate(IMAGES)]
-    asked = {"vqa": judge(server, retries=1, concurrency=1)}
-    batch = metrics.Batch(items, asked, metrics.Settings(protocol="fixed"))
-    found = metrics.score([metrics.METRICS["removal_vqa"]], batch)["removal_vqa"]
-    assert [score.value for score in found] == [1.0, None]
-    assert "HTTP 500" in found[1].reason
 
 
 def test_a_judge_is_known_by_its_model_not_by_where_it_is_or_who_asks(server):
