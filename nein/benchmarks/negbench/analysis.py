@@ -20,16 +20,10 @@ import pandas as pd
 from nein import metrics, statistics
 from nein.benchmarks.negbench import models
 from nein.benchmarks.negbench.config import AnalyseConfig
-from nein.benchmarks.negbench.encode import Encoded, Encoding
 from nein.benchmarks.negbench.models import Choice
-from nein.engine import atomic, environment
+from nein.engine import atomic, processes
 from nein.engine.errors import UserError
-from nein.engine.executors.threads import Threads
-from nein.engine.features import scope_of
-from nein.engine.folder import Folder
-from nein.engine.stages import Model, Step
 from nein.metrics.dual import normalise
-from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import plots, report, tables
 from nein.reporting.figures import Figure
@@ -249,16 +243,17 @@ def run(options: AnalyseConfig) -> None:
         name: name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)
     }
     atomic.check_writable(out)
-    environment.keep_freed_memory()
-    threads = Threads(options.device)
+    device = processes.Processes().device(options.device)
+    if device == "cpu":  # a result does not depend on the number of cores
+        processes.one_thread()
     sets = [sentences(pair, options.article) for pair in pairs]
-    texts = [s.text for group in sets for s in group]
+    texts = list(dict.fromkeys(s.text for group in sets for s in group))
     clusters = ["/".join(sorted(pair)) for pair in pairs]
     rows: list[dict[str, Any]] = []
     coordinates: list[dict[str, Any]] = []
     for name, choice in chosen.items():
-        encoded = _encoded(name, choice, texts, out / "features" / references.slug(name), threads)
-        features = [encoded.features[[encoded.rows[s.text] for s in group]] for group in sets]
+        encoded = _encoded(name, choice, texts, device)
+        features = [np.stack([encoded[s.text] for s in group]) for group in sets]
         values = list(map(measure, features))
         for metric in MEASURES:
             cosine = metric.startswith(("collapse", "twin"))  # others are shares
@@ -305,29 +300,15 @@ def run(options: AnalyseConfig) -> None:
     print(report.headline(figures, [MEASURED], [note], report.places(out, files, 0)), end="")
 
 
-def _encoded(name: str, choice: Choice | None, texts: Sequence[str], path: Path, threads: Threads) -> Encoded:
-    """Features of all `texts`, from an earlier command or from the model."""
+def _encoded(name: str, choice: Choice | None, texts: Sequence[str], device: str) -> dict[str, np.ndarray]:
+    """Sentence -> its features."""
     reference, revision = (name, None) if choice is None else (choice.reference, choice.revision)
-    identity = {
-        "model": name, "weights": models.weights(reference.removeprefix("sentence:")),
-        "device": threads.device, "batch_size": BATCH, "sentences": scope_of(texts),
-    }  # fmt: skip
-    folder = Folder(path)
-    folder.open(identity, {}, overwrite=True)
-    names = list(dict.fromkeys(texts))
-    encoding = Encoding(folder, "sentences", names, set(names), BATCH, path / "cache")
-
-    def load() -> Any:
-        return metrics.load_dual(reference, revision=revision, device=threads.device, batch_size=BATCH)
-
-    model = Model.one(name, load)
-    threads.compute(lambda device: [Step(folder, encoding.stage(model), name)])
-    threads.loaded.keep(())
-    encoded = encoding.read(encoding.wanted)
-    if encoded.reasons:
-        text, reason = next(iter(encoded.reasons.items()))
-        raise UserError(f"'{name}' cannot encode some of the sentences ({text!r}: {reason}).")
-    return encoded
+    model = metrics.load_dual(reference, revision=revision, device=device, batch_size=BATCH)
+    features = dict(zip(texts, model.encode_text(texts), strict=True))
+    for text, row in features.items():
+        if not np.isfinite(row).all():
+            raise UserError(f"'{name}' cannot encode the sentence '{text}': its feature is not finite.")
+    return features
 
 
 CHANCE = "without structure"
