@@ -15,8 +15,8 @@ from typing import Any
 
 from nein.models.references import resolve
 from nein.nano import scope
-from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import Language
+from nein.wording.languages.table import LANGUAGES
 
 MODELS = "nano:magicbrush,nano:clip,nano:blip,nano:llava,nano:negvqa"
 _UNBOUNDED = 10**6  # transformers says 10**30 where a tokenizer has no longest text

@@ -156,7 +156,7 @@ def _data() -> Iterator[Thing]:
     from nein.models.needs import of_data
     from nein.nano.scenes import WORLDS
     from nein.nano.scope import DATA
-    from nein.wording.languages import LANGUAGES
+    from nein.wording.languages.table import LANGUAGES
 
     for world in WORLDS.values():
         yield Thing(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)

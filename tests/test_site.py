@@ -20,8 +20,8 @@ from nein.datasets.negbench import registry
 from nein.metrics import JUDGES, METRICS
 from nein.nano import scenes, zoo
 from nein.wording.families import FAMILIES
-from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import CONSTRUCTIONS
+from nein.wording.languages.table import LANGUAGES
 from tests.helpers import commands, forks, packages
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -29,8 +29,8 @@ from nein.metrics.judges.base import TEMPLATES
 from nein.metrics.metric import Metric
 from nein.nano import scenes, zoo
 from nein.wording.families import FAMILIES
-from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import CONSTRUCTIONS, Named
+from nein.wording.languages.table import LANGUAGES
 
 #: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
 #: COMMAND, or the dataclass of its options.

@@ -29,8 +29,8 @@ from nein.nano.data import drawn
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS
 from nein.nano.scenes import Item, Scene, place, render, rng_for
 from nein.nano.sentences import captions
-from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import CONSTRUCTIONS, THINGS, Named
+from nein.wording.languages.table import LANGUAGES
 from nein.wording.nouns import with_article
 
 OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)

@@ -118,7 +118,7 @@ def test_a_benchmark_runs_and_both_sides_agree(line, printed, tmp_path):
 
 def test_sentences_that_do_not_fit_into_a_model_are_counted_and_twins_that_are_cut_alike():
     from nein.nano import scope
-    from nein.wording.languages import LANGUAGES
+    from nein.wording.languages.table import LANGUAGES
 
     class Letters:
         """A token for every character, and no more than 20 of a text."""

@@ -28,7 +28,7 @@ from nein.models import references
 from nein.nano import scope as drawn_scope
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
-from nein.wording.languages import LANGUAGES
+from nein.wording.languages.table import LANGUAGES
 from tests.negbench.conftest import Speaker, evaluate, measured
 
 SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)

@@ -12,8 +12,8 @@ from nein.generate.nein.sources import COCO
 from nein.nano.draw import CATEGORIES, LOOKS, PALETTE
 from nein.wording import families, nouns
 from nein.wording.families import FAMILIES, STAYS, choices, sentence
-from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import COLOURS, CONSTRUCTIONS, THINGS, Named
+from nein.wording.languages.table import LANGUAGES
 
 NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
 

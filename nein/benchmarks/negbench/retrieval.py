@@ -1,11 +1,8 @@
 """Recall at k, both ways, without holding the scores of all captions with all pictures.
 
 Text to image: the share of captions whose picture is among the k best; image to text: of pictures of which a
-caption is. Scores are cosines in float64; two that differ by less than `TIE` are equal.
-
-| quirk | `protocol="paper"` | `protocol="fixed"` |
-|---|---|---|
-| ties | the first in the file stands first, as `torch.topk` on a GPU has it | random order, in expectation |
+caption is. Scores are cosines in float64; two that differ by less than `TIE` are equal, and go by `protocol`:
+docs/reference/quirks.md.
 """
 
 from __future__ import annotations

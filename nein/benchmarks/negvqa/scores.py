@@ -1,9 +1,4 @@
-"""A run of NegVQA: its files, its answers read under both protocols, and the figures of those.
-
-OUT/<model>/   manifest.json, answers/*.jsonl (`nein.engine.folder`), scores.csv: every answer read under both
-               protocols, figures.csv: every figure, which reports on edited pictures cite of their judge
-OUT/cache/     answers of endpoints
-OUT/report.html, .md, .csv, .tex, *.png
+"""A run of NegVQA: its files (docs/reference/files.md), its answers read under both protocols, their figures.
 
 Intervals come in two kinds: "clustered" by picture, and "normal", the paper's p -/+ 1.96 sqrt(p (1 - p) / n).
 """

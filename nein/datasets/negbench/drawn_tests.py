@@ -21,8 +21,8 @@ from nein.nano import data, scope
 from nein.nano.draw import CATEGORIES, LOOKS
 from nein.nano.scenes import Item, Scene, box, place, render, rng_for
 from nein.nano.sentences import PLACES, plural
-from nein.wording.languages import LANGUAGES
 from nein.wording.languages.base import DENIES
+from nein.wording.languages.table import LANGUAGES
 from nein.wording.nouns import with_article
 
 SCENES = 300

@@ -63,12 +63,8 @@ def valse(path: Path) -> Iterator[Question]:
 
 
 def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
-    """CC-Neg: a torch file of which the last 40,000 items are for evaluation.
-
-    | quirk | `protocol="paper"` | `protocol="fixed"` |
-    |---|---|---|
-    | commas of the negation | taken out, and those of the caption not, as released | left where they are |
-    """
+    """CC-Neg: a torch file of which the last 40,000 items are for evaluation. Commas of the negation go by
+    `protocol`: docs/reference/quirks.md."""
     import pickle
 
     import torch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nein.wording.languages import LANGUAGES
+from nein.wording.languages.table import LANGUAGES
 
 CSV_FILES = (
     "the CSV files are at https://drive.google.com/drive/folders/1kSEq0mkV1t1T8GuOAM65iz_iAA7e5gxB "

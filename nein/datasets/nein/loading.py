@@ -55,13 +55,14 @@ def load(
 
 
 def _drawn(data: str, split: str) -> Path:
-    from nein.nano import data as nano_data
-    from nein.nano import scope
-
     if data.startswith("nano:scope"):
+        from nein.nano import scope
+
         if data not in scope.DATA:
             raise unknown("language of negation in scope", data, scope.DATA)
         return scope.ensure(split, scope.DATA[data])
+    from nein.nano import data as nano_data
+
     return nano_data.ensure(split, world=world(data))
 
 

@@ -1,13 +1,4 @@
-"""What `nein generate` does once its options are known.
-
-OUT/manifest.json           configuration, environment, counts, hash of the data set; OUT/notes: the models
-OUT/work/<stage>/           the rows of every stage, a file per shard
-OUT/work/pictures/<id>.png  every generated picture, also the rejected ones
-OUT/candidates.jsonl        a line per source image or candidate: its way through the stages, the verdict
-OUT/dataset/                NeIn's official layout, with a card
-OUT/hub/                    the same as parquet files for the `datasets` library, with a card
-OUT/card.json, card.png     the card's figures; pictures of accepted and rejected samples by reason
-"""
+"""What `nein generate` does once its options are known; its files: docs/benchmarks/nein-data.md."""
 
 from __future__ import annotations
 
