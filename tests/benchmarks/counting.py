@@ -30,7 +30,7 @@ class CountingConfig(Preset, Limit, RuntimeOptions, Output):
     presets = str(Path(__file__).parent / "counting-")
     preset_names = ("nano",)
     default_out = "runs/counting-PRESET"
-    model: str = option("nano:negvqa", "nano:NAME, a hub id or a folder", "What")
+    model: str = option("nano:negvqa", "nano:NAME, a hub id or a folder", "Main")
     scenes: int = option(40, "scenes of the data set", "Data")
 
     def needs(self) -> list[Need]:
