@@ -89,7 +89,7 @@ class Ledger:
     """The requests of OUT; threads may share one. budget: dollars, None for no limit."""
 
     def __init__(self, out: Path, budget: float | None = None) -> None:
-        self._folder, self._budget = out / FOLDER, None if budget is None else Decimal(str(budget))
+        self._folder, self._budget = out.absolute() / FOLDER, None if budget is None else Decimal(str(budget))
         self._name = uuid.uuid4().hex[:12]
         self._change = threading.Condition()
         self._own: Counter[str] = Counter()  # requests of this process that are on their way, by model
