@@ -77,7 +77,7 @@ LINES = {
     "--device cpu",
     "negvqa report": "{w}/negvqa --out {w}/out/negvqa.html --formats md,html --samples 2",
     "negvqa generate": "--source {w}/choices.jsonl --images {w} --limit 2 --out {w}/out/questions",
-    "negvqa check": "{w}/check.csv --out {w}/out/check.figures.json",
+    "negvqa check": "{w}/check.csv --out {w}/out/check.figures.csv",
 }  # fmt: skip
 #: Commands that have no row of their own in the table, and where their options are.
 FURTHER = {

@@ -23,6 +23,7 @@ from nein.metrics.rewards import RewardJudge
 from nein.reporting.scores import ScoreTable
 
 Row = dict[str, Any]
+ROW = {**dict.fromkeys(("set", "id", "cluster", "wording"), str), "right": (float, None), "detail": {}}
 
 
 def calibrate(
@@ -42,8 +43,11 @@ def calibrate(
     )
     target = out / "rewards" / f"{kind}-{judge.fingerprint[:12]}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_lines(target.with_suffix(".jsonl"), listed)
-    sets = dict.fromkeys(pair.set for pair in pairs)
+    lines, asked = target.with_suffix(".jsonl"), {pair.set for pair in pairs}
+    if lines.exists():  # sets of an earlier command stay
+        listed = [row for row in atomic.read_lines(lines, ROW) if row["set"] not in asked] + listed
+    atomic.write_lines(lines, listed)
+    sets = dict.fromkeys(row["set"] for row in listed)
     result = {
         "kind": "reward", "reference": reference, "fingerprint": judge.fingerprint, "judge": judge.describe(),
         "sets": {name: rates([row for row in listed if row["set"] == name]) for name in sets},

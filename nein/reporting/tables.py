@@ -37,11 +37,6 @@ def count(column: str = "n") -> Show:
     return lambda figures: format.counts(figures, column)
 
 
-def sum_of(column: str) -> Show:
-    """The counts of several figures: "1200 + 1377"."""
-    return lambda figures: " + ".join(format.counts([figure], column) for figure in figures)
-
-
 def p_value(column: str = "p") -> Show:
     """p, with the least that was possible where that is no small one."""
     least = "p_least" if column == "p" else ""

@@ -173,33 +173,21 @@ def _labels_needed(shift: Estimate, alone: Estimate | None, rest: float, samples
     return needed if needed <= samples else None
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Cases whose soft score lies in [low, high): their mean score, and the share present."""
-
-    low: float
-    high: float
-    score: float
-    present: Estimate
-
-
 def reliability(
     scores: Iterable[float], present: Iterable[bool], clusters: Iterable[Hashable], bins: int = 10
-) -> tuple[list[Bin], float]:
-    """(equally wide bins over [0, 1] that are not empty, expected calibration error: the mean distance of
-    score and share, weighted by cases). Source: Naeini et al., AAAI 2015."""
+) -> tuple[list[tuple[float, Estimate]], float]:
+    """((mean soft score, share present) of equally wide bins over [0, 1] that are not empty; the expected
+    calibration error: the mean distance of both, weighted by cases). Source: Naeini et al., AAAI 2015."""
     x = np.array([float(score) for score in scores])
     y, where = np.array(list(present), dtype=float), list(clusters)
     place = np.clip((x * bins).astype(int), 0, bins - 1)
     filled, error = [], 0.0
-    for index in range(bins):
+    for index in np.unique(place):
         inside = np.flatnonzero(place == index)
-        if len(inside):
-            share = statistics.bounded_mean(y[inside].tolist(), [where[i] for i in inside])
-            assert share is not None
-            mean = float(x[inside].mean())
-            filled.append(Bin(index / bins, (index + 1) / bins, mean, share))
-            error += len(inside) / len(x) * abs(mean - share.value)
+        share = statistics.bounded_mean(y[inside].tolist(), [where[i] for i in inside])
+        assert share is not None
+        filled.append((float(x[inside].mean()), share))
+        error += len(inside) / len(x) * abs(filled[-1][0] - share.value)
     return filled, error
 
 

@@ -132,8 +132,8 @@ def test_without_a_label_of_a_scored_sample_there_is_a_reason_in_place_of_a_numb
 def test_reliability_bins_and_their_error_by_hand():
     scores, present = [0.05, 0.15, 0.12, 0.95, 1.0], [False, True, False, True, True]
     bins, error = calibration.reliability(scores, present, range(5))
-    found = [(b.low, b.present.n, b.present.value) for b in bins]
-    assert found == [(0.0, 1, 0.0), (0.1, 2, 0.5), (0.9, 2, 1.0)]
+    assert [(share.n, share.value) for _, share in bins] == [(1, 0.0), (2, 0.5), (2, 1.0)]
+    assert [score for score, _ in bins] == pytest.approx([0.05, 0.135, 0.975])
     assert error == pytest.approx(0.2 * 0.05 + 0.4 * abs(0.135 - 0.5) + 0.4 * 0.025)
 
 

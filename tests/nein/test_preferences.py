@@ -172,9 +172,12 @@ def test_the_command_measures_the_run_s_own_judge_and_the_report_shows_it(folder
     said = capsys.readouterr()
     assert "6 preferences, 1 ties" in said.err
     assert "removal, GenAI-Bench: all 50.0 %" in said.out  # it says "No" to everything
+    given = ("--judges", "reward", "--sets", "sources", "--limit", "2", "--device", "cpu")
+    assert commands.exit_code("calibrate", out, *given) == 0  # another set: the first stays
     assert commands.exit_code("report", out, "-o", target, "--formats", "html,csv") == 0
     figures = frames.read(target.with_suffix(".csv"))
     shares = {one["metric"]: one for one in frames.records(frames.select(figures, task="preferences"))}
     assert shares["all"]["value"] == shares["negated"]["value"] == 0.5
     assert (shares["all"]["n"], shares["negated"]["n"]) == (6, 3)
-    assert "Judges of edits against human preferences" in target.read_text()
+    for title in ("Judges of edits against human preferences", "Judges of edits on known truth"):
+        assert title in target.read_text()

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nein.datasets.negvqa.questions import VARIANTS
-from nein.engine import atomic
 from nein.generate.negvqa.config import CheckConfig
-from nein.reporting import cards, labels, tables
+from nein.reporting import cards, labels
 from nein.reporting import figures as frames
+from nein.reporting.figures import figure, number
+from nein.reporting.report import headline
+from nein.reporting.tables import Column, Row, Table, count, value
 from nein.statistics import bounded_mean
 
 HOW = (
@@ -34,48 +37,38 @@ QUESTION = labels.Question("verdict", "Is the conversion right?", {
 })  # fmt: skip
 
 
-def evaluate(rows: Sequence[labels.Labelled]) -> Iterator[dict[str, Any]]:
-    """What every rater found: items by verdict (`open` ones have none), the wrong ones by kind; the share of
-    right ones with its exact 95 % interval, None without a checked item."""
+CHECK = Table(
+    "check", "Accuracy of the conversion", (Row("rater"),),
+    (Column("right %", {"statistic": RIGHT}), Column("of", {"statistic": RIGHT}, count()),
+     Column("without a label", {"statistic": RIGHT}, count("unscored")),
+     *(Column(kind, {"statistic": kind}, value()) for kind in ERRORS)),
+    {"task": "check"},
+)  # fmt: skip
+
+
+def figures(rows: Sequence[labels.Labelled]) -> Iterator[dict[str, Any]]:
+    """Of every rater the share of right conversions with its exact 95 % interval, and the wrong ones by kind
+    (task "check"); and how far raters agree on right or wrong, whatever the kind."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
         verdicts = Counter(row[QUESTION.key] for row in rows if row["rater"] == rater)
-        errors = {kind: verdicts[kind] for kind in ERRORS if verdicts[kind]}
-        right, wrong = verdicts[RIGHT], sum(errors.values())
-        share = bounded_mean([1.0] * right + [0.0] * wrong, range(right + wrong))
-        yield {
-            "sheet": rows[0]["sheet"], "rater": rater, "right": right, "wrong": wrong, "open": verdicts[""],
-            "accuracy": share and share.value, "low": share and share.low, "high": share and share.high,
-            "errors": errors,
-        }  # fmt: skip
-
-
-def describe(checked: Mapping[str, Any]) -> str:
-    """The figures in words."""
-    if checked["accuracy"] is None:
-        return f"{checked['rater']}: none of {checked['open']} items is labelled yet.\n"
-    right, wrong = checked["right"], checked["wrong"]
-    percent, low, high = (f"{100 * checked[name]:.1f}" for name in ("accuracy", "low", "high"))
-    lines = [
-        f"{checked['rater']}: {right} of {right + wrong} checked conversions are right: {percent} % (95 % "
-        f"interval {low} to {high}, exact), a random sample; {checked['open']} without a label."
-    ]
-    lines += [f"  {count:4d} wrong: {ERRORS[kind]}" for kind, count in sorted(checked["errors"].items())]
-    return "\n".join(lines) + "\n"
+        hits = [1.0] * verdicts[RIGHT] + [0.0] * sum(verdicts[kind] for kind in ERRORS)
+        what: dict[str, Any] = {"task": "check", "metric": "right", "rater": rater}
+        share = bounded_mean(hits, range(len(hits)))
+        yield figure(share, unit="%", unscored=verdicts[""], statistic=RIGHT, **what)
+        for kind in ERRORS:
+            yield number(verdicts[kind], unit="count", statistic=kind, **what)
+    verdict = replace(QUESTION, answers=dict.fromkeys((RIGHT, "wrong"), ""))
+    plain = [row | {"verdict": row["verdict"] and ("wrong", RIGHT)[row["verdict"] == RIGHT]} for row in rows]
+    yield from labels.agreement(plain, [verdict], {row["item"]: row["item"] for row in rows})
 
 
 def run(options: CheckConfig) -> str:
-    """The accuracy of a conversion with its interval, in words. Raises UserError."""
-    rows = labels.read(options.files, [QUESTION])
-    figures = [*evaluate(rows)]
-    text = "".join(map(describe, figures))
-    # Raters agree where both say right, or both wrong, whatever the kind.
-    verdict = labels.Question(QUESTION.key, QUESTION.text, dict.fromkeys((RIGHT, "wrong"), ""))
-    plain = [row | {"verdict": row["verdict"] and ("wrong", RIGHT)[row["verdict"] == RIGHT]} for row in rows]
-    agreed = labels.agreement(plain, [verdict], {row["item"]: row["item"] for row in rows})
-    shown = tables.sheets([labels.AGREEMENT], frames.frame(agreed))
+    """The accuracy of a conversion with its interval, as tables. Raises UserError."""
+    frame = frames.frame(figures(labels.read(options.files, [QUESTION])))
     if options.out is not None:
-        atomic.write_json(options.out, figures)
-    return "\n".join([text, *(tables.plain(sheet, len(sheet.rows)) + "\n" for sheet in shown)])
+        frames.write(options.out, frame)
+    kinds = [f"{kind}: {text}" for kind, text in ERRORS.items()]
+    return headline(frame, [CHECK, labels.AGREEMENT], ["Intervals are exact. Wrong, by kind:", *kinds])
 
 
 def write_sheet(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, negator: str) -> None:

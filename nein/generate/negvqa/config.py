@@ -62,4 +62,4 @@ class CheckConfig(Options):
     """The labels of a check sheet."""
 
     files: Paths = argument("FILE.csv", "files saved from the check sheet, one per reviewer")
-    out: Path | None = option(None, "write the figures to this JSON file", "Output")
+    out: Path | None = option(None, "write the figures to this CSV file", "Output")

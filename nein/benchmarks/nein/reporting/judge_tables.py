@@ -142,9 +142,9 @@ def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]
         scores, present, clusters = ([row[name] for row in rows] for name in ("score", "present", "cluster"))
         bins, error = calibration.reliability(scores, present, clusters)
         name = KINDS[judge.kind]
-        for part in bins:
+        for score, share in bins:
             yield figure(
-                part.present, unit="%", score=repr(part.score), task="reliability", metric="present",
+                share, unit="%", score=repr(score), task="reliability", metric="present",
                 judge=name, group=f"{name}: calibration error {error:.3f}",
             )  # fmt: skip
 

@@ -137,37 +137,25 @@ def preferred(loaded: Sequence[Records], rows: Sequence[Labelled]) -> Iterator[d
     """Which of two runs people prefer, and how often a judge of Removal chooses as they do (task
     "preferred")."""
     by_run = {(one.run.editor, one.track): one for one in loaded}
-    said: dict[tuple[str, str], list[tuple[Labelled, float]]] = {}  # labels of runs -> label, 1 for the first
+    verdicts = {(one.label, metric): one.values(metric) for one in loaded for metric in REMOVALS}
+    hits: list[tuple[Any, ...]] = []
     for row in (row for row in rows if row["better"]):
+        name, value = row["id"], {"left": 1.0, "right": 0.0}.get(row["better"], 0.5)
         sides = [by_run.get((row[f"{side}_editor"], row[f"{side}_track"])) for side in ("left", "right")]
-        names = [one.label for one in sides if one is not None and row["id"] in one.place]
-        if len(names) < 2:
-            raise UserError(f"The labels are of sample '{row['id']}' of runs that are not here.")
-        value = {"left": 1.0, "right": 0.0}.get(row["better"], 0.5)
-        key = (min(names), max(names))
-        said.setdefault(key, []).append((row, value if key[0] == names[0] else 1 - value))
-    by_label = {one.label: one for one in loaded}
-    for key, given in said.items():
-        first, second = (by_label[name] for name in key)
-        what: dict[str, Any] = {"task": "preferred", "metric": "better", "first": key[0], "second": key[1]}
-
-        def share(
-            hits: Sequence[tuple[str, float]], statistic: str, first=first, what=what
-        ) -> dict[str, Any]:
-            estimate = bounded_mean([hit for _, hit in hits], [first.sources[name] for name, _ in hits])
-            return figure(estimate, unit="%", statistic=statistic, **what)
-
-        yield share([(row["id"], value) for row, value in given], "first")
-        for answer in ("tie", "both bad"):
-            yield share([(row["id"], float(row["better"] == answer)) for row, _ in given], answer)
+        shown = {one.label: one.sources[name] for one in sides if one is not None and name in one.place}
+        if len(shown) < 2:
+            raise UserError(f"The labels are of sample '{name}' of runs that are not here.")
+        first, second = sorted(shown)
+        if first != next(iter(shown)):
+            value = 1 - value
+        said = {"first": value, **{other: float(row["better"] == other) for other in ("tie", "both bad")}}
         for metric in REMOVALS:
-            one, other = first.values(metric), second.values(metric)
-            chosen = [
-                (row["id"], float((a > b) == (value > 0.5)))
-                for row, value in given
-                if value != 0.5
-                and (a := one.get(row["id"])) is not None
-                and (b := other.get(row["id"])) is not None
-                and a != b
-            ]
-            yield share(chosen, metric)
+            a, b = (verdicts[label, metric].get(name) for label in (first, second))
+            if value != 0.5 and a is not None and b is not None and a != b:
+                said[metric] = float((a > b) == (value > 0.5))
+        hits += [(first, second, statistic, hit, shown[first]) for statistic, hit in said.items()]
+    table = pd.DataFrame(hits, columns=["first", "second", "statistic", "value", "source"])
+    for (first, second, statistic), part in table.groupby(["first", "second", "statistic"], sort=False):
+        estimate = bounded_mean(part["value"], part["source"].tolist())
+        what = {"first": first, "second": second, "statistic": statistic}
+        yield figure(estimate, unit="%", task="preferred", metric="better", **what)
