@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import io
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +125,6 @@ class Endpoint(Service):
         #: Parameter -> the name that the model takes, or "" where it is left out.
         self.adapted: dict[str, str] = {}
         self._versions: Counter[str] = Counter()
-        self._seats = threading.BoundedSemaphore(self.concurrency)
         self._without_logprobs = False  # it was said that the server gives none
 
     def facts(self) -> dict[str, Any]:
@@ -160,27 +158,26 @@ class Endpoint(Service):
         groups = [*({name: body.pop(name)} for name in DRAWING if name in body), *optional]
         draw = next((part["seed"] for part in optional if "seed" in part), "")
         dropped = 0
-        with self._seats:
-            while True:
-                names = {key: self.adapted.get(key, key) for key in body}
-                taken = [part for part in groups if not any(key in self.adapted for key in part)]
-                spare = [part for part in taken if part in optional]
-                sent = {names[key]: value for key, value in body.items()}
-                for part in taken:
-                    sent |= part if part not in spare[:dropped] else {}
-                sent |= self._options.get("extra_body", {})
-                try:
-                    said = self._read(self.send("/chat/completions", sent, draw=draw), "logprobs" in sent)
-                except NoAnswer as error:
-                    if error.of_a_part and self._adapts(error, sent, taken):
-                        dropped = 0
-                    elif error.of_a_part and dropped < len(spare):
-                        dropped += 1
-                    else:
-                        raise
-                    continue
-                self._adapt({key: "" for part in spare[:dropped] for key in part})
-                return said
+        while True:
+            names = {key: self.adapted.get(key, key) for key in body}
+            taken = [part for part in groups if not any(key in self.adapted for key in part)]
+            spare = [part for part in taken if part in optional]
+            sent = {names[key]: value for key, value in body.items()}
+            for part in taken:
+                sent |= part if part not in spare[:dropped] else {}
+            sent |= self._options.get("extra_body", {})
+            try:
+                said = self._read(self.send("/chat/completions", sent, draw=draw), "logprobs" in sent)
+            except NoAnswer as error:
+                if error.of_a_part and self._adapts(error, sent, taken):
+                    dropped = 0
+                elif error.of_a_part and dropped < len(spare):
+                    dropped += 1
+                else:
+                    raise
+                continue
+            self._adapt({key: "" for part in spare[:dropped] for key in part})
+            return said
 
     def _adapts(self, error: NoAnswer, sent: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the request can be sent otherwise, without what the refusal names or under another name."""

@@ -2,8 +2,7 @@
 
 Its prefix cache keeps a picture between questions: the first questions of all pictures go before the others.
 
-Source: vLLM 0.33, docs/design/metrics.md (`vllm:prefix_cache_queries`, `vllm:prefix_cache_hits`, in tokens),
-docs/features/batch_invariance.md.
+Source: vLLM 0.33, docs/features/batch_invariance.md.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,7 +29,6 @@ log = logging.getLogger(__name__)
 
 #: 1 makes answers independent of what else is asked (NVIDIA, compute capability 8.0 or higher; beta).
 INVARIANT = "VLLM_BATCH_INVARIANT"
-_COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)_total(?:\{(.*)\})? ([0-9.eE+]+)", re.MULTILINE)
 _GREY = np.full((64, 64, 3), 128, np.uint8)
 
 
@@ -42,7 +39,6 @@ class VllmServer(Endpoint):
         super().__init__(url, model, **sending)
         self._root = self.address.removesuffix("/v1")
         self._facts: dict[str, Any] = {}
-        self._before: tuple[float, float] | None = None
 
     def check(self) -> None:
         """As `Endpoint.check`, and that the server takes a picture and gives log-probabilities."""
@@ -69,31 +65,14 @@ class VllmServer(Endpoint):
             "batch_invariant": "not said" if invariant is None else str(invariant) in ("1", "True", "true"),
         }
         _warn(self._facts["batch_invariant"])
-        self._before = self._counters()
 
     def facts(self) -> dict[str, Any]:
         """Model, version, configuration, and whether answers depend on the batch: "not said" unless the
         server runs with VLLM_SERVER_DEV_MODE=1, which makes it tell."""
         return {**super().facts(), **self._facts}
 
-    def usage(self) -> dict[str, Any]:
-        """Also tokens in the prefix cache since `check`, of all who ask."""
-        before, after = self._before, self._counters()
-        if before is None or after is None or after[0] < before[0]:  # the server was started anew
-            return super().usage()
-        return {**super().usage(), "prefix_cache": hit_rate(after[0] - before[0], after[1] - before[1])}
-
     def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
         return without_end(super().about(picture, turn, max_tokens, likeliest))
-
-    def _counters(self) -> tuple[float, float] | None:
-        """(tokens looked up, tokens found) of the model since the server was started; None for no account."""
-        total = {"queries": 0.0, "hits": 0.0}
-        ours = f'model_name="{self.model}"'
-        lines = [one for one in _COUNTER.finditer(self._get("metrics")) if ours in (one[2] or "")]
-        for match in lines:
-            total[match[1]] += float(match[3])
-        return (total["queries"], total["hits"]) if lines else None
 
     def _said_of_itself(self, path: str) -> dict[str, Any]:
         try:
@@ -145,7 +124,6 @@ class VllmEngine:
             raise MetricError(f"vLLM cannot load '{reference}': {reason(error)}.") from error
         self._sampling = vllm.SamplingParams
         self._lock = threading.Lock()
-        self._prompt = self._cached = 0
         self.address = reference
         self._facts = {
             "model": reference,
@@ -164,8 +142,8 @@ class VllmEngine:
         return self._facts
 
     def usage(self) -> dict[str, Any]:
-        """Tokens of prompts, and those of them that were found in the prefix cache."""
-        return {"prefix_cache": hit_rate(self._prompt, self._cached)}
+        """Nothing is paid for."""
+        return {}
 
     def stop(self) -> None:
         """Nothing is waited for."""
@@ -192,8 +170,6 @@ class VllmEngine:
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
 
     def _read(self, output: Any) -> Said:
-        self._prompt += len(output.prompt_token_ids or ())
-        self._cached += output.num_cached_tokens or 0
         made = output.outputs[0]
         steps = list(zip(made.token_ids, made.logprobs or (), strict=False))
         place = answer_place([str(step[token].decoded_token) for token, step in steps], made.text)
@@ -215,11 +191,6 @@ def check_engine(reference: str) -> None:
     from nein.metrics.loading import check_folder
 
     check_folder(located(reference))
-
-
-def hit_rate(queries: float, hits: float) -> dict[str, float]:
-    """Tokens looked up and found, and the share of these, 0 to 1."""
-    return {"queries": queries, "hits": hits, "rate": round(hits / queries, 4) if queries else 0.0}
 
 
 def without_end(said: Said) -> Said:

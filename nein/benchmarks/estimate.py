@@ -35,11 +35,11 @@ def lines(config: Any) -> Iterator[str]:
                 left[reference] += each * (len(stage.blocks.wanted) - made)
                 edits |= {reference} if stage.name == EDIT else set()
     ledger = Ledger(config.out_dir)
-    ledger.read()
+    spent = ledger.models()
     for reference, count in left.items():
         address, model = split_address(named(reference)[1].replace("vllm:", "openai:", 1))
         name = f"{model}{BATCH}" if config.batch_api else model
-        so_far = ledger.models().get(name)
+        so_far = spent.get(name)
         usage, seconds = (EDITED, 30.0) if reference in edits else QUESTION
         if so_far and done[reference]:
             requests = so_far["requests"]
@@ -57,4 +57,4 @@ def lines(config: Any) -> Iterator[str]:
         takes = "within 24 hours a round" if config.batch_api else f"{time} at {at_once} at a time"
         costs = "price unknown" if dollars is None else f"${dollars * count:.2f}"
         yield f"{name}: about {count:,} requests, {costs}, {takes} ({basis})"
-    yield from (f"so far: {sentence}" for sentence in spending.sentences(ledger.models()))
+    yield from (f"so far: {sentence}" for sentence in spending.sentences(spent))

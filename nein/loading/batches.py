@@ -25,7 +25,6 @@ from typing import Any
 from nein.loading import spending
 from nein.loading.errors import UnavailableError, UserError
 
-FOLDER = "batches"
 #: Limits of one batch. Source: openai-python, types/batch_create_params.py.
 MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000
 ENDED = ("completed", "expired", "cancelled", "failed")
@@ -40,7 +39,7 @@ class Batches:
     process has them. Of earlier commands' replies those count that are answers: what failed is sent again."""
 
     def __init__(self, out: Path) -> None:
-        self._folder = out / FOLDER
+        self._folder = out / "batches"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self._folder / "lock")
         self._mutex = threading.Lock()
@@ -50,15 +49,14 @@ class Batches:
         self._states: dict[str, dict[str, Any]] = {}  # name of a batch that is not collected -> its file
         self._open: dict[tuple[str, str, str], str] = {}  # address, model, path -> name of a batch in writing
         self._services: dict[tuple[str, str], Any] = {}
-        for path in sorted(self._folder.glob("*.json")):
-            state = json.loads(path.read_bytes())
+        for path in self._folder.glob("*.json"):
             if self._path(path.stem, "replies").exists():
                 self._replies |= {
                     key: place for key, place, reply in self._lines(path.stem) if reply[0] == 200
                 }
             else:
-                self._states[path.stem] = state
-                self._sent |= {*state["ids"]}
+                self._states[path.stem] = json.loads(path.read_bytes())
+                self._sent |= {*self._states[path.stem]["ids"]}
         for path in self._folder.glob("*.requests.jsonl"):  # of a round that was cut short, or collected
             if path.name.partition(".")[0] not in self._states:
                 path.unlink()
@@ -69,8 +67,7 @@ class Batches:
     def reply(self, service: Any, path: str, body: Mapping[str, Any], draw: Any = "") -> Reply | None:
         """(HTTP status, content) of the reply to a request, or None: it is written down. Status 0: the batch
         has no reply, and the content says why."""
-        text = json.dumps([path, body, draw], sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+        digest = hashlib.sha256(json.dumps([path, body, draw], sort_keys=True).encode()).hexdigest()[:32]
         with self._mutex:
             self._services[service.address, service.model] = service
             if digest not in self._replies:
@@ -85,24 +82,29 @@ class Batches:
     def collect(self) -> bool:
         """Sends what was written down, and returns when all that is sent has come back; whether anything
         was. Raises UnavailableError, of which one kind is BudgetError."""
+        import openai
+
         self.round += 1
         self._open.clear()
-        waiting, poor = [], None
+        waiting, poor = {}, None
         for name, state in self._states.items():
             if (service := self._services.get((state["address"], state["model"]))) is not None:
                 try:
-                    self._send(name, state, service)
-                    waiting.append((name, service))
+                    if "batch" not in state:
+                        self._send(name, state, service)
+                    waiting[name] = service
                 except spending.BudgetError as error:
                     poor = error
         if poor is not None and not waiting:
             raise poor
         began, pause = bool(waiting), PAUSES[0]
+        silence = (openai.APIConnectionError, openai.InternalServerError, openai.RateLimitError)
         while waiting:
-            for name, service in list(waiting):
-                if (batch := self._look(name, service)) is not None and batch.status in ENDED:
-                    self._fetch(name, service, batch)
-                    waiting.remove((name, service))
+            for name, service in list(waiting.items()):
+                with _sentences(service), contextlib.suppress(*silence):
+                    batch = service.client.batches.retrieve(self._states[name]["batch"])
+                    if batch.status in ENDED:
+                        self._fetch(name, waiting.pop(name), batch)
             if waiting:
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSES[1])
@@ -114,17 +116,39 @@ class Batches:
     def _write(self, service: Any, path: str, digest: str, body: Mapping[str, Any]) -> None:
         line = json.dumps({"custom_id": digest, "method": "POST", "url": f"/v1{path}", "body": body}) + "\n"
         key = service.address, service.model, path
-        name = self._open.get(key, "")
-        state = self._states.get(name)
+        state = self._states.get(self._open.get(key, ""))
         if state is None or len(state["ids"]) >= MOST_REQUESTS or state["bytes"] + len(line) > MOST_BYTES:
-            name = self._open[key] = uuid.uuid4().hex
+            self._open[key] = uuid.uuid4().hex
             state = dict(zip(("address", "model", "path"), key, strict=True)) | {"ids": [], "bytes": 0}
-            self._states[name] = state
-        with self._path(name, "requests").open("a", encoding="utf-8") as file:
+            self._states[self._open[key]] = state
+        with self._path(self._open[key], "requests").open("a", encoding="utf-8") as file:
             file.write(line)
         state["ids"].append(digest)
         state["bytes"] += len(line)
         self._sent.add(digest)
+
+    def _send(self, name: str, state: dict[str, Any], service: Any) -> None:
+        """Uploads and begins a batch, unless that was done; as much of it as the budget has room for."""
+        path, resumed = self._path(name, "requests"), "file" in state
+        if not resumed:
+            ids = [f"{name}-{one}" for one in state["ids"]]
+            room = spending.ledger().hold(ids, state["model"] + spending.BATCH, state["address"])
+            if room < len(ids):
+                path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:room]))
+                self._sent -= {*state["ids"][room:]}
+                del state["ids"][room:]
+            with _sentences(service), path.open("rb") as file:
+                uploader = service.client.with_options(timeout=UPLOAD).files
+                self._note(name, file=uploader.create(file=(path.name, file), purpose="batch").id)
+        with _sentences(service):
+            known = service.client.batches.list(limit=100).data if resumed else ()  # begun before a kill?
+            same = [one for one in known if (one.metadata or {}).get("nein") == name]
+            batch = same[0] if same else service.client.batches.create(
+                completion_window="24h", endpoint=f"/v1{state['path']}", input_file_id=state["file"],
+                metadata={"nein": name},
+            )  # fmt: skip
+        self._note(name, batch=batch.id)
+        self._say(name, "sent, to be answered within 24 hours")
 
     def _note(self, name: str, **more: Any) -> None:
         """The state of a batch on disk."""
@@ -133,85 +157,46 @@ class Batches:
         part.write_text(json.dumps(self._states[name]), encoding="utf-8")
         part.replace(self._folder / f"{name}.json")
 
-    # --- the service -------------------------------------------------------------------------
-
-    def _send(self, name: str, state: dict[str, Any], service: Any) -> None:
-        """Uploads and begins a batch, unless that was done; as much of it as the budget has room for."""
-        if "batch" in state:
-            return
-        path = self._path(name, "requests")
-        if "file" not in state:
-            room = spending.hold([f"{name}-{one}" for one in state["ids"]], state["model"], state["address"])
-            if room < len(state["ids"]):
-                lines = path.read_bytes().splitlines(keepends=True)
-                path.write_bytes(b"".join(lines[:room]))
-                self._sent -= {*state["ids"][room:]}
-                state["ids"] = state["ids"][:room]
-            self._note(name)
-            with _sentences(service), path.open("rb") as file:
-                uploader = service.client.with_options(timeout=UPLOAD)
-                sent = uploader.files.create(file=(path.name, file), purpose="batch")
-            self._note(name, file=sent.id)
-        with _sentences(service):
-            created = service.client.batches.list(limit=100).data if state.get("begun") else ()
-            same = [one for one in created if (one.metadata or {}).get("nein") == name]
-            self._note(name, begun=True)  # a kill from here on may have left it there
-            batch = same[0] if same else service.client.batches.create(
-                completion_window="24h", endpoint=f"/v1{state['path']}", input_file_id=state["file"],
-                metadata={"nein": name},
-            )  # fmt: skip
-        self._note(name, batch=batch.id)
-        self._say(name, "sent, to be answered within 24 hours")
-
     def _say(self, name: str, what: str) -> None:
         state = self._states[name]
-        print(f"Batch {state['batch']}, {len(state['ids']):,} requests to {state['model']}: {what}.",
-              file=sys.stderr, flush=True)  # fmt: skip
-
-    def _look(self, name: str, service: Any) -> Any:
-        """The batch as the service has it; None where it does not say at the moment."""
-        import openai
-
-        with _sentences(service), contextlib.suppress(
-            openai.APIConnectionError, openai.InternalServerError, openai.RateLimitError
-        ):  # fmt: skip
-            return service.client.batches.retrieve(self._states[name]["batch"])
+        said = f"Batch {state['batch']}, {len(state['ids']):,} requests to {state['model']}: {what}."
+        print(said, file=sys.stderr, flush=True)
 
     def _fetch(self, name: str, service: Any, batch: Any) -> None:
         """Keeps the replies of a batch that has ended, and what they cost."""
-        state = self._states[name]
-        part, lacking = self._folder / f"{name}.part", {*state["ids"]}
-        with _sentences(service), part.open("wb") as file:
+        state, part = self._states[name], self._folder / f"{name}.part"
+        with part.open("wb") as file:
             for identity in filter(None, (batch.output_file_id, batch.error_file_id)):
                 with service.client.files.with_streaming_response.content(identity) as reply:
                     for chunk in reply.iter_bytes():
                         file.write(chunk)
                 file.write(b"\n")
+        used: dict[str, Mapping[str, int]] = {}
         for digest, _, (status, content) in self._lines(name, part):
-            used = spending.tokens(content.get("usage")) if status == 200 else {}
-            spending.paid(f"{name}-{digest}", state["model"], state["address"], used)
-            lacking.discard(digest)
-        errors = (batch.errors.data if batch.errors else None) or ()
-        why = " ".join(filter(None, (service.cleared(str(one.message), 1) for one in errors[:1])))
+            used[digest] = spending.tokens(content.get("usage")) if status == 200 else {}
+        lacking = [digest for digest in state["ids"] if digest not in used]
+        errors = (batch.errors and batch.errors.data) or []
+        why = {"code": f"batch_{batch.status}", "message": "".join(str(one.message) for one in errors[:1])}
         with part.open("a", encoding="utf-8") as file:
-            for digest in sorted(lacking):
-                error = {"code": f"batch_{batch.status}", "message": why}
-                file.write(json.dumps({"custom_id": digest, "response": None, "error": error}) + "\n")
-                spending.paid(f"{name}-{digest}", state["model"], state["address"], {})
+            for digest in lacking:
+                file.write(json.dumps({"custom_id": digest, "response": None, "error": why}) + "\n")
+        for digest in state["ids"]:
+            told = state["model"] + spending.BATCH, state["address"], used.get(digest, {})
+            spending.ledger().paid(f"{name}-{digest}", *told)
         part.replace(self._path(name, "replies"))
         self._replies |= {digest: place for digest, place, _ in self._lines(name)}
         self._path(name, "requests").unlink(missing_ok=True)
-        self._say(name, f"{batch.status}, {len(state['ids']) - len(lacking):,} replies")
+        self._say(name, f"{batch.status}, {len(used):,} replies")
         del self._states[name]
 
     def _lines(self, name: str, path: Path | None = None) -> Iterator[tuple[str, tuple[Path, int], Reply]]:
         """Digest, place and reply of every line."""
-        start = 0
-        with (path or self._path(name, "replies")).open("rb") as file:
+        start, replies = 0, self._path(name, "replies")
+        with (path or replies).open("rb") as file:
             for line in file:
                 if line.strip():
                     entry = json.loads(line)
-                    yield str(entry["custom_id"]), (self._path(name, "replies"), start), _read(entry)
+                    yield str(entry["custom_id"]), (replies, start), _read(entry)
                 start += len(line)
 
 
@@ -224,16 +209,15 @@ def _read(line: Mapping[str, Any]) -> Reply:
 
 @contextlib.contextmanager
 def _sentences(service: Any) -> Iterator[None]:
-    """What the service answers but the request for a batch is for: one sentence."""
+    """An answer that is not about one request: one sentence."""
     import openai
 
     try:
         yield
     except (openai.APIConnectionError, openai.APIStatusError) as error:
         status = getattr(error, "status_code", 0)
-        if status in (404, 405, 501):
-            said = f"'{service.address}' takes no batches (HTTP {status}); leave --batch-api out."
-        else:
+        said = f"'{service.address}' takes no batches (HTTP {status}); leave --batch-api out."
+        if status not in (404, 405, 501):
             why = service.cleared(str(error), 1).splitlines()[0][:200]
             said = (
                 f"'{service.address}' does not go on with a batch ({why}); give the command again to go on."

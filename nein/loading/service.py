@@ -266,7 +266,7 @@ class Service:
             "files": [("image", ("image.png", image, "image/png"))],
             "options": {"headers": {"Content-Type": "multipart/form-data"}},
         }  # fmt: skip
-        with spending.request(self.model, self.address) as paid:
+        with spending.ledger().request(self.model, self.address) as paid:
             content = self._reply(lambda client: client.post(path, cast_to=str, body=body, **form))
             paid |= spending.tokens(content.get("usage") if isinstance(content, dict) else None)
         self.count(**paid)

@@ -86,10 +86,11 @@ def _rate(model: str, address: str) -> Callable[[Mapping[str, int]], Decimal] | 
 
 
 class Ledger:
-    """The requests of OUT; threads may share one. budget: dollars, None for no limit."""
+    """The requests of OUT, None for nowhere; threads may share one. budget: dollars, None for no limit."""
 
-    def __init__(self, out: Path, budget: float | None = None) -> None:
-        self._folder, self._budget = out.absolute() / FOLDER, None if budget is None else Decimal(str(budget))
+    def __init__(self, out: Path | None, budget: float | None = None) -> None:
+        self._folder = None if out is None else out.absolute() / FOLDER
+        self._budget = None if budget is None else Decimal(str(budget))
         self._name = uuid.uuid4().hex[:12]
         self._change = threading.Condition()
         self._own: Counter[str] = Counter()  # requests of this process that are on their way, by model
@@ -155,13 +156,15 @@ class Ledger:
                 print(f"The price of {model} is not known: --budget does not count it.", file=sys.stderr)
 
     def _write(self, identity: str, model: str, **entry: Any) -> None:
+        if self._folder is None:
+            return
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"{self._name}-{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"id": identity, "model": model, **entry}) + "\n")
 
     def read(self) -> None:
         """Reads what has been written since the last time."""
-        for path in sorted(self._folder.glob("*.jsonl")):
+        for path in sorted(self._folder.glob("*.jsonl")) if self._folder is not None else ():
             with path.open("rb") as file:
                 file.seek(self._read_to.get(path, 0))
                 for line in itertools.takewhile(lambda line: line.endswith(b"\n"), file):
@@ -192,11 +195,12 @@ class Ledger:
 
     def models(self) -> dict[str, dict[str, Any]]:
         """Model -> requests, tokens, and `dollars` (None without a price)."""
+        self.read()
         priced = {name: float(self._total(name)) for name in self._costs}
         return {name: {**counts, "dollars": priced.get(name)} for name, counts in self._counts.items()}
 
 
-_ledger: Ledger | None = None
+_ledger = Ledger(None)
 
 
 def keep(out: Path, budget: float | None) -> None:
@@ -205,29 +209,15 @@ def keep(out: Path, budget: float | None) -> None:
     _ledger = Ledger(out, budget)
 
 
-def request(model: str, address: str) -> contextlib.AbstractContextManager[dict[str, int]]:
-    """Around every request to a model behind an address: see `Ledger.request`."""
-    return _ledger.request(model, address) if _ledger else contextlib.nullcontext({})
-
-
-def hold(identities: Sequence[str], model: str, address: str) -> int:
-    """Of the requests of a batch: see `Ledger.hold`."""
-    return _ledger.hold(identities, model + BATCH, address) if _ledger else len(identities)
-
-
-def paid(identity: str, model: str, address: str, usage: Mapping[str, int]) -> None:
-    """Of a request that went in a batch: see `Ledger.paid`."""
-    if _ledger:
-        _ledger.paid(identity, model + BATCH, address, usage)
+def ledger() -> Ledger:
+    return _ledger
 
 
 def spent(folder: Path) -> dict[str, dict[str, Any]]:
     """`Ledger.models` of the OUT that a folder is or lies in; {} where nothing was asked."""
     for place in (folder, *folder.absolute().parents[:3]):
         if (place / FOLDER).is_dir():
-            ledger = Ledger(place)
-            ledger.read()
-            return ledger.models()
+            return Ledger(place).models()
     return {}
 
 

@@ -1,7 +1,7 @@
 """vLLM's server, as far as a judge sees it: chat completions with log-probabilities, and what it tells of
 itself.
 
-Written from vLLM 0.33: docs/design/metrics.md,
+Written from vLLM 0.33:
 vllm/entrypoints/openai/chat_completion/protocol.py and vllm/entrypoints/serve/instrumentator/server_info.py.
 """
 
@@ -35,7 +35,6 @@ def serve(brain, name="nano-judge", *, tells=True):
     server.models = (200, {"object": "list", "data": [{"id": name, "object": "model"}]}, {})
     server.pages = {
         "/version": lambda: (200, {"version": VERSION}, {}),
-        "/metrics": lambda: (200, _metrics(brain, name), {}),
         "/server_info": lambda: (
             (200, {"vllm_env": {"VLLM_BATCH_INVARIANT": True}}, {}) if tells else (404, {}, {})
         ),
@@ -59,16 +58,5 @@ def _completion(made, name, top):
             "finish_reason": "stop" if made.finished else "length", "stop_reason": None,
         }],
         "system_fingerprint": f"vllm-{VERSION}-cpu-tp1-fp32-0a1b2c3d",
-        "usage": {"prompt_tokens": len(made.prompt), "completion_tokens": len(made.token_ids)},
+        "usage": {"completion_tokens": len(made.token_ids)},
     }  # fmt: skip
-
-
-def _metrics(brain, name):
-    labels = f'engine="0",model_name="{name}"'
-    return f"""# HELP vllm:prefix_cache_queries_total Prefix cache queries, in tokens.
-vllm:prefix_cache_queries_total{{{labels}}} {float(brain.queries)}
-vllm:prefix_cache_queries_total{{engine="0",model_name="another"}} 1e+06
-# TYPE vllm:prefix_cache_hits_total counter
-vllm:prefix_cache_hits_total{{{labels}}} {float(brain.hits)}
-vllm:prefix_cache_hits_created{{{labels}}} 1.7e+09
-"""

@@ -61,11 +61,11 @@ def direct(server, tmp_path):
 
 MOMENTS = [
     None,
-    ("nein.loading.batches:Batches._note", 1),  # the requests are on disk
-    ("nein.loading.batches:Batches._note", 2),  # uploaded
-    ("nein.loading.batches:Batches._note", 4),  # begun, and its id not yet known
-    ("nein.loading.batches:Batches._look", 2),
-    ("nein.loading.spending:paid", 5),  # the replies are being kept
+    ("nein.loading.batches:Batches._send", 1),  # the requests are on disk
+    ("nein.loading.batches:Batches._note", 1),  # uploaded
+    ("nein.loading.batches:Batches._note", 2),  # begun, and its id not yet known
+    ("nein.loading.batches:Batches._fetch", 1),
+    ("nein.loading.spending:Ledger.paid", 5),  # the replies are being kept
     ("nein.loading.batches:Batches.reply", 20),  # the second round
 ]
 

@@ -34,9 +34,7 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
-    num_cached_tokens: int
 
 
 class LLM:
@@ -65,4 +63,4 @@ class LLM:
         answer = CompletionOutput(
             made.text, made.token_ids, [likely] if top else None, "stop" if made.finished else "length"
         )
-        return RequestOutput(made.prompt, [answer], made.cached)
+        return RequestOutput([answer])
