@@ -86,7 +86,7 @@ def load_pipeline(
         )
     if single and path.suffix not in ldm.SUFFIXES:
         raise EditorError(
-            f"{checkpoint!r} is no checkpoint; a single file ends in {', '.join(ldm.SUFFIXES)}, and a "
+            f"{checkpoint!r} is not a checkpoint; a single file ends in {', '.join(ldm.SUFFIXES)}, and a "
             f"pipeline in diffusers' layout is a folder"
         )
     with explained(checkpoint):

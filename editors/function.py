@@ -174,7 +174,7 @@ def at_place(reference: str) -> Any:
     """What `module:attribute` or `file.py:attribute` names. Raises EditorError where it is not there."""
     place = _PLACE.fullmatch(reference)
     if place is None:
-        raise EditorError(f"{reference!r} is no place; expected module:attribute or file.py:attribute")
+        raise EditorError(f"{reference!r} is not of the form module:attribute or file.py:attribute")
     try:
         if not place["home"].endswith(".py"):
             return pkgutil.resolve_name(reference)

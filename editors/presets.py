@@ -118,7 +118,7 @@ def split_address(reference: str) -> tuple[str, str]:
         valid = False
     if not (valid and mark and model):
         raise EditorError(
-            f"'{credentials.without(reference)}' is no served editor; expected openai:URL#MODEL, for example "
+            f"'{credentials.without(reference)}' is not a served editor; expected openai:URL#MODEL, such as "
             "openai:http://localhost:8000/v1#Qwen/Qwen-Image-Edit-2511, or openai:MODEL"
         )
     return url, model

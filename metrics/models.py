@@ -163,7 +163,7 @@ def split_reward(reference: str) -> tuple[str, str]:
     kind, _, model = reference.partition(":")
     if not model:
         raise MetricError(
-            f"'{reference}' is no reward; expected {', '.join(f'{one}:MODEL' for one in REWARDS)}."
+            f"'{reference}' is not a reward; expected {', '.join(f'{one}:MODEL' for one in REWARDS)}."
         )
     return choose("kind of reward", kind, REWARDS), model
 

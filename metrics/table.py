@@ -40,7 +40,9 @@ class Table(Mapping[str, Metric]):
             except (ImportError, AttributeError) as error:
                 raise MetricError(f"The metric plug-in '{point.name}' cannot be loaded: {error}.") from None
             if not isinstance(metric, Metric):
-                raise MetricError(f"The metric plug-in '{point.name}' is no metrics.Metric, but {metric!r}.")
+                raise MetricError(
+                    f"The metric plug-in '{point.name}' is not a metrics.Metric, but {metric!r}."
+                )
             if metric.name in metrics:
                 raise MetricError(f"The metric plug-in '{point.name}' takes the name '{metric.name}'.")
             metrics[metric.name] = metric

@@ -51,7 +51,7 @@ def load_plugin(
             inspect.signature(judge).bind(**options)
         except (TypeError, ValueError):
             raise MetricError(
-                f"'{path_or_id}' is no judge, and cannot be called with {', '.join(options)} to make one."
+                f"'{path_or_id}' is not a judge, and cannot be called with {', '.join(options)} to make one."
             ) from None
         judge = judge(**options)
     needed = ("fingerprint", "describe", METHODS[kind], *(("template",) if kind == "vqa" else ()))
@@ -75,5 +75,5 @@ def offered(reference: str) -> Any:
         except (ImportError, AttributeError) as error:
             raise MetricError(f"The judge plug-in '{name}' cannot be loaded: {error}.") from None
     if not callable(there) and not any(hasattr(there, method) for method in METHODS.values()):
-        raise MetricError(f"'{reference}' is no judge, and cannot be called to make one.")
+        raise MetricError(f"'{reference}' is not a judge, and cannot be called to make one.")
     return there

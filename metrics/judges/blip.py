@@ -96,7 +96,7 @@ def load(path_or_id: str, *, batch_size: int = 16, pictures: int = 1, **how: Any
     model, source = loading.load_model(BlipForImageTextRetrieval, path_or_id, "blip", **how)
     if getattr(model.config, "pictures", 1) != pictures:
         raise MetricError(
-            f"'{path_or_id}' is no BLIP whose text encoder reads {pictures} picture{'s' * (pictures > 1)}."
+            f"'{path_or_id}' is not a BLIP whose text encoder reads {pictures} picture{'s' * (pictures > 1)}."
         )
     images, tokenizer = source.part(AutoImageProcessor), source.part(AutoTokenizer)
     return BlipMatcher(model, images, tokenizer, source, batch_size)

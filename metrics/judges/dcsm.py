@@ -116,7 +116,7 @@ def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
     content = read_checkpoint(source, inert=True)[0]  # the file has a tokenizer and a module beside
     wanted = ("model_state_dict", "external_logic_token_embeddings")
     if not isinstance(content, Mapping) or any(content.get(key) is None for key in wanted):
-        raise MetricError(f"'{source}' is no DCSM: it needs {' and '.join(wanted)}.")
+        raise MetricError(f"'{source}' is not a DCSM: it needs {' and '.join(wanted)}.")
     encoder = load_clip(located(base), revision=None, device="cpu", dtype="float32")
     own = encoder.model.state_dict()
     for name, tensor in (content.get("clip_state_dict") or {}).items():

@@ -120,7 +120,9 @@ def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]
         try:
             body = ast.parse(path.read_bytes()).body
         except (SyntaxError, ValueError) as error:
-            raise MetricError(f"'{path}' is no Python file ({error}); copy it again from {source}.") from None
+            raise MetricError(
+                f"'{path}' is not a Python file ({error}); copy it again from {source}."
+            ) from None
         for line in body:
             if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
                 texts |= {one.id: line.value.value for one in line.targets if isinstance(one, ast.Name)}

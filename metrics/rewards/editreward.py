@@ -178,7 +178,7 @@ def settings(folder: Path) -> Settings:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise MetricError(f"'{files[0]}' cannot be read: {first_line(error)}") from None
     if not isinstance(given, dict):
-        raise MetricError(f"'{files[0]}' is no configuration of EditReward.")
+        raise MetricError(f"'{files[0]}' is not a configuration of EditReward.")
     heads = choose("rm_head_type", str(given.get("rm_head_type")), HEADS)
     pooling = choose("pooling_strategy", str(given.get("pooling_strategy", "min")), ("min", "mean", "sum"))
     if not given.get("use_special_tokens") or given.get("reward_token", "special") != "special":

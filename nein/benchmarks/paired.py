@@ -19,9 +19,9 @@ from nein.reporting.tables import Column, Row, Table
 _DIFFERENCE = {"statistic": "difference"}
 NOTE = (
     "Means and differences over the samples scored in both runs, intervals and tests clustered by source "
-    "image. p belongs to the interval: below 0.05 where that leaves out 0. Holm: corrected for as many "
-    "comparisons as stand beside it (--family, --baseline). Needed: source images to find a true difference "
-    "of this size with probability 0.8 at the 5 % level. gap: the difference of both runs' negation gaps."
+    "image. p below 0.05: the interval excludes 0. Holm: corrected for the number of comparisons in the next "
+    "column (--family, --baseline). Needed: source images for 80 % power at the 5 % level, if the true "
+    "difference is this large. gap: the difference of both runs' negation gaps."
 )
 COMPARISONS = Table(
     "comparisons",

@@ -47,14 +47,14 @@ def get(name: str) -> Benchmark:
     except (ImportError, AttributeError) as error:
         raise UserError(f"The benchmark '{name}' ({place}) cannot be loaded: {error}.") from None
     if not isinstance(found, Benchmark) or found.name != name:
-        raise UserError(f"'{place}' is no nein.benchmarks.runner.Benchmark named '{name}'.")
+        raise UserError(f"'{place}' is not a nein.benchmarks.runner.Benchmark named '{name}'.")
     return found
 
 
 def of_run(folder: Path) -> Benchmark:
     """The benchmark that a folder is a run of. Raises UserError for a run of another kind."""
     if (found := known(folder)) is None:
-        raise UserError(f"'{folder}' is no run of {', '.join(names())}.")
+        raise UserError(f"'{folder}' is not a run of {', '.join(names())}.")
     return found
 
 

@@ -231,7 +231,7 @@ def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:
     total = sum(reasons.values())
     said = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
     why = f" ({'; '.join(said)}{'; ...' if len(reasons) > 3 else ''})" if said else ""
-    again = f" {failed} failed; to ask again: {environment.typed()}" if failed else ""
+    again = f" {failed} failed; retry with: {environment.typed()}" if failed else ""
     return f"{name}: {total} {'has' if total == 1 else 'have'} no score{why}.{again}"
 
 

@@ -65,8 +65,8 @@ def launch(
         if command.shared:
             print(f"Results: {config.out_dir}", file=sys.stderr)
     for folder, count in aside.items():
-        lost = f"{count} block{'s' * (count > 1)} of '{folder}', of which workers died, have no results"
-        print(f"{lost}; to try again: nein retry {folder}", file=sys.stderr, flush=True)
+        lost = f"'{folder}' has no results of {count} block{'s' * (count > 1)} that crashed workers"
+        print(f"{lost}; retry with: nein retry {folder}", file=sys.stderr, flush=True)
     code = answer if isinstance(answer, int) else 0
     return code or (errors.SET_ASIDE if aside else 0)
 

@@ -105,7 +105,7 @@ def read(
 def _content(path: Path, shape: shapes.Shape) -> dict[str, Any]:
     content = atomic.read_json(path)
     if fault := shapes.fault(content, shape):
-        raise UserError(f"'{path}' is no COCO file: {fault}.")
+        raise UserError(f"'{path}' is not a COCO file: {fault}.")
     return content
 
 

@@ -68,7 +68,7 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
     from nein.metrics.loading import new_folder
 
     if source.suffix not in ldm.SUFFIXES:
-        raise UserError(f"'{source}' is no checkpoint; expected one of {', '.join(ldm.SUFFIXES)}.")
+        raise UserError(f"'{source}' is not a checkpoint; expected one of {', '.join(ldm.SUFFIXES)}.")
     with torch.random.fork_rng(devices=[]), quiet(), new_folder(folder) as draft:
         pipeline, origin = ldm.read_pipeline(source, ema=ema, config=config, vouched=True)
         pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them

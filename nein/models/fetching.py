@@ -293,7 +293,7 @@ def _sentences(need: Need) -> Iterator[None]:
     except errors.RevisionNotFoundError:
         raise Refused(f"'{need.reference}' has no revision '{need.revision}'.") from None
     except errors.HFValidationError:
-        raise Refused(f"'{need.reference}' is no name of a repository; it must be OWNER/NAME.") from None
+        raise Refused(f"'{need.reference}' is not a name of a repository; it must be OWNER/NAME.") from None
     except errors.LocalEntryNotFoundError as error:  # the connection broke between two files
         raise _silent(need, error.__cause__ or error) from None
     except (errors.EntryNotFoundError, errors.HfHubHTTPError, httpx.HTTPStatusError) as error:

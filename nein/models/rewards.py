@@ -87,7 +87,7 @@ def check(reference: str) -> None:
     if reference == REMOVAL:
         return
     if ":" not in reference:
-        raise UserError(f"'{reference}' is no judge of edits; expected {', '.join(FORMS)}.")
+        raise UserError(f"'{reference}' is not a judge of edits; expected {', '.join(FORMS)}.")
     metrics.check_reward(reference)
 
 

@@ -121,7 +121,7 @@ def read_csv(file: Path, columns: Sequence[str]) -> list[tuple[int, Labelled]]:
     lacking = [name for name in columns if name not in (reader.fieldnames or ())]
     if lacking or not rows:
         what = f"no column {lacking[0]}" if lacking else "no line"
-        raise UserError(f"'{file}' is no file of labels: {what}; expected {', '.join(columns)}.")
+        raise UserError(f"'{file}' is not a file of labels: {what}; expected {', '.join(columns)}.")
     for place, row in rows:
         if None in row or None in row.values():
             raise UserError(f"'{file}', line {place}: the line is cut off or too long; save the file again.")

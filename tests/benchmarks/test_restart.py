@@ -253,7 +253,7 @@ def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_o
                 os.utime(place, (0, 0))
     done = commands.outcome(capsys, *line(whole.case, tmp_path))
     assert done.code == 4
-    assert f"to try again: nein retry {folders[0].path}" in done.stderr
+    assert f"retry with: nein retry {folders[0].path}" in done.stderr
     assert statuses(tmp_path) == {"complete"}
     assert contents(tmp_path) != whole.files
     assert " 1 failed" in commands.outcome(capsys, "status", tmp_path).stdout

@@ -84,7 +84,7 @@ def test_the_core_list_has_the_papers_length_and_words_count_whole_and_idioms_ap
 
 @pytest.mark.parametrize(("name", "content", "sentence"), [
     ("x.json", "{", "is not valid JSON"),
-    ("x.json", "[]", "is no COCO file"),
+    ("x.json", "[]", "is not a COCO file"),
     ("x.jsonl", '{"image": "a.png"}\n{', "line 2, the last one, is cut short"),
     ("x.jsonl", '{"caption": "a"}', "line 1, names no image"),
     ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions that must be"),

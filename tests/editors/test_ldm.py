@@ -197,7 +197,7 @@ def test_other_files_and_a_choice_of_weights_for_a_folder_are_refused(checkpoint
     with pytest.raises(EditorError):
         load(tmp_path / "broken.ckpt", checkpoint)
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(EditorError, match="is no checkpoint"):
+    with pytest.raises(EditorError, match="is not a checkpoint"):
         get_editor(str(tmp_path / "notes.txt"))
     with pytest.raises(EditorError, match=r"not a single file.*leave out ema"):
         get_editor("ip2p", checkpoint=str(checkpoint), ema=True)

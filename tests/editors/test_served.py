@@ -222,7 +222,7 @@ def test_all_wait_as_long_as_the_server_says_and_go_on(build, server, requests_o
         ("openai:http://127.0.0.1:9/v1#edit-1", "Nobody answers at 'http://127.0.0.1:9/v1'"),
         ("openai:URL#edit-2", "Unknown model of 'URL' 'edit-2'; did you mean 'edit-1'?"),
         ("openai:http://user:password@host:port/v1#edit-1", "'openai:http://host:port/v1#edit-1' is no"),
-        ("openai:", "'openai:' is no served editor; expected openai:"),
+        ("openai:", "'openai:' is not a served editor; expected openai:"),
     ],
 )
 def test_a_mistake_is_one_sentence(reference, sentence, build, server, monkeypatch):

@@ -84,7 +84,7 @@ def test_dcsm_reads_the_map_of_cosines_with_the_columns_of_its_words(base, tmp_p
     ("spoil", "said"),
     [
         (lambda c: c["model_state_dict"].pop("fc1.weight"), "lacks weights"),
-        (lambda c: c.pop("external_logic_token_embeddings"), "is no DCSM"),
+        (lambda c: c.pop("external_logic_token_embeddings"), "is not a DCSM"),
         (lambda c: c["model_state_dict"].pop("fc2.bias"), "Missing key.*fc2.bias"),
         (lambda c: c.update(learned_lookup=["no"]), "11 columns for the 1 words"),
         (lambda c: c["clip_state_dict"]["logit_scale"].add_(1), "over another CLIP"),

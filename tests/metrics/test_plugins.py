@@ -26,7 +26,7 @@ def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed):
 @pytest.mark.parametrize(
     ("load", "reference", "said"),
     [
-        (metrics.check_reference, "math:pi", "'math:pi' is no judge, and cannot be called to make one"),
+        (metrics.check_reference, "math:pi", "'math:pi' is not a judge, and cannot be called to make one"),
         (lambda name: metrics.load_judge("vqa", name), "tests.rehearsal:nothing", "cannot be imported"),
         (lambda name: metrics.load_judge("vqa", name), "no_such_module:load", "cannot be imported"),
         (lambda name: metrics.load_judge("vqa", name), "plugin:echo", "no installed package offers a judge"),

@@ -288,7 +288,7 @@ def test_a_single_head_is_asked_the_question_of_the_configuration(qwen, tmp_path
         (lambda f: (f / "EditReward.yaml").unlink(), "has 0 files"),
         (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor model.pth"),
         (lambda f: (f / "prompts.py").unlink(), "has the text INSTRUCTION_EDIT_FOLLOWING"),
-        (lambda f: (f / "prompts.py").write_text("a ="), "is no Python file"),
+        (lambda f: (f / "prompts.py").write_text("a ="), "is not a Python file"),
         (lambda f: (f / "EditReward.yaml").write_text("rm_head_type: best"), "Unknown rm_head_type 'best'"),
     ],
 )
@@ -399,9 +399,9 @@ def test_matching_reads_the_edit_and_what_changed(two_pictures):
 
 
 def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(two_pictures, tmp_path):
-    with pytest.raises(MetricError, match="no BLIP whose text encoder reads 2 pictures"):
+    with pytest.raises(MetricError, match="not a BLIP whose text encoder reads 2 pictures"):
         metrics.load_reward(f"matching:{tiny.make_blip(tmp_path / 'blip')}")
-    with pytest.raises(MetricError, match=r"no BLIP whose text encoder reads 1 picture\."):
+    with pytest.raises(MetricError, match=r"not a BLIP whose text encoder reads 1 picture\."):
         metrics.load_judge("itm", str(two_pictures))
 
 
@@ -412,7 +412,7 @@ def refused():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: metrics.check_reward("editscore"), "is no reward; expected editscore:MODEL"),
+        (lambda: metrics.check_reward("editscore"), "is not a reward; expected editscore:MODEL"),
         (lambda: metrics.check_reward("editscored:a/b"), "did you mean 'editscore'"),
         (lambda: metrics.check_reward("pairwise:nowhere"), "There is no model folder"),
         (lambda: metrics.check_reward("editreward:a/b"), "There is no folder"),

@@ -150,7 +150,7 @@ def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(tmp_pa
         ("best-of:1:removal", "N from 2 to 64"),
         ("best-of:four:removal", "N from 2 to 64"),
         ("best-of:4", "JUDGE one of removal, editscore:MODEL"),
-        ("best-of:4:judge", "'judge' is no judge of edits"),
+        ("best-of:4:judge", "'judge' is not a judge of edits"),
         ("best-of:4:pairwize:a/b", "did you mean 'pairwise'"),
         ("best-of:4:pairwise:nowhere", "There is no model folder"),
     ],

@@ -65,9 +65,9 @@ def test_ham10000s_table_is_read_as_published(separator, tmp_path):
 @pytest.mark.parametrize(
     ("source", "old", "new", "sentence"),
     [
-        ("chexpert", "1.0,1.0,1.0", "1.0,2.0,1.0", "line 2, Cardiomegaly: '2.0' is no label"),
+        ("chexpert", "1.0,1.0,1.0", "1.0,2.0,1.0", "line 2, Cardiomegaly: '2.0' is not a label"),
         ("chexpert", "Cardiomegaly", "Heart", "no column 'Cardiomegaly'"),
-        ("ham10000", ",nv,", ",nevus,", "line 4, dx: 'nevus' is no diagnosis; allowed: akiec"),
+        ("ham10000", ",nv,", ",nevus,", "line 4, dx: 'nevus' is not a diagnosis; allowed: akiec"),
         ("ham10000", "ISIC_0026769", "", "line 4: the column 'image_id' is empty"),
     ],
 )

@@ -126,9 +126,9 @@ def test_of_a_video_concepts_are_asked_for_and_all_captions_shown(copy):
     ("name", "old", "new", "sentence"),
     [
         ("finetuning/generate_negative_captions.py", "", None, "cannot be read"),
-        ("finetuning/generate_negative_captions.py", NEGATE, "def (", "is no Python file"),
+        ("finetuning/generate_negative_captions.py", NEGATE, "def (", "is not a Python file"),
         ("finetuning/generate_negative_captions.py", "{examples}", "{other}", "has a gap that is not known"),
-        ("finetuning/generate_negative_captions.py", '"n1"', "str(1)", "is no list of texts"),
+        ("finetuning/generate_negative_captions.py", '"n1"', "str(1)", "is not a list of texts"),
         ("finetuning/paraphrase_captions.py", "mcq_examples", "others", "has no 'mcq_examples'"),
         ("finetuning/validate_object_lists.py", "examples = ", "given = ", "has no 'examples'"),
     ],

@@ -116,7 +116,7 @@ def test_a_question_that_failed_is_unscored_counted_aloud_and_asked_again_by_the
         assert ask(server, questions, out, "--protocol", protocol) == 0
         said = capsys.readouterr().err
         assert "openai-eye-7b: 2 have no score (2 x the endpoint refused the request: HTTP 400" in said
-        assert f"2 failed; to ask again: nein negvqa --out {shlex.quote(str(out))}" in said
+        assert f"2 failed; retry with: nein negvqa --out {shlex.quote(str(out))}" in said
         what = {"task": "accuracy", "category": "Average", "scoring": "generated", "protocol": protocol}
         average = figure(folder_of(out).path, **what)
         assert (average["n"], average["unscored"]) == (11, 1)

@@ -163,7 +163,7 @@ def install(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("place", "sentence"), [
     ("tests.nein.outside:NOTHING", "cannot be loaded"),
-    ("tests.nein.outside:NETWORK", "is no metrics.Metric"),
+    ("tests.nein.outside:NETWORK", "is not a metrics.Metric"),
     ("tests.nein.outside:TAKEN", "takes the name 'dino'"),
 ])  # fmt: skip
 def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(install, place, sentence):

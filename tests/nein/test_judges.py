@@ -281,10 +281,10 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
     ("--sets paste", "did you mean 'pasted'?"),
     ("--limit 1", "--limit is 1; at least 2 are needed"),
     ("--judge llava", "must be vqa=REFERENCE, ovd=REFERENCE or reward="),
-    ("--instances FOLDER/val.json", "is no COCO file"),
+    ("--instances FOLDER/val.json", "is not a COCO file"),
     ("--instances FOLDER/none.json", "There is no file"),
     ("--judge reward=pairwise:nano:negvqa", "say --judges reward"),
-    ("--judges reward --judge reward=best", "'best' is no judge of edits"),
+    ("--judges reward --judge reward=best", "'best' is not a judge of edits"),
     ("--judges reward --sets instances", "takes sources and pasted"),
     ("--judge wow=x", "reward=REFERENCE"),
 ])  # fmt: skip

@@ -153,7 +153,7 @@ def test_a_large_file_that_is_no_array_of_objects_is_a_sentence(make_data, large
     (root / "val.json").write_text(
         text.replace("{}", json.dumps(json.loads((root / "val.json").read_text())[0]))
     )
-    with pytest.raises(UserError, match="is no JSON array of objects at byte"):
+    with pytest.raises(UserError, match="is not a JSON array of objects at byte"):
         load_folder(root)
 
 

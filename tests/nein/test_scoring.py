@@ -89,7 +89,7 @@ def test_only_what_an_endpoint_did_not_answer_is_asked_again(
     assert len({*map(question, server.requests)}) < len(server.requests)
     scores = scores_in(out / "identity" / "negative")
     assert (
-        f"{sum('again' in row for row in scores)} failed; to ask again: nein eval --editor identity"
+        f"{sum('again' in row for row in scores)} failed; retry with: nein eval --editor identity"
         in first.stderr
     )
     note = f"{len(lost)} samples lack the answer of an endpoint. To ask again: nein eval --editor identity"

@@ -85,7 +85,7 @@ def test_what_a_service_failed_at_is_sent_again_and_nothing_else(service, edit):
     service(s1_2=BUSY, s3_1=BUSY)
     run, done = edit()
     assert "2 x not edited: HTTP 429: too many requests" in done.stderr
-    assert "4 failed; to ask again" in done.stderr  # two samples in two metrics
+    assert "4 failed; retry with" in done.stderr  # two samples in two metrics
     kept = {path: path.stat().st_mtime_ns for path in run.path.rglob("*.png")}
     assert len(kept) == 4
     service(s3_1=BUSY)

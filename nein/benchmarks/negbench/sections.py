@@ -138,12 +138,11 @@ HALVES = Table(
     (*NAME, Row("metric", "shown")),
     (Across("type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
     {"metric": (*BASELINES, GAIN)},
-    "Text only: what is right where the picture says nothing (of encoders the mean of all pictures, of "
-    "others a grey one, each distinct question once). Picture only: where the text says nothing (of encoders "
-    "the mean of all captions; others are told a caption, or asked a question, that says nothing). Captions "
-    "to choose from are then all alike: nobody is asked, and chance stands here. With --protocol paper the "
-    "right option comes first and wins ties: what scores all alike says nothing and has no "
-    "figure. Gain over text: accuracy minus text only, paired, in points.",
+    "Text only: the picture is replaced by the mean of all pictures (encoders) or a grey one (others, each "
+    "distinct question once). Picture only: the caption is replaced by the mean of all captions, or by one "
+    "that says nothing; among captions this is chance and not measured. Under --protocol paper a tie goes to "
+    "the right option, so an all-equal score has no figure. Gain over text: accuracy minus text only, "
+    "paired, in points.",
 )
 CHOSEN = Table(
     "chosen",

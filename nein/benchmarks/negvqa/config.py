@@ -52,7 +52,7 @@ class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreO
         "add remedies: flip, consistent, chain-of-thought",
         "Main",
         among=("flip", "consistent", "chain-of-thought"),
-        what="cure",
+        what="remedy",
     )
     prompt: Literal["paper", "vlmevalkit"] = option(
         "paper", "question wording: the paper's, or VLMEvalKit's for each model", "Method"

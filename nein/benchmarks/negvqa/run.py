@@ -80,9 +80,9 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
             return CachedModel(load_model(reference, config, device), AnswerCache(cache))
 
         load = shared(load_cached)
-        for cure in ("", *config.mend):
-            remedies.possible(cure, scorings(reference, config), model)
-            made.append(_run(name, reference, config, asked, device, load, cure))
+        for remedy in ("", *config.mend):
+            remedies.possible(remedy, scorings(reference, config), model)
+            made.append(_run(name, reference, config, asked, device, load, remedy))
     return [*made, *people.values()]
 
 
@@ -104,9 +104,9 @@ def _run(
     asked: Questions,
     device: str,
     load: Callable[[], CachedModel],
-    cure: str,
+    remedy: str,
 ) -> Run:
-    """cure: the arm of `--mend`; "" for the model as it is."""
+    """remedy: the arm of `--mend`; "" for the model as it is."""
     how = manner(reference, config)
     identity = {
         "model": references.identity(_behind(reference, config)),
@@ -121,11 +121,11 @@ def _run(
         identity["missing"] = "not shown"
     if config.model_options:
         identity["options"] = config.model_options
-    if cure:
-        name, identity["mend"] = f"{name}+{cure}", cure
+    if remedy:
+        name, identity["mend"] = f"{name}+{remedy}", remedy
     if reference == JUDGE:
         identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
-    stages = _asking(reference, config, asked.items, load, cure)
+    stages = _asking(reference, config, asked.items, load, remedy)
     # A judge's answers about one option at a time are no texts to match.
     texts = reference != JUDGE or config.judge_asking == "letters"
     return _of_stages(name, reference, config, asked, device, identity, stages, config.limit, texts)
@@ -241,15 +241,15 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
 
 
 def _asking(
-    reference: str, config: NegvqaConfig, items: Sequence[Item], load: Callable[[], CachedModel], cure: str
+    reference: str, config: NegvqaConfig, items: Sequence[Item], load: Callable[[], CachedModel], remedy: str
 ) -> list[Stage]:
     """Every question and its negation; for some of them the baselines."""
     by_id = {item.id: item for item in items}
     read_by, wording = scorings(reference, config), manner(reference, config).prompt
     vanish = vanishing(config, items)
     model = Model.one(
-        f"{reference}+{cure}" if cure else reference,
-        (lambda: remedies.WithRemedy(load(), cure, wording)) if cure else load,
+        f"{reference}+{remedy}" if remedy else reference,
+        (lambda: remedies.WithRemedy(load(), remedy, wording)) if remedy else load,
         references.place(_behind(reference, config)),
     )
 
@@ -286,9 +286,9 @@ def _asking(
     stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (MATCHES,))]
     if config.blind:
         # Without the picture both questions, without the question the options alone, which both have: nothing
-        # for a cure to ask that takes the two together.
+        # for a remedy to ask that takes the two together.
         unseen = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
-        asked = unseen if cure in remedies.IN_PAIRS else [*unseen, Asking("", PICTURE_ONLY)]
+        asked = unseen if remedy in remedies.IN_PAIRS else [*unseen, Asking("", PICTURE_ONLY)]
         stages.append(stage(BLIND, asked, spread(blocks, config.blind)))
     return stages
 

@@ -84,10 +84,9 @@ BLIND = Table(
     rows=(_MODEL, _SCORING, _QUESTIONS, Row("metric", "shown")),
     columns=(_CATEGORIES, *_COUNTS),
     where={"task": "blind"},
-    note="Per cent right of the questions that were also asked so (--blind, evenly spread): text only with a "
-    "grey picture, picture only with the options and no question, whose one answer counts for the question "
-    "and for its negation; a cure that takes the two together (consistent) has none, since without the "
-    "question they are one. Gain over text: accuracy minus text only on the same questions, paired, in "
+    note="Accuracy in per cent on --blind questions, evenly spread. Text only: with a grey picture. Picture "
+    "only: with the options and no question; one answer counts for the question and its negation (none for "
+    "the remedy consistent). Gain over text: accuracy minus text only on the same questions, paired, in "
     f"points. {_CLUSTERED}.",
 )
 

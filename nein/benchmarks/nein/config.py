@@ -202,7 +202,7 @@ class GridConfig(Runs, Elsewhere, Seed):
         if out is not None and out.is_dir():
             raise UserError(f"'{out}' is a folder; --out takes a file, for example {out / 'grid.png'}.")
         if out is not None and out.suffix not in (".png", ".pdf", ".svg"):
-            raise UserError(f"'{out}' is no picture that can be written; --out takes .png, .pdf or .svg.")
+            raise UserError(f"'{out}' is not a picture that can be written; --out takes .png, .pdf or .svg.")
         if not 16 <= self.size <= 2048:
             raise UserError(f"--size is {self.size}; allowed are 16 to 2048 pixels.")
         if self.metric is not None:

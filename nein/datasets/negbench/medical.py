@@ -65,7 +65,7 @@ def _label(row: Row, finding: str, path: Path) -> float | None:
         value = 2.0
     if value not in (PRESENT, ABSENT, UNCERTAIN):
         raise UserError(
-            f"'{path}', line {row.line}, {finding}: '{text}' is no label; allowed: 1, 0, -1 or empty."
+            f"'{path}', line {row.line}, {finding}: '{text}' is not a label; allowed: 1, 0, -1 or empty."
         )
     return value
 
@@ -78,7 +78,9 @@ def ham10000(path: Path, count: int) -> Iterator[Concepts]:
         )
         if code not in DIAGNOSES:
             allowed = ", ".join(DIAGNOSES)
-            raise UserError(f"'{path}', line {row.line}, dx: '{code}' is no diagnosis; allowed: {allowed}.")
+            raise UserError(
+                f"'{path}', line {row.line}, dx: '{code}' is not a diagnosis; allowed: {allowed}."
+            )
         others = tuple(words for other, words in DIAGNOSES.items() if other != code)
         yield Concepts(name, f"{name}.jpg", (), (DIAGNOSES[code],), others, source_id=lesion)
 

@@ -378,7 +378,7 @@ def _records(file: Path) -> Iterator[tuple[int, int, Any]]:
 
 
 def _broken(file: Path, place: int) -> UserError:
-    return UserError(f"'{file}' is no JSON array of objects at byte {place}.")
+    return UserError(f"'{file}' is not a JSON array of objects at byte {place}.")
 
 
 def records_hash(samples: Iterable[Sample]) -> str:

@@ -98,7 +98,7 @@ class Script:
                 f"'{path}' cannot be read ({error.strerror or error}); --prompts is a copy of {SOURCE}."
             ) from None
         except (SyntaxError, ValueError) as error:
-            raise UserError(f"'{path}' is no Python file ({error}); see --prompts.") from None
+            raise UserError(f"'{path}' is not a Python file ({error}); see --prompts.") from None
         self.sha256 = hashlib.sha256(data).hexdigest()
 
     def examples(self, name: str) -> list[str]:
@@ -108,7 +108,7 @@ class Script:
             texts = [one.value for one in value.elts if isinstance(one, ast.Constant)]
             if len(texts) == len(value.elts) and all(isinstance(text, str) for text in texts):
                 return [str(text) for text in texts]
-        raise self._unlike(f"'{name}' is no list of texts")
+        raise self._unlike(f"'{name}' is not a list of texts")
 
     def text(self, variable: str, function: str | None = None, place: int = 0, **gaps: str) -> str:
         """The text assigned to `variable` at the top of the file or in `function`, its gaps filled in. place:

@@ -145,7 +145,7 @@ def check(arm: str, row: str) -> None:
     kind, colon, scale = arm.partition(":")
     if kind in GUIDED and colon and not (NUMBER.fullmatch(scale) and float(scale) > GUIDED[kind]):
         raise UserError(
-            f"'{arm}' is no arm; expected {kind}, or {kind}:SCALE with a scale above {GUIDED[kind]}."
+            f"'{arm}' is not a remedy; expected {kind}, or {kind}:SCALE with a scale above {GUIDED[kind]}."
         )
     given = kind if kind in GUIDED else arm
     _, needs = BY_RULE[chosen("remedy", given, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
@@ -234,7 +234,7 @@ def parse_best_of(arm: str) -> tuple[int, str]:
     count, _, judge = arm.removeprefix(BEST_OF).partition(":")
     if not (count.isascii() and count.isdigit() and 2 <= int(count) <= MOST) or not judge:
         raise UserError(
-            f"'{arm}' is no arm; expected {BEST_OF}N:JUDGE, N from 2 to {MOST} and JUDGE one of "
+            f"'{arm}' is not a remedy; expected {BEST_OF}N:JUDGE, N from 2 to {MOST} and JUDGE one of "
             f"{', '.join(rewards.FORMS)}."
         )
     return int(count), judge
