@@ -5,6 +5,8 @@
     python benchmarks/executors.py --sizes 10000,625000     # and jobs of so many blocks
     python benchmarks/executors.py --records 1000000 --processes 1,16     # and a data set of so many samples
     python benchmarks/executors.py --operations 48          # and the file operations of a sample
+    python -m benchmarks.executors --served 24 --blocks 0 --limit 0        # models behind an address
+    python -m benchmarks.executors --trouble 5,300 --blocks 0 --limit 0    # which make trouble, and a kill
 
 1. Overhead. Blocks that do nothing but a row each, on every executor: what starting takes, and a block after
    that (a file of rows with fsync, a line of costs, an attempt).
@@ -17,13 +19,19 @@
    by several processes that start together.
 6. File operations of one sample more: `nein eval` over the nano world, of so many samples and of twice as
    many. Python's audit events below the folders of data and results, and its calls of fsync and stat.
+7. `nein eval` with an editor and a judge on the loopback address that take half a second: requests per scored
+   sample, and the time with 1 and 16 at a time. With --trouble the editor answers 429 with each Retry-After
+   once, refuses one in ten, fails once and returns another shape once; the judge refuses max_tokens, thinks
+   and changes its version; the command is killed in the middle and given again. Then: what was paid.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import dataclasses
 import functools
+import io
 import json
 import os
 import resource
@@ -36,11 +44,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from nein.engine import attempts
 from nein.engine.blocks import Blocks
 from nein.engine.executors import Executor, progress
 from nein.engine.executors.worker import Worker
 from nein.engine.folder import Folder
+from nein.engine.images import encode_png
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Planned, Stage, Step
 
@@ -334,6 +346,97 @@ def counted(limit: str, out: str) -> None:
         print(json.dumps(counts))
 
 
+EDITOR, JUDGE = "gpt-image-1.5", "gpt-5-mini"  # names that have a price
+EDIT_USAGE = {"input_tokens": 1500, "output_tokens": 1100}
+REFUSED = 400, {"error": {"message": "no", "code": "moderation_blocked", "type": "user_error"}}, {}
+TOO_LONG = {"message": "Use 'max_completion_tokens'", "type": "invalid_request_error", "param": "max_tokens"}
+
+
+def answer(body: dict[str, Any], count: int, trouble: dict[str, Any]) -> tuple[int, Any, dict[str, str]]:
+    """What a service says that edits and judges. trouble: what is still to go wrong; {} for nothing."""
+    time.sleep(trouble.get("seconds", 0.5))
+    if "messages" in body:
+        if trouble and "max_tokens" in body:
+            return 400, {"error": TOO_LONG}, {}
+        text = "<think>Is it there?</think>Yes" if trouble else "Yes"
+        usage = {"prompt_tokens": 600, "completion_tokens": 20}
+        said = {"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": usage}
+        return 200, {**said, "model": f"{JUDGE}-{1 + (count > trouble.get('change', 1e9))}"}, {}
+    if waits := trouble.get("waits"):
+        return 429, {"error": {"message": "slow down"}}, {"Retry-After": str(waits.pop(0))}
+    edits = trouble.setdefault("edits", []) if trouble else []
+    if trouble and body not in edits:
+        edits.append(body)
+        if len(edits) == 3:
+            return 500, {}, {}
+    if trouble and edits.index(body) % 10 == 4:
+        return REFUSED
+    picture = 255 - np.asarray(Image.open(io.BytesIO(body["image"])))
+    if trouble and edits.index(body) == 5:
+        picture = picture[: len(picture) // 2]
+    trouble.setdefault("paid", []).append(body["image"] + body["prompt"].encode()) if trouble else None
+    return (
+        200,
+        {"data": [{"b64_json": base64.b64encode(encode_png(picture)).decode()}], "usage": EDIT_USAGE},
+        {},
+    )
+
+
+def served(count: int, trouble: dict[str, Any], at_once: Sequence[int]) -> None:
+    """Part 7."""
+    from tests.loopback import Server
+
+    for number in at_once:
+        server = Server()
+        server.models = (200, {"data": [{"id": EDITOR}, {"id": JUDGE}]}, {})
+        server.rule = lambda body, place: answer(body, place, trouble)
+        with tempfile.TemporaryDirectory() as out:
+            words = [
+                "eval",
+                "--editor",
+                f"openai:{server.url}#{EDITOR}",
+                "--control",
+                "none",
+                "--device",
+                "cpu",
+            ]
+            words += [
+                "--models.vqa",
+                f"openai:{server.url}#{JUDGE}",
+                "--metrics",
+                "removal_vqa,retention_vqa",
+            ]
+            words += ["--limit", str(count), "--concurrency", str(number), "--out", out]
+            line, start = [sys.executable, "-m", "nein", *words], time.perf_counter()
+            environment = {**os.environ, "OPENAI_API_KEY": "none", "PYTHONPATH": str(ROOT)}
+            if trouble:
+                first = subprocess.Popen(line, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+                while len(trouble.get("paid", [])) < count // 2:
+                    time.sleep(0.05)
+                first.kill()
+                first.wait()
+                trouble["change"] = len(server.requests) + 2 * count
+            text = subprocess.run(line, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+            seconds = time.perf_counter() - start
+            asked = sum("messages" in body for body in server.requests)
+            edits = len(server.requests) - asked
+            each = (edits + asked) / count
+            told = f"{count} samples, {edits} edits and {asked} questions, {each:.1f} requests a sample"
+            print(f"{number} at a time: {told}, {seconds:.1f} s")
+            if trouble:
+                paid = Counter(trouble["paid"])
+                print(f"{len(paid)} pictures paid, {sum(paid.values()) - len(paid)} of them twice")
+                print(subprocess.run([*line[:3], "status", out], cwd=ROOT, env=environment, check=True,
+                                     capture_output=True, text=True).stdout)  # fmt: skip
+                print(
+                    text.stdout,
+                    *text.stderr.splitlines()[-8:],
+                    (Path(out) / "table.md").read_text(),
+                    sep="\n",
+                )
+        server.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--blocks", type=int, default=400, help="of the first part (default 400)")
@@ -345,6 +448,8 @@ def main() -> None:
     parser.add_argument("--records", default="", help="of the fifth part: 100000,1000000,10000000")
     parser.add_argument("--processes", default="1", help="of the fifth part: how many start together: 1,16")
     parser.add_argument("--operations", type=int, default=0, help="samples of the sixth part: 48")
+    parser.add_argument("--served", type=int, default=0, help="samples of the seventh part: 24")
+    parser.add_argument("--trouble", default="", help="of the seventh part: seconds of Retry-After: 5,300")
     parser.add_argument("--share", nargs=6, help=argparse.SUPPRESS)
     parser.add_argument("--count", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -369,6 +474,11 @@ def main() -> None:
         records([int(size) for size in options.records.split(",")], processes)
     if options.operations:
         operations(options.operations)
+    if options.served:
+        served(options.served, {}, (1, 16))
+    if options.trouble:
+        waits = [int(wait) for wait in options.trouble.split(",")]
+        served(40, {"waits": waits, "seconds": 0.2}, (4,))
 
 
 if __name__ == "__main__":

@@ -176,5 +176,5 @@ def test_a_dry_run_tells_cost_and_time_by_a_table_and_then_by_the_first_samples(
     editing, judging = announced(capsys, *both)
     assert editing.startswith("gpt-image-1.5: about 200 requests, $")
     assert editing.endswith("0:25:00 at 4 at a time (by a table: 1,500 tokens in, 1,100 out, 30 s a request)")
-    assert judging.startswith("gpt-4o-mini: about 1,200 requests, $0.12, 0:10:00")
+    assert judging.startswith("gpt-4o-mini: about 1,400 requests, $0.13, 0:11:40")
     assert announced(capsys, "negvqa", "--model", "nano:negvqa") == []

@@ -33,7 +33,7 @@ from nein.models.references import identity, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
 #: About how many questions a VQA judge is asked of a sample: its object and the caption's, before and after.
-QUESTIONS = 6
+QUESTIONS = 7
 
 
 class Scorer:
