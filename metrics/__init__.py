@@ -6,32 +6,14 @@ METRICS holds every metric by name; `score(metrics, batch)` gives a Score per me
 
 from __future__ import annotations
 
-# ruff: noqa: F401 - names for type checkers
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nein.metrics.base import MetricError, Score, Store
-    from nein.metrics.metric import Batch, EditPair, Metric, SceneObject, Settings, score
-    from nein.metrics.models import (
-        DUALS,
-        ENCODERS,
-        JUDGES,
-        ORIGINS,
-        REFERENCES,
-        check_reference,
-        check_reward,
-        dual_prefix,
-        load_choices,
-        load_dual,
-        load_encoder,
-        load_judge,
-        load_reward,
-        origins,
-        special_reference,
-        split_reward,
-    )
-    from nein.metrics.table import METRICS
+    from nein.metrics.base import *  # noqa: F403
+    from nein.metrics.metric import *  # noqa: F403
+    from nein.metrics.models import *  # noqa: F403
+    from nein.metrics.table import *  # noqa: F403
 
 #: Module -> the names of this package that are in it.
 _WHERE = {
