@@ -143,10 +143,6 @@ class Choice:
     row: Model | None = None  # of `MODELS`
     remedy: str = ""  # around it (`nein.models.remedies.encoders`)
 
-    @property
-    def identity(self) -> str:
-        return references.identity(self.asked)
-
 
 def choose(asked: str, kind: str = "dual") -> Choice:
     """Raises UserError for a name without weights or a reference that is none."""

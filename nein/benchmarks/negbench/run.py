@@ -89,9 +89,9 @@ def _run(
 ) -> ModelRun:
     """load: gives the model without its remedy."""
     identity = {
-        "model": choice.identity, "weights": models.weights(choice.reference), "kind": choice.kind,
-        "revision": choice.revision, "data": f"{data.name} {data.sha256[:16]}", "protocol": config.protocol,
-        "seed": config.seed, **runner.machine_identity(config, device),
+        "model": references.identity(choice.asked), "weights": models.weights(choice.reference),
+        "kind": choice.kind, "revision": choice.revision, "data": f"{data.name} {data.sha256[:16]}",
+        "protocol": config.protocol, "seed": config.seed, **runner.machine_identity(config, device),
     }  # fmt: skip
     if choice.remedy:
         identity |= {"mend": choice.remedy, **Remedy.parse(choice.remedy).identity}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,7 +99,25 @@ class Job(job.Job):
         return None if stage == "verify" else valid
 
     def model(self, stage: str, device: str) -> Model:
-        return _model(self.config, self.folder, stage, device)
+        """What a stage needs, not loaded. To validate, the language model answers at temperature 0."""
+        config, folder = self.config, self.folder
+        if stage == "pairs":
+            return Model(
+                "maker", lambda: _tools(config, folder, device),
+                lambda made: _described(maker=made.maker, detector=made.verifier.detector, llm=made.client),
+                usage=lambda made: usage_of({"llm": made.client}),
+            )  # fmt: skip
+        if stage == "verify":
+            load = functools.partial(_verifier, config, device, config.protocol)
+            return Model("detector", load, lambda verifier: _described(detector=verifier.detector))
+        kind = "llm"
+        if stage == "validate":
+            kind = "checker"
+            config = replace(config, llm=replace(config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT))
+        return Model(
+            kind, lambda: _client(config, folder, device), lambda client: _described(**{kind: client}),
+            references.place(str(config.llm.model)), lambda client: usage_of({kind: client}),
+        )  # fmt: skip
 
     def concepts(self, shard: int, before: str | None = None) -> list[Concepts]:
         """The images of a shard as the stages before `before` (default: all) left them."""
@@ -258,7 +277,6 @@ def unanswered(rows: Sequence[Row]) -> bool:
 
 
 VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
-_PARTS = {"maker": "maker", "detector": "verifier", "llm": "client"}  # of PairTools
 
 
 @dataclass(frozen=True)
@@ -276,40 +294,13 @@ class PairTools:
             self.client.stop()
 
 
-def _model(config: BuildConfig, folder: Folder, stage: str, device: str) -> Model:
-    """What a stage needs, not loaded. To validate, the language model answers at temperature 0."""
-    if stage == "pairs":
-        return Model(
-            "maker", lambda: _tools(config, folder, device),
-            lambda tools: {
-                name: fact
-                for kind, part in _PARTS.items()
-                for name, fact in _described(kind, getattr(tools, part)).items()
-            },
-            usage=lambda tools: usage_of({"llm": tools.client}),
-        )  # fmt: skip
-    if stage == "verify":
-        return Model(
-            "detector", lambda: _verifier(config, device, config.protocol),
-            lambda verifier: _described("detector", verifier),
-        )  # fmt: skip
-    kind = "llm"
-    if stage == "validate":
-        kind = "checker"
-        config = replace(config, llm=replace(config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT))
-    return Model(
-        kind, lambda: _client(config, folder, device), lambda client: _described(kind, client),
-        references.place(str(config.llm.model)), lambda client: usage_of({kind: client}),
-    )  # fmt: skip
-
-
-def _described(kind: str, part: Any) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Fingerprint and description, by kind; nothing of None."""
-    if part is None:
-        return {}
-    part = getattr(part, "detector", part)
-    facts = part.describe()
-    return {kind: (getattr(part, "fingerprint", None) or json_digest(facts)[:16], facts)}
+def _described(**parts: Any) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Kind -> fingerprint and description; nothing of None."""
+    told = {kind: (part, part.describe()) for kind, part in parts.items() if part is not None}
+    return {
+        kind: (getattr(part, "fingerprint", None) or json_digest(facts)[:16], facts)
+        for kind, (part, facts) in told.items()
+    }
 
 
 def _tools(config: BuildConfig, folder: Folder, device: str) -> PairTools:
