@@ -85,10 +85,14 @@ def missing(files):
     The type checker is told to let imports pass that it cannot find.
     """
     has = {module: defined(source) for module, source in files.items()}
+    for module, source in files.items():
+        for _, target in named(source):
+            if target.endswith(".*"):  # all that another module has
+                has[module] |= has[target.removesuffix(".*")]
 
     def is_there(target):
         module, _, name = target.rpartition(".")
-        return target in has or name in has.get(module, ())
+        return target in has or name in {*has.get(module, ()), "*"}
 
     return [
         f"{module}:{line}: {target}"

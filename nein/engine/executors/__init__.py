@@ -1,44 +1,27 @@
-"""Where blocks are made: one contract, and the executors of `--on`. None knows a benchmark."""
+"""Where blocks are made: the executors of `--on`. None knows a benchmark. Each has
+
+device       Kind of device that the models get: it is part of what decides a row.
+is_main      Whether this process opens the folders and writes what follows from the blocks.
+barrier()    Returns when every process that was started together has come here; once, before `compute`.
+compute(plan)  Makes what the folders lack; per step, how many blocks were made for this command. Nothing is
+             loaded if nothing is missing. Raises UserError, EditorError or MetricError; what is done stays.
+set_aside()  Folder -> its blocks that are set aside because workers died of them, where there are some.
+describe()   Which executor and how large, for the manifest's account of the command: never in a result.
+close()
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nein.engine import processes
 from nein.engine.errors import UserError
-from nein.engine.stages import Plan
 
+if TYPE_CHECKING:
+    from nein.engine.executors.ray import Ray
+    from nein.engine.executors.threads import Threads
 
-class Executor(Protocol):
-    """Something that computes what folders lack.
-
-    device   Kind of device that the models get: it is part of what decides a row.
-    is_main  Whether this process opens the folders and writes what follows from the blocks.
-    """
-
-    device: str
-
-    @property
-    def is_main(self) -> bool: ...
-
-    def barrier(self) -> None:
-        """Returns when every process that was started together has come here; once, before `compute`."""
-
-    def compute(self, plan: Plan) -> list[int]:
-        """Makes what the folders lack; per step, how many blocks were made for this command. Nothing is
-        loaded if nothing is missing. Raises UserError, EditorError or MetricError; what is done stays."""
-        ...
-
-    def set_aside(self) -> dict[Path, int]:
-        """Folder -> its blocks that are set aside because workers died of them, where there are some."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Which executor and how large, for the manifest's account of the command: never in a result."""
-        ...
-
-    def close(self) -> None: ...
+Executor: TypeAlias = "Threads | Ray"
 
 
 def start(options: Any) -> Executor:

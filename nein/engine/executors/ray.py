@@ -43,7 +43,7 @@ def work(
 
 
 class Ray:
-    """See `nein.engine.executors.Executor`.
+    """See `nein.engine.executors`.
 
     address          Of a running cluster; None: RAY_ADDRESS, or one that is started here.
     workers          At most so many (default: what there is room for).

@@ -28,7 +28,7 @@ PATIENCE = 0.05  # seconds between two questions for a block
 
 
 class Threads:
-    """See `nein.engine.executors.Executor`.
+    """See `nein.engine.executors`.
 
     processes  Which process this is, of how many that are started together.
     at_once    Blocks in work side by side; None: as many as the device allows.
