@@ -36,9 +36,8 @@ LONGEST = [
     for name in """
     engine/test_ray train/editor_finetuning/test_finetune benchmarks/test_restart editors/test_zone
     editors/test_instruct_pix2pix test_site test_docs test_api editors/test_pipelines editors/test_contract
-    devices/test_compare test_fuzz nano/test_truth train/clip_finetuning/test_finetune served/test_vllm
-    reporting/test_export negvqa/test_nano engine/test_slurm nein/test_whole
-    research/test_data
+    test_fuzz train/clip_finetuning/test_finetune reporting/test_export engine/test_slurm served/test_vllm
+    negvqa/test_nano research/test_data
 """.split()
 ]
 
@@ -72,9 +71,7 @@ def often_swept():
 
 @pytest.fixture
 def peak(often_swept):
-    """What gives the bytes that a call holds at most: the smaller of two times, since what is imported and
-    compiled once, and a table of Python's own (of its interned strings: 16 MB) that has to grow, are not the
-    call's."""
+    """What gives the bytes that a call holds at most: the smaller of two times, without what is made once."""
 
     def measured(call):
         return min(once(call) for _ in range(2))

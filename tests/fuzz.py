@@ -9,7 +9,7 @@ what was there before is as it was.
 
 import contextlib
 import csv
-import faulthandler
+import functools
 import hashlib
 import importlib
 import io
@@ -19,7 +19,6 @@ import pkgutil
 import random
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from nein import cli
 from nein.config import options
 from nein.engine import atomic
 from nein.engine.errors import exit_with
-from tests.helpers import commands
+from tests.helpers import commands, forks
 from tests.helpers.commands import Outcome
 from tests.negbench_build import conftest as coco
 from tests.negvqa_build import conftest as choices
@@ -347,39 +346,28 @@ def _other_kind(chance, name, words, files, folder):
 
 def run(name, words, folder, imported=None):
     """A command in a fork of this process, with the folder as its own. imported: file to list modules in."""
-    printed, said = folder / ".stdout", folder / ".stderr"
-    child = os.fork()
-    if child == 0:
-        os.setpgid(0, 0)
-        os.chdir(folder)
-        for path, number in ((printed, 1), (said, 2)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
-        code, sys.argv = 99, ["nein", *words]
-        faulthandler.dump_traceback_later(SECONDS - 2, file=2)
-        try:
-            _start(name, words)
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        except BaseException:  # noqa: BLE001 - whatever it is, it is what the test is about
-            sys.excepthook(*sys.exc_info())
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            if imported:
-                imported.write_text("\n".join(sys.modules))
-            os._exit(code)
-    status = _wait(child)
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in (printed, said)]
-    for path in (printed, said):
-        path.unlink(missing_ok=True)
-    return Outcome(-1 if status is None else status, *texts)
+    said = folder / ".said"
+    process = forks.start(functools.partial(_start, name, folder, imported), words, said)
+    process.join(SECONDS)
+    process.kill()  # where it has not ended
+    process.join()
+    files = [said.with_suffix(end) for end in (".out", ".err")]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    for file in files:
+        file.unlink()
+    return Outcome(process.exitcode, *texts)
 
 
-def _start(name, words):
-    if name.startswith("nein.train."):
-        exit_with(lambda: importlib.import_module(name).main(list(words)))
-    cli.main([*name.split(), *words])
+def _start(name, folder, imported, words):
+    os.chdir(folder)
+    sys.argv = ["nein", *words]
+    try:
+        if name.startswith("nein.train."):
+            exit_with(lambda: importlib.import_module(name).main(words))
+        cli.main([*name.split(), *words])
+    finally:
+        if imported:
+            imported.write_text("\n".join(sys.modules))
 
 
 def in_a_process(name, words, folder):
@@ -392,20 +380,6 @@ def in_a_process(name, words, folder):
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def _wait(child):
-    def stop(number, frame):
-        os.killpg(child, signal.SIGKILL)
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
-    try:
-        status = os.waitpid(child, 0)[1]
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-
-
 def prints(folder):
     """File -> hash of its bytes, of what is in `out`; manifests aside, which name the latest command."""
     return {
@@ -416,9 +390,7 @@ def prints(folder):
 
 
 def complaint(ended, before, after):
-    if ended.code == -1:
-        return "it did not end"
-    if "Traceback" in ended.stderr or ended.code == 99:
+    if "Traceback" in ended.stderr:
         return "a traceback"
     if ended.code not in (0, 1, 2, 3):
         return f"exit code {ended.code}"

@@ -1,5 +1,4 @@
-"""Judges that say what they are told, by reference: `--models.vqa tests.rehearsal:no`; and an editor that
-fails, by entry point (`tests/plugins`): `--editor flaky`."""
+"""Judges that say what they are told (`tests.rehearsal:no`), and an editor that fails (`--editor flaky`)."""
 
 import hashlib
 
@@ -12,11 +11,7 @@ from nein.metrics.judges.base import Answer, Detection, check_batch
 
 
 class Scripted:
-    """What says `rule(image, text)`; errors of the rule pass through.
-
-    name   Goes into the fingerprint; give different rules different names.
-    asked  Counts the texts answered.
-    """
+    """What says `rule(image, text)`; other rules need other names. asked: counts the texts answered."""
 
     kind = ""
 
@@ -66,12 +61,7 @@ class ScriptedMatcher(Scripted):
 
 
 class Flaky(Identity):
-    """Returns a copy of each picture, except for the samples it fails on.
-
-    fail_ids     These ids get an error result.
-    fail_every   So does every sample whose seed is divisible by this number; 0 switches the rule off.
-    crash_after  Raise RuntimeError out of `edit` once this many samples were tried; None: never.
-    """
+    """Copies pictures; fails on `fail_ids` and every `fail_every`-th seed, crashes after `crash_after`."""
 
     def __init__(self, *, name="flaky", fail_ids=(), fail_every=3, crash_after=None, **machine):
         super().__init__(name=name)

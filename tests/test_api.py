@@ -118,15 +118,6 @@ def test_a_seed_belongs_to_the_sample():
     assert seen == {edit["seed"] for edit in edits} == {sample_seed(0, edit["id"]) for edit in edits}
 
 
-def test_several_editors_names_and_a_mapping_are_evaluated_together():
-    both = nein.evaluate([blur, "identity"], **FEW)
-    assert set(both.table()["editor"]) == {"blur", "identity"}
-    named = nein.evaluate({"my blur": blur, "none": blur, "plain": "identity"}, **FEW)
-    assert set(named.table()["editor"]) == {"my-blur", "my-none", "plain"}
-    same = nein.evaluate({"identity": "identity"}, **FEW)
-    assert set(same.table()["editor"]) == {"identity"}
-
-
 BAD_EDITORS = [
     (lambda image, instruction: None, "gave nothing"),
     (lambda image, instruction: np.zeros((8, 8, 3)), "gave an array of shape"),

@@ -1,6 +1,4 @@
-"""Who may import whom: rooms of `nein`, and no circles. Imports inside functions count, and so do places in
-texts ("nein.models.convert:run"), which are imported when they are used.
-"""
+"""Who may import whom, also inside functions and by places in texts ("nein.models.convert:run")."""
 
 import ast
 import functools
@@ -47,10 +45,7 @@ def modules():
 
 
 def named(source, *, whole=False):
-    """(line, dotted name) of everything that a file imports, anywhere in it; we have no relative imports.
-
-    whole  Of a place in a text the name in the module, too.
-    """
+    """(line, dotted name) of everything that a file imports; whole: with the name of a place in a text."""
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -80,10 +75,7 @@ def defined(source):
 
 
 def missing(files):
-    """ "module:line: name" for what of ours `files` import, or name in a text, and that is not there.
-
-    The type checker is told to let imports pass that it cannot find.
-    """
+    """ "module:line: name" for what of ours `files` import, or name in a text, and that is not there."""
     has = {module: defined(source) for module, source in files.items()}
     for module, source in files.items():
         for _, target in named(source):
@@ -121,8 +113,7 @@ def room(name):
 
 
 def violations(files):
-    """ "module:line: rule" for every import of a room that is not to the left, of a leaf of more than it may,
-    and of what is not in the wheel."""
+    """ "module:line: rule" for every import that the rules forbid."""
     place = {name: number for number, name in enumerate(ROOMS)}
     found = []
     for name, source in files.items():

@@ -1,5 +1,4 @@
-"""The code of the documentation works: docs/howto/adding.md, whose blocks are files with commands to run on
-them, docs/howto/python.md, a program from top to bottom, and the tutorial, a notebook."""
+"""The code of the documentation works: docs/howto/adding.md, docs/howto/python.md and the tutorial."""
 
 import copy
 import re

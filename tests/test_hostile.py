@@ -1,5 +1,4 @@
-"""Data, run folders and servers of somebody else: every place where their text becomes a path, a command, a
-page, a cell or a line on the terminal, with drawn hostile text (docs/explanation/threats.md)."""
+"""Text of somebody else that becomes a path, a command, a page or a cell (docs/explanation/threats.md)."""
 
 import hashlib
 import html.parser

@@ -62,8 +62,7 @@ _TYPED = re.compile(
 
 
 def lines_typed(text):
-    """The command lines of a text, without what is said behind "#" and "&&"; several lines of a message of
-    the code are one."""
+    """The command lines of a text, without what is said behind "#" and "&&"."""
     joined = re.sub(r'"\n\s*f?"|\\\n', "", text)
     for found in _TYPED.finditer(joined):
         yield re.split(r" #| && |, | \(", found[0])[0]

@@ -47,16 +47,6 @@ def test_table_csv_page_and_resumable_folder_come_by_themselves(whole):
     assert len(list(whole.glob("*/answers/*/*.jsonl"))) == 6
 
 
-def test_the_figures_are_those_of_the_rows(whole):
-    values = [
-        row["value"]
-        for path in sorted(whole.glob("*/answers/*/*.jsonl"))
-        for row in map(json.loads, path.read_text().splitlines())
-        if row["variant"] == "affirmed" and row["value"] is not None
-    ]
-    assert float(figures(whole)["affirmed"]["value"]) == pytest.approx(sum(values) / len(values))
-
-
 def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(whole, tmp_path):
     class Joined(Threads):
         def compute(self, plan):

@@ -1,7 +1,4 @@
-"""What the engine owes every benchmark and every data maker: killed at any moment (signal 9) and given again,
-shared by processes, or asked for more and more, a command ends in the same bytes; done is done; another
-configuration is refused by name.
-"""
+"""What the engine owes every benchmark and data maker: the same bytes after any kill, by any processes."""
 
 import itertools
 import json
@@ -114,8 +111,7 @@ def line(case, out, *more):
 
 
 def contents(out):
-    """Every file that must not depend on how the work was done: all but what says when and where, caches, and
-    pages, which show that."""
+    """Every file but what says when and where, caches, and pages, which show that."""
     apart = {"notes", "costs", "cache", "attempts", "slurm"}
     return {
         str(path.relative_to(out)): path.read_bytes()

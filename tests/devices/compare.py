@@ -9,19 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model made of some samples.
-
-    numbers    Sample -> whatever it computed, any shape.
-    decisions  Sample -> what was decided from them: "yes", "B", the best caption.
-    """
+    """numbers: sample -> what a model computed; decisions: sample -> "yes", "B", the best caption."""
 
     numbers: Mapping[str, np.ndarray]
     decisions: Mapping[str, str] = field(default_factory=dict)
 
 
 class Comparison(NamedTuple):
-    """`largest` difference between the numbers, as a share of the largest number; samples whose decision
-    differs; and lines for the terminal, one per flip."""
+    """largest: a share of the largest number; flips: samples whose decision differs; lines to print."""
 
     largest: float
     flips: list[str]

@@ -11,8 +11,7 @@ from nein.reporting.plots import Drawing
 
 
 def sketch(patch):
-    """A drawing is a few pixels that follow from plot, figures and stamp: equal exactly where those are.
-    The examples beside the card of a data set are drawn, but small."""
+    """A drawing is a few pixels that follow from plot, figures and stamp: equal exactly where those are."""
     patch.setattr(Drawing, "png", property(_png))
     patch.setattr(
         Drawing, "svg", property(lambda drawing: b"<svg><title>%b</title></svg>" % _digest(drawing))

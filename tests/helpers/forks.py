@@ -14,10 +14,7 @@ Main = Callable[[Sequence[str]], Any]
 
 
 def start(main, arguments, said=None):
-    """A process to join, in which `main(arguments)` runs; exit codes are those of a script.
-
-    said  What it prints goes to SAID.out and SAID.err; None: nowhere.
-    """
+    """A process to join, in which `main(arguments)` runs. It prints to SAID.out and SAID.err."""
     given = (main, list(arguments), said)
     process = multiprocessing.get_context("fork").Process(target=_child, args=given)
     process.start()

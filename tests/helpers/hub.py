@@ -1,5 +1,4 @@
-"""A stand-in for the hub on the loopback address: repositories, revisions, gates, pull requests, broken
-lines."""
+"""A stand-in for the hub on the loopback address."""
 
 import hashlib
 import json

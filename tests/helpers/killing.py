@@ -1,7 +1,4 @@
-"""A command in a forked process, killed by signal 9 at one exact moment.
-
-Every file of a run is written through `nein.engine.atomic`, so most moments are the number of a file.
-"""
+"""A command in a forked process, killed by signal 9 at one exact moment: mostly at the writing of a file."""
 
 import contextlib
 import fnmatch
@@ -23,10 +20,7 @@ KILLED = -signal.SIGKILL
 
 @dataclass(frozen=True)
 class File:
-    """The writing of the COUNT-th file, from 1, whose path matches a pattern of `fnmatch`.
-
-    how  "before": nothing of it is there; "torn": half of it is, under its temporary name; "after": all is.
-    """
+    """The COUNT-th file, from 1, whose path matches: before it, with half of it written, or after it."""
 
     pattern: str = "*"
     count: int = 1

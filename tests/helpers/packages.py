@@ -2,10 +2,7 @@
 
 
 def install(folder, groups):
-    """Makes `folder`, once it is on the path, an installed package with these entry points.
-
-    groups  Group ("nein.metrics") -> name -> "module:attribute".
-    """
+    """Makes `folder` an installed package. groups: group -> name -> "module:attribute"."""
     info = folder / "elsewhere-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")

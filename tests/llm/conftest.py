@@ -25,10 +25,7 @@ def make_random(folder):
 
 
 def make_chain(folder, text):
-    """A Llama whose weights say `text` after any prompt that ends in ":", one token after the other.
-
-    Its layers add nothing, its embeddings are one-hot, and its head leads every token to the next one.
-    """
+    """A Llama that says `text` after a prompt that ends in ":": its head leads every token to the next."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     words = tokenizer([], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=4096)

@@ -25,6 +25,7 @@ def test_the_distance_equals_clean_fids(n, m, d):
         a64.mean(0), np.cov(a64, rowvar=False), b64.mean(0), np.cov(b64, rowvar=False)
     )
     assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-6, abs=1e-4)
+    assert frechet_distance(a64 + 1e4, b64 + 1e4) == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
 def test_the_distance_of_a_set_to_itself_is_zero_also_when_singular():
@@ -40,15 +41,6 @@ def test_rounding_leaves_no_distance_below_zero_nor_below_its_interval(n):
         interval = jackknife_interval(rows, rows, [str(i) for i in range(n)])
         assert interval.low is not None
         assert 0 <= interval.low <= interval.value
-
-
-def test_the_distance_is_symmetric_and_ignores_order_and_a_common_offset():
-    a, b = (features(k, 200, 8, scale=k).astype(np.float64) for k in (1, 2))
-    expected = pytest.approx(frechet_distance(a, b), rel=1e-6)
-    assert frechet_distance(b, a) == expected
-    assert frechet_distance(a[::-1], b) == expected
-    assert frechet_distance(a + 1e4, b + 1e4) == expected
-    assert frechet_distance(a, a + 0.5) == pytest.approx(8 * 0.25, rel=1e-4)
 
 
 HOLES = features(1, 10, 4)
@@ -83,14 +75,6 @@ def test_the_jackknife_equals_leaving_groups_out_by_hand(n):
     assert result.low == pytest.approx(max(0, result.value - 2.5706 * error), rel=1e-4)  # t(5), 97.5 %
     assert result.high == pytest.approx(result.value + 2.5706 * error, rel=1e-4)
     assert result.left_out == pytest.approx(left_out)
-
-
-def test_targets_may_be_listed_once_per_source():
-    a, b = features(1, 90, 4), features(2, 30, 4, shift=0.3)
-    names = [f"c{i}" for i in range(30)]
-    result = jackknife_interval(a, b, np.repeat(names, 3).tolist(), target_clusters=names, groups=5)
-    assert result.value == pytest.approx(frechet_distance(a, b))
-    assert result.low < result.value < result.high
 
 
 def test_one_source_image_gives_a_value_and_no_interval_and_none_is_refused():

@@ -179,18 +179,6 @@ def test_a_missing_judge_is_named(name, kind):
         metrics.score([METRICS[name]], Batch([item(SAMPLE, SAMPLE)], {}))
 
 
-def test_the_unedited_sample_is_asked_about_once_for_all_editors():
-    judge, detector, store = ScriptedJudge(yes_no), ScriptedDetector(score_of), MemoryStore()
-    values = []
-    for n, ids in enumerate(("a", "b", "cd")):
-        metric = presence(NAMES, vqa=judge, detector=detector, store=store)
-        rows = metric.score([item(scene(dog=0.7), SAMPLE, id=id) for id in ids])
-        values += [[row[k].value for row in rows.values()] for k in range(len(ids))]
-        # man, dog in the sample; car, man, dog in every edit
-        assert judge.asked == detector.asked == 2 + 3 * len(values), n
-    assert values == [values[0]] * 4
-
-
 def test_what_is_remembered_belongs_to_judge_question_and_picture():
     store = MemoryStore()
     edited = scene(dog=0.7)

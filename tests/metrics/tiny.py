@@ -1,8 +1,4 @@
-"""Tiny randomly initialised models of the real classes, written as complete checkpoint folders.
-
-Every builder takes a folder and a seed, uses its own generator state and leaves the global one as it was.
-Those that also take sizes can be as large as what is published.
-"""
+"""Tiny random models of the real classes as complete checkpoint folders, or larger ones by their sizes."""
 
 import contextlib
 import json
@@ -129,35 +125,46 @@ def make_llava(
     vision=AS_TINY,
     pinpoints=((32, 64), (64, 32), (64, 64)),
 ):
-    words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=4096)
-    grid, side = [list(pair) for pair in pinpoints], vision.get("image_size", 32)
-    eyes = {
-        **SMALL, "num_hidden_layers": 3, "image_size": side, "patch_size": 8, "initializer_range": 0.3,
-        **vision,
-    }  # fmt: skip
-    options = {**speaking(words), **language}
-    mistral = text == "mistral"
-    with seeded(seed):
-        config = transformers.LlavaNextConfig(
-            vision_config=transformers.CLIPVisionConfig(**eyes),
-            text_config=transformers.MistralConfig(**{"sliding_window": None, **options})
-            if mistral
-            else transformers.LlamaConfig(**options),
-            image_token_index=words.convert_tokens_to_ids("<image>"),
-            image_grid_pinpoints=grid,
-        )
-        model = transformers.LlavaNextForConditionalGeneration(config)
-        model.generation_config.bos_token_id = words.bos_token_id
-        # A louder projector, so that the picture matters.
-        model.model.multi_modal_projector.linear_2.weight.data.mul_(20)
-        loud(model, words, ".")
-        model.save_pretrained(folder)
+    side, grid = vision.get("image_size", 32), [list(pair) for pair in pinpoints]
+    of_text = {"mistral": transformers.MistralConfig, "llama": transformers.LlamaConfig}[text]
+    language = {**({"sliding_window": None} if text == "mistral" else {}), **language}
     images = transformers.LlavaNextImageProcessor(
         size={"shortest_edge": side}, crop_size={"height": side, "width": side}, image_grid_pinpoints=grid
     )
-    transformers.LlavaNextProcessor(
+    return _make_llava(
+        folder, seed, "LlavaNext", of_text, language, vision, images, (".",), image_grid_pinpoints=grid
+    )
+
+
+def make_llava_15(folder, seed=0):
+    crop = {"height": 32, "width": 32}
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=crop)
+    return _make_llava(folder, seed, "Llava", transformers.LlamaConfig, {}, {}, images, template=TEMPLATE)
+
+
+def _make_llava(folder, seed, name, of_text, language, vision, images, more=(), template=None, **options):
+    limit = 2048 if template else 4096
+    words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=limit)
+    eyes = {
+        **SMALL, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8, "initializer_range": 0.3,
+        **vision,
+    }  # fmt: skip
+    with seeded(seed):
+        config = getattr(transformers, f"{name}Config")(
+            vision_config=transformers.CLIPVisionConfig(**eyes),
+            text_config=of_text(**{**speaking(words), **language}),
+            image_token_index=words.convert_tokens_to_ids("<image>"),
+            **options,
+        )
+        model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+        model.generation_config.bos_token_id = words.bos_token_id
+        # A louder projector, so that the picture matters.
+        model.model.multi_modal_projector.linear_2.weight.data.mul_(20)
+        loud(model, words, *more)
+        model.save_pretrained(folder)
+    getattr(transformers, f"{name}Processor")(
         images, words, patch_size=eyes["patch_size"], vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
+        num_additional_image_tokens=1, chat_template=template,
     ).save_pretrained(folder)  # fmt: skip
     return folder
 
@@ -229,8 +236,7 @@ def make_blip(folder, seed=0):
 
 
 def make_medical(root):
-    """A model of open_clip of BioMedCLIP's kind in small: a ViT of timm, BERT with an MLP on its first token,
-    BERT's tokenizer, which is in `root/bert`."""
+    """A model of open_clip of BioMedCLIP's kind in small; BERT's tokenizer is in `root/bert`."""
     from open_clip.factory import CustomTextCLIP
 
     from nein.benchmarks.negbench.config import ConvertConfig
@@ -267,28 +273,6 @@ TEMPLATE = (
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
     "{% if add_generation_prompt %}\nAnswer:{% endif %}"
 )
-
-
-def make_llava_15(folder, seed=0):
-    words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
-    eyes = {**SMALL, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8, "initializer_range": 0.3}
-    with seeded(seed):
-        config = transformers.LlavaConfig(
-            vision_config=transformers.CLIPVisionConfig(**eyes),
-            text_config=transformers.LlamaConfig(**speaking(words)),
-            image_token_index=words.convert_tokens_to_ids("<image>"),
-        )
-        model = transformers.LlavaForConditionalGeneration(config)
-        loud(model, words)
-        model.model.multi_modal_projector.linear_2.weight.data.mul_(20)
-        model.save_pretrained(folder)
-    crop = {"height": 32, "width": 32}
-    images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=crop)
-    transformers.LlavaProcessor(
-        images, words, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1,
-        chat_template=TEMPLATE,
-    ).save_pretrained(folder)  # fmt: skip
-    return folder
 
 
 def make_qwen2_vl(folder, seed=0):

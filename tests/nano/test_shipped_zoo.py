@@ -1,7 +1,4 @@
-"""The models that ship: all there, each with a card, safetensors only, small together.
-
-Nothing here is skipped when a model is missing: the nano preset would not work then.
-"""
+"""The models that ship: all there, each with a card, safetensors only, small together."""
 
 import hashlib
 import json

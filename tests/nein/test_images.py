@@ -27,14 +27,6 @@ def test_every_kind_of_pixel_becomes_rgb(tmp_path, name, picture, expected):
     assert images.decode(tmp_path / name).tolist() == [expected]
 
 
-def test_exif_orientation_is_ignored(tmp_path):
-    picture = Image.new("RGB", (4, 2))
-    exif = picture.getexif()
-    exif[0x0112] = 6  # rotated by 90 degrees
-    picture.save(tmp_path / "e.jpg", exif=exif)
-    assert images.decode(tmp_path / "e.jpg").shape == (2, 4, 3)
-
-
 def test_files_that_cannot_be_read_are_named_and_never_handed_to_another_program(tmp_path):
     with pytest.raises(ImageError, match=r"no\.png: the file is missing"):
         images.decode(tmp_path / "no.png")

@@ -1,5 +1,4 @@
-"""Editors behind a service: what failed is sent again, what was refused is counted, what costs is not wasted;
-and the folders of edited pictures."""
+"""Editors behind a service: what is sent again, counted and paid once; folders of edited pictures."""
 
 import shutil
 

@@ -1,5 +1,4 @@
-"""`nein export`: what other programs read of finished runs of every benchmark; and `nein leaderboard`, which
-reads both."""
+"""`nein export` of finished runs of every benchmark; and `nein leaderboard`, which reads both."""
 
 import hashlib
 import json

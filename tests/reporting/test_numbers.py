@@ -1,5 +1,4 @@
-"""Every figure of the report worked out again from the JSONL files, by other code: plain loops, formulas
-written out, no function of the project."""
+"""Every figure of the report worked out again from the JSONL files, with no function of the project."""
 
 import csv
 import hashlib
@@ -241,8 +240,7 @@ def cohen(counts):
 
 
 def krippendorff(counts):
-    """Nominal alpha, (...) of (..., 2, 2) counts, from the coincidence matrix: every pair counts in both
-    orders."""
+    """Nominal alpha, (...) of (..., 2, 2) counts, from the coincidence matrix."""
     matrix = counts + np.swapaxes(counts, -2, -1)
     total, margin = matrix.sum((-2, -1)), matrix.sum(-1)
     apart = total - np.trace(matrix, axis1=-2, axis2=-1)

@@ -1,5 +1,4 @@
-"""The reporting room alone: figures of a counting benchmark, two models by two variants, and every file of
-it."""
+"""The reporting room alone: figures of a counting benchmark, and every file of it."""
 
 import numpy as np
 import pandas as pd

@@ -1,5 +1,4 @@
-"""What goes over the wire to an OpenAI-compatible endpoint, whoever asks: judge, model of multiple choice or
-language model. Each meets the same, from a server on the loopback address."""
+"""What goes over the wire to an OpenAI-compatible endpoint: of judges, choices and language models."""
 
 import base64
 import concurrent.futures
