@@ -8,6 +8,7 @@ The one figure that all benchmarks have is the negation gap: of finished runs, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from nein.reporting.page import Page, Section
 from nein.reporting.report import headline, write
 from nein.reporting.tables import Across, Column, Row, Table
 
+#: Models that read nothing, whose small gap is no success.
+BASELINES = ("identity", "solid", "random", "constant")
 MEASURED, PUBLISHED = "measured here", "as published"
 _GAP = {"statistic": "gap"}
 #: Where `nein export` writes its files.
@@ -69,7 +72,7 @@ def found(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows, test by test, with those of the papers below them."""
+    """The rows, test by test: models by gap, baselines below them, then those of the papers."""
     if not rows:
         raise UserError(
             "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --control "
@@ -77,7 +80,14 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         )
     benchmarks = dict.fromkeys(row["benchmark"] for row in rows)
     tests = list(dict.fromkeys(row["test"] for row in rows))
-    together = sorted(rows, key=lambda row: tests.index(row["test"]))
+    key = ("test", "model", "source")
+    gaps = {tuple(row[k] for k in key): row["value"] for row in rows if row["statistic"] == "gap"}
+
+    def order(row: Mapping[str, Any]) -> tuple[int, bool, float]:
+        gap = gaps[tuple(row[k] for k in key)]
+        return tests.index(row["test"]), row["model"] in BASELINES, math.inf if gap is None else gap
+
+    together = sorted(rows, key=order)
     return frames.frame([*together, *(row for name in benchmarks for row in printed(name))])
 
 

@@ -24,6 +24,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row, runs_at, runs_below
 from nein.engine.shapes import Shape
 from nein.metrics import METRICS
+from nein.models.references import slug
 from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, NEGATIVE_TEMPLATES
 from nein.wording.languages.base import DEPTH, OTHERS
@@ -342,8 +343,8 @@ def below(paths: Sequence[Path]) -> list[RunDir]:
 
 
 def in_order(loaded: Sequence[Records]) -> list[Records]:
-    """Runs as in tables, told apart by their names: editors as in the paper, then by name; of an editor the
-    instruction under test first."""
+    """Runs as in tables, told apart by name: editors as in the paper, then as in their command, then by
+    name; of an editor the instruction under test first."""
     editors = list(paper_numbers.ROW_OF)
     several = len({one.run.out.resolve() for one in loaded}) > 1
     for one in loaded:
@@ -356,7 +357,9 @@ def in_order(loaded: Sequence[Records]) -> list[Records]:
     seen = list(dict.fromkeys(one.name for one in loaded))
 
     def order(one: Records) -> tuple[int, str, int, int]:
-        place = editors.index(one.run.editor) if one.run.editor in editors else len(editors)
+        asked = [slug(name) for name in one.manifest.get("config", {}).get("editor", [])]
+        known = [*editors, *asked, one.run.editor.partition("+")[0]]
+        place = known.index(one.run.editor if one.run.editor in editors else known[-1])
         return place, one.run.editor, seen.index(one.name), TRACKS.index(one.track)
 
     return sorted(loaded, key=order)
