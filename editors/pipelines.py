@@ -72,7 +72,7 @@ class Recipe:
     kontext: bool = False  # the pipeline resizes to one megapixel unless told otherwise
     denoiser: str = "transformer"  # component that torch.compile is for
     float32: tuple[str, ...] = ()  # components that stay in float32 whatever the dtype
-    result: str = "images"  # field of the output with the pictures; of "frames" the last is the edit
+    result: str = "images"  # field of the output with the pictures; of "frames" the last is the edit; "": it
     #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
     negative: Mapping[str, float] | None = field(default_factory=dict)
     guided: str = ""  # family of `editors.sampling.RULES`, where attention can be guided
@@ -305,7 +305,7 @@ class DiffusersPipeline(Editor):
                 output_type="np",
                 **arguments,
             )
-        results = getattr(output, recipe.result)
+        results = getattr(output, recipe.result) if recipe.result else output
         return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results]
 
     @contextlib.contextmanager
@@ -387,10 +387,16 @@ def _load(
             load = getattr(diffusers, name).from_single_file
             published = {"class": None, "file": file or Path(path).name}
             return load(path, config=config, torch_dtype=machine.torch_dtype), published
-        index = diffusers.DiffusionPipeline.load_config(source, revision=revision)
+        modular = bool(name) and str(name).endswith("ModularPipeline")
+        kind = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
+        index = kind.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
         recipe = get_recipe(chosen)
+        if modular:
+            if device_map or quantization or machine.offload != "none":
+                raise EditorError(f"{chosen} takes no device_map, quantization or offload")
+            return _modular(getattr(diffusers, chosen), source, revision, machine), published
         if recipe.dtype not in ("", machine.dtype):
             raise EditorError(f"{chosen} runs in {recipe.dtype} only; give --dtype {recipe.dtype}")
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
@@ -409,6 +415,15 @@ def _load(
             **({"safety_checker": None} if "safety_checker" in index else {}),
         )
     return pipeline, published
+
+
+def _modular(kind: Any, source: str, revision: str | None, machine: RuntimeOptions) -> Any:
+    """A pipeline made of blocks. Raises EditorError where a part of it cannot be loaded."""
+    pipeline = kind.from_pretrained(source, revision=revision)
+    pipeline.load_components(dtype=machine.torch_dtype, use_safetensors=True)
+    if lacking := [name for name, part in pipeline.components.items() if part is None]:
+        raise EditorError(f"{source!r} lacks the {lacking[0]} of {kind.__name__}")
+    return pipeline
 
 
 def _check_quantization(quantization: str | None, machine: RuntimeOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -91,6 +92,8 @@ def is_checkpoint(name: str) -> bool:
     return name.startswith(("nano:", ".", "~")) or "/" in name or "\\" in name or Path(name).exists()
 
 
+#: Files that name the class of a pipeline, whole or made of blocks.
+INDICES = ("model_index.json", "modular_model_index.json")
 #: A model behind an address: openai:URL#MODEL, or openai:MODEL.
 PREFIX = "openai:"
 OPENAI = "https://api.openai.com/v1"
@@ -166,10 +169,11 @@ def class_options(declared: str, preset: str) -> dict[str, Any]:
 
 
 def declared_class(name: str) -> str | None:
-    """The pipeline class in the model_index.json of a local folder or a repository on the hub, or None."""
+    """The pipeline class in the index of a local folder or a repository on the hub, or None."""
     folder = expanded(name)
     local = folder.exists() or name.startswith(("nano:", ".", "~", "/"))
-    file = folder / "model_index.json" if local else _index_on_hub(name)
+    there = (folder / index for index in INDICES if (folder / index).exists())
+    file = next(there, None) if local else _index_on_hub(name)
     try:
         return json.loads(file.read_text(encoding="utf-8")).get("_class_name") if file else None
     except (OSError, ValueError, AttributeError):
@@ -182,10 +186,10 @@ def _index_on_hub(name: str) -> Path | None:
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 
     repository, _, revision = name.partition("@")
-    try:
-        return Path(hf_hub_download(repository, "model_index.json", revision=revision or None))
-    except (OSError, EntryNotFoundError, HFValidationError):  # the loader says more about what is wrong
-        return None
+    for index in INDICES:  # the loader says more about what is wrong
+        with contextlib.suppress(OSError, EntryNotFoundError, HFValidationError):
+            return Path(hf_hub_download(repository, index, revision=revision or None))
+    return None
 
 
 def canonical(name: str, choices: Iterable[str]) -> str | None:

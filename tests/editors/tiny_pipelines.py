@@ -51,7 +51,7 @@ def save(name: str, folder: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         pipeline = BUILDERS[name](folder / "parts")
-        pipeline.save_pretrained(folder / "pipeline")
+        pipeline.save_pretrained(str(folder / "pipeline"))
     return folder / "pipeline"
 
 
@@ -455,6 +455,13 @@ def _(kind: str, parts: Path) -> Any:
         siglip=transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**sight, **patches)),
         siglip_processor=transformers.Siglip2ImageProcessor(max_num_patches=16, **patches),
     )  # fmt: skip
+
+
+@builds("QwenImage21TurboModularPipeline")
+def _(kind: str, parts: Path) -> Any:
+    pipeline = diffusers.QwenImage21TurboModularPipeline()
+    pipeline.update_components(**BUILDERS["QwenImage21Pipeline"](parts).components)
+    return pipeline
 
 
 @builds("QwenImage21Pipeline")
