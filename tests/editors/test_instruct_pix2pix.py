@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
-from PIL import Image
+from PIL import Image, ImageOps
 
 from nein.editors import EditorError, EditRequest
 from nein.editors.sampling import word_weights
@@ -66,6 +66,35 @@ def test_a_negative_prompt_is_that_of_diffusers(stock, tiny_editor, requests_of,
     [bare, guided] = tiny_editor(steps=STEPS).edit([replace(r, instruction="") for r in (other, requests[0])])
     assert "expected a sentence" in bare.error
     assert guided.image is not None
+
+
+@pytest.mark.parametrize("text_scale, image_scale", [(5.0, 1.25), (6.0, 0.5), (1.0, 1.0)])
+def test_instructdiffusions_guidance_is_the_published_sum(text_scale, image_scale, tiny_editor, requests_of):
+    scales = {"guidance_scale": text_scale, "image_guidance_scale": image_scale}
+    editor, [request] = tiny_editor(guidance="instructdiffusion", **scales), requests_of(1)
+    values = {(True, True): 7.0, (False, True): 2.0, (True, False): 4.0}  # told the text, shown the picture
+    null = editor._encode_text("")[0][0]
+
+    def unet(inputs, timestep, encoder_hidden_states, return_dict):
+        kinds = [
+            (not torch.equal(hidden, null), bool(shown.any()))
+            for hidden, shown in zip(encoder_hidden_states, inputs[:, 4:], strict=True)
+        ]
+        return (torch.tensor([values[kind] for kind in kinds])[:, None, None, None],)
+
+    embeddings, conditions, _ = editor._condition([(request, request.image)])
+    found = editor._predict(unet, conditions[:1], torch.tensor(5), embeddings, conditions)
+    expected = 0.5 * (2 + 4) + text_scale * (7 - 2) + image_scale * (7 - 4)
+    assert found.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("height, width", [(90, 100), (60, 128)])
+def test_the_picture_comes_back_at_its_own_size_on_request(height, width, tiny_editor, picture):
+    request = EditRequest("a", picture(3, height, width), "Remove the cat.", 0)
+    fitted, plain = (tiny_editor(output=name).edit([request])[0].image for name in ("input", "resized"))
+    assert plain.shape[0] % 64 == plain.shape[1] % 64 == 0
+    expected = ImageOps.fit(Image.fromarray(plain), (width, height), method=Image.Resampling.LANCZOS)
+    np.testing.assert_array_equal(fitted, np.asarray(expected))
 
 
 def test_weights_of_one_change_nothing_others_only_their_sample_and_unknown_words_are_its_error(

@@ -30,6 +30,7 @@ QUICK = (
 )  # fmt: skip
 EVERY = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in tiny_pipelines.BUILDERS]
 
+
 # Why a class of diffusers that takes a picture and a prompt has no row, by what is in its name.
 NO_ROW = {
     "InstructPix2Pix": "has an adapter of its own",

@@ -31,6 +31,8 @@ PUBLISHED_ZONE = {
 def test_paper_rows_hold_the_published_settings():
     rows = [row for row in PRESETS.values() if row.preset == "paper" and not row.pipeline]
     assert {row.name: (row.checkpoint, *map(row.values.get, FIELDS)) for row in rows} == PUBLISHED
+    for name in ("instructdiffusion", "instructdiffusion-nano"):
+        assert [PRESETS[name].values[key] for key in ("guidance", "output")] == ["instructdiffusion", "input"]
 
 
 def test_zones_row_holds_the_published_constants_and_nano_only_shrinks_lengths():

@@ -213,7 +213,11 @@ def evaluate(tmp_path, data, pictures, *extra, page=False):
     options = settings(tmp_path, data, pictures, *extra)
     benchmark = run.NEGBENCH if page else FIGURES_ALONE
     benchmark(options, Threads(options.device))
-    found = report.evaluated(files.find(options.out_dir))
+    return evaluated_in(options.out_dir)
+
+
+def evaluated_in(out):
+    found = report.evaluated(files.find(out))
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
 

@@ -1,5 +1,7 @@
 """What is right without the picture, and without the text."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,15 @@ def test_controls_get_chance_in_every_half(tmp_path, model):
         assert figure["low"] <= share <= figure["high"]
     if model == "constant":
         assert frames.pick(run.figures, metric="gain over text", type="all")["value"] == 0
+    # They stand in the tables and in the exported file.
+    figures = frames.label(run.figures, model=model)
+    (retrieval, *_), (choice, halves) = (section.tables for section in sections.SECTIONS[:2])
+    assert {"R-Neg@5, text only", "R-Neg@1, picture only"} <= set(retrieval.sheet(figures).columns)
+    assert {"text only", "picture only"} <= set(choice.sheet(figures).columns)
+    assert {"text only", "picture only", "gain over text"} == {row[3] for row in halves.sheet(figures).rows}
+    exported = folder.read(run.folder.path)
+    assert isinstance(exported, interchange.Exported)
+    assert {"text only", "picture only@5"} <= {result.metric for result in exported.results}
 
 
 def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_path):
@@ -92,7 +103,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     def rule(image, prompt):
         dull = (image == baselines.LEVEL).all()
         (grey if dull else seen).append(prompt)
-        return "No." if dull else "Yes."
+        return "Yes." if dull else "No."
 
     model, options = Speaker(rule), ("--model", "none", "--vlm", "colour", "--datasets", "beaf")
     with references.offering({"colour": model}):
@@ -105,7 +116,14 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     assert len(grey) == len(set(grey)) > 5
     assert 5 < sum(asking.ASKED in words for words in seen) < len(seen) / 2  # every picture once
     assert full["n"] == unseen["n"]
-    assert full["value"] + unseen["value"] == pytest.approx(1)  # always yes, and always no
+    assert full["value"] + unseen["value"] == pytest.approx(1)  # always no, and always yes
+    assert seen[0].startswith("Is there a")  # it is asked for a word and not for a letter
+    assert seen[0].endswith("in the image? Answer only yes or no")
+    figure = functools.partial(frames.pick, found["colour/nano-beaf"].figures)
+    assert figure(metric="pair", outcome="second alone", type="thing removed")["value"] == 1
+    assert full["unscored"] == 0
+    assert figure(metric="recall", type="all")["value"] == 0  # it never says yes
+    assert figure(metric="precision", type="all")["value"] is figure(metric="F1", type="all")["value"] is None
     assert gain["value"] == pytest.approx(full["value"] - unseen["value"])
     # What is asked makes no difference to it.
     assert (alone["n"], alone["value"]) == (full["n"], full["value"])
@@ -154,15 +172,3 @@ def test_without_its_words_a_question_has_one_answer_for_every_picture():
     told, blind = {one.id: yes for one in asked}, [(distinct, {"a.png a dog": yes})]
     rows = scores.asked_rows(ChoiceTask("x/asked", asked, NOTHING), told, blind)
     assert [row.get("picture only") for row in rows] == [1.0, 0.0, None, None]
-
-
-def test_baselines_stand_in_the_tables_and_in_the_exported_file(tmp_path):
-    found = evaluate(tmp_path, "nano", None, "--scenes", "12", "--model", "random")["random/nano"]
-    figures = frames.label(found.figures, model="random")
-    (retrieval, *_), (choice, halves) = (section.tables for section in sections.SECTIONS[:2])
-    assert {"R-Neg@5, text only", "R-Neg@1, picture only"} <= set(retrieval.sheet(figures).columns)
-    assert {"text only", "picture only"} <= set(choice.sheet(figures).columns)
-    assert {"text only", "picture only", "gain over text"} == {row[3] for row in halves.sheet(figures).rows}
-    exported = folder.read(found.folder.path)
-    assert isinstance(exported, interchange.Exported)
-    assert {"text only", "picture only@5"} <= {result.metric for result in exported.results}

@@ -21,19 +21,27 @@ from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.engine.images import decode
+from nein.models import references
 from nein.reporting import figures as frames
 from tests.helpers.commands import exit_code, outcome
-from tests.negbench.conftest import evaluate, items, questions, rows_of, settings
+from tests.negbench.conftest import evaluate, evaluated_in, items, questions, rows_of, settings
 from tests.negbench.test_media import write_video
 
 
-def test_the_released_files_are_evaluated_as_they_are(tmp_path, data, pictures, clip_folder):
-    found = evaluate(tmp_path, data, pictures, "--model", f"{clip_folder},random", page=True)
-    assert set(found) == {f"{m}/{d}" for m in ("clip", "random") for d in ("coco", "chexpert")}
+def test_the_released_files_are_evaluated_as_they_are_and_models_are_called_as_the_user_does(
+    tmp_path, data, pictures, clip_folder
+):
+    names = [f"zeta={clip_folder}", "random", f"alpha={clip_folder}"]
+    options = settings(tmp_path, data, pictures, "--model", ",".join(names))
+    text = run.NEGBENCH(options, Threads(options.device))
+    assert text.startswith("Text to image retrieval\n")
+    assert [line.split()[0] for line in text.splitlines()[3:6]] == ["zeta", "random", "alpha"]
+    found = evaluated_in(options.out_dir)
+    assert set(found) == {f"{m}/{d}" for m in ("zeta", "random", "alpha") for d in ("coco", "chexpert")}
     about = {"task": "retrieval", "variant": "rephrased", "direction": "text_to_image"}
-    for evaluated in (found["clip/coco"], found["random/coco"]):
+    for evaluated in (found["zeta/coco"], found["random/coco"]):
         assert frames.pick(evaluated.figures, **about, metric="gap@5")["n"] == 16
-    binary = found["clip/chexpert"]
+    binary = found["zeta/chexpert"]
     assert {(f["task"], f["metric"]) for f in frames.records(binary.figures)} == {
         (task, metric)
         for task in ("binary", "binary-control")
@@ -53,10 +61,7 @@ def test_the_released_files_are_evaluated_as_they_are(tmp_path, data, pictures, 
         "chexpert/binary.templated",
         "chexpert/binary-control.templated",
     }
-
-
-def test_figures_are_those_of_a_plain_loop_over_the_model(tmp_path, data, pictures, clip_folder):
-    found = evaluate(tmp_path, data, pictures, "--model", str(clip_folder))["clip/coco"]
+    # An accuracy again by a plain loop over the model.
     model = metrics.load_dual(str(clip_folder))
     credit = []
     for question in questions():
@@ -64,8 +69,12 @@ def test_figures_are_those_of_a_plain_loop_over_the_model(tmp_path, data, pictur
         options = model.encode_text([o.text for o in question.options]).astype(float)
         cosine = options @ image / np.linalg.norm(options, axis=1) / np.linalg.norm(image)
         credit.append(float(np.argmax(cosine) == 0))
-    entry = frames.pick(found.figures, task="mcq", variant="rephrased", metric="accuracy", type="all")
+    accuracy = {"task": "mcq", "variant": "rephrased", "metric": "accuracy", "type": "all"}
+    entry = frames.pick(found["zeta/coco"].figures, **accuracy)
     assert entry["value"] == pytest.approx(np.mean(credit))
+    twice = settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random")
+    with pytest.raises(UserError, match="have one name, 'alpha'"):
+        run.NEGBENCH(twice, Threads("cpu"))
 
 
 def test_features_that_have_vanished_or_are_damaged_are_made_again(tmp_path, data, pictures):
@@ -91,8 +100,9 @@ def test_a_cache_serves_several_folders(tmp_path, data, pictures, monkeypatch):
 
 
 def test_runs_of_several_folders_are_one_report(tmp_path, data, pictures, capsys):
-    for name, model in (("a", "random"), ("b", "constant"), ("c", "random")):
+    for name, model in (("a", "random"), ("b", "constant")):
         evaluate(tmp_path / name, data, pictures, "--model", model, "--datasets", "coco", "--tasks", "mcq")
+    shutil.copytree(tmp_path / "a", tmp_path / "c")
     outs = [tmp_path / name / "out" for name in "abc"]
     told = outcome(
         capsys, "negbench", "report", *outs[:2], "-o", tmp_path / "two.html", "--formats", "csv,html"
@@ -107,19 +117,17 @@ def test_runs_of_several_folders_are_one_report(tmp_path, data, pictures, capsys
     assert set(three["model"]) == {f"random ({outs[0]})", "constant", f"random ({outs[2]})"}
 
 
-@pytest.mark.parametrize(
-    ("gone", "said"), [("data", "no question of"), ("out/cache", "Features have vanished")]
-)
-def test_a_report_whose_data_or_features_are_gone_says_so_and_has_its_figures(
-    tmp_path, data, pictures, caplog, gone, said
+def test_a_report_whose_features_or_data_are_gone_says_so_and_has_its_figures(
+    tmp_path, data, pictures, caplog
 ):
     evaluate(tmp_path, data, pictures, "--model", "random", "--datasets", "coco", "--tasks", "mcq")
-    shutil.rmtree(tmp_path / gone)
-    out = tmp_path / "page.html"
-    assert exit_code("negbench", "report", tmp_path / "out", "-o", out, "--formats", "html") == 0
-    assert said in caplog.text
-    assert "Multiple choice" in out.read_text()
-    assert ("This image features" in out.read_text()) == (gone != "data")
+    page = tmp_path / "page.html"
+    for gone, said in (("out/cache", "Features have vanished"), ("data", "no question of")):
+        shutil.rmtree(tmp_path / gone)
+        assert exit_code("negbench", "report", tmp_path / "out", "-o", page, "--formats", "html") == 0
+        assert said in caplog.text
+        assert "Multiple choice" in page.read_text()
+        assert ("This image features" in page.read_text()) == (gone != "data")
 
 
 def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path, data, pictures):
@@ -278,7 +286,7 @@ def test_a_model_of_the_users_has_the_users_name(tmp_path, clip_folder):
     choice = models.choose(f"mine={clip_folder}")
     assert (choice.name, choice.slug, choice.reference) == ("mine", "mine", str(clip_folder))
     assert choice.row is None
-    assert choice.identity == str(clip_folder)  # another name would give the same rows
+    assert references.identity(choice.asked) == str(clip_folder)  # another name would give the same rows
     plain, twin = (models.choose(str(shutil.copytree(clip_folder, tmp_path / n / "clip"))) for n in "ab")
     assert plain.slug.startswith("clip-")
     assert plain.slug != twin.slug
@@ -287,22 +295,7 @@ def test_a_model_of_the_users_has_the_users_name(tmp_path, clip_folder):
     assert row.slug.startswith("negclip-")
     both = models.choose(f"mine=negclip={clip_folder}")
     assert (both.slug, both.row) == ("mine", models.MODELS["negclip"])
-    assert models.choose("eye=openai:http://a/v1#m", "vlm").identity == "openai:#m"
-
-
-def test_folders_tables_and_plots_call_models_as_the_user_does_in_the_order_of_the_command(
-    tmp_path, data, pictures, clip_folder
-):
-    wanted = [f"zeta={clip_folder}", "random", f"alpha={clip_folder}"]
-    options = settings(tmp_path, data, pictures, "--model", ",".join(wanted), "--datasets", "coco")
-    text = run.NEGBENCH(options, Threads(options.device))
-    assert text.startswith("Text to image retrieval\n")
-    assert [line.split()[0] for line in text.splitlines()[3:6]] == ["zeta", "random", "alpha"]
-    assert (tmp_path / "out" / "zeta" / "coco" / "manifest.json").is_file()
-    with pytest.raises(UserError, match="have one name, 'alpha'"):
-        run.NEGBENCH(
-            settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random"), Threads("cpu")
-        )
+    assert references.identity("eye=openai:http://a/v1#m") == "openai:#m"
 
 
 @dataclass

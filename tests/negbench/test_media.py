@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nein.datasets.negbench import media
-from nein.datasets.negbench.media import Files
+from nein.datasets.negbench.media import Files, crop, region
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError, write_png
 from tests.metrics import tiny
@@ -117,3 +117,14 @@ def test_a_file_that_is_no_video_says_so(tmp_path):
     for name, said in (("x.mp4", "cannot be decoded"), ("y.mp4", "missing")):
         with pytest.raises(ImageError, match=said):
             media.video_frames(tmp_path / name)
+
+
+def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path):
+    picture = np.arange(10 * 8 * 3, dtype=np.uint8).reshape(10, 8, 3)
+    assert (crop(picture, (1.4, 2.6, 3, 4)) == picture[3:7, 1:4]).all()
+    assert not crop(picture, (6, 0, 4, 2))[:, 2:].any()
+    write_png(tmp_path / "a.png", picture)
+    files = Files(tmp_path)
+    assert (files.frames(region("/data/a.png", (0, 0, 2, 3)))[0] == picture[:3, :2]).all()
+    assert files.exists(region("a.png", (0, 0, 2, 3)))
+    assert not files.exists(region("b.png", (0, 0, 2, 3)))

@@ -19,12 +19,13 @@ from tests.negbench.conftest import evaluate, questions, rows_of
 def test_replaced_weights_are_noticed(tmp_path, data, pictures, clip_folder):
     copy = tmp_path / "model"
     shutil.copytree(clip_folder, copy)
-    evaluate(tmp_path, data, pictures, "--model", str(copy))
+    line = ("--model", str(copy), "--datasets", "coco", "--tasks", "mcq")
+    evaluate(tmp_path, data, pictures, *line)
     tensors = load_file(copy / "model.safetensors")
     tensors["logit_scale"] += 1
     save_file(tensors, copy / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match="made with weights"):
-        evaluate(tmp_path, data, pictures, "--model", str(copy))
+        evaluate(tmp_path, data, pictures, *line)
 
 
 def test_the_last_model_is_looked_at_before_the_first_is_run(tmp_path, data, pictures):
@@ -35,9 +36,10 @@ def test_the_last_model_is_looked_at_before_the_first_is_run(tmp_path, data, pic
 
 
 def test_the_last_run_is_opened_before_the_first_is_run(tmp_path, data, pictures):
-    evaluate(tmp_path, data, pictures, "--model", "constant")
+    line = ("--datasets", "coco", "--tasks", "mcq")
+    evaluate(tmp_path, data, pictures, "--model", "constant", *line)
     with pytest.raises(UserError, match="made with protocol fixed, not paper"):
-        evaluate(tmp_path, data, pictures, "--model", "random,constant", "--protocol", "paper")
+        evaluate(tmp_path, data, pictures, "--model", "random,constant", "--protocol", "paper", *line)
     assert not (tmp_path / "out" / "random" / "coco" / "scores.csv").exists()
 
 

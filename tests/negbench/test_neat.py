@@ -199,8 +199,8 @@ def test_a_model_without_layers_to_adapt_is_a_sentence():
 
 
 def test_a_limit_does_not_change_what_captions_adapt_to(tmp_path, clip_folder):
-    words = ("--model", f"tiny={clip_folder}", "--mend", "neat", "--scenes", "12")
-    evaluate(tmp_path, "nano", None, *words, "--limit", "3", "--tasks", "mcq")
+    words = ("--model", f"tiny={clip_folder}", "--mend", "neat", "--scenes", "8", "--tasks", "mcq")
+    evaluate(tmp_path, "nano", None, *words, "--limit", "3")
     part = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated"]
     evaluate(tmp_path, "nano", None, *words)
     whole = rows_of(tmp_path, "tiny+neat", "nano")["mcq.templated"]

@@ -17,7 +17,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 from nein.benchmarks.negbench import asking, estimates, scores, sections
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
-from nein.datasets.negbench.media import Drawn, Files, crop, region
+from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.blocks import Blocks
@@ -336,17 +336,6 @@ def test_nothing_in_a_torch_file_is_run(tmp_path):
         other_tests.read("cc-neg", tmp_path / "file", "fixed")
 
 
-def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path):
-    picture = np.arange(10 * 8 * 3, dtype=np.uint8).reshape(10, 8, 3)
-    assert (crop(picture, (1.4, 2.6, 3, 4)) == picture[3:7, 1:4]).all()
-    assert not crop(picture, (6, 0, 4, 2))[:, 2:].any()
-    write_png(tmp_path / "a.png", picture)
-    files = Files(tmp_path)
-    assert (files.frames(region("/data/a.png", (0, 0, 2, 3)))[0] == picture[:3, :2]).all()
-    assert files.exists(region("a.png", (0, 0, 2, 3)))
-    assert not files.exists(region("b.png", (0, 0, 2, 3)))
-
-
 def row(name, credit, *groups):
     return {"id": name, "source": name, "credit": credit, "templates": [None, None], "reason": "why",
             "difficulty": {}, "groups": [list(group) for group in groups], "type": None, "correct": 0,
@@ -381,11 +370,6 @@ def test_a_twin_is_read_as_the_published_file_is(name):
         assert all(count == size for (_, _, size), count in sizes.items())
 
 
-def reader():
-    """Answers a question about a thing with no, and whatever has letters with "A"."""
-    return Speaker(lambda image, prompt: "A" if "A. " in prompt else "No.")
-
-
 def evaluated(tmp_path, *options, page=False):
     return evaluate(tmp_path, "nano", None, "--scenes", "6", *options, page=page)
 
@@ -401,19 +385,6 @@ def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path):
     assert frames.pick(pairs.figures, task="yes-no") is None
     html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "COCO_train2014_000000000000.jpg#box=" in html
-
-
-def test_a_generative_model_is_asked_for_a_word_and_not_for_a_letter(tmp_path):
-    asked = reader()
-    with references.offering({"reader": asked}):
-        found = evaluated(tmp_path, "--model", "none", "--vlm", "reader", "--datasets", "beaf")
-    assert asked.heard[0].startswith("Is there a")
-    assert asked.heard[0].endswith("in the image? Answer only yes or no")
-    figure = functools.partial(frames.pick, found["reader/nano-beaf"].figures)
-    assert figure(metric="pair", outcome="second alone", type="thing removed")["value"] == 1
-    assert figure(metric="accuracy", type="all")["unscored"] == 0
-    assert figure(metric="recall", type="all")["value"] == 0  # it never says yes
-    assert figure(metric="precision", type="all")["value"] is figure(metric="F1", type="all")["value"] is None
 
 
 def test_beafs_figures_are_those_of_its_script():

@@ -44,9 +44,8 @@ def share(folder, metric, variant, category="Average"):
     return figure(folder, **what, category=category)
 
 
-def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture(tmp_path):
-    model = Model(lambda seen, question, texts: int("not" in question))
-    folder = evaluated(tmp_path, model)
+def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture_and_plots_mark_its_baselines(tmp_path):
+    folder = evaluated(tmp_path, Model(lambda seen, question, texts: int("not" in question)))
     for variant in ("original", "negated"):
         accuracy = figure(
             folder, task="accuracy", variant=variant, category="Average", interval="clustered",
@@ -54,6 +53,14 @@ def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture(tmp_path):
         )  # fmt: skip
         assert share(folder, "text only", variant)["value"] == accuracy["value"]
         assert share(folder, "gain over text", variant)["value"] == 0
+    made = frames.label(frames.read(folder / "figures.csv"), model="model")
+    canvas = sections.ORIGINAL_AND_NEGATED.canvas(made)
+    for marker, baseline in (("D", "text only"), ("o", "picture only")):
+        values = [100 * share(folder, baseline, variant)["value"] for variant in ("original", "negated")]
+        drawn = [float(line.get_xdata()[0]) for line in canvas.axes[0].lines if line.get_marker() == marker]
+        assert drawn == pytest.approx(values)
+    labels = [text.get_text() for text in canvas.legends[0].get_texts()]
+    assert labels == ["original", "negated", "text only", "picture only"]
 
 
 def test_without_the_question_one_answer_counts_for_it_and_for_its_negation(tmp_path):
@@ -76,15 +83,7 @@ def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tm
     assert "--blind" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
 
 
-def test_baselines_are_exported_beside_the_accuracy(tmp_path):
-    folder = evaluated(tmp_path, Model(lambda seen, question, texts: 0))
-    results = report.exported(folder).results
-    assert {"accuracy", "text only", "picture only"} <= {result.metric for result in results}
-    keys = [result.key for result in results]
-    assert len(keys) == len(set(keys))
-
-
-def test_a_cure_has_baselines_of_its_own(tmp_path):
+def test_a_cure_has_baselines_of_its_own_which_are_exported_too(tmp_path):
     model = Model(lambda seen, question, texts: 0)
     evaluated(tmp_path, model, "--mend", "flip,consistent")
     plain, flipped, consistent = (tmp_path / "out" / f"model{arm}" for arm in ("", "+flip", "+consistent"))
@@ -101,17 +100,7 @@ def test_a_cure_has_baselines_of_its_own(tmp_path):
     assert unsaid[0] == unsaid[1]
     assert {row["metric"] for row in scores(consistent)} - {"accuracy"} == {"text only"}
     assert len(answers(consistent, "blind")) == 12 * 2
-
-
-def test_baselines_are_marks_on_the_bars_of_accuracy(tmp_path):
-    folder = evaluated(tmp_path, Model(lambda seen, question, texts: int(seen and "not" in question)))
-    made = frames.label(frames.read(folder / "figures.csv"), model="model")
-    [axis, *_] = sections.ORIGINAL_AND_NEGATED.canvas(made).axes
-    for marker, baseline in (("D", "text only"), ("o", "picture only")):
-        values = [100 * share(folder, baseline, variant)["value"] for variant in ("original", "negated")]
-        drawn = [float(line.get_xdata()[0]) for line in axis.lines if line.get_marker() == marker]
-        assert drawn == pytest.approx(values)
-    [legend] = sections.ORIGINAL_AND_NEGATED.canvas(made).legends
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "original", "negated", "text only", "picture only",
-    ]  # fmt: skip
+    results = report.exported(plain).results
+    assert {"accuracy", "text only", "picture only"} <= {result.metric for result in results}
+    keys = [result.key for result in results]
+    assert len(keys) == len(set(keys))

@@ -60,12 +60,6 @@ def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about():
         assert matching.matched(client, [answer], EDITIONS[0]) == []
 
 
-def test_a_run_of_answers_that_all_have_letters_asks_no_matcher(server, tmp_path):
-    matcher = ("--matcher", f"llm:openai:{server.url}#eye-7b")
-    assert run("--model", "nano:negvqa", "--questions", 2, "--blind", 0, *matcher, "--out", tmp_path) == 0
-    assert server.requests == []
-
-
 def ask(server, questions, out, *more):
     return run(
         "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out, "--retries", 0,

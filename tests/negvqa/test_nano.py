@@ -5,7 +5,7 @@ import pytest
 from tests.negvqa.tiny import figure, run
 
 MODELS = ("nano-negvqa", "nano-negvqa-negated")
-QUESTIONS = 40
+QUESTIONS = 24
 
 
 @pytest.fixture(scope="module")
