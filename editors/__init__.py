@@ -22,6 +22,7 @@ from nein.editors.presets import (
     PRESETS,
     EditorPreset,
     canonical,
+    declared_class,
     is_checkpoint,
     is_served,
     model_of,
@@ -46,7 +47,9 @@ __all__ = [
     "can",
     "check",
     "check_models",
+    "declared_class",
     "get_editor",
+    "is_checkpoint",
     "is_known",
     "is_place",
     "is_served",
@@ -57,6 +60,7 @@ __all__ = [
     "origins",
     "preset_row",
     "spelled",
+    "split_address",
     "takes",
 ]
 

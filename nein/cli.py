@@ -40,6 +40,10 @@ COMMANDS: dict[str, Command] = {
         "compare runs: paired differences, intervals, tests, power",
         "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.report:compare",
     ),
+    "mend": Command(
+        "try the remedies that can act on a model, and recommend one",
+        "nein.benchmarks.mend.config:MendConfig", "nein.benchmarks.mend.run:run", shared=True,
+    ),
     "export": Command(
         "export runs: every-eval-ever, hub, CSV, a site",
         "nein.benchmarks.config:ExportConfig", "nein.benchmarks.export:run",
@@ -300,6 +304,6 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         "Measure how image editors and vision-language models understand negation.\n\n"
         + "\n\n".join(filter(None, parts))
         + "\n\nnein slurm COMMAND submits a command as an array of jobs.\n"
-        f"nein {start}COMMAND --help lists its options. Documentation: README.md.\n"
-        f"Shell completion: nein {COMPLETION} bash, or zsh."
+        f"nein {start}COMMAND --help lists its options. Documentation: README.md. "
+        f"Completion: nein {COMPLETION} bash, or zsh."
     )

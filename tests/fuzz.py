@@ -49,6 +49,7 @@ LINES = {
     "grid": "{w}/runs --out {w}/out/grid.png --number 2 --size 32",
     "report": "{w}/runs --out {w}/out/report.html --formats md,csv,html --labels {w}/labels.csv",
     "compare": "{w}/runs --track all --metrics l1",
+    "mend": "random --limit 2 --mend decompose --out {w}/out/mend --device cpu",
     "calibrate": "{w}/done --judges vqa --sets sources --limit 2 --out {w}/out/calibration --device cpu",
     "check": "identity --number 3 --device cpu",
     "study": "{w}/runs --out {w}/study --labels {w}/ada.csv",

@@ -48,7 +48,7 @@ NEEDED = {
     "retry": ["RUN"], "export": ["RUN"], "status": ["RUN"],
     "leaderboard": ["RUN"],
     "negbench judge": ["OUT"], "negbench report": ["RUN"],
-    "study": ["RUN"], "negvqa check": ["FILE"],
+    "study": ["RUN"], "mend": ["MODEL"], "negvqa check": ["FILE"],
     "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
 }  # fmt: skip
 

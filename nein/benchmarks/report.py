@@ -28,7 +28,8 @@ def compare(options: CompareConfig) -> str:
     finished = runner.of_folders(benchmark, registry.finished(options.runs))
     if len(finished) < 2:
         raise UserError("A comparison needs two runs, and one is there.")
-    scores = {one.name: benchmark.decides(benchmark.scores(one.folder), one.folder) for one in finished}
+    rows_of = benchmark.compared or benchmark.decides
+    scores = {one.name: rows_of(benchmark.scores(one.folder), one.folder) for one in finished}
     pairs = paired.chosen(list(scores), options.baseline)
     rows = paired.comparisons(scores, pairs, benchmark.gap, options.metrics, options.family)
     if not rows:

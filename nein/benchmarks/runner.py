@@ -48,6 +48,8 @@ class Benchmark:
     estimates (scores, folder) -> the figures; by default one of every metric and variant, and of every metric
               the `gap`.
     decides   (scores, folder) -> the rows that say whether a sample is unscored; by default all.
+    compared  (scores, folder) -> the rows by which runs are compared, one of every sample, metric and
+              variant; by default those of `decides`.
     gap       Two variants, affirmed and negated, whose difference sample by sample is the negation gap.
     sections  Tables and plots of a report.
     headline  The tables that a command prints when it ends; none: those of the first section.
@@ -72,6 +74,7 @@ class Benchmark:
     command: str = ""
     estimates: Callable[[ScoreTable, Folder], pd.DataFrame] | None = None
     decides: Callable[[ScoreTable, Folder], ScoreTable] = lambda table, folder: table
+    compared: Callable[[ScoreTable, Folder], ScoreTable] | None = None
     gap: tuple[str, str] | None = None
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()

@@ -18,18 +18,20 @@ from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.benchmarks.negbench.folder import Asked, ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
+from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
 from nein.datasets.negbench.loading import DataSet
-from nein.datasets.negbench.records import RetrievalTask, Task
+from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.folder import Row
+from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.models import judges, references
 from nein.models.cached import CachedModel
 from nein.models.remedies.encoders import Remedy
+from nein.reporting.scores import ScoreTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,6 +245,20 @@ def convert(options: ConvertConfig) -> None:
     print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")
 
 
+def compared(table: ScoreTable, folder: Folder) -> ScoreTable:
+    """Recall at 1 of pictures, by kind of caption, and accuracy, by what the right option says, of each task
+    and wording."""
+    chosen = table.where(metric=("accuracy", "recall@1")).frame
+    chosen = chosen[chosen["direction"].isna() | (chosen["direction"] == TEXT_TO_IMAGE)]
+    task, wording, metric, kind, type_ = (
+        chosen[name].astype(object).fillna("") for name in ("task", "variant", "metric", "kind", "type")
+    )
+    named = (metric + ", " + task + " " + wording).str.strip()
+    return ScoreTable(
+        chosen.assign(metric=named.astype("category"), variant=(kind + type_).astype("category"))
+    )
+
+
 NEGBENCH = Benchmark(
     "negbench",
     "NegBench",
@@ -253,6 +269,8 @@ NEGBENCH = Benchmark(
     estimates=lambda table, folder: estimates.of_table(table),
     # a row per caption, picture and question
     decides=lambda table, folder: table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}")),
+    compared=compared,
+    gap=KINDS,
     sections=sections.SECTIONS,
     headline=sections.HEADLINE,
     page=report.page,

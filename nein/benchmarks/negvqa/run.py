@@ -367,6 +367,7 @@ NEGVQA = Benchmark(
     "negvqa", "NegVQA", NegvqaConfig, runs,
     lambda folder: scores.table(scores.of_folder(AnswersDir(folder.path))),
     estimates=lambda table, folder: scores.figures(table, folder.manifest()["identity"].get("asking")),
-    decides=decides, sections=sections.SECTIONS, page=report.describe, report_config=ReportConfig,
-    read=report.exported, printed=paper_numbers.gaps, published=paper_numbers.published, folder=AnswersDir,
+    decides=decides, gap=VARIANTS, sections=sections.SECTIONS, page=report.describe,
+    report_config=ReportConfig, read=report.exported, printed=paper_numbers.gaps,
+    published=paper_numbers.published, folder=AnswersDir,
 )  # fmt: skip

@@ -65,17 +65,18 @@ class Command(BaseModel):
 
 #: Rules by which attention is guided away from what is absent, alone or with a scale, "nag:8" -> above what
 #: the scale has to be (`editors.sampling.RULES`).
-GUIDED = {"nag": 1, "vsf": 0}
-#: Name -> what changes in a request, by the absent objects, and the capability that the editor needs for it.
+GUIDED = {"vsf": 0, "nag": 1}
+#: Name, the cheapest first -> what changes in a request, by the absent objects, and the capability that the
+#: editor needs for it.
 BY_RULE: dict[str, tuple[Callable[[Sequence[str]], dict[str, Any]], str]] = {
     "rewrite": (lambda absent: {"instruction": removal(" and the ".join(absent))}, ""),
+    # Prompt-to-Prompt, arXiv:2208.01626
+    "attention": (lambda absent: {"weights": dict.fromkeys(absent, AWAY)}, "weights"),
     "negative-prompt": (lambda absent: {"negative_prompt": ", ".join(absent)}, "negative_prompt"),
     "negative-prompt-alone": (
         lambda absent: {"instruction": "", "negative_prompt": ", ".join(absent)}, "negative_prompt",
     ),
     **{name: (lambda absent: {"negative_prompt": ", ".join(absent)}, "guided") for name in GUIDED},
-    # Prompt-to-Prompt, arXiv:2208.01626
-    "attention": (lambda absent: {"weights": dict.fromkeys(absent, AWAY)}, "weights"),
 }  # fmt: skip
 
 

@@ -30,13 +30,15 @@ LAMBDA, ALPHA = 0.25, 0.13
 #: Threshold of SpaceVLM: default of its published commands for retrieval and multiple choice (@ d37fec2).
 CAP = 0.92
 _ARM = re.compile(r"(?P<kind>decompose|spacevlm|steer|neat)(?::(?P<number>\d+(?:\.\d+)?))?(?P<file>@.+)?")
-#: Kind -> the largest number that it takes, its default, and the reader of the file that it takes.
+#: Kind -> the largest number that it takes, its default, and the reader of its file.
 _KINDS: dict[str, tuple[float, float, Callable[[Path], Any] | None]] = {
     "decompose": (10.0, LAMBDA, None),
     "spacevlm": (1.0, CAP, None),
     "steer": (1.0, ALPHA, remedy_texts.read_pairs),
     "neat": (0.0, 0.0, remedy_texts.read_inversions),
 }
+#: Those that act on every two-tower model, the cheapest first; the others change a CLIP's text encoder.
+ANY = ("decompose", "spacevlm")
 
 
 @dataclass(frozen=True)

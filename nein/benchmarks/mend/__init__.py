@@ -1,0 +1,1 @@
+"""`nein mend`: the remedies that can act on a model."""

@@ -1,0 +1,116 @@
+"""The options of `nein mend`, and the command of a benchmark that they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from nein.benchmarks import registry
+from nein.config.groups import Limit, Output, Preset, RuntimeOptions
+from nein.config.options import Names, argument, option
+from nein.engine.errors import UserError
+from nein.engine.store import Need
+
+
+class Kind(NamedTuple):
+    """benchmark: its command, which takes the model by `option`; limit: samples, if not given; told: the
+    variants where things are told, in which a remedy should make nothing worse."""
+
+    benchmark: str
+    work: str
+    option: str
+    limit: int
+    told: tuple[str, ...]
+    fixed: Mapping[str, Any]
+
+
+KINDS = {
+    "editor": Kind(
+        "nein", "nein.benchmarks.nein.evaluate:evaluate", "editor", 48, ("remove",), {"control": ["remove"]}
+    ),
+    "encoder": Kind(
+        "negbench", "nein.benchmarks.negbench.run:NEGBENCH", "model", 500, ("original", "affirmation"),
+        {"blind": 0},
+    ),
+    "vlm": Kind(
+        "negvqa", "nein.benchmarks.negvqa.run:NEGVQA", "model", 320, ("original",), {"blind": 0}
+    ),
+}  # fmt: skip
+_OWN = {"model", "kind", "mend", "data", "limit", "out", "preset"}
+
+
+@dataclass(kw_only=True)
+class MendConfig(Preset, Limit, RuntimeOptions, Output):
+    """Which model is mended, and by what."""
+
+    default_out = "runs/mend-PRESET"
+    counted = "samples (default: 48 of an editor, 500 of an encoder, 320 of a vlm)"
+
+    model: str = argument(
+        "MODEL", "editor, two-tower model or vision-language model, as its command takes it"
+    )
+    kind: Literal["editor", "encoder", "vlm"] | None = option(
+        None, "what MODEL is (default: by its name or its files)", "Main"
+    )
+    mend: Names = option(
+        [], "only these remedies (default: all that can act and need no other model)", "Main"
+    )
+    data: str | None = option(None, "data of the kind's benchmark (default: the preset's)", "Data")
+
+    def needs(self) -> list[Need]:
+        return command(self, []).needs()
+
+
+def command(config: MendConfig, arms: Sequence[str]) -> Any:
+    """The configuration of the benchmark's command."""
+    kind = KINDS[kind_of(config)]
+    given = {}
+    for item in dataclasses.fields(config):
+        default = item.default_factory() if callable(item.default_factory) else item.default
+        if item.name not in _OWN and (value := getattr(config, item.name)) != default:
+            given[item.name] = value
+    return registry.get(kind.benchmark).config.of(
+        preset=config.preset, limit=config.limit or kind.limit, data=config.data, out=str(config.out_dir),
+        mend=[*arms], **{kind.option: [config.model]}, **kind.fixed, **given,
+    )  # fmt: skip
+
+
+def kind_of(config: MendConfig) -> str:
+    """By a name of ours, or by what the files of the model declare. Raises UserError."""
+    from nein import editors
+    from nein.benchmarks.negbench.models import MODELS
+    from nein.metrics import dual_prefix
+    from nein.models import references
+
+    given, name = references.named(config.model)
+    if config.kind is not None:
+        return config.kind
+    if editors.is_served(name):
+        raise UserError(f"What is behind '{name}' is not known; say --kind editor, encoder or vlm.")
+    if editors.is_place(name) or editors.is_known(name) or editors.is_known(given or ""):
+        return "editor"
+    if name in (*MODELS, "random") or given in MODELS or dual_prefix(name) is not None:
+        return "encoder"
+    where, revision = references.resolve(name) if editors.is_checkpoint(name) else ("", None)
+    if where and editors.declared_class("@".join(filter(None, (where, revision)))):
+        return "editor"
+    from transformers.models.auto import modeling_auto as auto
+
+    declared = model_type(where, revision)
+    if declared in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        return "vlm"
+    if declared in auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES:
+        return "encoder"
+    raise UserError(f"It is not known what '{config.model}' is; say --kind editor, encoder or vlm.")
+
+
+def model_type(where: str, revision: str | None) -> str:
+    """As the model's config.json of transformers says; "" without one."""
+    from transformers import PretrainedConfig
+
+    try:
+        return str(PretrainedConfig.get_config_dict(where, revision=revision)[0].get("model_type", ""))
+    except (OSError, ValueError):
+        return ""

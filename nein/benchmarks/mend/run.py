@@ -1,0 +1,192 @@
+"""`nein mend MODEL`: which remedies help one model, what they cost, and what they break.
+
+It gives the command of the model's benchmark with `--mend`, on few samples, and compares each remedy with the
+model as it is, sample by sample.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nein import editors
+from nein.benchmarks import paired, registry
+from nein.benchmarks.mend.config import KINDS, Kind, MendConfig, command, kind_of, model_type
+from nein.engine.errors import UserError
+from nein.engine.executors import Executor
+from nein.engine.folder import Folder
+from nein.loading import spending
+from nein.metrics import METRICS
+from nein.models import editor_choice, references
+from nein.models.remedies import answers, encoders
+from nein.models.remedies import editors as edits
+from nein.reporting import figures as frames
+from nein.reporting import format, tables
+from nein.reporting.page import Page, Section
+from nein.reporting.report import headline, places, write
+from nein.reporting.tables import Across, Column, Row, Table
+
+#: A change is none by chance where Holm's p is below this.
+SIGNIFICANT = 0.05
+#: Metrics that a remedy should change where a thing is denied.
+REMOVAL = ("removal", "auc_removal", "clip_t")
+
+
+def run(config: MendConfig, executor: Executor) -> str | int | None:
+    """Raises UserError for a model that no remedy can act on, or whose kind is not known."""
+    kind = KINDS[kind_of(config)]
+    arms = config.mend or able(config)
+    if not arms:
+        raise UserError(f"No remedy that needs no other model can act on '{config.model}'.")
+    # A model here is loaded once for all; of one behind an address the requests of each remedy are counted.
+    calls = [[], *([arm] for arm in arms)] if editors.is_served(references.named(config.model)[1]) else [arms]
+    for some in calls:
+        pkgutil.resolve_name(kind.work)(command(config, some), executor)
+    if not executor.is_main:
+        return None
+    benchmark, inner = registry.get(kind.benchmark), command(config, arms)
+    folders: dict[str, list[Folder]] = {}
+    for one in benchmark.runs(inner, executor.device):
+        folder = benchmark.folder(inner.out_dir / one.folder)
+        folders.setdefault(one.identity.get("mend", ""), []).append(folder)
+    told = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
+    rows = paired.corrected([*compared(kind, folders)], "metric")
+    for row in rows:
+        row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
+    judged = verdicts(kind, rows, arms)
+    figures = frames.label(frames.frame([*told, *rows, *judged]), benchmark=kind.benchmark)
+    page = Page(f"Remedies for {config.model}", findings=[recommended(judged, rows)], sections=[
+        Section("remedies", "Remedies", [REMEDIES, CHANGES])
+    ])  # fmt: skip
+    files = write(inner.out_dir / "mend", figures, page, ("md", "csv"))
+    last = places(inner.out_dir / "mend", files, 0)[:1]
+    return headline(figures, [REMEDIES], page.findings, [*last, f"In {inner.out_dir / 'mend'}"])
+
+
+def able(config: MendConfig) -> list[str]:
+    """The remedies that can act on the model and need no other one, the cheapest first."""
+    kind, name = kind_of(config), references.named(config.model)[1]
+    if kind == "editor":
+        row = editor_choice.choose_editor(config.model, config.preset, {}).row
+        return [arm for arm, (_, needs) in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
+    if kind == "encoder":
+        where = references.resolve(name) if editors.is_checkpoint(name) else (name, None)
+        clip = name.startswith("open_clip:") or model_type(*where) == "clip"
+        # NEAT adapts to a whole test, of which some samples are none.
+        return [*encoders.ANY, *(["steer"] if clip else [])]
+    from nein.benchmarks.negvqa.run import scorings
+
+    by_probability = "logprob" in scorings(name, command(config, []))
+    return [arm for arm in answers.REMEDIES if by_probability or arm not in answers.IN_PAIRS]
+
+
+def compared(kind: Kind, folders: Mapping[str, Sequence[Folder]]) -> Iterator[dict[str, Any]]:
+    """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
+    benchmark, several = registry.get(kind.benchmark), len(folders[""]) > 1
+    rows_of = benchmark.compared or benchmark.decides
+    for arm in filter(None, folders):
+        both = [*zip(folders[arm], folders[""], strict=True)]
+        if kind.benchmark == "nein":
+            from nein.benchmarks.nein import runs
+            from nein.benchmarks.nein.reporting import comparisons
+
+            pairs = [tuple(runs.read(runs.of_folder(one)) for one in pair) for pair in both]
+            told = {one.name: one for pair in pairs for one in pair if one.track == "remove"}
+            for row in comparisons.comparisons(pairs, controls=told):
+                yield {"variant": row["first"].rpartition("/")[2], **row, "model": arm}
+            continue
+        for pair in both:
+            scores = dict(zip("AB", (rows_of(benchmark.scores(one), one) for one in pair), strict=True))
+            for row in paired.comparisons(scores, [("A", "B")], benchmark.gap, (), "metric"):
+                data = f" ({pair[0].path.name})" if several else ""
+                yield {**row, "metric": row["metric"] + data, "model": arm}
+
+
+def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str, Any]]:
+    """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
+    what = {"task": "costs", "model": arm}
+    stages = [
+        (one, path.name) for one in folders for path in one.path.glob("costs/*") if path.name != "score"
+    ]
+    seconds = sum(block["seconds"] for one, stage in stages for block in one.costs(stage).values())
+    yield frames.number(seconds, unit="", metric="seconds", **what)
+    reference = references.named(model)[1]
+    if not editors.is_served(reference):
+        return
+    address, name = editors.split_address(reference)
+    usage: dict[str, Any] = {}
+    for key, one in {k: v for folder in folders for k, v in folder.manifest()["usage"].items()}.items():
+        usage = edits.added(usage, one) if key.startswith(("editor-", "model-")) else usage
+    price = spending.price(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
+    yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **what)
+    yield frames.number(None if price is None else float(price), unit="", metric="dollars", **what)
+
+
+def verdicts(kind: Kind, rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> list[dict[str, Any]]:
+    """A row of every remedy: whether it closes the gap, by every judge, and what gets worse."""
+    made = []
+    for arm in arms:
+        changes = [row for row in rows if row["model"] == arm and row["statistic"] == "difference"]
+        gaps = [row for row in changes if row["variant"] == "gap"]
+        broken = [row["what"] for row in changes if _worse(kind, row)]
+        sure = bool(gaps) and all(row["p_holm"] < SIGNIFICANT for row in gaps)
+        closes, widens = (sure and all(sign * row["value"] > 0 for row in gaps) for sign in (-1, 1))
+        said = "closes the gap" if closes else "widens the gap" if widens else "no clear gain"
+        if not any(row["value"] for row in changes):
+            said = "did not act" if kind.benchmark == "nein" else "changes no score"
+        if broken:
+            more = f" and {len(broken) - 2} more" if len(broken) > 2 else ""
+            said += f"; worse: {'; '.join(broken[:2])}{more}"
+        good = "yes" if closes and not broken else ""
+        made.append({"task": "verdict", "model": arm, "verdict": said, "good": good})
+    return made
+
+
+def _worse(kind: Kind, row: Mapping[str, Any]) -> bool:
+    """Whether a change is for the worse, of something that a remedy should leave as it is."""
+    metric = METRICS.get(row["metric"])
+    kept = metric is not None and row["variant"] != "gap" and not metric.name.startswith(REMOVAL)
+    fell = (row["value"] or 0) * (1 if metric is None or metric.higher_is_better else -1) < 0
+    return fell and row["p_holm"] < SIGNIFICANT and (kept or row["variant"] in kind.told)
+
+
+def recommended(judged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The remedy that closes the gap most of those that break nothing, in a sentence."""
+    good = {row["model"] for row in judged if row["good"]}
+    gaps = [row for row in rows if row["variant"] == "gap" and row["statistic"] == "difference"]
+    first = [row for row in gaps if row["metric"] == gaps[0]["metric"] and row["model"] in good]
+    before = next((row for row in rows if row["variant"] == "gap" and row["statistic"] == "second"), None)
+    said = "Without a gap to close. "
+    if before is not None:
+        gap = format.number(before["value"], "points")
+        said = f"As it is, the gap is {gap} points ({_title(before['metric'])}, {gaps[0]['n']} samples). "
+    if not first:
+        return f"{said}Recommended: none; no remedy closes the gap beyond chance and makes nothing worse."
+    best = min(first, key=lambda row: row["value"])
+    change = f"changes the gap by {format.text(best)} points"
+    return f"{said}Recommended: {best['model']}, which {change} and makes nothing worse."
+
+
+_GAP = {"variant": "gap"}
+REMEDIES = Table(
+    "remedies", "Remedies beside the model as it is", (Row("model", "remedy"),),
+    (
+        Across("metric", {**_GAP, "statistic": "difference"}, names=lambda name: f"gap: {_title(name)}"),
+        Column("seconds", {"metric": "seconds"}, tables.value(1)),
+        Column("requests", {"metric": "requests"}, tables.value()),
+        Column("dollars", {"metric": "dollars"}, tables.value(2)),
+        Column("verdict", {"task": "verdict"}, tables.entry("verdict")),
+    ),
+    note="Gap: what is reached when a thing is told minus when it is denied; here its change, in "
+    "points. Closes, worse: p below 0.05 after Holm, over the remedies. Seconds without judges.",
+)  # fmt: skip
+CHANGES = dataclasses.replace(
+    paired.COMPARISONS, key="changes", title="A: with the remedy, B: as it is",
+    rows=(Row("model", "remedy"), Row("what")), note="",
+)  # fmt: skip
+
+
+def _title(metric: str) -> str:
+    return METRICS[metric].title if metric in METRICS else metric
