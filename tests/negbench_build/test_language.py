@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
+
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.polarity import changed
+from nein.datasets.negbench.sentences import Negation
 from nein.generate.negbench import language
 from nein.models.llm.client import Client, EndpointModel
 from tests.loopback import say
@@ -148,3 +152,40 @@ def test_a_paraphrase_that_goes_on_and_on_is_refused(server):
     long = "A dog runs with no cat near. " + "It is a fine day and the sun shines. " * 4
     server.rule = lambda body, _: answer({"sentence": long})
     assert paraphrased(client(server)) == (None, "it says much more")
+
+
+def test_by_paper_answers_count_as_they_are_and_by_fixed_they_are_checked(server):
+    said = {"present": ["Dog", "unicorn"], "absent": ["cat", "dog", "car"]}
+    server.rule = lambda body, _: answer(said)
+    image = Concepts("a", "a.png", ("A dog and a cat",))
+    paper, fixed = (
+        language.extract(client(server), [image], 0, 5, protocol=protocol)[0]
+        for protocol in ("paper", "fixed")
+    )
+    assert (paper.positives, fixed.positives) == (("Dog", "unicorn"), ("dog",))
+    assert (paper.negatives, fixed.negatives) == (("cat", "dog", "car"), ("car",))
+    server.rule = lambda body, _: answer({"sentence": "A dog sits."})
+    one = language.Sentence("a/c0", "A dog. There is no cat in the image.", ["dog"], ["cat"])
+    for protocol, outcome in (("paper", ("A dog sits.", "")), ("fixed", (None, "an object is lost"))):
+        [found] = language.paraphrase(client(server), [one], 0, keep_order=False, protocol=protocol)
+        assert found == outcome
+
+
+@pytest.mark.parametrize("first", ["affirmation", "negation"])
+def test_our_own_examples_pass_our_own_check(first):
+    affirmed = {"wheelbarrow": "ladder", "fork": "pancakes", "seagull": "boat", "window": "clock"}
+    for description, absent, caption in language.EXAMPLES[first]:
+        template = Negation(description, absent, first == "negation").text("image", "where missing")
+        assert not changed(caption, [affirmed[absent]], [absent], keep_order_of=template), caption
+
+
+def test_what_is_no_list_of_objects_is_dropped_and_silence_is_asked_again(server):
+    server.rule = lambda body, _: (
+        BROKEN if "silent" in prompt(body) else answer({"valid": "Note:" not in prompt(body)})
+    )
+    lists = [("dog",), ("Note: a dog",), ("silent",)]
+    images = [Concepts(f"{k}", "p", ("A",), names, ("cat",)) for k, names in enumerate(lists)]
+    found = language.validate(client(server), [*images, Concepts("x", problem="y")])
+    fine, bad, silent, before = (image.problem for image in found)
+    assert (fine, bad, before) == ("", language.NO_LIST, "y")
+    assert silent.startswith(language.NO_ANSWER)

@@ -22,7 +22,6 @@ from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negbench import dataset, sources
 from nein.generate.negbench.config import DECIDES, BuildConfig
-from nein.generate.negbench.published import Published
 from nein.generate.negbench.sources import Listing
 from nein.generate.negbench.work import Job
 from nein.loading.digests import json_digest
@@ -35,7 +34,6 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     EditorError or MetricError."""
     folder = Folder(config.out_dir, "a build")
     _media(config)
-    prompts = _prompts(config)
     if config.asks_llm:  # models are looked at, not loaded: hours may pass before one is needed
         llm.check(str(config.llm.model))
     if config.detects:
@@ -53,7 +51,6 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         if config.asks_llm:
             decides = ("model", "temperature", "max_tokens", "attempts", "dtype")
             identity["llm"] = {key: getattr(config.llm, key) for key in decides} | config.llm.thinking
-        identity |= {"prompts": prompts.sha256} if prompts else {}
         folder.open(identity, facts, overwrite=config.overwrite)
         if sources.read_list(folder) != listed:  # removed by --overwrite, or from elsewhere now
             sources.write_list(folder, sources.load(config), config.shard_size, listed.origin)
@@ -76,12 +73,7 @@ def _job(config: BuildConfig) -> Job:
     folder = Folder(config.out_dir, "a build")
     listed_images = sources.read_list(folder)
     assert listed_images is not None, "the main process has written the list"
-    return Job(config, folder, listed_images, _media(config), _prompts(config))
-
-
-def _prompts(config: BuildConfig) -> Published | None:
-    """What is published to be asked word by word, if it is to be asked."""
-    return None if config.prompts is None else Published(config.prompts, config.form, config.thing)
+    return Job(config, folder, listed_images, _media(config))
 
 
 def _listed(config: BuildConfig, folder: Folder) -> Listing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from pydantic import PositiveInt
@@ -60,9 +59,6 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
     validate: bool = option(
         False, "drop images whose object lists --llm.model rejects (temperature 0)", "Concepts"
-    )
-    prompts: Path | None = option(
-        None, "released prompts: folder of a clone of github.com/m1k2zoo/negbench", "Concepts"
     )
 
     wording: Literal["code", "paper"] = option(
@@ -169,8 +165,6 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
              "'A photo of {object}'."),
             (pairs and self.edits and self.captions and not self.instances,
              f"{source} with --captions also needs --instances (COCO's JSON): the objects already there."),
-            (self.prompts is not None and not any(asks.values()),
-             "--prompts needs --concepts llm, --validate or --paraphrase."),
             (self.mcq == "files" and (self.medical or self.form == "training" or self.thing == "video"),
              "--mcq files is for evaluation questions on photographs; leave it out."),
             (self.affneg and not self.paraphrase,

@@ -1,7 +1,7 @@
 """What a language model is asked: objects of a caption, negated captions, paraphrases, scenes.
 
-The prompts here are ours; what they ask for is the paper's (appendix on construction). `Published` asks the
-released ones. By protocol "fixed" all answers are checked; by "paper" the right form is enough, as released.
+The prompts are ours; what they ask for is the paper's (appendix on construction). By protocol "fixed" all
+answers are checked; by "paper" the right form is enough, as released.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
 from nein.datasets.negbench.sentences import WORDINGS, Negation, Protocol
 from nein.engine.blocks import sample_seed
 from nein.generate.negbench.pairs import Plan
-from nein.generate.negbench.published import Line, ObjectList, Published, Verdict, VideoConcepts
-from nein.models.llm.client import SILENT, Client, Outcome, Request
+from nein.models.llm.client import SILENT, Client, Request
 
 #: How a problem begins that a later command may mend, since the model gave no answer at all.
 NO_ANSWER = "the language model gave no answer"
@@ -90,34 +89,21 @@ EXAMPLES = {
 
 def extract(
     client: Client, images: Sequence[Concepts], seed: int, count: int, thing: str = "image", *,
-    prompts: Published | None = None, protocol: Protocol = "fixed",
+    protocol: Protocol = "fixed",
 ) -> list[Concepts]:  # fmt: skip
     """Objects of every image's captions, present and absent; of a video also actions.
-
-    prompts  Those asked in the place of ours: of an image first for the objects of its captions (one text),
-             then for absent ones; of a video for two concepts and an absent one.
 
     By "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
     both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
     """
     usable = [image for image in images if not image.problem]
     seeds = [sample_seed(seed, f"objects/{image.id}") for image in usable]
-    answers: list[Objects | VideoConcepts | str] = []
-    if prompts is not None and thing == "image":
-        answers += _ask_twice(client, usable, seeds, prompts, protocol)
-    else:
-        schema: type[Objects] | type[VideoConcepts] = Objects
-        if prompts is None:
-            texts = [_objects_of(image.captions, count, thing) for image in usable]
-        else:
-            schema, drawn = VideoConcepts, zip(usable, seeds, strict=True)
-            texts = [prompts.concepts(image.captions, random.Random(number)) for image, number in drawn]
-        for one in client.complete(list(map(Request, texts, seeds)), schema):
-            answers.append(_failure(one.failure) if one.value is None else one.value)
+    texts = [_objects_of(image.captions, count, thing) for image in usable]
+    outcomes = client.complete(list(map(Request, texts, seeds)), Objects)
     extracted = {}
-    for image, answer in zip(usable, answers, strict=True):
-        if isinstance(answer, str):
-            extracted[image.id] = replace(image, problem=answer)
+    for image, outcome in zip(usable, outcomes, strict=True):
+        if (answer := outcome.value) is None:
+            extracted[image.id] = replace(image, problem=_failure(outcome.failure))
             continue
         if protocol == "paper":
             affirmed, new = list(dict.fromkeys(answer.present)), list(dict.fromkeys(answer.absent))
@@ -145,48 +131,17 @@ def _objects_of(captions: Sequence[str], count: int, thing: str) -> str:
     )
 
 
-def _ask_twice(
-    client: Client, images: Sequence[Concepts], seeds: Sequence[int], prompts: Published, protocol: Protocol
-) -> list[Objects | str]:
-    """By "paper" an answer that names nothing is a list of nothing, as released."""
-
-    def names(outcome: Outcome[ObjectList]) -> list[str] | None:
-        if outcome.value is not None:
-            return outcome.value.names
-        return [] if protocol == "paper" and outcome.failure not in SILENT else None
-
-    captions = [" ".join(image.captions) for image in images]
-    asked = list(map(Request, map(prompts.present, captions), seeds))
-    present = client.complete(asked, ObjectList)
-    texts = [prompts.absent(text, names(one) or []) for text, one in zip(captions, present, strict=True)]
-    absent = client.complete(list(map(Request, texts, seeds)), ObjectList)
-    answers: list[Objects | str] = []
-    for one, other in zip(present, absent, strict=True):
-        shown, lacking = names(one), names(other)
-        if shown is None or lacking is None:
-            answers.append(_failure(one.failure or other.failure))
-        else:
-            answers.append(Objects(present=shown, absent=lacking))
-    return answers
-
-
-def validate(
-    client: Client, images: Sequence[Concepts], *, prompts: Published | None = None
-) -> list[Concepts]:
+def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
     """The images, with a problem where the model does not take both lists of objects for such. Neither yes
     nor no counts as no, as released. The client should ask at temperature 0."""
     usable = [image for image in images if not image.problem]
     lists = [names for image in usable for names in (image.positives, image.negatives)]
-    if prompts is not None:
-        texts = [prompts.valid(names) for names in lists]
-    else:
-        texts = [
-            f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
-            "else: no explanation, no instruction, no remains of another text?"
-            for names in lists
-        ]
-    schema: type[Verdict] | type[Soundness] = Soundness if prompts is None else Verdict
-    outcomes = client.complete([*map(Request, texts)], schema)
+    texts = [
+        f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
+        "else: no explanation, no instruction, no remains of another text?"
+        for names in lists
+    ]
+    outcomes = client.complete([*map(Request, texts)], Soundness)
     validated = {}
     for image, one, other in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
         failures = [o.failure for o in (one, other) if o.failure in SILENT]
@@ -239,7 +194,6 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Plan | st
 class Sentence:
     """A sentence to be rephrased, with what it says is there and is not, and what it does not speak of.
 
-    option    Whether it is an option of a question rather than a caption.
     negation  Of a training caption, which is written anew from it, as CC12M-NegCap was.
     """
 
@@ -248,13 +202,12 @@ class Sentence:
     affirmed: list[str]
     denied: list[str]
     others: tuple[str, ...] = ()
-    option: bool = False
     negation: Negation | None = None
 
 
 def paraphrase(
     client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool,
-    prompts: Published | None = None, protocol: Protocol = "fixed",
+    protocol: Protocol = "fixed",
 ) -> list[tuple[str | None, str]]:  # fmt: skip
     """(sentence in other words, "") or (None, why there is none) for every sentence.
 
@@ -263,15 +216,13 @@ def paraphrase(
     what comes first. Where the model gave no answer at all, another seed is not tried.
     """
     said: dict[int, tuple[str | None, str]] = {}
-    form: type[Paraphrase] | type[Line] = Paraphrase if prompts is None else Line
     open_ = list(range(len(sentences)))
     for turn in range(client.attempts if client.temperature > 0 else 1):
         requests = []
         for k in open_:
             number = sample_seed(seed, f"paraphrase/{sentences[k].id}", turn)
-            prompt = _prompt(sentences[k], keep_order, prompts, random.Random(number))
-            requests.append(Request(prompt, number))
-        for k, outcome in zip(open_, client.complete(requests, form), strict=True):
+            requests.append(Request(_prompt(sentences[k], keep_order, random.Random(number)), number))
+        for k, outcome in zip(open_, client.complete(requests, Paraphrase), strict=True):
             if outcome.value is None:
                 said[k] = (None, _failure(outcome.failure))
                 continue
@@ -287,11 +238,7 @@ def paraphrase(
     return [said[k] for k in range(len(sentences))]
 
 
-def _prompt(sentence: Sentence, keep_order: bool, prompts: Published | None, rng: random.Random) -> str:
-    if prompts is not None:
-        if sentence.negation is not None:
-            return prompts.negate(sentence.negation, rng)
-        return prompts.rephrase(sentence.text, sentence.option, keep_order, rng)
+def _prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
     if (negation := sentence.negation) is not None:
         first, second = ("negation", "affirmation") if negation.before else ("affirmation", "negation")
         lines = [

@@ -34,7 +34,6 @@ from nein.generate import job
 from nein.generate.negbench import language, pairs, sources
 from nein.generate.negbench.config import STAGES, BuildConfig
 from nein.generate.negbench.pairs import EditorMaker, TextMaker, Verifier, verify
-from nein.generate.negbench.published import Published
 from nein.generate.negbench.sources import Listing
 from nein.generate.nein.sources import COCO
 from nein.loading.digests import folder_digest, json_digest
@@ -55,11 +54,10 @@ class Tasks:
 
 @dataclass(frozen=True)
 class Job(job.Job):
-    """A build of NegBench. media: reads pictures by their path; prompts: asked in place of ours."""
+    """A build of NegBench. media: reads pictures by their path."""
 
     listing: Listing
     media: Media
-    prompts: Published | None = None
 
     @property
     def blocks(self) -> Blocks:
@@ -178,14 +176,14 @@ def _pairs(job: Job, shard: int, tools: PairTools) -> list[Row]:
 
 def _concepts(job: Job, shard: int, client: llm.Client) -> list[Row]:
     config, members = job.config, job.concepts(shard, "concepts")
-    how: Any = {"prompts": job.prompts, "protocol": config.protocol}
-    extracted = language.extract(client, members, config.seed, config.absent, config.thing, **how)
+    asked = (members, config.seed, config.absent, config.thing)
+    extracted = language.extract(client, *asked, protocol=config.protocol)
     return [image.row() for image in extracted]
 
 
 def _validate(job: Job, shard: int, client: llm.Client) -> list[Row]:
     members = job.concepts(shard, "validate")
-    return [image.row() for image in language.validate(client, members, prompts=job.prompts)]
+    return [image.row() for image in language.validate(client, members)]
 
 
 def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
@@ -204,8 +202,10 @@ def _paraphrase(job: Job, shard: int, client: llm.Client) -> list[Row]:
     config = job.config
     members = job.concepts(shard)
     owned = [(image.id, said) for image in members for said in _sentences(image, job.tasks(image), config)]
-    how: Any = {"keep_order": config.affneg, "prompts": job.prompts, "protocol": config.protocol}
-    paraphrases = language.paraphrase(client, [said for _, said in owned], config.seed, **how)
+    said = [one for _, one in owned]
+    paraphrases = language.paraphrase(
+        client, said, config.seed, keep_order=config.affneg, protocol=config.protocol
+    )
     rows: dict[str, Row] = {image.id: {"id": image.id, "texts": {}, "refused": []} for image in members}
     for (owner, sentence), (text, why) in zip(owned, paraphrases, strict=True):
         rows[owner]["texts"][sentence.id] = text
@@ -238,7 +238,7 @@ def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[langu
         for number, option in enumerate(question.options):
             affirmed, denied = language.claims(option.text, config.wording, config.thing)
             name, text = f"{question.id}/o{number}", option.text
-            sentences.append(language.Sentence(name, text, affirmed, denied, unnamed(text), option=True))
+            sentences.append(language.Sentence(name, text, affirmed, denied, unnamed(text)))
     return sentences
 
 
