@@ -41,7 +41,7 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.report:compare",
     ),
     "mend": Command(
-        "try the remedies that can act on a model, and recommend one",
+        "try the remedies for a model and recommend one",
         "nein.benchmarks.mend.config:MendConfig", "nein.benchmarks.mend.run:run", shared=True,
     ),
     "export": Command(
@@ -61,7 +61,7 @@ COMMANDS: dict[str, Command] = {
         "nein.judges.config:CheckConfig", "nein.judges.check:run",
     ),
     "study": Command(
-        "make pages for blind human labels, and compare the labels with the judges",
+        "make pages for blind human labels; compare with judges",
         "nein.judges.config:StudyConfig", "nein.judges.study:run",
     ),
     "data nano": Command(

@@ -46,19 +46,18 @@ class RunOptions(OfflineOptions, TrackerOptions):
         "fp32", "autocast; the weights that learn stay in float32", "Machine"
     )
     models_from: str | None = setting(
-        None, "folder that nein fetch filled: models and data are read from it, and the network is not",
-        "Machine",
-    )  # fmt: skip
+        None, "read models and data from this nein fetch folder, offline", "Machine"
+    )
     device: Literal["auto", "cpu"] = setting("auto", "auto: a GPU if there is one", "Machine")
-    workers: PositiveInt = setting(4, "threads that read ahead", "Machine")
+    workers: PositiveInt = setting(4, "prefetch threads", "Machine")
     threads: PositiveInt | None = setting(None, "CPU threads of PyTorch per process", "Machine")
 
-    log_every: PositiveInt = setting(10, "steps between logged figures", "Logging")
+    log_every: PositiveInt = setting(10, "steps between log entries", "Logging")
     trackers: Names = setting([], "tensorboard, wandb, trackio, ... or none", "Logging")
 
     out: str = setting("runs", "folder of the run", "Files")
     save_every: PositiveInt = setting(500, "steps between checkpoints", "Files")
-    keep: PositiveInt = setting(2, "checkpoints that are kept", "Files")
+    keep: PositiveInt = setting(2, "checkpoints to keep", "Files")
     overwrite: bool = setting(False, "discard an earlier run in --out", "Files")
 
     @property
@@ -86,12 +85,12 @@ class Learning(RunOptions):
     beta2: NonNegativeFloat = option(0.999, "AdamW", "Optimisation")
     epsilon: PositiveFloat = option(1e-8, "AdamW", "Optimisation")
     weight_decay: NonNegativeFloat = option(0.01, "AdamW", "Optimisation")
-    clip: NonNegativeFloat = option(1.0, "largest norm of the gradient; 0 is no limit", "Optimisation")
-    seed: NonNegativeInt = option(0, "of data order, noise, dropout and augmentation", "Optimisation")
+    clip: NonNegativeFloat = option(1.0, "gradient norm limit; 0: none", "Optimisation")
+    seed: NonNegativeInt = option(0, "seed of data order, noise, dropout and augmentation", "Optimisation")
     unreadable: Literal["stop", "skip"] = option(
-        "stop", "a picture that cannot be decoded: stop, or take the next in its place", "Data"
+        "stop", "images that cannot be decoded: stop, or take the next one", "Data"
     )
-    features: str | None = setting(None, "folder of stored features; default: the user's cache", "Machine")
+    features: str | None = setting(None, "feature cache (default: the user's cache)", "Machine")
 
     #: What is typed, and what `--help` says.
     PROG: ClassVar[str] = ""

@@ -176,17 +176,14 @@ class RuntimeOptions(DtypeOptions, OnDevice, Batches, BatchApi):
 
     on: Literal["threads", "ranks", "ray", "debug"] | None = option(
         None,
-        "backend: threads (default), ranks (automatic under accelerate launch and torchrun), ray, debug "
-        "(one block after the other)",
+        "backend: threads (default), ranks (automatic under torchrun), ray, debug (sequential)",
         "Machine",
     )
     address: str | None = option(
-        None, "ray: HOST:PORT of a running cluster (default: RAY_ADDRESS, or one started here)", "Machine"
+        None, "ray: HOST:PORT of a cluster (default: RAY_ADDRESS, or start one)", "Machine"
     )
-    workers: PositiveInt | None = option(
-        None, "ray: at most so many (default: what there is room for)", "Machine"
-    )
-    gpus_per_worker: PositiveFloat = option(1.0, "ray: 0.25 puts four workers on a GPU", "Machine")
+    workers: PositiveInt | None = option(None, "ray: maximum number of workers", "Machine")
+    gpus_per_worker: PositiveFloat = option(1.0, "ray: GPUs per worker; 0.25 puts four on one", "Machine")
 
 
 @dataclass(kw_only=True)

@@ -40,16 +40,12 @@ class ContrastConfig(Learning):
         "model to start from: nano:clip, OWNER/NAME[@REVISION], a folder, or open_clip:NAME/TAG",
         "Main",
     )
-    alpha: Names = option(
-        ["0.99"], "weight of the contrastive loss; several values make a sweep: --alpha 0,0.5,0.99,1", "Main"
-    )
+    alpha: Names = option(["0.99"], "weight of the contrastive loss; several values: a sweep", "Main")
     trainable: Literal["all", "text"] = option(
-        "all", "which weights learn; text: the vision tower is frozen and its features are kept", "Main"
+        "all", "weights to train; text: freeze the vision tower", "Main"
     )
 
-    words: Names = option(
-        [], "words that become tokens of their own, in a CLIP of transformers: --words no,not,without", "Main"
-    )
+    words: Names = option([], "add words as tokens (CLIP of transformers): no,not,without", "Main")
 
     captions: str = option(
         "nano", "nano, nano:WORLD, or a CSV file with filepath and captions (NegCap)", "Data"
@@ -70,16 +66,10 @@ class ContrastConfig(Learning):
     wordings: Names = option(
         ["code"], f"nano data: wordings of the sentences, of {', '.join(TAUGHT)}", "Data"
     )
-    original_captions: NonNegativeInt = option(
-        0, "nano data: captions per scene as they are, beside the negated ones", "Data"
-    )
-    caption_questions: bool = option(
-        False, "nano data: a second question per scene, its caption with four claims", "Data"
-    )
+    original_captions: NonNegativeInt = option(0, "nano data: original captions per scene", "Data")
+    caption_questions: bool = option(False, "nano data: add a question per scene about its caption", "Data")
     limit: PositiveInt | None = option(None, "only the first N pictures of either file", "Data")
-    augment: Literal["none", "crop"] = option(
-        "none", "crop: a random crop of 90 to 100 %% of the area, as open_clip trains", "Data"
-    )
+    augment: Literal["none", "crop"] = option("none", "crop: random crop of 90 to 100 %% of the area", "Data")
 
     protocol: Literal["paper", "fixed"] = option(
         "fixed",
@@ -87,7 +77,7 @@ class ContrastConfig(Learning):
         "Optimisation",
     )
     epoch_share: PositiveFloat = option(
-        1.0, "share of the shorter file that is a pass; 0.35 is hard-coded in the release", "Optimisation"
+        1.0, "fraction of the shorter file per epoch (released code: 0.35)", "Optimisation"
     )
     batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimisation")
     questions_per_step: PositiveInt = option(64, "questions per step, over all processes", "Optimisation")
@@ -101,9 +91,7 @@ class ContrastConfig(Learning):
     out: str = "runs/finetune-clip"
 
     evaluate: str | None = setting(
-        None,
-        "nano, or a folder with NegBench's CSV files: evaluates the base and the models at the end",
-        "Logging",
+        None, "evaluate base and results: nano, or a folder of NegBench CSV files", "Logging"
     )
 
     def check(self) -> None:

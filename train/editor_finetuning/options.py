@@ -46,12 +46,14 @@ class TuneConfig(Learning):
         "editor: nano:NAME, OWNER/NAME[@REVISION], a folder, or an LDM .ckpt/.safetensors",
         "Main",
     )
-    base_config: str = option("timbrooks/instruct-pix2pix", "of an LDM file: id or folder", "Main")
+    base_config: str = option(
+        "timbrooks/instruct-pix2pix", "configuration of an LDM file: id or folder", "Main"
+    )
     trainable: Literal["all", "transformer", "cross_attention", "lora"] = option(
-        "all", "weights of the UNet that learn; cross_attention: those that read the sentence", "Main"
+        "all", "UNet weights to train; cross_attention: text layers only", "Main"
     )
     lora_rank: PositiveInt = option(16, "rank of the LoRA matrices", "Main")
-    lora_alpha: PositiveFloat | None = option(None, "scale of LoRA; default: the rank", "Main")
+    lora_alpha: PositiveFloat | None = option(None, "LoRA scale (default: the rank)", "Main")
     lora_dropout: NonNegativeFloat = option(0.0, "dropout inside LoRA", "Main")
     lora_targets: Names = option(["to_q", "to_k", "to_v", "to_out.0"], "layers with LoRA", "Main")
 
@@ -65,38 +67,44 @@ class TuneConfig(Learning):
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     limit: PositiveInt | None = option(None, "only the first N samples", "Data")
     nano_sources: PositiveInt = option(2000, "scenes drawn for --data nano", "Data")
-    resolution: PositiveInt = option(256, "pictures are squashed to a square of this side", "Data")
-    target_align: Literal["r64_fit", "none"] = option("r64_fit", "r64_fit: cut target as sample", "Data")
-    align_resolution: PositiveInt = option(512, "resolution at which the samples were cut", "Data")
-    flip: NonNegativeFloat = option(0.5, "share of pairs mirrored, input and target alike", "Data")
-    mix_affirmative: NonNegativeFloat = option(0.0, "share of affirmative pairs (add, remove)", "Data")
-    affirmative_pairs: PositiveInt = option(4000, "affirmative pairs drawn for --data nano", "Data")
-    hold_out_objects: Names = option([], "objects that no instruction may name", "Data")
-    hold_out_templates: Names = option([], "negative templates (0 to 12) left out", "Data")
-    exclude: Names = option([], "ids of samples left out", "Data")
-
-    precompute: bool = option(
-        False, "store VAE and text features once and learn from them (makes what is missing)", "Features"
+    resolution: PositiveInt = option(256, "resize images to a square of this side", "Data")
+    target_align: Literal["r64_fit", "none"] = option(
+        "r64_fit", "r64_fit: crop the target as the sample was cropped", "Data"
     )
-    precompute_only: bool = setting(False, "make the features and stop", "Features")
-    feature_dtype: Literal["float32", "float16", "bfloat16"] = option("float16", "of features", "Features")
+    align_resolution: PositiveInt = option(512, "resolution at which the samples were cut", "Data")
+    flip: NonNegativeFloat = option(0.5, "fraction of pairs mirrored", "Data")
+    mix_affirmative: NonNegativeFloat = option(0.0, "fraction of affirmative pairs (add, remove)", "Data")
+    affirmative_pairs: PositiveInt = option(4000, "affirmative pairs drawn for --data nano", "Data")
+    hold_out_objects: Names = option([], "objects to leave out", "Data")
+    hold_out_templates: Names = option([], "negative templates (0 to 12) to leave out", "Data")
+    exclude: Names = option([], "ids of samples to leave out", "Data")
+
+    precompute: bool = option(False, "store VAE and text features once and train on them", "Features")
+    precompute_only: bool = setting(False, "compute the features and stop", "Features")
+    feature_dtype: Literal["float32", "float16", "bfloat16"] = option(
+        "float16", "dtype of the features", "Features"
+    )
     feature_block: PositiveInt = setting(256, "pairs per file of features", "Features")
 
     batch_size: PositiveInt = option(64, "pairs per optimiser step, over all processes", "Optimisation")
     micro_batch: PositiveInt | None = setting(None, "pairs per forward and process", "Optimisation")
     optimizer: Literal["adamw", "adamw8bit"] = option("adamw", "adamw8bit needs bitsandbytes", "Optimisation")
-    dropout: NonNegativeFloat = option(0.05, "p: drop text in p, picture in p, both in p", "Optimisation")
+    dropout: NonNegativeFloat = option(
+        0.05, "probability of dropping text, image, and both (each)", "Optimisation"
+    )
     ema: NonNegativeFloat = option(0.9999, "decay of the averaged weights; 0 is none", "Optimisation")
-    snr_gamma: PositiveFloat | None = option(None, "Min-SNR weights; 5 is usual", "Optimisation")
-    changed_weight: PositiveFloat = option(1.0, "loss weight of what the edit changes", "Optimisation")
+    snr_gamma: PositiveFloat | None = option(None, "Min-SNR weighting; 5 is common", "Optimisation")
+    changed_weight: PositiveFloat = option(1.0, "loss weight of the edited region", "Optimisation")
 
-    gradient_checkpointing: bool = setting(False, "less memory, a third more time", "Machine")
+    gradient_checkpointing: bool = setting(False, "use less memory and a third more time", "Machine")
 
-    validate_every: NonNegativeInt = setting(0, "steps between validations; 0 is none", "Logging")
+    validate_every: NonNegativeInt = setting(0, "steps between validations; 0: none", "Logging")
     validation_data: str = setting("nano", "data of the validation, as --data", "Logging")
     validation_split: str = setting("dev", "split of the validation", "Logging")
-    validation_samples: PositiveInt = setting(32, "how many samples", "Logging")
-    validation_metrics: Names = setting(["l1", "removal_vqa", "retention_vqa"], "of nein eval", "Logging")
+    validation_samples: PositiveInt = setting(32, "number of validation samples", "Logging")
+    validation_metrics: Names = setting(
+        ["l1", "removal_vqa", "retention_vqa"], "validation metrics (nein list metrics)", "Logging"
+    )
     validation_preset: Literal["nano", "paper"] = setting("nano", "preset of nein eval to use", "Logging")
 
     trackers: Names = setting(["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Logging")

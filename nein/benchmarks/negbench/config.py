@@ -40,9 +40,10 @@ class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOption
     )
     mend: Names = option(
         [],
-        "remedies without training, beside each two-tower model as it is: decompose[:LAMBDA], "
-        "spacevlm[:THRESHOLD], steer[:ALPHA][@PAIRS.json], neat[@CAPTIONS.csv]", "Main",
-    )  # fmt: skip
+        "add remedies: decompose[:LAMBDA], spacevlm[:THRESHOLD], steer[:ALPHA][@PAIRS.json], "
+        "neat[@CAPTIONS.csv]",
+        "Main",
+    )
     vlm: Names = option(
         [], "generative models for MCQ: folder, hub id, openai:URL#MODEL, judge:MODEL", "Main"
     )
