@@ -43,7 +43,6 @@ class Batches:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self._folder / "lock")
         self._mutex = threading.Lock()
-        self.round = 0
         self._replies: dict[str, tuple[Path, int]] = {}  # digest of a request -> where its reply is
         self._sent: set[str] = set()
         self._states: dict[str, dict[str, Any]] = {}  # name of a batch that is not collected -> its file
@@ -84,7 +83,6 @@ class Batches:
         was. Raises UnavailableError, of which one kind is BudgetError."""
         import openai
 
-        self.round += 1
         self._open.clear()
         waiting, poor = {}, None
         for name, state in self._states.items():
@@ -259,10 +257,6 @@ def keep(out: Path | None) -> None:
 
 def current() -> Batches | None:
     return _batches
-
-
-def rounds() -> int:
-    return _batches.round if _batches is not None else 0
 
 
 def collect() -> bool:

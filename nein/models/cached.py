@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nein.engine.images import pixel_hash
-from nein.loading import batches
 from nein.loading.digests import json_digest
 from nein.loading.errors import UnavailableError
-from nein.loading.service import WAITING, NoAnswer, side_by_side
+from nein.loading.service import NoAnswer, side_by_side
 from nein.metrics.base import Store, check_images
 from nein.metrics.choices import Asked, ChoiceModel, Reply, answer_each
 from nein.metrics.judges.base import Answer
@@ -47,7 +46,6 @@ class Questions:
         self._mutex = threading.Lock()
         self._change, self._in_flight = threading.Condition(), set[str]()
         self._room = threading.BoundedSemaphore(max(1, at_once))
-        self._waiting: dict[str, tuple[int, NoAnswer]] = {}  # round of batches -> what waits for one
         self._silent = 0
         self._end: BaseException | None = None
 
@@ -56,8 +54,6 @@ class Questions:
         Raises NoAnswer where `ask` does, SilentError once nobody answers, CancelledError after `stop`."""
         if (kept := self._recall(key)) is not None:
             return kept
-        if (waits := self._waiting.get(key)) is not None and waits[0] == batches.rounds():
-            raise waits[1]
         with self._alone(key), self._seat():
             while True:
                 claim = getattr(self._cache, "claimed", lambda *_: contextlib.nullcontext(True))
@@ -86,8 +82,6 @@ class Questions:
         try:
             value = ask()
         except NoAnswer as error:
-            if error.kind == WAITING:
-                self._waiting[key] = batches.rounds(), error
             self._count(error)
             raise
         self._count(None)

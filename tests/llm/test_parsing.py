@@ -89,6 +89,6 @@ def test_the_schema_for_servers_requires_every_key_and_allows_no_other():
 
 @pytest.mark.parametrize("text", ['{"a": ' + "1" * 5000 + "}", '{"a": ' + "[" * 100_000, '{"a":' * 100_000])
 def test_an_answer_without_end_is_nonsense_and_no_error_of_ours(text):
-    with pytest.raises(AnswerError, match="cannot be read") as caught:
+    with pytest.raises(AnswerError) as caught:
         parse(text, Found)
     assert caught.value.kind == "nonsense"

@@ -281,22 +281,12 @@ def _only_object(body: str) -> dict[str, Any]:
             raise AnswerError(NONSENSE, "a key occurs twice in the answer")
         return dict(pairs)
 
-    decoder = json.JSONDecoder(object_pairs_hook=no_repetition, parse_constant=constant)
-    objects: list[dict[str, Any]] = []
-    place = body.find("{")
-    while place >= 0:
-        try:
-            value, end = decoder.raw_decode(body, place)
-        except json.JSONDecodeError:
-            break
-        except AnswerError:
-            raise
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
-            raise AnswerError(NONSENSE, f"the JSON of the answer cannot be read ({error})") from None
-        objects.append(value)
-        place = body.find("{", end)
-    if place >= 0 or not objects:
+    start, end = body.find("{"), body.rfind("}") + 1
+    if not 0 <= start < end:
         raise AnswerError(NONSENSE, f"no JSON object in the answer {body[:80]!r}")
-    if len(objects) > 1:
-        raise AnswerError(NONSENSE, f"{len(objects)} JSON objects in one answer")
-    return objects[0]
+    try:
+        return json.loads(body[start:end], object_pairs_hook=no_repetition, parse_constant=constant)
+    except AnswerError:
+        raise
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, endless nesting
+        raise AnswerError(NONSENSE, f"the answer is not one JSON object ({error})") from None
