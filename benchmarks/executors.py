@@ -348,7 +348,11 @@ def counted(limit: str, out: str) -> None:
 
 EDITOR, JUDGE = "gpt-image-1.5", "gpt-5-mini"  # names that have a price
 EDIT_USAGE = {"input_tokens": 1500, "output_tokens": 1100}
-REFUSED = 400, {"error": {"message": "no", "code": "moderation_blocked", "type": "user_error"}}, {}
+REFUSED: tuple[int, Any, dict[str, str]] = (
+    400,
+    {"error": {"message": "no", "code": "moderation_blocked", "type": "user_error"}},
+    {},
+)
 TOO_LONG = {"message": "Use 'max_completion_tokens'", "type": "invalid_request_error", "param": "max_tokens"}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.editors.presets import model_of, split_address
 from nein.editors.remote import RemoteEditor
-from nein.loading.service import WAITING, WITHHELD, NoAnswer, Service, setting
+from nein.loading.service import WAITING, WITHHELD, NoAnswer, Service, png, setting
 
 #: Options that decide how requests are sent, and no picture.
 SENDING = ("concurrency", "timeout", "retries")
@@ -142,7 +142,7 @@ class ServedEditor(RemoteEditor):
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         body |= {"model": self.model, "prompt": request.instruction, "size": size}
-        return self._service.send("/images/edits", body, image=_png(request.image), draw=request.seed)
+        return self._service.send("/images/edits", body, image=png(request.image), draw=request.seed)
 
     def _picture(self, reply: Any) -> np.ndarray:
         """(H, W, 3) uint8 of a reply. Raises NoAnswer."""
@@ -163,14 +163,6 @@ class ServedEditor(RemoteEditor):
         image = _decoded(raw)
         self._service.count(images=1)
         return image
-
-
-def _png(image: np.ndarray) -> bytes:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG", compress_level=1)
-    return buffer.getvalue()
 
 
 def _decoded(raw: bytes) -> np.ndarray:

@@ -8,19 +8,17 @@ nowhere but into the request; so do user, password and query of the address (`ne
 from __future__ import annotations
 
 import base64
-import io
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from nein.loading import credentials, spending
-from nein.loading.service import WITHHELD, NoAnswer, Service
+from nein.loading.service import WITHHELD, NoAnswer, Service, png
 from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, without_thoughts
 
 log = logging.getLogger(__name__)
@@ -80,23 +78,6 @@ class Turn:
 
     def around(self, picture: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [*([words(self.before)] if self.before else []), picture, words(self.after)]
-
-
-class Picture:
-    """A picture, (H, W, 3) uint8, encoded when it is first sent."""
-
-    def __init__(self, image: np.ndarray, detail: str = "") -> None:
-        self._image, self._detail = image, {"detail": detail} if detail else {}
-
-    @cached_property
-    def part(self) -> dict[str, Any]:
-        """Of a message: a lossless PNG."""
-        from PIL import Image
-
-        buffer = io.BytesIO()
-        Image.fromarray(self._image).save(buffer, format="PNG", compress_level=1)
-        data = base64.b64encode(buffer.getvalue()).decode()
-        return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}", **self._detail}}
 
 
 class Endpoint(Service):
@@ -206,7 +187,7 @@ class Endpoint(Service):
         likeliest  The log-probabilities of the first token are asked for, too.
         failed     Gives what stands for a question without an answer; None: that raises NoAnswer.
         """
-        shown = [Picture(image, self.detail) for image in images]
+        shown = [picture(image, self.detail) for image in images]
         longest = max(map(len, asked), default=0)
         places = [(i, k) for k in range(longest) for i, row in enumerate(asked) if k < len(row)]
 
@@ -222,10 +203,10 @@ class Endpoint(Service):
         answers = dict(self.each(said, places))
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
 
-    def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
+    def about(self, picture: Mapping[str, Any], turn: Turn, max_tokens: int, likeliest: bool) -> Said:
         """The answer to one question. Raises NoAnswer."""
         optional = [LOGPROBS] if likeliest else []
-        return self.chat(turn.around(picture.part), optional, max_tokens=max_tokens, temperature=0)
+        return self.chat(turn.around(picture), optional, max_tokens=max_tokens, temperature=0)
 
     def _read(self, reply: Any, likeliest: bool) -> Said:
         """The first choice of a reply. Raises NoAnswer."""
@@ -268,6 +249,13 @@ class Endpoint(Service):
         if version and known and version not in known:
             log.warning("%s answered as %s, and answers as %s now.", self.model, " and ".join(known), version)
         return said
+
+
+def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:
+    """A picture, (H, W, 3) uint8, among several parts of a question: a lossless PNG."""
+    data = base64.b64encode(png(image)).decode()
+    more = {"detail": detail} if detail else {}
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}", **more}}
 
 
 def words(text: str) -> dict[str, Any]:

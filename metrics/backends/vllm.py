@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from nein.loading.errors import MODEL_ERRORS, reason
 from nein.loading.references import located
 from nein.loading.service import NoAnswer
-from nein.metrics.backends.endpoint import LOGPROBS, Endpoint, Picture, Said, Turn, answer_place
+from nein.metrics.backends.endpoint import LOGPROBS, Endpoint, Said, Turn, answer_place, picture
 from nein.metrics.base import MetricError, without_thoughts
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class VllmServer(Endpoint):
         """As `Endpoint.check`, and that the server takes a picture and gives log-probabilities."""
         super().check()
         try:
-            said = self.about(Picture(_GREY), Turn("Is this image grey? Answer only yes or no"), 1, True)
+            said = self.about(picture(_GREY), Turn("Is this image grey? Answer only yes or no"), 1, True)
         except NoAnswer as error:
             hint = "vLLM's address ends in /v1" if error.status == 404 else "or give openai:URL#MODEL"
             raise MetricError(
@@ -71,7 +71,7 @@ class VllmServer(Endpoint):
         server runs with VLLM_SERVER_DEV_MODE=1, which makes it tell."""
         return {**super().facts(), **self._facts}
 
-    def about(self, picture: Picture, turn: Turn, max_tokens: int, likeliest: bool) -> Said:
+    def about(self, picture: Mapping[str, Any], turn: Turn, max_tokens: int, likeliest: bool) -> Said:
         return without_end(super().about(picture, turn, max_tokens, likeliest))
 
     def _said_of_itself(self, path: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from nein.loading.errors import MODEL_ERRORS, UnavailableError, choose, out_of_m
 from nein.loading.references import expanded
 from nein.loading.service import NoAnswer
 from nein.metrics import backends
-from nein.metrics.backends.endpoint import Endpoint, Picture, words
+from nein.metrics.backends.endpoint import Endpoint, picture, words
 from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Images, MetricError, Score, without_thoughts
 from nein.metrics.judges import vlm
@@ -96,7 +96,7 @@ class ServedSpeaker:
 
     def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
         """Raises NoAnswer."""
-        content = _content([Picture(picture, self.endpoint.detail).part for picture in pictures], text)
+        content = _content([picture(one, self.endpoint.detail) for one in pictures], text)
         drawing = {"temperature": temperature, "top_p": TOP_P} if temperature > 0 else {"temperature": 0}
         said = self.endpoint.chat(content, [{"seed": seed}], max_tokens=TOKENS, **drawing)
         return said.answered().text
