@@ -27,6 +27,8 @@ COST = Decimal("0.000225")  # of gpt-4o-mini, at half of $0.15 and $0.60 a milli
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     monkeypatch.setattr(batches, "PAUSES", [0.01, 0.01])
+    yield
+    assert batches.current() is None
 
 
 def words_of(server, out, *more):

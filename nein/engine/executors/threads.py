@@ -70,6 +70,7 @@ class Threads:
         return {"executor": "ranks" if several else self.name, "processes": self.processes.size}
 
     def close(self) -> None:
+        batches.keep(None)
         self.processes.close()
 
     def compute(self, plan: Plan) -> list[int]:

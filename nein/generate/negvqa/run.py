@@ -79,6 +79,7 @@ def build(config: ConversionConfig) -> str:
             made = ask(config.instruction)
             while batches.collect():
                 made = ask(config.instruction)
+            batches.keep(None)
         folder.note("usage", f"llm-{attempts.new_name()}", client.usage())
     rest = iter(made)
     negations = [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]
