@@ -1,9 +1,3 @@
-"""Algorithms 1 and 2 against literal, slow transcriptions on the same tiny models: equal decisions.
-
-The transcriptions go image by image and text by text through the libraries' own calls, and read the algorithm
-off the paper; they share nothing with the package but the random draw of categories and the sentences.
-"""
-
 from pathlib import Path
 from types import SimpleNamespace
 

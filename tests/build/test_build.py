@@ -1,5 +1,3 @@
-"""The whole command on tiny models: what comes out, what is counted, that it loads, and that it goes on."""
-
 import json
 import shutil
 from collections import Counter

@@ -1,5 +1,3 @@
-"""Lists of captioned images, and how many of their sentences are negative."""
-
 import json
 
 import pytest

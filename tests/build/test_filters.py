@@ -1,5 +1,3 @@
-"""How right the stages were, on drawn scenes whose content is known."""
-
 from benchmarks.filters.__main__ import stages_right
 from nein.engine.images import write_png
 from nein.generate.nein import algorithms

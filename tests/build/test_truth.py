@@ -1,5 +1,3 @@
-"""The measurement of what an edited nano picture shows: right on pictures whose content is known."""
-
 import dataclasses
 
 import numpy as np

@@ -77,7 +77,7 @@ def translate(name, places, inside):
     return f"{places[place]}.{rest if part is None else inside[part] + rest.removeprefix(part)}"
 
 
-def original_format(pipeline, *, ema=None, position_ids=True):
+def original_format(pipeline, *, ema=None):
     """The flat dictionary of an original checkpoint.
 
     ema  Number added to every averaged tensor of the UNet, None for a file without them.
@@ -99,8 +99,7 @@ def original_format(pipeline, *, ema=None, position_ids=True):
     for name, tensor in pipeline.text_encoder.state_dict().items():
         whole = name if name.startswith("text_model.") else f"text_model.{name}"
         tensors[f"cond_stage_model.transformer.{whole}"] = tensor.clone()
-    if position_ids:
-        tensors["cond_stage_model.transformer.text_model.embeddings.position_ids"] = torch.arange(77)[None]
+    tensors["cond_stage_model.transformer.text_model.embeddings.position_ids"] = torch.arange(77)[None]
     schedule = pipeline.scheduler
     tensors |= {"betas": schedule.betas.clone(), "alphas_cumprod": schedule.alphas_cumprod.clone()}
     return tensors

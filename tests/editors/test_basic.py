@@ -1,5 +1,3 @@
-"""The editors without a model."""
-
 import numpy as np
 import pytest
 

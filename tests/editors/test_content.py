@@ -1,5 +1,3 @@
-"""What tells one function or object from another: its code, the weights and the values it was made with."""
-
 import functools
 
 import numpy as np

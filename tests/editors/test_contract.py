@@ -1,5 +1,3 @@
-"""What every editor owes: order, reproducibility, isolation of a bad sample, and no side effects."""
-
 import importlib
 import inspect
 import json

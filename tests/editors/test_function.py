@@ -1,6 +1,3 @@
-"""Functions that edit: side by side, awaited, called again where a service is busy, and the same in any
-order."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Attention that is guided away from a negative prompt: the published formulas, written out here."""
-
 import math
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""The adapter against diffusers' own pipeline and a by-hand loop, and what it does when things go wrong."""
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -234,16 +232,6 @@ def test_a_long_instruction_is_read_in_part_and_noted(tiny_editor, requests_of):
     np.testing.assert_array_equal(results[1].image, results[2].image)
 
 
-@pytest.mark.parametrize("option, value", [("channels_last", True), ("attention", "math")])
-def test_how_the_model_runs_changes_bits_at_most_and_is_described(option, value, tiny_editor, requests_of):
-    requests = requests_of(2)
-    plain, other = tiny_editor(), tiny_editor(**{option: value})
-    for a, b in zip(plain.edit(requests), other.edit(requests), strict=True):
-        assert np.abs(a.image.astype(int) - b.image).max() <= 1
-    assert other.describe()[option] == value
-    assert other.fingerprint != plain.fingerprint
-
-
 @pytest.mark.parametrize(
     "option, expected",
     [
@@ -290,6 +278,16 @@ def test_only_the_chosen_attention_kernel_may_run(tiny_editor, requests_of, monk
         list(pool.map(lambda request: editor.edit([request]), requests_of(6)))
     assert seen == {(True, False)}
     assert torch.backends.cuda.flash_sdp_enabled()  # as it was before
+
+
+def test_how_the_model_runs_changes_bits_at_most_and_is_described(tiny_editor, requests_of):
+    plain, requests = tiny_editor(), requests_of(2)
+    for option, value in (("channels_last", True), ("attention", "math")):
+        other = tiny_editor(**{option: value})
+        for a, b in zip(plain.edit(requests), other.edit(requests), strict=True):
+            assert np.abs(a.image.astype(int) - b.image).max() <= 1
+        assert other.describe()[option] == value
+        assert other.fingerprint != plain.fingerprint
 
 
 def test_the_unet_is_compiled_on_request_and_the_compiled_one_runs(tiny_editor, requests_of, monkeypatch):

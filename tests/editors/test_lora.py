@@ -1,5 +1,3 @@
-"""LoRA weights in an editor: as diffusers applies them, in the fingerprint, and from safetensors only."""
-
 from __future__ import annotations
 
 import importlib.util

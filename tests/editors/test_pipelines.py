@@ -1,5 +1,3 @@
-"""Every class of diffusers that we call, tiny: as a direct call gives it, reproducible, described."""
-
 import functools
 import importlib
 import importlib.util

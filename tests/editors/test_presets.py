@@ -1,5 +1,3 @@
-"""The table of editors and the ways to name one."""
-
 import pytest
 
 from nein import editors

@@ -1,5 +1,3 @@
-"""Rule "r64" against a table and its own published properties; the other rules."""
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -1,5 +1,3 @@
-"""The step of a sampler; the rest is in the tests of whole edits."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""ZONE as a whole: against two stock pipelines stepped by hand, its protocols, what cannot be edited."""
-
 import functools
 from dataclasses import replace
 
@@ -222,7 +220,7 @@ def test_maps_change_nothing_and_come_only_when_asked_for(zone_editor, requests_
             assert made.ndim == 2 or made.shape[2] == 3
 
 
-def test_the_words_can_take_the_place_of_the_last_token(zone_editor, requests_of):
+def test_words_can_take_the_place_of_the_last_token_and_branches_follow_protocols(zone_editor, requests_of):
     request = with_maps(requests_of(1))
     last = zone_editor().edit(request)[0].maps
     words = zone_editor(against="words", floor="least").edit(request)[0].maps
@@ -230,14 +228,10 @@ def test_the_words_can_take_the_place_of_the_last_token(zone_editor, requests_of
     assert words["words"].min() == 0
     assert words["words"].max() == 255
     assert (words["difference"] != last["difference"]).any()
-
-
-def test_branches_of_attention_follow_the_protocol_unless_chosen(zone_editor, requests_of):
-    assert zone_editor().describe()["branches"] == "text"
-    assert zone_editor(protocol="paper").describe()["branches"] == "uncond"
-    request = with_maps(requests_of(1))
-    text, uncond = (zone_editor(branches=b).edit(request)[0].maps for b in ("text", "uncond"))
-    assert (text["last token"] != uncond["last token"]).any()
+    branches = [zone_editor(protocol=name).describe()["branches"] for name in ("fixed", "paper")]
+    assert branches == ["text", "uncond"]
+    uncond = zone_editor(branches="uncond").edit(request)[0].maps
+    assert (last["last token"] != uncond["last token"]).any()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Each step of ZONE against numbers worked out by hand."""
-
 import numpy as np
 import pytest
 import torch

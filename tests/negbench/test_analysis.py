@@ -1,5 +1,3 @@
-"""The templates, and what is measured on them: made-up encoders of known structure, and end to end."""
-
 import csv
 
 import numpy as np

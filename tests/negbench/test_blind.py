@@ -1,5 +1,3 @@
-"""What is right without the picture, and without the text."""
-
 import functools
 
 import numpy as np

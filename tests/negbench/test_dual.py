@@ -1,5 +1,3 @@
-"""Two-tower models: each equal to its own library's forward pass, and one protocol for all."""
-
 import json
 import shutil
 import sys

@@ -1,5 +1,3 @@
-"""`nein negbench eval`, as a user runs it: official files, resuming, refusing, and what goes wrong."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Pictures by file name, and frames of videos."""
-
 from pathlib import Path
 
 import numpy as np

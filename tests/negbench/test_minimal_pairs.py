@@ -1,5 +1,3 @@
-"""Minimal pairs: two pictures and two captions, and what decides their four scores."""
-
 import numpy as np
 import pytest
 

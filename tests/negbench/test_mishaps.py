@@ -1,5 +1,3 @@
-"""`nein negbench eval` when something is wrong: one sentence, or an unscored row; nothing lost or mixed."""
-
 import shutil
 
 import pytest

@@ -1,5 +1,3 @@
-"""States of sentences moved as published; NEAT: the sum that is minimised, and the steps of a plain loop."""
-
 import copy
 import csv
 import math

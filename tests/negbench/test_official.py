@@ -1,5 +1,3 @@
-"""The official CSV files: read as they are, written back the same, wrong ones refused in a sentence."""
-
 import pytest
 
 from nein.datasets.negbench import official

@@ -1,5 +1,3 @@
-"""Other tests of negation: each file as it is published, the twins, and questions that belong together."""
-
 import csv
 import functools
 import json

@@ -1,5 +1,3 @@
-"""Rows and figures from given features: equal to a computation over the full matrix, losses counted."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Recall in blocks equals a computation over the full matrix in float64, ties and all."""
-
 from dataclasses import astuple
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Retrieval judged: is what a negated caption finds without the thing, whatever the judge's errors?"""
-
 import json
 import random
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Multiple choice put to a generative model: options in the question's order, the letter read back."""
-
 from dataclasses import replace
 
 import numpy as np

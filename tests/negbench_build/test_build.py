@@ -1,5 +1,3 @@
-"""`nein negbench generate` from each source, with verification, through restarts, and when it is refused."""
-
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -46,6 +44,11 @@ def test_coco_gives_captions_and_questions_in_the_official_layout(coco, negbench
     assert "1 unusable: no annotated object" in done.stdout
     assert [row["id"] for row in atomic.read_lines(tmp_path / "unusable.jsonl")] == ["empty"]
     assert "no annotated object | 1" in (tmp_path / "dataset" / "README.md").read_text()
+    # A file that an earlier command wrote and this one does not is gone.
+    (tmp_path / "dataset" / "mcq_rephrased.csv").write_text("of another time\n")
+    assert negbench(*coco_arguments(coco, tmp_path)).code == 0
+    found = {path.name for path in (tmp_path / "dataset").iterdir()}
+    assert found == {"README.md", "negated_retrieval.csv", "retrieval.csv", "mcq.csv"}
 
 
 def test_a_detector_drops_absent_objects_it_sees_and_an_unreadable_image_is_not_taken_for_empty(

@@ -1,5 +1,3 @@
-"""Objects, paraphrases and scenes from a language model over the loopback address."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""CheXpert and HAM10000: rows as published, the questions of the medical sets, drawn twins."""
-
 from collections import Counter
 
 import pandas as pd

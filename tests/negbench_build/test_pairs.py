@@ -1,5 +1,3 @@
-"""Hard pairs: an editor or a text-to-image pipeline, held to what the detector sees."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Co-occurrence, templates, distractors, the nano data, and the rule that reads what a sentence says."""
-
 from collections import Counter
 
 import pytest

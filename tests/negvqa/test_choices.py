@@ -1,5 +1,3 @@
-"""Models of transformers that answer with a letter, against calls by hand."""
-
 import shutil
 
 import pytest

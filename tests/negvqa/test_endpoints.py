@@ -1,5 +1,3 @@
-"""Against a real server on the loopback address: what is sent, retried, given up, and never asked twice."""
-
 import contextlib
 import shlex
 import sqlite3

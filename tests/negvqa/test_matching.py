@@ -1,5 +1,3 @@
-"""A language model reads what the letter rule cannot, as in VLMEvalKit."""
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The shipped nano VLMs: one falls on negated questions, the other does not; both ways of scoring agree."""
-
 import pytest
 
 from tests.negvqa.tiny import figure, run

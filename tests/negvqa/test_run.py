@@ -1,5 +1,3 @@
-"""The whole command on tiny models: what is written, resumed, refused and left unscored."""
-
 import csv
 import json
 import re
@@ -210,7 +208,7 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(questions
     assert {path.parent.name for path in out.glob("*/figures.csv")} == {"judge", "judge-letters"}
 
 
-def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path, vlms):
+def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path):
     rows = records(2)
     for number, row in enumerate(rows):
         row["image"] = f"{'xy'[number % 2]}/p.png"
@@ -218,11 +216,9 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path, vlms):
         images.write_png(tmp_path / folder / "p.png", picture(3 if folder == "x" else 4))
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert ask(vlms, file, tmp_path / "out", "--scoring", "logprob") == 0
-    assert {row["source"] for row in answers_of(folder_of(tmp_path / "out").path)} == {"x/p.png", "y/p.png"}
-    average = figure(folder_of(tmp_path / "out").path, task="accuracy", category="Average")
-    assert (average["n"], average["clusters"]) == (4, 2)
-    inside = data.load(str(file)).items[0].source
+    items = data.load(str(file)).items
+    assert {item.source for item in items} == {"x/p.png", "y/p.png"}
+    inside = items[0].source
     rows[0]["image"] = str(tmp_path / "x" / "p.png")
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     absolute = data.load(str(file), pictures="/").items[0].source

@@ -1,7 +1,6 @@
-import random
 from collections import Counter
 
-from nein.generate.negvqa.sources import Choice, chosen, letters, notebook, wrong_option
+from nein.generate.negvqa.sources import Choice, chosen, letters, wrong_option
 
 
 def item(number, subset="GQA"):
@@ -25,17 +24,6 @@ def test_letters_and_options_depend_on_seed_and_item_not_on_order():
         assert found == turned
         assert letters(ITEMS, 5, rule) != letters(ITEMS, 1234, rule)
     assert wrong_option(ITEMS[3], 1) == wrong_option(ITEMS[3], 1)
-
-
-def test_the_notebook_s_sequence_is_that_of_its_code():
-    found, drawn = notebook(ITEMS, 1234)
-    random.seed(1234)  # from here on as in add_negation.ipynb
-    for one, letter in zip(ITEMS, drawn, strict=True):
-        row = {**dict(zip("ABCD", one.options, strict=True)), "answer": "ABCD"[one.right]}
-        incorrect = random.sample([row[key] for key in "ABCD" if key != row["answer"]], 1)[0]
-        options = [row[row["answer"]], incorrect]
-        random.shuffle(options)
-        assert (found[one.id], "AB"[options.index(row[row["answer"]])]) == (incorrect, letter)
 
 
 def test_every_wrong_option_has_its_chance_and_the_right_one_none():

@@ -1,5 +1,3 @@
-"""A tokenizer that learns a word, and the models that go with it."""
-
 import pytest
 import torch
 

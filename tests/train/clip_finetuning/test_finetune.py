@@ -1,5 +1,3 @@
-"""The training command: it learns, resumes bit for bit, exports what evaluation loads, refuses mistakes."""
-
 import json
 import math
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""How long a run is and over what its learning rate falls, as released and as ours."""
-
 import math
 
 import pytest
@@ -69,13 +67,10 @@ def test_the_share_is_of_batches_by_paper_and_of_rows_by_fixed():
     data = corpus(118, 500)  # 11 batches and a rest that the released loader drops
     assert towers.steps(settings("paper"), data) == 3  # int(11 * 0.35)
     assert towers.steps(settings("fixed"), data) == 4  # int(118 * 0.35) // 10
+    config = settings("paper", epochs=None, steps=140)  # taken as it is, and spans what as many passes would
+    assert (towers.steps(config, corpus(3000, 2000)), towers.span(config, corpus(3000, 2000))) == (140, 600)
     alone = settings("paper", alpha=["1"])
     assert towers.steps(alone, corpus(1000, 20)) == 35  # the questions are not in use
-
-
-def test_a_number_of_steps_is_taken_as_it_is_and_spans_what_as_many_passes_would():
-    config, data = settings("paper", epochs=None, steps=140), corpus(3000, 2000)
-    assert (towers.steps(config, data), towers.span(config, data)) == (140, 600)
 
 
 def test_the_papers_preset_takes_the_papers_schedule_and_a_linear_one_is_refused():
@@ -85,9 +80,6 @@ def test_the_papers_preset_takes_the_papers_schedule_and_a_linear_one_is_refused
         ContrastConfig.from_line([*given, "--schedule", "linear"])
     flat = rates(settings("paper", schedule="constant"), corpus(3000, 2000))
     assert flat[20:] == [1.0] * 50
-
-
-def test_a_run_by_paper_says_how_its_questions_are_scored():
-    """By which an unfinished one of another version, which used cosines, is refused."""
+    # By this an unfinished run of another version, which used cosines, is refused.
     assert settings("paper").identity()["questions scored by"] == "dot products"
     assert "questions scored by" not in settings("fixed").identity()

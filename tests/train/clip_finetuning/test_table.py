@@ -1,5 +1,3 @@
-"""Files of captions and questions that are read by row, and features that are read by picture."""
-
 import json
 import os
 import shutil

@@ -1,5 +1,3 @@
-"""Drawn edit pairs: affirmative words only, and every kind of edit does to the scene what it says."""
-
 import random
 import re
 from collections import Counter

@@ -1,5 +1,3 @@
-"""Stored features are what the encoder would give, are made once, and notice changed pictures."""
-
 import numpy as np
 import pytest
 import torch

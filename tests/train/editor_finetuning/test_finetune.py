@@ -1,5 +1,3 @@
-"""The whole command on a tiny editor: what comes out, what a kill changes (nothing), what mistakes say."""
-
 import functools
 import http.server
 import json

@@ -1,5 +1,3 @@
-"""Order and random numbers are functions of (seed, position), whoever asks and whenever."""
-
 from collections import Counter
 
 import numpy as np
