@@ -39,6 +39,7 @@ class EditorChoice:
     options     Sampler settings of the row, overridden by the command line.
     made        An editor in memory: a caller's in Python, or pictures made elsewhere, on one track.
     remedy      The remedy around it (`nein.models.remedies`); "" for the editor as it is.
+    plain       With a remedy: the editor without it.
     """
 
     asked: str
@@ -49,6 +50,7 @@ class EditorChoice:
     options: dict[str, Any] = field(default_factory=dict)
     made: Any = None  # an editor in memory, or ExternalEdits
     remedy: str = ""
+    plain: EditorChoice | None = None
 
     @property
     def external(self) -> ExternalEdits | None:
@@ -65,15 +67,6 @@ class EditorChoice:
         """Where it works: see `nein.engine.stages.Model.place`."""
         at_once = self.options.get("concurrency") or getattr(self.made, "concurrency", 1)
         return "remote" if editors.is_served(self.row) or at_once != 1 else "device"
-
-    @property
-    def plain(self) -> str:
-        """The editor as it was asked for, without its remedy."""
-        return self.asked.removesuffix(f"+{self.remedy}") if self.remedy else self.asked
-
-    @property
-    def plain_slug(self) -> str:
-        return self.slug.removesuffix(f"+{_as_folder(self.remedy)}") if self.remedy else self.slug
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, without its remedy, with its weights in memory. Raises EditorError."""
@@ -157,7 +150,7 @@ def resolve_editors(
         for remedy in mend:
             remedies.check(remedy, plain.row)
             name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_as_folder(remedy)}"
-            choices.append(replace(plain, asked=name, slug=folder, remedy=remedy))
+            choices.append(replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain))
     for folder in (choice.slug for choice in choices):
         if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
             raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; evaluate one of them.")

@@ -73,7 +73,7 @@ def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_
     mended = models.with_remedy(plain, "decompose:0.25")
     assert (mended.name, mended.row) == ("nano:clip+decompose:0.25", None)
     assert mended.slug == f"{plain.slug}+decompose-0.25"
-    assert mended.identity == plain.identity  # the identity of the run names the remedy
+    assert mended.asked == plain.asked  # the identity of the run names the remedy
 
 
 @pytest.mark.parametrize(

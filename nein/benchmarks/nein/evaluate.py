@@ -131,7 +131,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     for choice in choices:
         name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
         load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
-        plain = loaders.setdefault(choice.plain, shared(load))
+        plain = loaders.setdefault((choice.plain or choice).asked, shared(load))
         made_by = functools.partial(_load, config, choice, device, plain)
         editor = Model.one(name, made_by, choice.place, "editor")
         for track in [choice.external.track] if choice.external else config.tracks:
@@ -173,7 +173,7 @@ def _stages(
         maps = config.debug_zone and choice.has_maps
         stage = editing(
             run, plan, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused,
-            without=RunDir(config.out_dir, choice.plain_slug, run.track) if choice.remedy else None,
+            without=choice.plain and RunDir(config.out_dir, choice.plain.slug, run.track),
         )  # fmt: skip
         asks = {choice.row: remedies.edits_of(choice.remedy)} if is_served_editor(choice.row) else {}
         stages.append(dataclasses.replace(stage, asks=asks))
