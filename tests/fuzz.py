@@ -85,7 +85,6 @@ FURTHER = {
     "fetch eval": "nein.benchmarks.nein.config:EvalConfig",
     "nein.train.finetune_ip2p": "nein.train.editor_finetuning.options:TuneConfig",
     "nein.train.finetune_clip": "nein.train.clip_finetuning.options:ContrastConfig",
-    "nein.train.editor_finetuning.shards": "nein.train.editor_finetuning.options:ShardsConfig",
 }
 LINES |= {
     "slurm eval": "--editor identity --data {w}/data --out {w}/out/jobs --dry-run",
@@ -96,7 +95,6 @@ LINES |= {
     "nein.train.finetune_clip": "--base {w}/clip --nano-scenes 24 --steps 1 --batch-size 6 "
     "--questions-per-step 4 --device cpu --workers 1 --alpha 0.5 --out {w}/out/clip "
     "--features {w}/out/features",
-    "nein.train.editor_finetuning.shards": "{w}/pairs {w}/out/shards --per-shard 2",
 }
 VALUES = (
     "", " ", "-1", "0", "1", "3.5", "nan", "inf", "1e999", "99999999999999999999", "x", "None", "null",

@@ -37,7 +37,6 @@ from nein.wording.languages.table import LANGUAGES
 SCRIPTS = {
     "python train/finetune_ip2p.py": "nein.train.editor_finetuning.options:TuneConfig",
     "python train/finetune_clip.py": "nein.train.clip_finetuning.options:ContrastConfig",
-    "python -m nein.train.editor_finetuning.shards": "nein.train.editor_finetuning.shards",
 }
 
 #: Page of docstrings -> its title, and the modules that it shows.

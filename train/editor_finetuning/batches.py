@@ -180,20 +180,15 @@ PARTS = 1_000_000  # the share of affirmative pairs is kept in millionths: exact
 
 
 class Order:
-    """Which example stands at a position. The share `mix` of them is affirmative, evenly spread.
-
-    A pass over negative or affirmative examples shuffles the groups of pictures that are read together
-    (shards), and the examples within a group.
-    """
+    """Which example stands at a position. The share `mix` of them is affirmative, evenly spread. Every pass
+    over negative or affirmative examples shuffles them anew."""
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
         self._streams = {"negative": pairs.negative, "affirmative": pairs.affirmative}
         self._share = round(mix * PARTS) if pairs.affirmative else 0
-        groups = {name: pairs.groups(examples) for name, examples in self._streams.items()}
 
         def shuffled(name: str, number: int) -> np.ndarray:
-            rng, parts = generator(seed, f"order/{name}/{number}"), groups[name]
-            return np.concatenate([rng.permutation(parts[part]) for part in rng.permutation(len(parts))])
+            return generator(seed, f"order/{name}/{number}").permutation(np.arange(len(self._streams[name])))
 
         self._passes = {
             name: Passes(len(examples), functools.partial(shuffled, name))

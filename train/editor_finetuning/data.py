@@ -6,8 +6,6 @@ to three examples: its negative sentence and "Remove the X." lead from F to I, "
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,14 +22,13 @@ from nein.nano import data as nano_data
 from nein.nano.scenes import is_nano, world
 from nein.train.editor_finetuning.drawn import DrawnPair, draw_pairs
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.editor_finetuning.shards import ShardPair, Shards
 from nein.train.features import stamp
 
 
 @dataclass(frozen=True, slots=True)
 class FilePair:
     """A pair (F, I) in image files. `key` is another one where a file is replaced (`train.features`); `read`
-    gives two (H, W, 3) uint8 RGB pictures and raises ImageError. So have `DrawnPair` and `ShardPair`."""
+    gives two (H, W, 3) uint8 RGB pictures and raises ImageError. So has `DrawnPair`."""
 
     sample: Sample
 
@@ -58,13 +55,9 @@ class Example:
 
 @dataclass
 class Pairs:
-    """Everything to learn from. `facts` are JSON-serialisable and go into the manifest and the card.
+    """Everything to learn from. `facts` are JSON-serialisable and go into the manifest and the card."""
 
-    pictures  Pairs of pictures; `parts`: how many after each other are cheapest to read together.
-    """
-
-    pictures: Sequence[FilePair | DrawnPair | ShardPair]
-    parts: Sequence[int]
+    pictures: Sequence[FilePair | DrawnPair]
     negative: list[Example]
     affirmative: list[Example]
     facts: dict[str, Any]
@@ -73,32 +66,18 @@ class Pairs:
         """Every distinct sentence, the empty one first."""
         return list(dict.fromkeys(["", *(e.instruction for e in (*self.negative, *self.affirmative))]))
 
-    def groups(self, examples: Sequence[Example]) -> list[np.ndarray]:
-        """Positions in `examples`, gathered by the group of pictures they need."""
-        ends = list(itertools.accumulate(self.parts))
-        members: list[list[int]] = [[] for _ in ends]
-        for position, example in enumerate(examples):
-            members[bisect.bisect_right(ends, example.pair)].append(position)
-        return [np.asarray(part) for part in members if part]
-
 
 def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     """The pairs of a configuration. Raises UserError."""
-    pictures: list[FilePair | DrawnPair | ShardPair]
-    if config.data.startswith("shards:"):
-        shards = Shards(config.data.removeprefix("shards:"))
-        samples, pictures, parts = shards.samples, [*shards.pairs()], shards.sizes
-        origin: dict[str, Any] = {"kind": "shards", "where": config.data, "shards": len(parts)}
-    else:
-        dataset = _dataset(config)
-        samples, origin = list(dataset.samples[: config.limit]), dict(dataset.origin)
-        pictures, parts = [FilePair(sample) for sample in samples], [len(samples)]
+    dataset = _dataset(config)
+    samples = list(dataset.samples[: config.limit])
+    pictures: list[FilePair | DrawnPair] = [FilePair(sample) for sample in samples]
     chosen = _chosen(samples, config)
-    if check_images and not config.data.startswith("shards:"):
+    if check_images:
         validate_images([samples[index] for index in chosen], f"The data set '{config.data}'")
     negative = [Example(samples[i].id, i, False, samples[i].negative) for i in chosen]
     facts = {
-        "origin": origin,
+        "origin": dict(dataset.origin),
         "records_sha256": records_hash(samples),
         "samples": len(samples),
         "used": len(chosen),
@@ -112,7 +91,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
             Example(pair.name, number, False, pair.edit.instruction)
             for number, pair in enumerate(drawn, start=len(pictures))
         ]
-        pictures, parts = [*pictures, *drawn], [*parts, len(drawn)]
+        pictures += drawn
         facts["affirmative"] = described
     elif config.mix_affirmative:
         for i in chosen:
@@ -120,7 +99,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
             affirmative.append(Example(f"{sample.id}/add", i, True, sample.instruction("add")))
             affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
         facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
-    return Pairs(pictures, parts, negative, affirmative, facts)
+    return Pairs(pictures, negative, affirmative, facts)
 
 
 def _dataset(config: TuneConfig) -> Any:

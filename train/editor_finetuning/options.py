@@ -8,13 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config import options
-from nein.config.options import Names, Options, argument
+from nein.config.options import Names
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
 from nein.loading.references import expanded
@@ -57,9 +55,7 @@ class TuneConfig(Learning):
     lora_dropout: NonNegativeFloat = option(0.0, "dropout inside LoRA", "Main")
     lora_targets: Names = option(["to_q", "to_k", "to_v", "to_out.0"], "layers with LoRA", "Main")
 
-    data: str = option(
-        "nano", "nano, nano:WORLD, a NeIn folder, hub:OWNER/NAME[@REVISION], or shards:FOLDER_OR_URL", "Data"
-    )
+    data: str = option("nano", "nano, nano:WORLD, a NeIn folder, or hub:OWNER/NAME[@REVISION]", "Data")
     split: str = option("train", "which split of the data", "Data")
     annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
     source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
@@ -121,7 +117,7 @@ class TuneConfig(Learning):
         if self.recipe not in (None, *NANO_RECIPES) and self.data.partition(":")[0] == "nano":
             raise UserError(
                 f"The recipe '{self.recipe}' needs NeIn's data: --data FOLDER (with train.json, "
-                "coco_for_train/ and nein_train/), --data hub:OWNER/NAME or --data shards:FOLDER_OR_URL."
+                "coco_for_train/ and nein_train/), or --data hub:OWNER/NAME."
             )
         if not self.ema < 1:
             raise UserError(f"--ema is {self.ema}; it must be below 1 (0.9999 is usual, 0 is none).")
@@ -132,8 +128,6 @@ class TuneConfig(Learning):
         for word in self.hold_out_templates:
             if not re.fullmatch(r"[0-9]|1[0-2]", word):
                 raise UserError(f"--hold-out-templates has '{word}'; templates are numbered 0 to 12.")
-        if self.mix_affirmative and self.data.startswith("shards:") and self.limit:
-            raise UserError("--limit with shards and --mix-affirmative is not defined; leave out --limit.")
         from nein import metrics
 
         for name in self.validation_metrics:
@@ -159,16 +153,6 @@ class TuneConfig(Learning):
             stages=["score"],
         )
         return [*base, *needs.of_data(self.data), *judged.needs()]
-
-
-@dataclass(kw_only=True)
-class ShardsConfig(Options):
-    """What `train.editor_finetuning.shards` writes, and where."""
-
-    data: str = argument("DATA", "nano, a folder in NeIn's layout, or hub:OWNER/NAME")
-    out: Path = argument("OUT", "folder of the shards")
-    split: str = options.option("train", "which split of the data")
-    per_shard: PositiveInt = options.option(1000, "samples per shard")
 
 
 def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:

@@ -1,10 +1,7 @@
-import functools
-import http.server
 import json
 import os
 import resource
 import signal
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -236,58 +233,6 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(whole, tune
     l1 = [row["value"] for row in scores if row["metric"] == "l1"]
     assert np.mean(l1) == pytest.approx(rows[2]["l1"])
     assert "| 6 |" in (watched / "model" / "README.md").read_text()
-
-
-def test_shards_give_the_pictures_of_the_files(tune, world, tmp_path, config):
-    from nein.train.editor_finetuning import data as loading
-    from nein.train.editor_finetuning import shards
-
-    shards.main([str(world), str(tmp_path / "shards"), "--split", "train", "--per-shard", "5"])
-    files = loading.load(config())
-    packed = loading.load(config(data=f"shards:{tmp_path / 'shards'}"))
-    assert packed.negative == files.negative
-    assert packed.facts["records_sha256"] == files.facts["records_sha256"]
-    assert sum(packed.parts) == len(files.pictures)
-    assert set(packed.parts[:-1]) == {5}
-    for index in reversed(range(len(files.pictures))):
-        for one, other in zip(packed.pictures[index].read(), files.pictures[index].read(), strict=True):
-            assert np.array_equal(one, other)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "shards")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        streamed = loading.load(config(data=f"shards:http://127.0.0.1:{server.server_port}"))
-        assert np.array_equal(streamed.pictures[3].read()[0], packed.pictures[3].read()[0])
-        server.shutdown()
-    run = tune(data=f"shards:{tmp_path / 'shards'}", mix_affirmative=0.4)
-    assert len(logged(run)) == 6
-
-
-def rename_shard(folder, name):
-    index = json.loads((folder / "index.json").read_text())
-    index["shards"][0]["name"] = name
-    (folder / "index.json").write_text(json.dumps(index))
-
-
-@pytest.mark.parametrize(
-    "spoil, said",
-    [
-        (lambda f: (f / "index.json").unlink(), "There is no file '"),
-        (lambda f: (f / "index.json").write_text("{}"), "is no index of shards"),
-        (lambda f: (f / "records.json").write_text("[]"), "does not hold the"),
-        (lambda f: (f / "shard-000000.tar").unlink(), "shard-000000.tar' cannot be read"),
-        (lambda f: (f / "shard-000000.tar").write_bytes(b"x" * 2000), "SHA-256 differs"),
-        (lambda f: rename_shard(f, "shard-000000.tar::pipe:touch x"), "a shard is a file beside it"),
-        (lambda f: rename_shard(f, "../shard-000000.tar"), "a shard is a file beside it"),
-    ],
-)
-def test_damaged_and_hostile_shards_are_one_sentence(spoil, said, tune, world, tmp_path):
-    from nein.train.editor_finetuning import shards
-
-    shards.main([str(world), str(tmp_path / "shards")])
-    spoil(tmp_path / "shards")
-    with pytest.raises(UserError) as caught:
-        tune(data=f"shards:{tmp_path / 'shards'}")
-    assert said in str(caught.value)
 
 
 def test_held_out_objects_and_templates_are_in_no_instruction(config):

@@ -8,10 +8,10 @@ from nein.train.editor_finetuning.batches import Order, draw
 from nein.train.editor_finetuning.data import Example, Pairs
 
 
-def numbered(negative=10, affirmative=6, groups=(16,)):
+def numbered(negative=10, affirmative=6):
     first = [Example(f"n{i}", i, False, f"no {i}") for i in range(negative)]
     second = [Example(f"a{i}", negative + i, False, f"add {i}") for i in range(affirmative)]
-    return Pairs([], groups, first, second, {})
+    return Pairs([], first, second, {})
 
 
 def drawn(position, seed=0, **options):
@@ -40,15 +40,6 @@ def test_the_length_of_an_epoch_counts_what_is_mixed_in():
     order = Order(numbered(), 0.5, seed=0)
     assert order.length(1) == 20
     assert sum(order.example(p).id.startswith("n") for p in range(20)) == 10
-
-
-def test_examples_of_a_group_stay_together_and_groups_are_shuffled():
-    pairs = numbered(negative=12, affirmative=0, groups=(4, 4, 4))
-    order = Order(pairs, 0.0, seed=3)
-    seen = [[order.example(12 * e + i).pair // 4 for i in range(12)] for e in range(6)]
-    for epoch in seen:
-        assert [len(set(epoch[i : i + 4])) for i in (0, 4, 8)] == [1, 1, 1]
-    assert len({tuple(epoch) for epoch in seen}) > 1
 
 
 def test_conditions_are_dropped_as_published_five_per_cent_each():
