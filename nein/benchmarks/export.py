@@ -94,17 +94,17 @@ def tables(folders: Sequence[Path], out: Path) -> list[Path]:
     """OUT/<name>.csv: rows of blocks, files of rows, scores and figures of all runs."""
     sources: dict[str, list[tuple[str, Any]]] = {}
     for path in folders:
-        label, folder = path.name if len(folders) == 1 else _label(path, folders), Folder(path)
+        label = path.name if len(folders) == 1 else _label(path, folders)
         benchmark = registry.known(path)
         for file in sorted(path.glob("*.jsonl")):
             rows: Any = functools.partial(atomic.checked_lines, file)
             sources.setdefault(file.name.removesuffix(".jsonl"), []).append((label, rows))
         if benchmark is not None:
             own = benchmark.folder(path)
-            for output in folder.manifest()["selected"]:
+            for output in own.manifest()["selected"]:
                 if "id" not in own.row_shapes.get(output, ("id",)):
                     continue  # what was encoded is no sample
-                sources.setdefault(output, []).append((label, functools.partial(selected, folder, output)))
+                sources.setdefault(output, []).append((label, functools.partial(selected, own, output)))
             sources.setdefault("scores", []).append((label, _scores(benchmark, own)))
         if (path / FIGURES).is_file():
             rows = functools.partial(frames.records, frames.read(path / FIGURES))
