@@ -215,12 +215,12 @@ def selected(folder: Folder, output: str) -> Iterator[Row]:
             wanted.setdefault(number, []).append((first - number * size, end - number * size))
     seen: set[str] = set()
     for number, parts in wanted.items():
-        rows_of = itertools.groupby(folder.rows(output, [number]), lambda row: row.get("id"))
+        rows_of = itertools.groupby(folder.rows(output, [number]), lambda row: row.get("id", ""))
         records = [[*rows] for _, rows in rows_of]
-        ids = {rows[0].get("id") for rows in records}
+        ids = {rows[0].get("id", "") for rows in records}
         twice = any(a == b for rows in records for a, b in itertools.pairwise(rows))
         last = min(size, max(end for _, end in parts))
-        if None in ids or twice or ids & seen or len(ids) != len(records) or len(records) < last:
+        if "" in ids or twice or ids & seen or len(ids) != len(records) or len(records) < last:
             raise UserError(
                 f"'{folder.block_path(output, number)}', or a block before it, is damaged: records are "
                 "missing or repeated. Give the command of the run again, which makes such blocks again."

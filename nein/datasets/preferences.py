@@ -6,7 +6,7 @@ import csv
 import itertools
 import json
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -54,10 +54,9 @@ class Format:
 
 def _ranked(row: Row) -> bool | None:
     """ "A>B", "C<A", "A=B", "A=B=Bad": the first edit is the first letter of comparison_type "AvsC"."""
-    one, sign, other = str(row["ranking"]).replace(" ", "")[:3]
+    one, sign, other = [*str(row["ranking"]).replace(" ", "")[:3]]
     first, second = str(row.get("comparison_type") or "AvsB").split("vs")
-    better = {"=": "", ">": one, "<": other}[sign]
-    return {"": None, first: True, second: False}[better]
+    return {"": None, first: True, second: False}[{"=": "", ">": one, "<": other}[sign]]
 
 
 FORMATS = (
@@ -103,7 +102,7 @@ def load(source: str, pictures: Path | None = None) -> tuple[list[Preference], i
             raise UserError(f"'{source}', record {number} has {', '.join(row)}; expected one of: {columns}.")
         try:
             first = kind.first(row)
-        except (KeyError, ValueError):
+        except (KeyError, TypeError, ValueError):
             raise UserError(
                 f"'{source}', record {number}: {kind.winner} is {row[kind.winner]!r}, which names no edit."
             ) from None
@@ -114,8 +113,10 @@ def load(source: str, pictures: Path | None = None) -> tuple[list[Preference], i
         if first is not None:
             cells = (row[kind.source], *(edits if first else edits[::-1]))
             names, paths = zip(*(_file(cell, root) for cell in cells), strict=True)
-            title = ", ".join(filter(None, (row.get("set", kind.title), row.get("dimension"))))
-            key = f"{number}-{json_digest([source, names])[:12]}"
+            title = ", ".join(
+                str(part) for part in (row.get("set", kind.title), row.get("dimension")) if part
+            )
+            key = f"{number}-{json_digest({'of': source, 'pictures': names})[:12]}"
             found.append(Preference(title, key, names[0], str(row[kind.instruction]), *paths))
     if not found:
         raise UserError(f"'{source}' has no pair of which people prefer one.")
@@ -133,30 +134,32 @@ def _file(cell: Any, root: Path) -> tuple[str, Path]:
     for start in range(max(1, len(parts) - 1)):
         if (path := root.joinpath(*parts[start:])).is_file():
             return name, path
-    raise UserError(f"The picture '{name}' is not below '{root}'; --images names the folder of the pictures.")
+    raise UserError(f"The picture '{name}' is not below '{root}'; --preference-images names their folder.")
 
 
 def _rated(folder: Path, pictures: Path | None) -> Iterator[Row]:
     """ImagenHub: a .tsv per rater, a line per picture, and [SC, PQ] of every editor from 0 to 1. An edit is
     as good as the mean of sqrt(SC PQ) over raters; every two editors make a pair."""
     if pictures is None or not (pictures / LOOKUP).is_file():
-        raise UserError(f"The ratings in '{folder}' need --images: the folder with {LOOKUP} and input/.")
-    told, scores = atomic.read_json(pictures / LOOKUP, dict), dict[str, Counter[str]]()
+        raise UserError(
+            f"The ratings in '{folder}' need --preference-images: the folder with {LOOKUP} and input/."
+        )
+    scores: dict[str, dict[str, float]] = {}
     for file in sorted(folder.glob("*_rater*.tsv")):
         with file.open(encoding="utf-8", newline="") as lines:
             for row in csv.DictReader(lines, delimiter="\t"):
-                of_picture = scores.setdefault(row.pop("uid", ""), Counter())
+                of_picture = scores.setdefault(row.pop("uid", ""), defaultdict(float))
                 for editor, cell in row.items():
                     try:
                         of_picture[editor] += math.sqrt(math.prod(json.loads(cell)))
                     except (TypeError, ValueError):
                         raise UserError(f"'{file}', {editor}: {cell!r} is no [SC, PQ].") from None
+    told = atomic.read_json(pictures / LOOKUP, {uid: {"instruction": str} for uid in scores})
     for uid, of_picture in scores.items():
-        instruction = told.get(uid, {}).get("instruction", "")
         for one, other in itertools.combinations(of_picture, 2):
             apart = of_picture[one] - of_picture[other]
             winner = "tie" if abs(apart) < 1e-9 else "a" if apart > 0 else "b"
             yield {
-                "set": "ImagenHub", "instruction": instruction, "winner": winner,
+                "set": "ImagenHub", "instruction": told[uid]["instruction"], "winner": winner,
                 "source": f"input/{uid}", "a": f"{one}/{uid}", "b": f"{other}/{uid}",
             }  # fmt: skip

@@ -124,7 +124,7 @@ def gather_edits(
 
     pairs, wanted = [], options.sets or SETS
     if options.preferences:
-        found, undecided = of_people.load(options.preferences, options.images)
+        found, undecided = of_people.load(options.preferences, options.preference_images)
         pairs, wanted = [*map(known.preferred, found)], options.sets
         print(f"{options.preferences}: {len(pairs)} preferences, {undecided} ties", file=sys.stderr)
     pairs += known.unedited(dataset, resolution) if "sources" in wanted else []

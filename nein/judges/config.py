@@ -48,9 +48,10 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
     preferences: str | None = option(
         None, "human preferences for --judges reward: hub:NAME, FILE.jsonl or ImagenHub's ratings", "Data"
     )
-    images: Path | None = option(
-        None, "image folder of --instances or --preferences (default: the file's own)", "Data"
+    preference_images: Path | None = option(
+        None, "image folder of --preferences (default: the file's own)", "Data"
     )
+    images: Path | None = option(None, "image folder of --instances (default: the file's own)", "Data")
     data: str | None = option(None, "NeIn data, if moved", "Data")
     device: Device | None = option(None, "auto, cpu, cuda, cuda:1, mps (default: the run's)", "Machine")
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")

@@ -110,8 +110,8 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
     gap, every = statistics.bounded_mean(first - second, clusters, -1.0, 1.0), None
     if not clusters:
         every = table.estimate()
-        sides = (side for one in (affirmed.scored, negated.scored) for side in (one.values, one.clusters))
-        gap = statistics.difference_of_means(*sides)
+        plain, denied = affirmed.scored, negated.scored
+        gap = statistics.difference_of_means(plain.values, plain.clusters, denied.values, denied.clusters)
     shares = {"all": every, AFFIRMED: affirmed.estimate(), NEGATED: negated.estimate(), "gap": gap}
     said = [(letter, row["cluster"]) for row in rows for letter in row["detail"].get("letters", ()) if letter]
     signs = [1.0 if letter == "A" else -1.0 for letter, _ in said]

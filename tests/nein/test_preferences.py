@@ -102,7 +102,7 @@ def test_imagenhubs_ratings_become_pairs_of_editors(folder):
     found, undecided = preferences.load(str(ratings), folder)
     assert undecided == 1  # good and same
     assert [(one.better.parent.name, one.worse.parent.name) for one in found][:1] == [("good", "bad")]
-    with pytest.raises(UserError, match=r"need --images: the folder with dataset_lookup"):
+    with pytest.raises(UserError, match=r"need --preference-images: the folder with dataset_lookup"):
         preferences.load(str(ratings))
 
 
