@@ -16,7 +16,6 @@ from nein import cli, editors
 from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
 from nein.config.groups import SlurmJobs
-from nein.config.groups import SlurmJobs
 from nein.datasets.negbench import registry
 from nein.metrics import JUDGES, METRICS
 from nein.nano import scenes, zoo
