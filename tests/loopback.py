@@ -18,7 +18,22 @@ class _Listener(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Server:
+class Listening:
+    """A server on the loopback address, in a thread."""
+
+    def listen(self, handler):
+        self._server = _Listener(("127.0.0.1", 0), handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        # How long `close` has to wait: half a second, if nothing is said.
+        serving = {"poll_interval": 0.01}
+        threading.Thread(target=self._server.serve_forever, kwargs=serving, daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Server(Listening):
     def __init__(self):
         self.requests = []
         self.headers = []
@@ -78,15 +93,8 @@ class Server:
             def log_message(self, *_):
                 pass
 
-        self._server = _Listener(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        # How long `close` has to wait: half a second, if nothing is said.
-        serving = {"poll_interval": 0.01}
-        threading.Thread(target=self._server.serve_forever, kwargs=serving, daemon=True).start()
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
+        self.listen(Handler)
+        self.url = f"{self.address}/v1"
 
 
 def fields_of(kind, data):

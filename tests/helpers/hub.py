@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-import threading
 import time
 import urllib.parse
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+from tests.loopback import Listening
 
 LARGE = 4096  # bytes from which a file is kept as the hub keeps weights, with its SHA-256
 
@@ -42,7 +43,7 @@ def files_of(folder, *, leave_out="training.json"):
 
 
 @dataclass
-class Hub:
+class Hub(Listening):
     """What a test puts on it, and what was asked of it.
 
     models, datasets  "owner/name" -> repository.
@@ -75,16 +76,8 @@ class Hub:
             def log_message(self, *_):
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        # How long `close` has to wait: half a second, if nothing is said.
-        serving = {"poll_interval": 0.01}
-        threading.Thread(target=self._server.serve_forever, kwargs=serving, daemon=True).start()
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
+        self.listen(Handler)
+        self.url = self.address
 
     def add(self, name, folder, revision="main"):
         files = files_of(folder) if isinstance(folder, Path) else dict(folder)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 
@@ -121,6 +123,27 @@ def test_few_labels_keep_to_the_range_and_give_a_wide_interval(truths):
     assert 0 <= found.low <= found.value <= found.high <= 1
     assert found.high - found.low > 2 * (plain.high - plain.low)
     assert found.n == len(truths)
+
+
+def test_distances_at_the_ends_add_up_as_squares_each_on_its_side():
+    one, other = share(30, 100), share(50, 100)
+    value, low, high = calibration.propagated(lambda a, b: a - b, one, other)
+    assert (value, low) == pytest.approx((-0.2, -0.2 - math.hypot(0.3 - one.low, other.high - 0.5)))
+    assert high == pytest.approx(-0.2 + math.hypot(one.high - 0.3, 0.5 - other.low))
+
+
+@pytest.mark.parametrize(("samples", "enough"), [(2000, True), (300, False)])
+def test_so_many_labels_are_needed_that_half_of_the_interval_is_five_points(samples, enough):
+    verdicts = {i: float(i % 2) for i in range(samples)}
+    labels = {i: float(i % 2 and i % 10 > 1) for i in range(200)}
+    found = calibration.prediction_powered(verdicts, labels, {i: i for i in verdicts})
+    rest = 1 - 200 / samples
+    shift = statistics.bounded_mean([labels[i] - rest * verdicts[i] for i in labels], labels, -1.0)
+    alone = statistics.bounded_mean([verdicts[i] for i in verdicts if i not in labels], range(200, samples))
+    left = 0.05**2 - (rest * (alone.high - alone.low) / 2) ** 2
+    needed = math.ceil(200 * ((shift.high - shift.low) / 2) ** 2 / left)
+    assert found.needed == (needed if enough else None)
+    assert (0 < needed < samples) == enough
 
 
 def test_without_a_label_of_a_scored_sample_there_is_a_reason_in_place_of_a_number():

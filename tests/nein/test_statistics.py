@@ -131,5 +131,8 @@ def test_ratios_have_an_interval_of_their_own_and_none_to_nothing():
     low, high = ends(found)
     assert 2 < low < found.value == 10.0 < high < 60
     assert ends(ratio(dict.fromkeys(ones, 0.0), below, where))[0] == 0.0
+    above, below = [1.0] * 8 + [0.0] * 12, [1.0] * 3 + [0.0] * 5 + [1.0] * 2 + [0.0] * 10
+    found = ratio(dict(enumerate(above)), dict(enumerate(below)), where)  # 3 in both, 5 and 2 in one alone
+    assert ends(found) == pytest.approx(intervals.bonett_price_ratio(3, 5, 2))
     assert ratio({"a": 1.0}, {"a": 0.0}, {"a": 1}) is None
     assert ratio({"a": 1.0}, {"a": None}, {"a": 1}) is None

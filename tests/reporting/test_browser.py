@@ -186,21 +186,6 @@ def test_side_car_files_open_from_disk_and_a_missing_one_is_said(browser, page_w
         lost.write_bytes(kept)
 
 
-def test_the_policy_lets_no_script_and_no_fetch_in(opened):
-    opened.script(
-        "const s = document.createElement('script'); s.textContent = 'document.title = \"broken\"';"
-        "document.body.append(s); const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; "
-        "document.body.append(i);"
-    )
-    opened.until(lambda: len(opened.driver.get_log("browser")) >= 1)
-    assert opened.driver.title == "NeIn: ip2p, magicbrush"
-    blocked = opened.driver.execute_async_script(
-        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('sent'), (e) => "
-        "done(String(e)));"
-    )
-    assert blocked != "sent"
-
-
 def test_pictures_are_enlarged_and_walked_through_from_the_keyboard_and_by_link(browser, page):
     found = Page(browser, page).open("#sample=NeIn_000000000001_1&picture=1")
     found.until(lambda: found.find("zoom").is_displayed())
