@@ -210,10 +210,10 @@ CONTROLS = Table(
      Column("unscored", {"metric": ("fall", "same")}, count("unscored")),
      Column("flag", {"metric": ("fall", "same")}, entry("flag"))),
     {"task": "controls"},
-    "The same questions about objects that are there, changed: a judge that looks and reads says yes less "
-    "often (fall, over pictures, in points), and is flagged where the interval reaches 0; a mirrored picture "
-    "and the other order of yes and no change nothing (same, over answers), and a judge is flagged where its "
-    f"interval ends below {100 * controls.STEADY:.0f} %. Clustered by picture.",
+    "Questions about objects that are there, with the picture or the question changed. A judge that looks "
+    "and reads says yes less often (fall, in points; flagged where the interval reaches 0), and answers alike "
+    "on a mirrored picture or with yes and no swapped (same answer; flagged where the interval ends below "
+    f"{100 * controls.STEADY:.0f} %). Clustered by picture.",
 )  # fmt: skip
 #: Families of pairs of edits (`nein.judges.known`) -> what the wrong one did.
 PAIRS = {"unedited": "did nothing", "other": "took another out", "along": "took another along"}
@@ -334,8 +334,7 @@ COSTS = Table(
      *_columns("metric", {"memory": "host_bytes", "GPU memory": "device_bytes"},
                lambda figures: f"{size / 2**30:.2f} GiB" if (size := figures[0]["value"]) else format.DASH)),
     {"task": "costs"},
-    "Seconds: sum over blocks of samples, as if done one after another (blocks run side by side). Memory: "
-    "highest of the process.",
+    "Seconds: summed over blocks, which run in parallel. Memory: peak of the process.",
 )  # fmt: skip
 
 
