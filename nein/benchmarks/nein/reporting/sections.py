@@ -211,8 +211,8 @@ CONTROLS = Table(
      Column("flag", {"metric": ("fall", "same")}, entry("flag"))),
     {"task": "controls"},
     "Questions about objects that are there, with the picture or the question changed. A judge that looks "
-    "and reads says yes less often (fall, in points; flagged where the interval reaches 0), and answers alike "
-    "on a mirrored picture or with yes and no swapped (same answer; flagged where the interval ends below "
+    "and reads says yes less often (fall, in points; flagged where the interval reaches 0), and answers the "
+    "same on a mirrored picture or with yes and no swapped (flagged where the interval ends below "
     f"{100 * controls.STEADY:.0f} %). Clustered by picture.",
 )  # fmt: skip
 #: Families of pairs of edits (`nein.judges.known`) -> what the wrong one did.
