@@ -259,14 +259,15 @@ def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None,
     """The command with the longest name that `words` begin with, and the words after its name; and the table
     that was looked in: plug-ins only where none of ours is meant.
 
-    A word that is no option cannot follow the name of a command that has subcommands ("negvqa reprot").
+    A misspelt subcommand is not a word for the command above it ("negvqa reprot").
     """
     pair, rest = " ".join(words[:2]), list(words[1:])
     for table_of in (lambda: COMMANDS, commands):
         table = table_of()
         if pair in table:
             return (pair, table[pair], rest[1:]), table
-        stray = bool(rest) and not rest[0].startswith("-") and bool(_below(words[0], table))
+        below = [name.partition(" ")[2] for name in _below(words[0], table)]
+        stray = bool(rest) and near_match(rest[0], below) is not None
         if words[0] in table and not stray:
             return (words[0], table[words[0]], rest), table
     return None, table
