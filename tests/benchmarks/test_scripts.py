@@ -44,7 +44,7 @@ def test_tables_for_other_programs_hold_no_rows(tmp_path):
     for count in (160, 320):
         run = RunDir(report.make(tmp_path / str(count), count, editors=1, side=8), "editor-0", "negative")
         tracemalloc.start()
-        export.tables([run.path], tmp_path / "out", "csv")
+        export.tables([run.path], tmp_path / "out")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 1 + 320 * 10
